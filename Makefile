@@ -1,0 +1,39 @@
+# make run    installs what is missing, runs the main job: a sweep on real images, a forecast, a plan, the proof
+# make test   installs what is missing, runs the tests
+.PHONY: run test check bench setup clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+
+run: setup
+	$(BIN)/hpo run examples/digits.yaml
+	$(BIN)/hpo report digits -o report.html
+
+test: setup
+	$(BIN)/pytest -n 2
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: setup
+	@echo "benchmarks are commands, described in benchmarks/README.md:"
+	@ls -d benchmarks/*/ benchmarks/*.py 2>/dev/null
+
+# one stamp for Python packages, one for Horovod: a failed Horovod build is said once, and everything runs without it
+setup: $(VENV)/.installed $(VENV)/.horovod
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	touch $@
+
+$(VENV)/.horovod: scripts/build_horovod.sh $(VENV)/.installed
+	scripts/build_horovod.sh $(abspath $(BIN)/python) || \
+		echo "horovod: could not be built here (see above); everything runs on torch.distributed instead" >&2
+	touch $@
+
+clean:
+	rm -rf $(VENV) .hpo hpo.db hpo.db-wal hpo.db-shm report.html .mypy_cache .ruff_cache .pytest_cache

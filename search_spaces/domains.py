@@ -1,0 +1,222 @@
+"""Domains: where one tuned setting may lie, on which scale, and in which role.
+
+Each domain maps its values to the unit interval and back. Floats are continuous there; the values of an
+:class:`Int` or a :class:`Choice` each own one cell of the interval and map to a point inside it, so uniform
+numbers in the unit interval visit them evenly (evenly in the logarithm for ``log=True``).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from search_spaces.settings import SettingError
+
+if TYPE_CHECKING:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+Scalar = str | bool | int | float | None
+
+
+class Role(StrEnum):
+    """What a study does with a setting."""
+
+    SCALED = "scaled"   # tuned at every rung of the ladder, extrapolated to larger batches by a law
+    SHARED = "shared"   # tuned once, over all rungs together
+    FIXED = "fixed"     # one value, never tuned
+
+
+@dataclass(frozen=True)
+class Float:
+    """The real numbers from ``low`` to ``high``, ends included; on a logarithmic scale if ``log``."""
+
+    low: float
+    high: float
+    log: bool = False
+    role: Role = Role.SHARED
+
+    def __post_init__(self) -> None:
+        for end in (self.low, self.high):
+            if not _is_number(end) or not abs(end) <= sys.float_info.max:
+                raise SettingError(f"the ends of a range must be finite numbers, but got {end!r}")
+        object.__setattr__(self, "low", float(self.low))
+        object.__setattr__(self, "high", float(self.high))
+        _check_range(self)
+
+    def contains(self, value: Any) -> bool:
+        """Whether ``value`` is a number of this range."""
+        return _is_number(value) and self.low <= value <= self.high
+
+    def clip(self, value: float) -> float:
+        """The number of this range that is nearest to ``value``."""
+        return float(min(max(value, self.low), self.high))
+
+    def to_unit(self, value: float) -> float:
+        """Place of ``value`` in [0, 1]; a value outside the range raises :class:`SettingError`."""
+        _check_contained(self, value)
+        low, high, place = (self.low, self.high, value) if not self.log else \
+            (math.log(self.low), math.log(self.high), math.log(value))
+        # halves, because high - low overflows for the widest ranges of floats
+        return min(max((place / 2 - low / 2) / (high / 2 - low / 2), 0.0), 1.0)
+
+    def from_unit(self, unit: float) -> float:
+        """The value at the place ``unit`` in [0, 1]; the inverse of :meth:`to_unit` up to rounding."""
+        _check_unit(unit)
+        if not self.log:
+            return self.clip((1 - unit) * self.low + unit * self.high)
+        return self.clip(math.exp((1 - unit) * math.log(self.low) + unit * math.log(self.high)))
+
+    def to_optuna(self) -> FloatDistribution:
+        """The same domain as Optuna's distribution."""
+        from optuna.distributions import FloatDistribution
+        return FloatDistribution(self.low, self.high, log=self.log)
+
+
+@dataclass(frozen=True)
+class Int:
+    """The whole numbers from ``low`` to ``high``, ends included; on a logarithmic scale if ``log``."""
+
+    low: int
+    high: int
+    log: bool = False
+    role: Role = Role.SHARED
+
+    def __post_init__(self) -> None:
+        for end in (self.low, self.high):
+            if not _is_whole(end):
+                raise SettingError(f"the ends of a range of whole numbers must be whole, but got {end!r}")
+        _check_range(self)
+
+    def contains(self, value: Any) -> bool:
+        """Whether ``value`` is a whole number of this range."""
+        return _is_whole(value) and self.low <= value <= self.high
+
+    def clip(self, value: float) -> int:
+        """The whole number of this range that is nearest to ``value``."""
+        return round(min(max(value, self.low), self.high))
+
+    def to_unit(self, value: int) -> float:
+        """The middle of the cell of ``value``; a value outside the range raises :class:`SettingError`."""
+        _check_contained(self, value)
+        first, last = self._edges()
+        place = math.log(value) if self.log else value
+        return (place - first) / (last - first)
+
+    def from_unit(self, unit: float) -> int:
+        """The value whose cell holds ``unit``; the exact inverse of :meth:`to_unit`."""
+        _check_unit(unit)
+        first, last = self._edges()
+        place = first + unit * (last - first)
+        return self.clip(math.floor((math.exp(place) if self.log else place) + 0.5))
+
+    def to_optuna(self) -> IntDistribution:
+        """The same domain as Optuna's distribution."""
+        from optuna.distributions import IntDistribution
+        return IntDistribution(self.low, self.high, log=self.log)
+
+    def _edges(self) -> tuple[float, float]:
+        # half a unit beyond the ends, so that the first and last value get a whole cell too
+        first, last = self.low - 0.5, self.high + 0.5
+        return (math.log(first), math.log(last)) if self.log else (first, last)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of at least two distinct ``values``: text, numbers, booleans or None."""
+
+    values: tuple[Scalar, ...]
+    role: Role = Role.SHARED
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, (tuple, list)):
+            raise SettingError(f"a choice must be a list of values, but got {self.values!r}")
+        object.__setattr__(self, "values", tuple(self.values))
+        for value in self.values:
+            if value is not None and not isinstance(value, (str, bool, int, float)):
+                raise SettingError(f"a choice must hold text, numbers, booleans or null, but got {value!r}")
+        if len(self.values) < 2 or len({_identity(value) for value in self.values}) < len(self.values):
+            raise SettingError("a choice must hold at least two values, each once, but got "
+                               f"{list(self.values)}; write a single value without `choice`")
+        _check_role(self.role)
+        if self.role is Role.SCALED and not all(map(_is_number, self.values)):
+            raise SettingError("role `scaled` must have numbers that a law can extrapolate, but got "
+                               f"{list(self.values)}; use role `shared`")
+
+    def contains(self, value: Any) -> bool:
+        """Whether ``value`` is one of the values; ``True`` is not taken for 1."""
+        return any(_identity(value) == _identity(mine) for mine in self.values)
+
+    def clip(self, value: Any) -> Scalar:
+        """``value`` if it is one of the values, else the nearest number; text has no nearest and raises."""
+        if self.contains(value):
+            return self.values[self._index(value)]
+        numbers = [mine for mine in self.values if isinstance(mine, (int, float)) and _is_number(mine)]
+        if not _is_number(value) or not numbers:
+            _check_contained(self, value)
+        return min(numbers, key=lambda mine: abs(mine - value))
+
+    def to_unit(self, value: Any) -> float:
+        """The middle of the cell of ``value``; any other value raises :class:`SettingError`."""
+        _check_contained(self, value)
+        return (self._index(value) + 0.5) / len(self.values)
+
+    def from_unit(self, unit: float) -> Scalar:
+        """The value whose cell holds ``unit``; the exact inverse of :meth:`to_unit`."""
+        _check_unit(unit)
+        return self.values[min(int(unit * len(self.values)), len(self.values) - 1)]
+
+    def to_optuna(self) -> CategoricalDistribution:
+        """The same domain as Optuna's distribution."""
+        from optuna.distributions import CategoricalDistribution
+        return CategoricalDistribution(self.values)
+
+    def _index(self, value: Any) -> int:
+        return [_identity(mine) for mine in self.values].index(_identity(value))
+
+
+Domain = Float | Int | Choice
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _identity(value: Any) -> tuple[bool, Any]:
+    # Python holds True == 1 and False == 0; a study must not
+    return isinstance(value, bool), value
+
+
+def _check_range(domain: Float | Int) -> None:
+    if not domain.low < domain.high:
+        raise SettingError(f"`low < high` must hold, but got low {domain.low!r} and high {domain.high!r}; "
+                           "write a single value for a setting that is not tuned")
+    if domain.log and domain.low <= 0:
+        raise SettingError(f"a logarithmic range must start above 0, but got low {domain.low!r}; "
+                           "use a uniform range")
+    _check_role(domain.role)
+
+
+def _check_role(role: Role) -> None:
+    if not isinstance(role, Role):
+        raise SettingError(f"a role must be a Role, but got {role!r}; say Role({role!r})")
+    if role is Role.FIXED:
+        raise SettingError("role `fixed` is for a setting with one value, but got several: write the value "
+                           "alone (learning_rate: 0.1), or give the range the role `scaled` or `shared`")
+
+
+def _check_contained(domain: Domain, value: Any) -> None:
+    if not domain.contains(value):
+        where = list(domain.values) if isinstance(domain, Choice) else [domain.low, domain.high]
+        raise SettingError(f"a value must lie in {where}, but got {value!r}; clip() gives the nearest")
+
+
+def _check_unit(unit: float) -> None:
+    if not 0 <= unit <= 1:
+        raise SettingError(f"`0 <= unit <= 1` must hold, but got {unit!r}")

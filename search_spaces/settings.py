@@ -1,0 +1,190 @@
+"""TrainingSettings: one complete large-batch recipe, every knob with its unit and its range.
+
+The global batch size is not a setting: it is the axis along which settings are extrapolated, so it stands
+beside them (``TrainingSettings`` at a ``global_batch_size`` with a ``seed`` is one trial).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+
+class SettingError(ValueError):
+    """A setting that does not exist, has the wrong type, or lies outside its range."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a numeric setting may lie; ``low_open`` and ``high_open`` exclude the end itself."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below
+
+    def __str__(self) -> str:
+        return f"{'(' if self.low_open else '['}{self.low:g}, {self.high:g}{')' if self.high_open else ']'}"
+
+
+def _number(default: Any, unit: str, low: float, high: float = math.inf, *, open_low: bool = False,
+            open_high: bool = False) -> Any:
+    bounds = Range(low, high, low_open=open_low, high_open=open_high or math.isinf(high))
+    return field(default=default, metadata={"unit": unit, "range": bounds})
+
+
+def _choice(default: str, *choices: str) -> Any:
+    return field(default=default, metadata={"choices": choices})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """One complete recipe; values outside a range raise :class:`SettingError` on creation.
+
+    Rates follow the field's convention: ``learning_rate`` is the peak, reached when the warmup ends. All
+    durations are in epochs (samples processed over data-set size), so that they mean the same at any batch.
+    """
+
+    optimizer: str = _choice("sgd", "sgd", "lars")
+    learning_rate: float = _number(0.1, "per update", 0, open_low=True)
+    momentum: float = _number(0.9, "1", 0, 1, open_high=True)
+    nesterov: bool = False
+    weight_decay: float = _number(1e-4, "1", 0)
+    decay_norm_and_bias: bool = False
+    trust_coefficient: float = _number(0.001, "1", 0, open_low=True)
+
+    warmup_epochs: float = _number(0.0, "epochs", 0)
+    warmup_start_factor: float = _number(0.0, "of the peak", 0, 1)
+    decay: str = _choice("constant", "constant", "step", "polynomial", "cosine")
+    decay_epochs: float | None = _number(None, "epochs", 0, open_low=True)
+    decay_power: float = _number(2.0, "1", 0, open_low=True)
+    decay_milestones: tuple[float, ...] = ()
+    decay_factor: float = _number(0.1, "1", 0, 1, open_low=True)
+    end_learning_rate_factor: float = _number(0.0, "of the peak", 0, 1)
+
+    label_smoothing: float = _number(0.0, "1", 0, 1, open_high=True)
+    normalization_batch_size: int = _number(16, "samples", 1)
+
+    def __post_init__(self) -> None:
+        for knob in dataclasses.fields(self):
+            _check(knob, getattr(self, knob.name))
+        if list(self.decay_milestones) != sorted(set(self.decay_milestones)):
+            raise SettingError(f"decay_milestones must increase, but got {self.decay_milestones}")
+        if self.decay == "step" and not self.decay_milestones:
+            raise SettingError("decay 'step' needs decay_milestones, the epochs at which the rate drops")
+        if self.decay in ("polynomial", "cosine") and self.decay_epochs is not None \
+                and self.decay_epochs <= self.warmup_epochs:
+            raise SettingError("decay_epochs must exceed warmup_epochs, but got decay_epochs "
+                               f"{self.decay_epochs:g} and warmup_epochs {self.warmup_epochs:g}")
+        if self.nesterov and self.momentum == 0:
+            raise SettingError("nesterov needs a momentum above 0, but got momentum 0")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
+        """Settings from plain values; an unknown name raises :class:`SettingError` with the nearest."""
+        for name in values:
+            check_name(name)
+        plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
+                                 for name, value in values.items()}
+        return cls(**plain)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting by name, as plain values that JSON and SQL hold."""
+        plain = dataclasses.asdict(self)
+        plain["decay_milestones"] = list(self.decay_milestones)
+        return plain
+
+    def replace(self, **changes: Any) -> TrainingSettings:
+        """These settings with some values changed; checked like new ones."""
+        return type(self).from_dict({**self.to_dict(), **changes})
+
+
+def names() -> tuple[str, ...]:
+    """The names of all settings, in the order in which they are shown."""
+    return tuple(knob.name for knob in dataclasses.fields(TrainingSettings))
+
+
+def check_name(name: str) -> None:
+    """Raise :class:`SettingError`, with the nearest name, unless ``name`` is a setting."""
+    if name not in names():
+        near = difflib.get_close_matches(str(name), names(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(names())}"
+        raise SettingError(f"there is no setting {name!r}{hint}")
+
+
+def check_value(name: str, value: Any) -> None:
+    """Raise :class:`SettingError` unless the setting ``name`` may take ``value`` by itself."""
+    check_name(name)
+    _check(TrainingSettings.__dataclass_fields__[name], value)
+
+
+def range_of(name: str) -> Range | None:
+    """The range of a numeric setting, or None for a setting that is no number."""
+    check_name(name)
+    bounds: Range | None = TrainingSettings.__dataclass_fields__[name].metadata.get("range")
+    return bounds
+
+
+def is_whole(name: str) -> bool:
+    """Whether a setting takes whole numbers only."""
+    check_name(name)
+    return _kinds()[name] is int
+
+
+@functools.cache
+def _kinds() -> dict[str, Any]:
+    return get_type_hints(TrainingSettings)
+
+
+def _check(knob: dataclasses.Field[Any], value: Any) -> None:
+    kind = _kinds()[knob.name]
+    if value is None and knob.default is None:
+        return
+    if "choices" in knob.metadata:
+        choices = knob.metadata["choices"]
+        if value not in choices:
+            near = difflib.get_close_matches(str(value), choices, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise SettingError(f"{knob.name} must be one of {', '.join(choices)}, but got {value!r}{hint}")
+    elif kind is bool:
+        if not isinstance(value, bool):
+            raise SettingError(f"{knob.name} must be true or false, but got {value!r}")
+    elif "range" in knob.metadata:
+        _check_number(knob, kind, value)
+    else:
+        _check_milestones(knob, value)
+
+
+def _check_milestones(knob: dataclasses.Field[Any], value: Any) -> None:
+    if not isinstance(value, tuple):
+        raise SettingError(f"{knob.name} must be a list of epochs, but got {value!r}")
+    for epochs in value:
+        if not _is_finite_number(epochs) or epochs <= 0:
+            raise SettingError(f"{knob.name} must hold numbers of epochs above 0, but got {epochs!r}")
+
+
+def _is_finite_number(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
+
+
+def _check_number(knob: dataclasses.Field[Any], kind: Any, value: Any) -> None:
+    whole = kind is int
+    if not _is_finite_number(value) or (whole and not isinstance(value, int)):
+        article = "a whole" if whole else "a finite"
+        raise SettingError(f"{knob.name} must be {article} number, but got {value!r}")
+    bounds = knob.metadata["range"]
+    if value not in bounds:
+        unit = "" if knob.metadata["unit"] == "1" else f" ({knob.metadata['unit']})"
+        raise SettingError(f"{knob.name} must lie in {bounds}{unit}, but got {value!r}")

@@ -1,0 +1,226 @@
+"""SearchSpace: which settings are fixed, which are tuned, and where.
+
+In a study file a plain value fixes a setting, and one of these tunes it. ``role: scaled`` tunes it at every
+rung, ``role: shared`` (the default) once for all::
+
+    learning_rate: {log_uniform: [0.01, 1.28], role: scaled}
+    momentum: {uniform: [0.8, 0.98]}
+    normalization_batch_size: {choice: [8, 16]}      # also int_uniform, log_int_uniform
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from search_spaces import settings as _settings
+from search_spaces.domains import Choice, Domain, Float, Int, Role, Scalar
+from search_spaces.settings import SettingError, TrainingSettings
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+_RANGES: dict[str, tuple[type[Float] | type[Int], bool]] = {
+    "uniform": (Float, False),
+    "log_uniform": (Float, True),
+    "int_uniform": (Int, False),
+    "log_int_uniform": (Int, True),
+}
+_KINDS = (*_RANGES, "choice")
+_MAX_CORNERS = 4096
+
+
+class SearchSpaceError(SettingError):
+    """A search space with faults; ``faults`` names the setting (None for the whole) and the fault of each."""
+
+    def __init__(self, faults: Sequence[tuple[str | None, str]]) -> None:
+        super().__init__("\n".join(message for _, message in faults))
+        self.faults = tuple(faults)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.faults,)
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """``fixed`` values and tuned ``domains``, by setting; what neither names keeps its default.
+
+    Created, it is checked against :class:`TrainingSettings`: every name exists, every value and every end of
+    a domain is allowed, and so is every combination of ends. All faults come in one
+    :class:`SearchSpaceError`.
+    """
+
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    domains: Mapping[str, Domain] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fixed", dict(self.fixed))
+        object.__setattr__(self, "domains", dict(self.domains))
+        faults = [*_faults_of_each(self.fixed, self.domains)] or [*_faults_of_corners(self)]
+        if faults:
+            raise SearchSpaceError(faults)
+
+    @classmethod
+    def parse(cls, search: Mapping[str, Any]) -> SearchSpace:
+        """The search space of a study file's ``search:`` section; see the head of this file."""
+        fixed: dict[str, Any] = {}
+        domains: dict[str, Domain] = {}
+        faults: list[tuple[str | None, str]] = []
+        for name, value in search.items():
+            try:
+                _settings.check_name(name)
+                if isinstance(value, Mapping):
+                    domains[name] = _parse_domain(value)
+                else:
+                    fixed[name] = tuple(value) if isinstance(value, list) else value
+            except SettingError as error:
+                faults.append((name, _named(name, error)))
+        if faults:
+            raise SearchSpaceError([*faults, *_faults_of_each(fixed, domains)])
+        return cls(fixed, domains)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The ``search:`` section that :meth:`parse` reads back into an equal search space."""
+        fixed = {name: list(value) if isinstance(value, tuple) else value
+                 for name, value in self.fixed.items()}
+        return fixed | {name: _plain_domain(domain) for name, domain in self.domains.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tuned settings, in the order given: the axes of the unit cube."""
+        return tuple(self.domains)
+
+    @property
+    def scaled(self) -> tuple[str, ...]:
+        """The settings tuned at every rung and extrapolated by a law."""
+        return tuple(name for name, domain in self.domains.items() if domain.role is Role.SCALED)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The settings tuned once over all rungs."""
+        return tuple(name for name, domain in self.domains.items() if domain.role is Role.SHARED)
+
+    def settings(self, values: Mapping[str, Any]) -> TrainingSettings:
+        """The fixed values with ``values`` for every tuned setting.
+
+        Values may lie outside their domain, as extrapolated ones do, but not outside what
+        :class:`TrainingSettings` allows. A missing or surplus name raises :class:`SettingError`.
+        """
+        for name in values:
+            if name not in self.domains:
+                _settings.check_name(name)
+                raise SettingError(f"only tuned settings take a value, but got {name!r}; {self._listing()}")
+        missing = [name for name in self.domains if name not in values]
+        if missing:
+            raise SettingError(f"every tuned setting needs a value, but got none for {', '.join(missing)}")
+        return TrainingSettings.from_dict({**self.fixed, **values})
+
+    def to_optuna(self, names: Iterable[str] | None = None) -> dict[str, BaseDistribution]:
+        """Optuna's distributions of the tuned settings (of all, or of ``names``)."""
+        return {name: self._domain(name).to_optuna() for name in self._axes(names)}
+
+    def to_unit(self, values: Mapping[str, Any], names: Iterable[str] | None = None) -> tuple[float, ...]:
+        """The point of ``values`` in the unit cube; its axes are ``names``, or all tuned settings."""
+        return tuple(self._domain(name).to_unit(values[name]) for name in self._axes(names))
+
+    def from_unit(self, point: Sequence[float], names: Iterable[str] | None = None) -> dict[str, Scalar]:
+        """The values at a point of the unit cube; its axes are ``names``, or all tuned settings."""
+        axes = self._axes(names)
+        if len(point) != len(axes):
+            raise SettingError(f"a point must have {len(axes)} coordinates ({', '.join(axes)}), "
+                               f"but got {len(point)}")
+        return {name: self._domain(name).from_unit(float(unit))
+                for name, unit in zip(axes, point, strict=True)}
+
+    def _axes(self, names: Iterable[str] | None) -> tuple[str, ...]:
+        return self.names if names is None else tuple(names)
+
+    def _domain(self, name: str) -> Domain:
+        if name not in self.domains:
+            _settings.check_name(name)
+            raise SettingError(f"{name} is not tuned; {self._listing()}")
+        return self.domains[name]
+
+    def _listing(self) -> str:
+        return f"tuned are {', '.join(self.domains) or 'none'}"
+
+
+def _parse_domain(plain: Mapping[str, Any]) -> Domain:
+    for key in plain:
+        if key not in (*_KINDS, "role"):
+            near = difflib.get_close_matches(str(key), (*_KINDS, "role"), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; a domain has {', '.join(_KINDS)}, and role"
+            raise SettingError(f"unknown key {key!r}{hint}")
+    kinds = [key for key in plain if key != "role"]
+    if len(kinds) != 1:
+        raise SettingError(f"a domain must have exactly one of {', '.join(_KINDS)}, but got "
+                           f"{', '.join(kinds) or 'none'}")
+    kind, role, ends = kinds[0], _parse_role(plain.get("role", Role.SHARED)), plain[kinds[0]]
+    if kind == "choice":
+        return Choice(ends, role)
+    if not isinstance(ends, (list, tuple)) or len(ends) != 2:
+        raise SettingError(f"{kind} must be a list of two numbers, [low, high], but got {ends!r}")
+    build, log = _RANGES[kind]
+    return build(ends[0], ends[1], log=log, role=role)
+
+
+def _parse_role(text: Any) -> Role:
+    roles = [str(role) for role in Role]
+    if text not in roles:
+        near = difflib.get_close_matches(str(text), roles, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise SettingError(f"role must be scaled or shared, but got {text!r}{hint}")
+    return Role(text)
+
+
+def _plain_domain(domain: Domain) -> dict[str, Any]:
+    role = str(domain.role)
+    if isinstance(domain, Choice):
+        return {"choice": list(domain.values), "role": role}
+    kind = next(kind for kind, (build, log) in _RANGES.items() if (build, log) == (type(domain), domain.log))
+    return {kind: [domain.low, domain.high], "role": role}
+
+
+def _faults_of_each(fixed: Mapping[str, Any], domains: Mapping[str, Domain],
+                    ) -> Iterator[tuple[str | None, str]]:
+    for name in [*fixed, *domains]:
+        try:
+            if name in domains:
+                _check_domain(name, domains[name])
+            if name in fixed:
+                _settings.check_value(name, fixed[name])
+        except SettingError as error:
+            yield name, _named(name, error)
+    for name in fixed.keys() & domains.keys():
+        yield name, f"{name} must be fixed or tuned, but got both"
+
+
+def _check_domain(name: str, domain: Domain) -> None:
+    if isinstance(domain, Float) and _settings.is_whole(name):
+        raise SettingError(f"{name} is a whole number; use int_uniform, log_int_uniform or choice")
+    if isinstance(domain, (Float, Int)) and _settings.range_of(name) is None:
+        raise SettingError(f"{name} is no number; use choice")
+    for value in _ends(domain):
+        _settings.check_value(name, value)
+
+
+def _faults_of_corners(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
+    # rules that tie settings together (decay_epochs > warmup_epochs) bind hardest at the ends of the domains
+    corners = itertools.product(*(_ends(domain) for domain in space.domains.values()))
+    for corner in itertools.islice(corners, _MAX_CORNERS):
+        try:
+            space.settings(dict(zip(space.names, corner, strict=True)))
+        except SettingError as error:
+            yield None, f"the domains allow settings that cannot be: {error}" if corner else str(error)
+            return
+
+
+def _ends(domain: Domain) -> tuple[Scalar, ...]:
+    return domain.values if isinstance(domain, Choice) else (domain.low, domain.high)
+
+
+def _named(name: str, error: SettingError) -> str:
+    return str(error) if str(name) in str(error) else f"{name}: {error}"

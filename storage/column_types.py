@@ -1,0 +1,57 @@
+"""Column types that SQL lacks or that the databases treat differently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from math import isnan
+
+from sqlalchemy import DateTime, Dialect, Double, Text
+from sqlalchemy.types import TypeDecorator
+
+
+class Number(TypeDecorator[float]):
+    """A double in which NaN is NULL: SQLite knows no NaN, and PostgreSQL sorts it above every number."""
+
+    impl = Double
+    cache_ok = True
+
+    def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:  # noqa: ARG002
+        """NaN to None; infinity stays."""
+        return None if isinstance(value, float) and isnan(value) else value
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A timezone-aware time, stored and returned as UTC; SQLite's own type would drop the zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """To UTC; a time without a zone raises ValueError."""
+        if value is not None and value.tzinfo is None:
+            raise ValueError(f"a stored time must have a time zone, but got {value!r}")
+        return value.astimezone(UTC) if value is not None else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Back with its zone."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class FloatList(TypeDecorator[Sequence[float]]):
+    """A list of numbers as comma-separated text, each with all its digits: ``"30.0,60.0,80.0"``."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[float] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """To text; None stays None."""
+        return ",".join(repr(float(number)) for number in value) if value is not None else None
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> list[float] | None:  # noqa: ARG002
+        """Back to a list of floats."""
+        if value is None:
+            return None
+        return [float(number) for number in value.split(",")] if value else []

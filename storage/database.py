@@ -1,0 +1,164 @@
+"""Connections: from a URL to an engine whose transactions are safe between threads and processes.
+
+SQLite: WAL lets readers go on while one writer writes. A write takes the lock when it begins (BEGIN
+IMMEDIATE): a transaction that reads first and then wants to write would fail at once, without waiting, where
+another process has written in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, exc, make_url
+from sqlalchemy.dialects import postgresql, sqlite
+
+from storage.errors import Conflict, InvalidRecord, StoreError, StoreUnavailable
+
+DATABASES = ("sqlite", "postgresql")
+_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}
+
+
+class Database:
+    """An engine with reading and writing transactions; driver errors leave it as :class:`StoreError`."""
+
+    def __init__(self, url: str, *, timeout_seconds: float) -> None:
+        parsed = _parse(url)
+        self.url = parsed.render_as_string(hide_password=True)
+        self.engine = _engine(parsed, timeout_seconds)
+        self._reader, self._writer = self.engine, self.engine.execution_options(sqlite_begin="IMMEDIATE")
+        if self.engine.dialect.name == "postgresql":  # by default it looks anew at each statement
+            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
+        self._open = True
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the database from begin to end."""
+        with self.translated(), self._usable(self._reader).begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that commits at its end or leaves no trace; on SQLite it holds the write lock."""
+        with self.translated(), self._usable(self._writer).begin() as connection:
+            yield connection
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn the errors of SQLAlchemy and of the driver into those of the store."""
+        try:
+            yield
+        except exc.SQLAlchemyError as error:
+            raise _translate(error, self.url) from error
+
+    def close(self) -> None:
+        """Give back every connection; closing twice is harmless."""
+        self._open = False
+        self.engine.dispose()
+
+    def _usable(self, engine: Engine) -> Engine:
+        if not self._open:
+            raise StoreUnavailable(self.url, "this store was closed", "open it again with Store.open")
+        return engine
+
+
+def insert_into(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+    """An INSERT that can say ON CONFLICT, in the dialect of the connection."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def _parse(url: str) -> URL:
+    """The parsed URL; a bare path means SQLite. What cannot work is refused with the way out."""
+    text = str(url).strip()
+    if not text:
+        raise StoreUnavailable(text, "the URL is empty", "give a path such as hpo.db, or a URL")
+    if "://" not in text:
+        parsed = URL.create("sqlite", database=str(Path(text).expanduser()))
+    else:
+        try:
+            parsed = make_url(text)
+        except (exc.ArgumentError, ValueError) as error:
+            raise StoreUnavailable(text, "this is no database URL",
+                                   "write sqlite:///PATH or postgresql://USER@HOST/DATABASE") from error
+    if parsed.get_backend_name() not in DATABASES:
+        raise StoreUnavailable(text, f"{parsed.get_backend_name()!r} is not supported",
+                               f"the databases are {' and '.join(DATABASES)}")
+    if parsed.get_backend_name() == "sqlite":
+        _check_path(parsed, text)
+    return parsed
+
+
+def _check_path(url: URL, text: str) -> None:
+    if not url.database or url.database == ":memory:":
+        raise StoreUnavailable(text, "a database in memory cannot be shared between threads and processes",
+                               "give the path of a file, such as sqlite:///hpo.db")
+    path = Path(url.database)
+    if not path.parent.is_dir():
+        raise StoreUnavailable(text, f"the folder {path.parent} does not exist",
+                               f"create it: mkdir -p {path.parent}")
+    if path.is_dir():
+        raise StoreUnavailable(text, "the path is a folder", f"give a file in it, such as {path / 'hpo.db'}")
+
+
+def _engine(url: URL, timeout_seconds: float) -> Engine:
+    try:
+        if url.get_backend_name() == "sqlite":
+            engine = create_engine(url, connect_args={"timeout": timeout_seconds})
+            event.listen(engine, "connect", _set_up_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": ceil(timeout_seconds)})
+    except exc.NoSuchModuleError as error:
+        raise StoreUnavailable(str(url), f"there is no driver {url.drivername!r}",
+                               "write sqlite:///PATH or postgresql://USER@HOST/DATABASE") from error
+    except ImportError as error:
+        package = _PACKAGES.get(url.get_driver_name(), error.name)
+        raise StoreUnavailable(str(url), f"the driver {url.get_driver_name()!r} cannot be loaded ({error})",
+                               f"install it: pip install {package}") from error
+
+
+def _set_up_sqlite(connection: Any, record: object) -> None:  # noqa: ARG001
+    connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not where the driver guesses
+    connection.execute("PRAGMA foreign_keys = ON")
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    # File systems without shared memory (some NFS, Lustre) stay with a rollback journal, and that needs FULL.
+    connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'DEFERRED')}")
+
+
+def _translate(error: exc.SQLAlchemyError, url: str) -> StoreError:
+    cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    if isinstance(error, exc.IntegrityError):
+        if "unique" in cause.lower():
+            return Conflict(f"this exists already: {cause}")
+        return InvalidRecord(f"a rule of the tables is broken: {cause}")
+    if isinstance(error, _LOST) or type(error) is exc.DatabaseError:
+        return StoreUnavailable(url, cause, _way_out(cause))
+    return InvalidRecord(f"the database does not take this value: {cause}")
+
+
+_LOST = (exc.OperationalError, exc.TimeoutError, exc.InternalError)
+_WAYS_OUT = {
+    "locked": "another process is writing: wait for it, or open with a larger timeout_seconds",
+    "readonly": "give yourself permission to write the file and its folder, or give another path",
+    "unable to open": "check that the path is right and that you may read and write the file and its folder",
+    "not a database": "give the path of a new file, or of a database that largebatch made",
+    "malformed": "the file is damaged: restore a copy, or give the path of a new file",
+    "full": "free some space, or give a path on another disk",
+    "refused": "start the server, or correct host and port in the URL",
+    "password": "correct user and password in the URL",
+    "does not exist": "create the database on the server, or correct its name in the URL",
+}
+
+
+def _way_out(cause: str) -> str:
+    for sign, way in _WAYS_OUT.items():
+        if sign in cause.lower():
+            return way
+    return "check the URL and that the database can be reached"

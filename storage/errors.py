@@ -1,0 +1,62 @@
+"""The errors of the store.
+
+StoreError
+  x StoreUnavailable   cannot be opened, or was lost: locked, full, no permission, no such server
+      + SchemaTooNew   written by a newer release
+  x NotFound           no such study, trial, forecast or plan
+  x Conflict           contradicts what is stored already
+  x InvalidRecord      a value that the tables do not hold; also a ValueError
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+
+class StoreError(Exception):
+    """Anything that the store refuses or fails to do."""
+
+
+class StoreUnavailable(StoreError):  # noqa: N818  (reads better where it is caught)
+    """The database cannot be reached or used; says which one, why, and the way out."""
+
+    def __init__(self, url: str, cause: str, way_out: str) -> None:
+        self.url = without_password(url)
+        super().__init__(f"cannot use the database {self.url}: {cause.rstrip('.')}; {way_out}")
+
+
+class SchemaTooNew(StoreUnavailable):
+    """The database has a schema that this release does not know."""
+
+    def __init__(self, url: str, revision: str, known: str) -> None:
+        super().__init__(url, f"its schema is {revision!r}, and this release knows schemas up to {known!r}",
+                         "upgrade largebatch, or give another database")
+
+
+class NotFound(StoreError):  # noqa: N818
+    """Nothing is stored under that name or number."""
+
+
+class Conflict(StoreError):  # noqa: N818
+    """The change contradicts what is stored, such as finishing a trial twice."""
+
+
+class InvalidRecord(StoreError, ValueError):  # noqa: N818
+    """A value that the tables do not hold: an unknown setting, a wrong type, a rule of a column broken."""
+
+
+def nearest(name: str, known: Iterable[str], kind: str) -> str:
+    """``did you mean ...?``, or all that is there, for the end of a message about an unknown name."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(name, choices, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"the {kind} are {', '.join(choices)}" if choices else f"there are no {kind} yet"
+
+
+def without_password(url: str) -> str:
+    """``url`` with every password in it replaced by ``***``; also where the URL cannot be parsed."""
+    hidden = re.sub(r"(?<=://)([^:/@]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?i)(password=)[^&]*", r"\1***", hidden)

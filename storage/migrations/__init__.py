@@ -1,0 +1,88 @@
+"""The history of the schema, and the way from any point of it to the present one.
+
+The revision is kept in a table of our own, not in Alembic's ``alembic_version``: Optuna and MLflow keep
+theirs there, and a server's database may be shared with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, inspect, text
+
+from storage import tables
+from storage.errors import SchemaTooNew, StoreUnavailable
+
+VERSION_TABLE = "largebatch_schema"
+HEAD = "0001"  # the newest revision; a test holds it to the files in versions/
+_LOCK_KEY = 0x6C617262  # any number, as long as every process that upgrades takes the same
+
+
+def upgrade(engine: Engine) -> None:
+    """Create the tables or bring them up to date, in one transaction; does nothing where they are.
+
+    Raises :class:`SchemaTooNew` for a revision unknown here, :class:`StoreUnavailable` where another program
+    uses our table names.
+    """
+    with engine.begin() as connection:
+        if revision(connection) == HEAD:
+            return
+    locking = engine.execution_options(sqlite_begin="IMMEDIATE")
+    with locking.connect() as connection, _foreign_keys_off(connection), connection.begin():
+        _lock(connection)
+        _upgrade(connection)
+
+
+def revision(connection: Connection) -> str | None:
+    """The schema's revision, or None in a database without our tables."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    found: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    return found
+
+
+def _upgrade(connection: Connection) -> None:
+    # Alembic takes a tenth of a second to import, and most databases that are opened are up to date.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    url, found = connection.engine.url.render_as_string(), revision(connection)
+    if found is None:
+        _refuse_foreign_tables(connection, url)
+    elif found not in {known.revision for known in ScriptDirectory.from_config(config).walk_revisions()}:
+        raise SchemaTooNew(url, found, HEAD)
+    command.upgrade(config, "head")
+
+
+def _refuse_foreign_tables(connection: Connection, url: str) -> None:
+    taken = sorted(set(tables.metadata.tables) & set(inspect(connection).get_table_names()))
+    if taken:
+        raise StoreUnavailable(url, f"another program uses it, with tables named {', '.join(taken)}",
+                               "give a new file or database")
+
+
+def _lock(connection: Connection) -> None:
+    """One process upgrades at a time; SQLite's BEGIN IMMEDIATE has seen to that already."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+
+
+@contextmanager
+def _foreign_keys_off(connection: Connection) -> Iterator[None]:
+    """SQLite changes a table by copying and dropping it, and the drop would cascade into its children."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    driver = connection.connection.cursor()  # not through SQLAlchemy: no effect once a transaction has begun
+    driver.execute("PRAGMA foreign_keys = OFF")
+    try:
+        yield
+    finally:
+        driver.execute("PRAGMA foreign_keys = ON")

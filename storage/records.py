@@ -1,0 +1,326 @@
+"""What the store takes and returns: frozen values, one class per noun.
+
+``New...`` is what a caller hands in; the stored record adds the identity and the time. Times are
+timezone-aware UTC. Epochs are samples processed over data-set size; seconds are wall-clock time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import InvalidRecord
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class StudyState(StrEnum):
+    """Where a study stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+
+
+class TrialState(StrEnum):
+    """Where a trial stands, and how it ended."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    REACHED = "reached"  # the target was reached
+    CENSORED = "censored"  # the budget ended before the target was reached
+    DIVERGED = "diverged"  # the loss blew up
+    PRUNED = "pruned"  # stopped early, as worse than others
+    FAILED = "failed"  # crashed: says nothing about the settings
+
+    @property
+    def finished(self) -> bool:
+        """Whether the trial has ended, in whatever way."""
+        return self not in (TrialState.QUEUED, TrialState.RUNNING)
+
+
+class Trust(StrEnum):
+    """How far a forecast can be trusted."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class PlanKind(StrEnum):
+    """Where the settings of a plan come from: a forecast, or a baseline to compare it with."""
+
+    FORECAST = "forecast"
+    LINEAR_SCALING = "linear_scaling"  # the best swept settings, learning rate proportional to the batch
+    NO_SCALING = "no_scaling"  # the best swept settings as they are
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One sweep and all that follows from it; ``spec`` is the study file's YAML text as it was given."""
+
+    id: int
+    name: str
+    state: StudyState
+    workload: str
+    metric: str
+    threshold: float
+    higher_is_better: bool
+    spec: str
+    created_at: datetime
+    updated_at: datetime
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTrial:
+    """One training to be done; ``settings`` holds every setting by name (``TrainingSettings.to_dict()``)."""
+
+    global_batch_size: int
+    seed: int
+    settings: Mapping[str, Any]
+    purpose: str = "sweep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """How a trial ended. ``epochs_to_target`` is given exactly where ``state`` is reached.
+
+    ``epochs``, ``steps`` and ``seconds`` are what the trial used; ``resolution_epochs`` is the distance
+    between evaluations, so that the target may have been reached up to that much earlier.
+    """
+
+    state: TrialState
+    epochs_to_target: float | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    best_metric: float | None = None
+    final_metric: float | None = None
+    reason: str = ""
+    resolution_epochs: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_ending(self.state, self.epochs_to_target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training of one recipe at one global batch size with one seed; ``number`` counts from 0."""
+
+    id: int
+    study_id: int
+    number: int
+    state: TrialState
+    global_batch_size: int
+    seed: int
+    settings: Mapping[str, Any]
+    purpose: str
+    epochs_to_target: float | None
+    epochs: float | None
+    steps: int | None
+    seconds: float | None
+    best_metric: float | None
+    final_metric: float | None
+    reason: str
+    resolution_epochs: float | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConvergencePoint:
+    """One evaluation of a trial. A loss or metric that was not measured, or is no number, is NaN."""
+
+    step: int
+    samples: int
+    epochs: float
+    seconds: float
+    train_loss: float
+    loss: float
+    metric: float
+    learning_rate: float
+    global_batch_size: int
+    gradient_noise_scale: float | None = None  # samples (arXiv:1812.06162)
+
+
+@dataclass(frozen=True, eq=False)
+class Convergence:
+    """Convergence points of many trials in columns: arrays of shape (points,), by trial, then by step.
+
+    What was not measured is NaN.
+    """
+
+    trial_id: NDArray[np.int64]
+    step: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    epochs: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    train_loss: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    metric: NDArray[np.float64]
+    learning_rate: NDArray[np.float64]
+    global_batch_size: NDArray[np.int64]
+    gradient_noise_scale: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.trial_id)
+
+    def of(self, trial_id: int) -> Convergence:
+        """The points of one trial, as views into these arrays; of length 0 where there are none."""
+        first = self.trial_id.searchsorted(trial_id, "left")
+        last = self.trial_id.searchsorted(trial_id, "right")
+        columns = (getattr(self, column.name) for column in dataclasses.fields(self))
+        return Convergence(*(column[first:last] for column in columns))
+
+
+@dataclass(frozen=True)
+class Law:
+    """A fitted parameter of a law, with its 90 % interval."""
+
+    name: str
+    parameter: str
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class SettingForecast:
+    """The value forecast for one setting, with its 90 % interval."""
+
+    name: str
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewForecast:
+    """Settings and epochs to target at a global batch size not yet run, each with a 90 % interval."""
+
+    study_id: int
+    global_batch_size: int
+    epochs_median: float
+    epochs_low: float
+    epochs_high: float
+    trust: Trust
+    reason: str
+    settings: tuple[SettingForecast, ...] = ()
+    laws: tuple[Law, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast(NewForecast):
+    """A forecast as stored."""
+
+    id: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewPlan:
+    """Complete settings on a machine, with what is expected of them where anything is.
+
+    A plan of kind ``forecast`` names its forecast and predicts the epochs; a baseline need do neither.
+    ``directory`` holds the launch script. ``micro_batch_size`` is None where no gradients are accumulated.
+    """
+
+    study_id: int
+    forecast_id: int | None = None
+    kind: PlanKind = PlanKind.FORECAST
+    machine: str
+    nodes: int
+    workers: int
+    global_batch_size: int
+    local_batch_size: int
+    micro_batch_size: int | None = None
+    settings: Mapping[str, Any]
+    epochs_median: float | None = None
+    epochs_low: float | None = None
+    epochs_high: float | None = None
+    seconds_median: float | None = None
+    seconds_low: float | None = None
+    seconds_high: float | None = None
+    trust: Trust | None = None
+    directory: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(NewPlan):
+    """A plan as stored."""
+
+    id: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewOutcome:
+    """What one launch of a plan did; ``epochs_to_target`` is given exactly where ``state`` is reached."""
+
+    plan_id: int
+    seed: int
+    backend: str
+    workers: int
+    state: TrialState
+    epochs_to_target: float | None = None
+    epochs: float
+    seconds: float
+    best_metric: float | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        _check_ending(self.state, self.epochs_to_target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(NewOutcome):
+    """An outcome as stored."""
+
+    id: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRow:
+    """A plan beside the mean of its outcomes.
+
+    ``runs`` counts the outcomes, ``reached`` those that reached the target; the observed means are over the
+    latter. ``inside`` says whether the runs' mean epochs to target lie in the predicted interval: None where
+    that is not known (nothing was predicted, every run crashed, or the budget ended too early to tell).
+    """
+
+    plan_id: int
+    study: str
+    kind: PlanKind
+    trust: Trust | None
+    machine: str
+    global_batch_size: int
+    predicted_epochs_median: float | None
+    predicted_epochs_low: float | None
+    predicted_epochs_high: float | None
+    observed_epochs_mean: float | None
+    runs: int
+    reached: int
+    inside: bool | None
+    predicted_seconds_median: float | None
+    predicted_seconds_low: float | None
+    predicted_seconds_high: float | None
+    observed_seconds_mean: float | None
+
+
+def _check_ending(state: TrialState, epochs_to_target: float | None) -> None:
+    if not TrialState(state).finished:
+        raise InvalidRecord(f"a result needs a state that is an end, but got {str(state)!r}")
+    if (state == TrialState.REACHED) != (epochs_to_target is not None):
+        raise InvalidRecord("epochs_to_target must be given exactly where the state is 'reached', but got "
+                            f"state {str(state)!r} and epochs_to_target {epochs_to_target}")

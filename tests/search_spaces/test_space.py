@@ -1,0 +1,129 @@
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.distributions import FloatDistribution
+
+from search_spaces import (
+    Choice,
+    Float,
+    Int,
+    Role,
+    SearchSpace,
+    SearchSpaceError,
+    SettingError,
+    TrainingSettings,
+)
+
+SEARCH = {
+    "optimizer": "sgd",
+    "momentum": 0.9,
+    "decay_milestones": [30, 60, 80],
+    "learning_rate": {"log_uniform": [0.01, 1.28], "role": "scaled"},
+    "warmup_epochs": {"uniform": [0, 5], "role": "scaled"},
+    "normalization_batch_size": {"log_int_uniform": [1, 32]},
+    "label_smoothing": {"choice": [0, 0.1]},
+}
+SPACE = SearchSpace.parse(SEARCH)
+
+
+def test_a_search_section_is_read() -> None:
+    assert SPACE.fixed == {"optimizer": "sgd", "momentum": 0.9, "decay_milestones": (30, 60, 80)}
+    assert SPACE.domains == {
+        "learning_rate": Float(0.01, 1.28, log=True, role=Role.SCALED),
+        "warmup_epochs": Float(0, 5, role=Role.SCALED),
+        "normalization_batch_size": Int(1, 32, log=True),
+        "label_smoothing": Choice((0, 0.1)),
+    }
+    assert SPACE.names == tuple(SPACE.domains)
+    assert SPACE.scaled == ("learning_rate", "warmup_epochs")
+    assert SPACE.shared == ("normalization_batch_size", "label_smoothing")
+
+
+def test_plain_values_and_pickles_come_back_equal() -> None:
+    assert SearchSpace.parse(SPACE.to_plain()) == SPACE
+    assert pickle.loads(pickle.dumps(SPACE)) == SPACE
+    assert copy.deepcopy(SPACE) == SPACE
+
+
+def test_a_space_does_not_change_with_the_mapping_it_was_made_of() -> None:
+    fixed = {"momentum": 0.9}
+    space = SearchSpace(fixed)
+    fixed["momentum"] = 0.5
+    assert space.fixed == {"momentum": 0.9}
+
+
+def test_settings_join_fixed_and_suggested_values() -> None:
+    values = {"learning_rate": 0.4, "warmup_epochs": 2.5, "normalization_batch_size": 8, "label_smoothing": 0}
+    fixed = {"momentum": 0.9, "decay_milestones": [30, 60, 80]}
+    assert SPACE.settings(values) == TrainingSettings.from_dict({**fixed, **values})
+    # a law extrapolates beyond the domain
+    assert SPACE.settings({**values, "learning_rate": 9.0}).learning_rate == 9.0
+
+
+@given(point=st.lists(st.floats(0, 1), min_size=4, max_size=4))
+def test_unit_cube_round_trip(point: list[float]) -> None:
+    values = SPACE.from_unit(point)
+    again = SPACE.from_unit(SPACE.to_unit(values))
+    assert again == pytest.approx(values)
+    SPACE.settings(values)
+
+
+def test_part_of_the_axes() -> None:
+    assert SPACE.to_unit({"learning_rate": 0.01, "warmup_epochs": 5}, SPACE.scaled) == (0.0, 1.0)
+    assert SPACE.from_unit([0.5], ["warmup_epochs"]) == {"warmup_epochs": 2.5}
+    assert SPACE.to_optuna(["warmup_epochs"]) == {"warmup_epochs": FloatDistribution(0, 5)}
+    assert tuple(SPACE.to_optuna()) == SPACE.names
+
+
+@pytest.mark.parametrize(("search", "message"), [
+    ({"learning_rat": 0.1}, "no setting 'learning_rat'; did you mean 'learning_rate'"),
+    ({"momentum": {"unifrom": [0, 0.9]}}, "momentum: unknown key 'unifrom'; did you mean 'uniform'"),
+    ({"momentum": {"uniform": [0, 0.9], "role": "scald"}}, "role must be scaled or shared.*'scaled'"),
+    ({"momentum": {"uniform": [0, 0.9], "role": "fixed"}}, "momentum: role `fixed` .* write the value alone"),
+    ({"momentum": {"uniform": [0, 0.9], "choice": [0, 0.9]}}, "exactly one of .* got uniform, choice"),
+    ({"momentum": {"role": "shared"}}, "exactly one of .* but got none"),
+    ({"momentum": {"uniform": 0.9}}, r"list of two numbers, \[low, high\], but got 0.9"),
+    ({"momentum": {"uniform": [0, 0.5, 0.9]}}, "list of two numbers"),
+    ({"momentum": {"uniform": ["a", 0.5]}}, "finite numbers, but got 'a'"),
+    ({"momentum": {"uniform": [0.5, 1.5]}}, r"momentum must lie in \[0, 1\), but got 1.5"),
+    ({"momentum": 1.5}, r"momentum must lie in \[0, 1\), but got 1.5"),
+    ({"momentum": "high"}, "momentum must be a finite number"),
+    ({"learning_rate": {"uniform": [0, 1]}}, "learning_rate must lie in"),
+    ({"normalization_batch_size": {"uniform": [1, 8]}}, "whole number; use int_uniform"),
+    ({"optimizer": {"uniform": [1, 2]}}, "optimizer is no number; use choice"),
+    ({"optimizer": {"choice": ["sgd", "larz"]}}, "did you mean 'lars'"),
+    ({"decay": "cosine", "decay_epochs": 4, "warmup_epochs": {"uniform": [0, 5]}}, "allow .*decay_ep"),
+    ({"decay": {"choice": ["constant", "step"]}}, "domains allow .*needs decay_milestones"),
+    ({"decay_milestones": [3, 1]}, "decay_milestones must increase"),
+    ({"decay_milestones": [1, "x"]}, "decay_milestones must hold numbers"),
+    ({"decay_milestones": 30}, "decay_milestones must be a list of epochs, but got 30"),
+])
+def test_faults_are_found_on_creation(search: dict[str, object], message: str) -> None:
+    with pytest.raises(SearchSpaceError, match=message):
+        SearchSpace.parse(search)
+
+
+def test_all_faults_come_at_once_with_their_settings() -> None:
+    with pytest.raises(SearchSpaceError) as caught:
+        SearchSpace.parse({"momentun": 0.9, "momentum": 2, "weight_decay": {"log_uniform": [0, 1]}})
+    assert [name for name, _ in caught.value.faults] == ["momentun", "weight_decay", "momentum"]
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_setting_is_fixed_or_tuned() -> None:
+    with pytest.raises(SearchSpaceError, match="momentum must be fixed or tuned, but got both"):
+        SearchSpace({"momentum": 0.9}, {"momentum": Float(0, 0.9)})
+
+
+def test_values_must_be_those_of_the_tuned_settings() -> None:
+    with pytest.raises(SettingError, match="got none for warmup_epochs, normalization_batch_size"):
+        SPACE.settings({"learning_rate": 0.1, "label_smoothing": 0})
+    with pytest.raises(SettingError, match="only tuned settings take a value, but got 'momentum'"):
+        SPACE.settings({"momentum": 0.1})
+    with pytest.raises(SettingError, match="did you mean 'learning_rate'"):
+        SPACE.to_optuna(["learning_rat"])
+    with pytest.raises(SettingError, match=r"must have 4 coordinates .* but got 1"):
+        SPACE.from_unit([0.5])
