@@ -1,0 +1,69 @@
+"""largebatch: tune large-batch training at small scale; extrapolate, plan and launch at full scale.
+
+::
+
+    import hpo
+
+    spec = hpo.load_study("study.yaml")
+    result = hpo.run_study(spec, storage="sqlite:///hpo.db")
+    forecast = hpo.forecast(result, global_batch_size=32768)
+    plan = hpo.make_plan(forecast, machine="local", workers=2)
+    hpo.launch(plan)
+
+What is named here is loaded when it is first used, so that ``import hpo`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpo.api import (
+        calibration,
+        find_plan,
+        forecast,
+        launch,
+        make_plan,
+        posterior,
+        read_study,
+        record,
+        run_study,
+        store_plan,
+        studies,
+    )
+    from hpo.dashboard import figures
+    from hpo.errors import HpoError
+    from hpo.planning.plan import Plan
+    from hpo.progress import Progress
+    from hpo.results import PlannedRun, StudyForecast, StudyResult
+    from hpo.study import StudySpec, load_study, parse_study
+
+_HOMES = {
+    "hpo.api": ("calibration", "find_plan", "forecast", "launch", "make_plan", "posterior", "read_study", "record",
+                "run_study", "store_plan", "studies"),
+    "hpo.errors": ("HpoError",),
+    "hpo.planning.plan": ("Plan",),
+    "hpo.progress": ("Progress",),
+    "hpo.results": ("PlannedRun", "StudyForecast", "StudyResult"),
+    "hpo.study": ("StudySpec", "load_study", "parse_study"),
+}
+
+__all__ = [
+    "HpoError", "Plan", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec", "calibration", "figures",
+    "find_plan", "forecast", "launch", "load_study", "make_plan", "parse_study", "posterior", "read_study", "record",
+    "run_study", "store_plan", "studies",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "figures":
+        return importlib.import_module("hpo.dashboard.figures")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'hpo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,101 @@
+"""Every error that the service raises on purpose; each message names the rule, the value and the way out.
+
+::
+
+    HpoError                       anything below                                          exit code
+    ├── SpecError                  a study file, or a value in it, that breaks a rule              2
+    ├── StudyNotFoundError         a name that is not in the storage                               2
+    ├── StorageUnavailableError    a database that cannot be opened or is of another version       2
+    ├── EvidenceError              a table or trials from which nothing can be learnt              2
+    ├── PlanError                  a plan that cannot be made as asked: machine, nodes, batch      2
+    ├── LaunchError                a plan that was started and did not finish                      1
+    └── TuningError                a sweep that could not go on                                    1
+
+The command line prints the message without a traceback and leaves with ``exit_code``: 2 means that the user
+has to change what was asked, 1 that the work failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class HpoError(Exception):
+    """Any error of this service; ``exit_code`` is what the command line returns for it."""
+
+    exit_code: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One broken rule: what it is, in which line (from 1) and at which key (dotted) of the file."""
+
+    message: str
+    line: int | None = None
+    key: str | None = None
+
+
+class SpecError(HpoError):
+    """A study file that breaks rules: one readable line of text for each, ``study.yaml, line 7: ...``.
+
+    ``path`` is the file as given, or None for a text; ``line`` and ``key`` are those of the first fault, and
+    ``faults`` holds all.
+    """
+
+    exit_code = 2
+
+    def __init__(self, faults: str | Fault | Iterable[Fault], *, path: str | None = None) -> None:
+        if isinstance(faults, str):
+            faults = Fault(faults)
+        self.faults = (faults,) if isinstance(faults, Fault) else tuple(faults)
+        self.path = path
+        first = self.faults[0] if self.faults else Fault("the study cannot be read")
+        self.line, self.key = first.line, first.key
+        super().__init__("\n".join(f"{_place(path, fault.line)}: {fault.message}" for fault in self.faults))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _spec_error, (self.faults, self.path)
+
+
+class StudyNotFoundError(HpoError):
+    """A study, plan or trial whose name is not in the storage."""
+
+    exit_code = 2
+
+
+class StorageUnavailableError(HpoError):
+    """A database that cannot be opened, or that another version of the service wrote."""
+
+    exit_code = 2
+
+
+class EvidenceError(HpoError):
+    """A table or a set of trials from which nothing can be learnt: a broken row, too few batch sizes."""
+
+    exit_code = 2
+
+
+class PlanError(HpoError):
+    """A plan that cannot be made as asked: unknown machine, too few nodes, a batch that does not divide."""
+
+    exit_code = 2
+
+
+class LaunchError(HpoError):
+    """A plan that was started and did not finish, or could not be started."""
+
+
+class TuningError(HpoError):
+    """A sweep that could not go on."""
+
+
+def _place(path: str | None, line: int | None) -> str:
+    place = path or "study"
+    return place if line is None else f"{place}, line {line}"
+
+
+def _spec_error(faults: tuple[Fault, ...], path: str | None) -> SpecError:
+    # rebuilds the error on the other side of a process boundary
+    return SpecError(faults, path=path)

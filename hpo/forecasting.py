@@ -1,0 +1,83 @@
+"""From a study's trials to the forecast for one batch size, and from that to a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hpo.errors import EvidenceError
+from hpo.extrapolation.forecast import forecast as forecast_from
+from hpo.extrapolation.posterior import Posterior, fit
+from hpo.extrapolation.stored import study_evidence
+from hpo.planning import time_model
+from hpo.planning.machines import load_machine
+from hpo.planning.plan import Plan, check_workers, planned_job
+from hpo.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput, training_samples
+from search_spaces.scaling_rules import SCALING_RULES
+from storage.records import PlanKind
+
+BASELINES = {PlanKind.LINEAR_SCALING: "linear", PlanKind.NO_SCALING: "none"}
+"""What a validated forecast is compared with: the best swept settings, moved by these scaling rules."""
+
+
+def forecast(result: StudyResult, global_batch_size: int) -> StudyForecast:
+    """Settings and epochs to target at a batch size, from all trials of a study.
+
+    Raises :class:`EvidenceError` where no trial of the study reached the target, and for a batch size below 1.
+    """
+    if global_batch_size < 1:
+        raise EvidenceError(f"global_batch_size must be at least 1, but got {global_batch_size}")
+    best = best_settings(result.trials)
+    if best is None:
+        raise EvidenceError(f"no trial of study {result.study.name!r} reached its target, so that there are no "
+                            "settings to start from; raise budget.epochs_per_trial or widen the ranges under search")
+    numbers = forecast_from(posterior(result), global_batch_size)
+    samples = training_samples(result.trials)
+    return StudyForecast(spec=result.spec, study_id=result.study.id, numbers=numbers,
+                         settings=complete_settings(best.settings, numbers, result.spec.search), train_samples=samples,
+                         samples_per_second=throughput(result.trials, samples), storage=result.storage)
+
+
+def posterior(result: StudyResult) -> Posterior:
+    """The laws fitted to a study's trials, for bands and forecasts at many batch sizes."""
+    return fit(study_evidence(result.trials, result.spec.search), rng=np.random.default_rng(0))
+
+
+def make_plan(forecast: StudyForecast, machine: str = "local", nodes: int | None = None,
+              workers: int | None = None) -> Plan:
+    """A launchable plan for a forecast; ``workers`` is one for each accelerator of the nodes if not given.
+
+    Raises :class:`PlanError` for a machine that is not known, or where the batch cannot be split over the workers.
+    """
+    target = load_machine(machine)
+    nodes = target.nodes if nodes is None else nodes
+    workers = nodes * target.accelerators_per_node if workers is None else workers
+    epochs, seconds = forecast.epochs_to_target, None
+    if forecast.samples_per_second and target.name == "local":
+        seconds = time_model.seconds_to_target(epochs, forecast.train_samples, forecast.samples_per_second, workers)
+    job = planned_job(forecast.spec, forecast.settings, forecast.global_batch_size, epochs)
+    check_workers(job, workers, target, nodes)
+    return Plan(study=forecast.spec.name, kind=PlanKind.FORECAST, machine=target.name, nodes=nodes, workers=workers,
+                job=job, epochs=epochs, seconds=seconds, trust=forecast.trust, reason=forecast.reason)
+
+
+def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
+    """The same run as ``plan`` by rules of thumb: the best settings of the largest rung, moved by each rule."""
+    best = best_settings(result.trials)
+    if best is None:
+        return []
+    plans = []
+    for kind, rule in BASELINES.items():
+        settings = SCALING_RULES[rule](best.settings, best.global_batch_size, plan.global_batch_size)
+        plans.append(dataclasses.replace(
+            plan, kind=kind, job=planned_job(result.spec, settings, plan.global_batch_size, None),
+            epochs=None, seconds=None, trust="", reason=""))
+    return plans
+
+
+def with_forecast(result: StudyResult) -> StudyResult:
+    """The result with the forecast for its full-scale batch, where the study names one and its trials allow it."""
+    if result.spec.full_scale is None or best_settings(result.trials) is None:
+        return result
+    return dataclasses.replace(result, forecast=forecast(result, result.spec.full_scale.global_batch_size))

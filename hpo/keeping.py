@@ -1,0 +1,146 @@
+"""Between the service's values and the storage's records: what is kept, and how it is read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpo.errors import StorageUnavailableError, StudyNotFoundError
+from hpo.extrapolation.forecast import Interval
+from hpo.planning.launch import write_plan
+from hpo.planning.plan import Plan, planned_job
+from hpo.results import PlannedRun, StudyForecast, StudyResult
+from hpo.study import StudySpec, parse_study
+from search_spaces.settings import TrainingSettings
+from storage import records
+from storage.errors import NotFound, StoreError
+from storage.records import NewForecast, NewOutcome, NewPlan, Outcome, Study, StudyState, TrialState, Trust
+from storage.store import Store
+from trainers.report import TrainingOutcome
+
+
+@contextmanager
+def open_store(storage: str) -> Iterator[Store]:
+    """The store behind a URL; its errors come out as errors of the service."""
+    try:
+        with Store.open(storage) as store:
+            yield store
+    except NotFound as error:
+        raise StudyNotFoundError(str(error)) from error
+    except StoreError as error:
+        raise StorageUnavailableError(str(error)) from error
+
+
+def enter_study(store: Store, spec: StudySpec) -> Study:
+    """The study of this name, made if it is new; one that exists must ask for the same kind of trainings."""
+    try:
+        study = store.study(spec.name)
+    except NotFound:
+        study = store.create_study(spec.name, workload=spec.workload, metric=spec.target.metric,
+                                   threshold=spec.target.threshold, higher_is_better=spec.target.higher_is_better,
+                                   spec=spec.text)
+    before = parse_study(study.spec)
+    for name, old, new in ((name, _value(before, name), _value(spec, name)) for name in COMPARABLE):
+        if old != new:
+            raise spec.error(f"study {spec.name!r} is in the storage with another {name}, so that its trials and new "
+                             f"ones would not compare: {old} there, {new} here; give this study another name",
+                             *name.split("."))
+    store.update_spec(study.id, spec.text)
+    store.set_study_state(study.id, StudyState.RUNNING)
+    return store.study(spec.name)
+
+
+COMPARABLE = ("workload", "data", "target", "search", "budget.epochs_per_trial", "budget.evaluations_per_epoch")
+"""What may not change when a study goes on; the ladder, the number of trials, seeds and full_scale may."""
+
+
+def read_result(store: Store, name: str, storage: str) -> StudyResult:
+    """All that the store holds of a study; its newest forecast and the plans made from it."""
+    study = store.study(name)
+    spec = parse_study(study.spec)
+    return StudyResult(spec=spec, study=study, trials=tuple(store.trials(study.id)), storage=storage,
+                       runs=tuple(planned_runs(store, study, spec)))
+
+
+def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun]:
+    """Every plan of a study with its outcomes, in the order in which they were made."""
+    reasons = {forecast.id: forecast.reason for forecast in store.forecasts(study.id)}
+    return [PlannedRun(_plan_of(stored, spec, reasons.get(stored.forecast_id or 0, "")),
+                       tuple(store.outcomes(stored.id))) for stored in store.plans(study.id)]
+
+
+def read_plan_of_storage(store: Store, plan_id: int) -> Plan:
+    """The plan of this number, with its forecast's reason."""
+    stored = store.plan(plan_id)
+    study = next(study for study in store.studies() if study.id == stored.study_id)
+    return next(run.plan for run in planned_runs(store, study, parse_study(study.spec)) if run.plan.id == plan_id)
+
+
+def keep_forecast(store: Store, forecast: StudyForecast) -> StudyForecast:
+    """Store a forecast, unless the study's newest at this batch size says the same."""
+    numbers = forecast.numbers
+    new = NewForecast(
+        study_id=forecast.study_id, global_batch_size=forecast.global_batch_size,
+        epochs_median=numbers.epochs_to_target.median, epochs_low=numbers.epochs_to_target.low,
+        epochs_high=numbers.epochs_to_target.high, trust=Trust(numbers.trust), reason=numbers.reason,
+        settings=tuple(records.SettingForecast(name, each.median, each.low, each.high)
+                       for name, each in numbers.settings.items()),
+        laws=tuple(records.Law(law, parameter, each.median, each.low, each.high)
+                   for law, parameters in numbers.laws.items() for parameter, each in parameters.items()))
+    stored = [f for f in store.forecasts(forecast.study_id) if f.global_batch_size == new.global_batch_size]
+    same = stored and math.isclose(stored[-1].epochs_median, new.epochs_median) and stored[-1].settings == new.settings
+    return dataclasses.replace(forecast, id=stored[-1].id if same else store.add_forecast(new).id)
+
+
+def keep_plan(store: Store, forecast: StudyForecast, plan: Plan, directory: Path, backend: str) -> Plan:
+    """Store a plan and write its folder; one that is already there, to the same end, is given back with its id."""
+    study = store.study(forecast.spec.name)
+    for run in planned_runs(store, study, forecast.spec):
+        if dataclasses.replace(run.plan, id=None) == plan:
+            return run.plan
+    values = NewPlan(
+        study_id=forecast.study_id, forecast_id=forecast.id, kind=plan.kind, machine=plan.machine, nodes=plan.nodes,
+        workers=plan.workers, global_batch_size=plan.global_batch_size, local_batch_size=plan.local_batch_size,
+        micro_batch_size=plan.job.micro_batch_size, settings=plan.job.settings.to_dict(),
+        **_ends("epochs", plan.epochs), **_ends("seconds", plan.seconds),
+        trust=Trust(plan.trust) if plan.trust else None, directory=str(directory))
+    kept = dataclasses.replace(plan, id=store.add_plan(values).id)
+    write_plan(kept, directory, backend=backend)
+    return kept
+
+
+def keep_outcome(store: Store, plan_id: int, seed: int, backend: str, workers: int,
+                 outcome: TrainingOutcome) -> Outcome:
+    """Store what a launch of a plan really did."""
+    return store.add_outcome(NewOutcome(
+        plan_id=plan_id, seed=seed, backend=backend, workers=workers, state=TrialState(outcome.state),
+        epochs_to_target=outcome.epochs_to_target, epochs=outcome.epochs, seconds=outcome.seconds,
+        best_metric=outcome.best_metric, reason=outcome.reason))
+
+
+def _value(spec: StudySpec, name: str) -> object:
+    if name == "search":
+        return spec.search.to_plain()
+    section, _, key = name.partition(".")
+    return getattr(getattr(spec, section), key) if key else getattr(spec, name)
+
+
+def _plan_of(stored: records.Plan, spec: StudySpec, reason: str) -> Plan:
+    settings = TrainingSettings.from_dict(stored.settings)
+    epochs = _interval(stored.epochs_median, stored.epochs_low, stored.epochs_high)
+    seconds = _interval(stored.seconds_median, stored.seconds_low, stored.seconds_high)
+    return Plan(study=spec.name, kind=stored.kind, machine=stored.machine, nodes=stored.nodes, workers=stored.workers,
+                job=planned_job(spec, settings, stored.global_batch_size, epochs), epochs=epochs, seconds=seconds,
+                trust=str(stored.trust or ""), reason=reason if epochs else "", id=stored.id)
+
+
+def _interval(median: float | None, low: float | None, high: float | None) -> Interval | None:
+    return None if median is None or low is None or high is None else Interval(median, low, high)
+
+
+def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+    ends = dataclasses.astuple(interval) if interval else (None, None, None)
+    return {f"{name}_{end}": value for end, value in zip(("median", "low", "high"), ends, strict=True)}

@@ -1,0 +1,1 @@
+"""Plans: a forecast on a machine, with its script; launching it and taking back what happened."""

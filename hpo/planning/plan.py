@@ -1,0 +1,124 @@
+"""A plan: what to launch, what it should take, and whether to trust it; written to a folder as JSON and a script."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpo.errors import PlanError
+from hpo.extrapolation.forecast import Interval
+from hpo.jobs import training_job
+from hpo.planning.machines import Machine
+from hpo.study import StudySpec
+from search_spaces.settings import TrainingSettings
+from storage.records import PlanKind
+from trainers.job import TrainingJob
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launchable run. ``epochs`` and ``seconds`` are 90 % intervals to the target; a baseline has none."""
+
+    study: str
+    kind: PlanKind
+    machine: str
+    nodes: int
+    workers: int
+    job: TrainingJob
+    epochs: Interval | None
+    seconds: Interval | None
+    trust: str
+    reason: str
+    id: int | None = None
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per update over all workers."""
+        return self.job.global_batch_size
+
+    @property
+    def local_batch_size(self) -> int:
+        """Samples per update on one worker."""
+        return self.job.global_batch_size // self.workers
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values, the form of ``plan.json``."""
+        return {
+            "id": self.id, "study": self.study, "kind": self.kind, "machine": self.machine, "nodes": self.nodes,
+            "workers": self.workers, "global_batch_size": self.global_batch_size,
+            "local_batch_size": self.local_batch_size, "settings": self.job.settings.to_dict(),
+            "epochs_to_target": dataclasses.asdict(self.epochs) if self.epochs else None,
+            "seconds_to_target": dataclasses.asdict(self.seconds) if self.seconds else None,
+            "trust": self.trust, "reason": self.reason, "job": self.job.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Plan:
+        """The plan that :meth:`to_dict` gave."""
+        def interval(name: str) -> Interval | None:
+            return Interval(**values[name]) if values[name] else None
+
+        return cls(study=values["study"], kind=PlanKind(values["kind"]), machine=values["machine"],
+                   nodes=values["nodes"], workers=values["workers"], job=TrainingJob.from_dict(values["job"]),
+                   epochs=interval("epochs_to_target"), seconds=interval("seconds_to_target"),
+                   trust=values["trust"], reason=values["reason"], id=values["id"])
+
+
+def folder_name(plan: Plan) -> str:
+    """A folder's name for a plan; a study's name may hold what a path may not, and then a digest tells it apart."""
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", plan.study).strip("-")[:60]
+    if slug != plan.study:
+        slug += "-" + hashlib.sha256(plan.study.encode()).hexdigest()[:8]
+    return f"{slug}-{plan.global_batch_size}-{plan.kind}"
+
+
+def planned_job(spec: StudySpec, settings: TrainingSettings, global_batch_size: int,
+                epochs: Interval | None) -> TrainingJob:
+    """What a plan trains. Its seed is one that the sweep did not use.
+
+    It may train half as long again as the forecast's upper end, and at least as long as a trial of the sweep.
+    """
+    budget = spec.budget.epochs_per_trial
+    if epochs:
+        budget = max(budget, float(math.ceil(1.5 * epochs.high)))
+    return training_job(spec, settings, global_batch_size, seed=spec.seeds, epochs=budget)
+
+
+def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) -> None:
+    """Raise :class:`PlanError`, with the nearest number that would do, where the batch cannot be split.
+
+    Every worker takes the same share of the global batch, in whole normalization batches.
+    """
+    if nodes < 1 or nodes > machine.nodes:
+        raise PlanError(f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got {nodes}")
+    if workers < 1:
+        raise PlanError(f"workers must be at least 1, but got {workers}")
+    unit = job.settings.normalization_batch_size
+    if job.global_batch_size % (workers * unit):
+        groups = job.global_batch_size // unit
+        if job.global_batch_size % unit:
+            nearest = max(1, round(job.global_batch_size / unit)) * unit
+            way_out = f"the nearest batch that whole normalization batches fill is {nearest}"
+        else:
+            divisors = [number for number in range(1, groups + 1) if groups % number == 0]
+            nearest = min(divisors, key=lambda number: abs(number - workers))
+            way_out = f"the nearest number of workers that divides it is {nearest}"
+        raise PlanError(f"global batch size {job.global_batch_size} cannot be split over {workers} workers in whole "
+                        f"normalization batches of {unit} samples; {way_out}")
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a folder that ``hpo plan`` wrote, or in its ``plan.json``; :class:`PlanError` if there is none."""
+    file = path / "plan.json" if path.is_dir() else path
+    try:
+        return Plan.from_dict(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise PlanError(f"there is no plan at {path}: `hpo plan STUDY --output {path}` writes one") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PlanError(f"{file} is not a plan: {error}") from error

@@ -1,0 +1,199 @@
+"""What the service answers: a study with all that is known of it, and a forecast for one of its batch sizes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpo.extrapolation.forecast import Forecast, Interval
+from hpo.planning.plan import Plan
+from hpo.study import StudySpec
+from search_spaces.domains import Int
+from search_spaces.settings import TrainingSettings
+from search_spaces.space import SearchSpace
+from storage.records import Outcome, PlanKind, Study, StudyState, Trial, TrialState
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One settings at one batch size, over all of its seeds; ``epochs`` is the geometric mean to the target."""
+
+    settings: TrainingSettings
+    global_batch_size: int
+    epochs: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class StudyForecast:
+    """A forecast together with what a plan needs: the study, and every setting, also those that do not move."""
+
+    spec: StudySpec
+    study_id: int
+    numbers: Forecast
+    settings: TrainingSettings
+    train_samples: int
+    samples_per_second: float | None
+    storage: str
+    id: int | None = None
+
+    @property
+    def global_batch_size(self) -> int:
+        """The batch size that it is for."""
+        return int(self.numbers.global_batch_size)
+
+    @property
+    def epochs_to_target(self) -> Interval:
+        """The 90 % interval of the mean of a few runs."""
+        return self.numbers.epochs_to_target
+
+    @property
+    def trust(self) -> str:
+        """high, medium or low."""
+        return self.numbers.trust
+
+    @property
+    def reason(self) -> str:
+        """Why it is trusted that far."""
+        return self.numbers.reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """The forecast as plain values: the contract of ``hpo extrapolate``, with laws and complete settings."""
+        return {**self.numbers.to_dict(), "laws": self.numbers.laws_dict(),
+                "complete_settings": self.settings.to_dict()}
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan and the outcomes of its launches so far."""
+
+    plan: Plan
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def reached(self) -> tuple[float, ...]:
+        """Epochs to target of the launches that reached it."""
+        return tuple(outcome.epochs_to_target for outcome in self.outcomes if outcome.epochs_to_target is not None)
+
+    @property
+    def observed_epochs(self) -> float | None:
+        """Mean epochs to target; None unless every launch so far reached it."""
+        if not self.outcomes or len(self.reached) < len(self.outcomes):
+            return None
+        return math.fsum(self.reached) / len(self.reached)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"plan": self.plan.to_dict(), "observed_epochs_to_target": self.observed_epochs,
+                "outcomes": [{"seed": o.seed, "backend": o.backend, "workers": o.workers, "state": str(o.state),
+                              "epochs_to_target": o.epochs_to_target, "epochs": o.epochs, "seconds": o.seconds,
+                              "best_metric": o.best_metric, "reason": o.reason} for o in self.outcomes]}
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A study as the database holds it."""
+
+    spec: StudySpec
+    study: Study
+    trials: tuple[Trial, ...]
+    storage: str
+    forecast: StudyForecast | None = None
+    runs: tuple[PlannedRun, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the study has done all that its file asks for."""
+        return self.study.state is StudyState.FINISHED
+
+    @property
+    def plan(self) -> PlannedRun | None:
+        """The forecast's own plan."""
+        return next((run for run in self.runs if run.plan.kind is PlanKind.FORECAST), None)
+
+    @property
+    def baselines(self) -> tuple[PlannedRun, ...]:
+        """The same run by rules of thumb."""
+        return tuple(run for run in self.runs if run.plan.kind is not PlanKind.FORECAST)
+
+    def to_dict(self) -> dict[str, Any]:
+        """One document of plain values: study, trials by state, rungs, laws, forecast, plan, outcome, baselines."""
+        return {
+            "study": {"name": self.study.name, "state": str(self.study.state), "message": self.study.message,
+                      "workload": self.study.workload, "ladder": list(self.spec.ladder),
+                      "target": {"metric": self.study.metric, "threshold": self.study.threshold,
+                                 "higher_is_better": self.study.higher_is_better}},
+            "trials": {"total": len(self.trials), **_states(self.trials)},
+            "rungs": [_rung(batch, self.trials) for batch in self.spec.ladder],
+            "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
+            "forecast": self.forecast.to_dict() if self.forecast else None,
+            "plan": self.plan.plan.to_dict() if self.plan else None,
+            "outcome": self.plan.to_dict() if self.plan and self.plan.outcomes else None,
+            "baselines": [run.to_dict() for run in self.baselines],
+        }
+
+
+def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[Candidate]:
+    """The settings of a rung that reached the target with every seed they were trained with, the best first."""
+    runs: dict[str, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if trial.global_batch_size == global_batch_size and trial.state is not TrialState.FAILED:
+            runs[repr(sorted(trial.settings.items()))].append(trial)
+    found = []
+    for group in runs.values():
+        epochs = [trial.epochs_to_target for trial in group if trial.epochs_to_target is not None]
+        if len(epochs) == len(group):
+            mean = math.exp(math.fsum(map(math.log, epochs)) / len(epochs))
+            found.append(Candidate(TrainingSettings.from_dict(group[0].settings), global_batch_size, mean, len(group)))
+    return sorted(found, key=lambda candidate: candidate.epochs)
+
+
+def best_settings(trials: Sequence[Trial]) -> Candidate | None:
+    """The best settings of the largest rung where any reached the target, those of several seeds before a lucky one."""
+    for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
+        found = candidates(trials, batch)
+        if found:
+            most = max(candidate.runs for candidate in found)
+            return next(candidate for candidate in found if candidate.runs == most)
+    return None
+
+
+def complete_settings(best: TrainingSettings, numbers: Forecast, space: SearchSpace) -> TrainingSettings:
+    """The best settings with every scaled one moved to its forecast, kept within what a setting allows."""
+    moved = {name: numbers.settings[name].median for name in space.scaled if name in numbers.settings}
+    whole = {name: round(value) for name, value in moved.items() if isinstance(space.domains[name], Int)}
+    return best.replace(**{**moved, **whole})
+
+
+def training_samples(trials: Sequence[Trial]) -> int:
+    """The size of the training set, from what a trial trained: steps * global_batch_size = epochs * samples."""
+    trained = next(trial for trial in trials if trial.steps and trial.epochs)
+    return round((trained.steps or 0) * trained.global_batch_size / (trained.epochs or 1.0))
+
+
+def throughput(trials: Sequence[Trial], train_samples: int) -> float | None:
+    """Samples per second of one worker, evaluation included: the median over the largest batch size that was timed."""
+    for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
+        rates = [trial.epochs * train_samples / trial.seconds for trial in trials
+                 if trial.global_batch_size == batch and trial.epochs and trial.seconds]
+        if rates:
+            return statistics.median(rates)
+    return None
+
+
+def _states(trials: Sequence[Trial]) -> dict[str, int]:
+    counts = Counter(str(trial.state) for trial in trials)
+    return {str(state): counts[str(state)] for state in TrialState}
+
+
+def _rung(batch: int, trials: Sequence[Trial]) -> dict[str, Any]:
+    found = candidates(trials, batch)
+    at_rung = [trial for trial in trials if trial.global_batch_size == batch]
+    return {"global_batch_size": batch, "trials": len(at_rung),
+            "reached": sum(trial.state is TrialState.REACHED for trial in at_rung),
+            "best_epochs_to_target": found[0].epochs if found else None,
+            "best_settings": found[0].settings.to_dict() if found else None}

@@ -1,0 +1,119 @@
+"""Pydantic's errors in the words of a study file: each rule with the value and the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from search_spaces.space import SearchSpaceError
+
+Location = tuple[str | int, ...]
+
+
+class SpecFaultsError(ValueError):
+    """Several faults of one model; each with its location below the model."""
+
+    def __init__(self, faults: Sequence[tuple[Location, str]]) -> None:
+        super().__init__("\n".join(message for _, message in faults))
+        self.faults = tuple(faults)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """``; did you mean 'budget'?`` for the name nearest to ``name``, or nothing if none is near."""
+    near = difflib.get_close_matches(name, sorted(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def dotted(location: Location) -> str:
+    """A location as it stands in messages: ``ladder[2]``, ``budget.trials``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+
+
+def shown(value: Any) -> str:
+    """A value in a message: never longer than a line."""
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Location, str]]:
+    """Location and message of every fault that pydantic found in ``model``."""
+    errors = error.errors(include_url=False)
+    meant = {(*fault["loc"][:-1], _nearest_key(model, fault["loc"]))
+             for fault in errors if fault["type"] == "extra_forbidden"}
+    for fault in errors:
+        location = tuple(part for part in fault["loc"] if part != "[key]")
+        if location[:1] == ("data",):
+            location = location[:2]         # below, pydantic mixes the types that it tried into the keys
+        cause = fault.get("ctx", {}).get("error")
+        if isinstance(cause, SpecFaultsError):
+            yield from (((*location, *below), message) for below, message in cause.faults)
+        elif isinstance(cause, SearchSpaceError):
+            yield from (((*location, *filter(None, [name])), message) for name, message in cause.faults)
+        elif fault["type"] == "missing":
+            if location not in meant:       # a misspelt key is one fault, not two
+                yield location, f"{dotted(location)} is missing; write {location[-1]}: ..."
+        elif fault["type"] == "extra_forbidden":
+            yield location, _unknown_key(model, location)
+        else:
+            yield location, f"{dotted(location)} {_rule(fault, cause)}"
+
+
+_WANTED: dict[str, str] = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "tuple_type": "a list",
+    "finite_number": "a finite number",
+    "string_too_short": "text of at least one character",
+    "too_short": "a list of at least one value",
+}
+_BOUND: dict[str, Callable[[dict[str, Any]], str]] = {
+    "greater_than": lambda bound: f"above {bound['gt']:g}",
+    "less_than_equal": lambda bound: f"at most {bound['le']:,}",
+    "literal_error": lambda bound: f"one of {bound['expected']}".replace("'", ""),
+}
+
+
+def _rule(fault: Any, cause: BaseException | None) -> str:
+    if cause is not None:
+        return str(cause)
+    kind, got = fault["type"], fault["input"]
+    if kind in _WANTED:
+        quotes = f"; put it in quotes, \"{got}\"" if kind == "string_type" and _is_scalar(got) else ""
+        return f"must be {_WANTED[kind]}, but got {shown(got)}{quotes}"
+    if kind in _BOUND:
+        names = fault["ctx"].get("expected", "").replace("'", "").replace(" or ", ", ").split(", ")
+        return f"must be {_BOUND[kind](fault['ctx'])}, but got {shown(got)}{nearest(str(got), names)}"
+    return f"must hold this rule: {fault['msg']}, but got {shown(got)}"
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))
+
+
+def _unknown_key(model: type[BaseModel], location: Location) -> str:
+    names = _keys(model, location[:-1])
+    hint = nearest(str(location[-1]), names) or f"; the keys are {', '.join(names)}"
+    where = f" in {dotted(location[:-1])}" if len(location) > 1 else ""
+    return f"unknown key {str(location[-1])!r}{where}{hint}"
+
+
+def _nearest_key(model: type[BaseModel], location: Location) -> str | None:
+    near = difflib.get_close_matches(str(location[-1]), _keys(model, location[:-1]), n=1)
+    return near[0] if near else None
+
+
+def _keys(model: type[BaseModel], location: Location) -> list[str]:
+    for part in location:
+        kind = model.model_fields[str(part)].annotation
+        model = next(option for option in (kind, *get_args(kind))
+                     if isinstance(option, type) and issubclass(option, BaseModel))
+    return [field.alias or name for name, field in model.model_fields.items()]

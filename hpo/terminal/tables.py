@@ -1,0 +1,174 @@
+"""Results on stdout, as tables and sentences."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.text import Text
+
+from hpo.results import PlannedRun, StudyResult, candidates
+from hpo.terminal.style import KIND_NAMES, ends, interval, new_console, new_table, number
+from storage.records import CalibrationRow, Study, TrialState
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hpo.extrapolation.forecast import Forecast
+    from hpo.planning.plan import Plan
+    from trainers.report import TrainingOutcome
+
+
+def show_study(result: StudyResult) -> None:
+    """The rungs, the forecast for the full-scale batch, and the validation beside the rules of thumb."""
+    console = new_console()
+    console.print(_rungs(result))
+    if result.study.message:
+        console.print(f"{result.study.name} is {result.study.state}: {result.study.message}", markup=False)
+    if result.forecast:
+        console.print(_forecasts([result.forecast.numbers], f"forecast for {result.study.name}"))
+        console.print(f"trust {result.forecast.trust}: {result.forecast.reason}", markup=False)
+    if any(run.outcomes for run in result.runs):
+        console.print(_validation(result))
+
+
+def show_forecasts(forecasts: Sequence[Forecast]) -> None:
+    """Forecasts at several batch sizes, the reason of each below."""
+    console = new_console()
+    console.print(_forecasts(forecasts, "forecast"))
+    for each in forecasts:
+        console.print(f"at {each.global_batch_size:g}, trust {each.trust}: {each.reason}", markup=False)
+
+
+def show_studies(studies: Sequence[Study]) -> None:
+    """A table of studies."""
+    table = new_table("studies", "name", "state", "workload", "target", "created", "message")
+    for study in studies:
+        sign = ">=" if study.higher_is_better else "<="
+        table.add_row(Text(study.name), str(study.state), study.workload, f"{study.metric} {sign} {study.threshold:g}",
+                      f"{study.created_at:%Y-%m-%d %H:%M}", Text(study.message))
+    new_console().print(table)
+
+
+def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
+    """The trials as flat rows: identity, settings, what came of them."""
+    return [{"number": trial.number, "state": str(trial.state), "global_batch_size": trial.global_batch_size,
+             "seed": trial.seed, **trial.settings, "epochs_to_target": trial.epochs_to_target, "epochs": trial.epochs,
+             "steps": trial.steps, "seconds": trial.seconds, "best_metric": trial.best_metric,
+             "final_metric": trial.final_metric, "reason": trial.reason} for trial in result.trials]
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], out: TextIO) -> None:
+    """Rows as CSV with a header."""
+    writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else ["number"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def show_trials(result: StudyResult) -> None:
+    """The trials with the settings that the study varies."""
+    varied = result.spec.search.names
+    table = new_table(f"trials of {result.study.name}", "trial", "batch size", "seed", *varied, "state", "epochs",
+                      "reason")
+    for trial in result.trials:
+        table.add_row(str(trial.number), str(trial.global_batch_size), str(trial.seed),
+                      *(number(trial.settings[name]) for name in varied), str(trial.state),
+                      number(trial.epochs_to_target or trial.epochs), Text(trial.reason))
+    new_console().print(table)
+
+
+def show_plan(plan: Plan, folder: Path) -> None:
+    """A plan in words."""
+    console = new_console()
+    epochs, seconds = plan.epochs, plan.seconds
+    console.print(f"plan {plan.id}: {plan.study} at global batch size {plan.global_batch_size} on {plan.workers} "
+                  f"workers of {plan.machine}, {plan.local_batch_size} samples each", markup=False)
+    if epochs:
+        console.print(f"epochs to target {interval(epochs)}, trust {plan.trust}: {plan.reason}", markup=False)
+    if seconds:
+        console.print(f"seconds of training {interval(seconds)}", markup=False)
+    console.print(f"launch it with `hpo launch {plan.id}` or {folder}/launch.sh", markup=False)
+
+
+def show_outcomes(plan: Plan, outcomes: Sequence[TrainingOutcome]) -> None:
+    """What launches of a plan did, beside its forecast."""
+    table = new_table(f"plan {plan.id} at {plan.global_batch_size}", "outcome", "epochs", "forecast", "seconds",
+                      "reason")
+    for outcome in outcomes:
+        table.add_row(outcome.state, number(outcome.epochs_to_target or outcome.epochs),
+                      interval(plan.epochs) if plan.epochs else "", f"{outcome.seconds:.1f}", Text(outcome.reason))
+    new_console().print(table)
+
+
+def calibration_row(row: CalibrationRow) -> dict[str, Any]:
+    """A calibration row as plain values."""
+    plain = dataclasses.asdict(row)
+    return {name: str(value) if name in {"kind", "trust"} and value is not None else value
+            for name, value in plain.items()}
+
+
+def show_calibration(rows: Sequence[CalibrationRow]) -> None:
+    """Forecast against observed over all launched plans, and how many intervals held."""
+    table = new_table("calibration", "plan", "study", "settings from", "batch size", "epochs forecast", "observed",
+                      "runs", "inside", "seconds forecast", "observed")
+    for row in rows:
+        table.add_row(str(row.plan_id), Text(row.study), KIND_NAMES[row.kind], str(row.global_batch_size),
+                      ends(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high),
+                      number(row.observed_epochs_mean), f"{row.reached}/{row.runs}",
+                      {None: "", True: "yes", False: "no"}[row.inside],
+                      ends(row.predicted_seconds_median, row.predicted_seconds_low, row.predicted_seconds_high),
+                      number(row.observed_seconds_mean))
+    console = new_console()
+    console.print(table)
+    known = [row.inside for row in rows if row.inside is not None]
+    if known:
+        console.print(f"{sum(known)} of {len(known)} intervals held; 90 % of them should")
+
+
+def _rungs(result: StudyResult) -> Table:
+    scaled = result.spec.search.scaled
+    title = f"{result.study.name}: {result.study.metric} to {result.study.threshold:g}"
+    table = new_table(title, "batch size", "trials", "reached", "best epochs", "seeds",
+                      *(f"best {name}" for name in scaled))
+    for batch in result.spec.ladder:
+        rung = [trial for trial in result.trials if trial.global_batch_size == batch]
+        best = next(iter(candidates(result.trials, batch)), None)
+        table.add_row(str(batch), str(len(rung)), str(sum(t.state is TrialState.REACHED for t in rung)),
+                      f"{best.epochs:.2f}" if best else "", str(best.runs) if best else "",
+                      *(number(getattr(best.settings, name)) if best else "" for name in scaled))
+    return table
+
+
+def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
+    names = sorted({name for each in forecasts for name in each.settings})
+    table = new_table(f"{title} (median and 90 % interval)", "batch size", *names, "epochs to target", "trust")
+    for each in forecasts:
+        table.add_row(f"{each.global_batch_size:g}", *(interval(each.settings[name]) for name in names),
+                      interval(each.epochs_to_target), each.trust)
+    return table
+
+
+def _validation(result: StudyResult) -> Table:
+    scaled = result.spec.search.scaled
+    table = new_table(f"the run at {result.runs[0].plan.global_batch_size} on {result.runs[0].plan.workers} workers",
+                   "settings from", *scaled, "epochs forecast", "observed", "each seed", "inside")
+    for run in result.runs:
+        settings = run.plan.job.settings
+        table.add_row(KIND_NAMES[run.plan.kind], *(number(getattr(settings, name)) for name in scaled),
+                      interval(run.plan.epochs) if run.plan.epochs else "", number(run.observed_epochs),
+                      _each(run), _inside(run))
+    return table
+
+
+def _each(run: PlannedRun) -> str:
+    return ", ".join(number(o.epochs_to_target) if o.epochs_to_target else f"{o.state} after {o.epochs:.1f}"
+                     for o in run.outcomes)
+
+
+def _inside(run: PlannedRun) -> str:
+    if run.plan.epochs is None or run.observed_epochs is None:
+        return ""
+    return "yes" if run.plan.epochs.low <= run.observed_epochs <= run.plan.epochs.high else "no"

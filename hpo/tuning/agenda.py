@@ -1,0 +1,102 @@
+"""What a sweep does next: a pure function of its trials so far, so that a resumed sweep goes on where it was.
+
+Every rung of the ladder gets its share of the trainings. Most of a rung explores with one seed; the rest
+trains the rung's best settings again with the other seeds, because the scatter between seeds is what tells a
+lucky training from a good setting. The rungs are taken from small to large, so that each starts from what the
+one below has found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage.records import Trial, TrialState
+
+
+@dataclass(frozen=True)
+class Explore:
+    """Train settings that the sampler picks, at this batch size, with the first seed."""
+
+    global_batch_size: int
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Train these settings once more, with another seed."""
+
+    global_batch_size: int
+    settings: Mapping[str, Any]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to start before a running training has ended."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """Every training of the budget has been started."""
+
+
+Task = Explore | Repeat | Wait | Done
+
+
+@dataclass(frozen=True)
+class RungBudget:
+    """How many trainings a rung gets, and how many of its best settings are repeated with every other seed."""
+
+    trainings: int
+    repeated_settings: int
+    seeds: int
+
+    @property
+    def explorations(self) -> int:
+        """Trainings with the first seed."""
+        return self.trainings - self.repeated_settings * (self.seeds - 1)
+
+
+def rung_budgets(ladder: Sequence[int], trainings: int, seeds: int) -> dict[int, RungBudget]:
+    """Split ``trainings`` over the ladder evenly, what is left over to the largest rungs.
+
+    A quarter of a rung repeats settings where there are two seeds, a third where there are three, and so on
+    up to a half: ``trainings // (2 * seeds)`` settings are repeated with each of the other seeds.
+    """
+    share, rest = divmod(trainings, len(ladder))
+    sizes = {batch: share + (index >= len(ladder) - rest) for index, batch in enumerate(ladder)}
+    return {batch: RungBudget(size, size // (2 * seeds) if seeds > 1 else 0, seeds) for batch, size in sizes.items()}
+
+
+def next_task(budgets: Mapping[int, RungBudget], trials: Sequence[Trial]) -> Task:
+    """The next training of a sweep with these ``trials`` (of every state), the smallest open rung first."""
+    waiting = False
+    for batch in sorted(budgets):
+        task = _next_in_rung(batch, budgets[batch], [t for t in trials if t.global_batch_size == batch])
+        if isinstance(task, (Explore, Repeat)):
+            return task
+        waiting = waiting or isinstance(task, Wait)
+    return Wait() if waiting else Done()
+
+
+def _next_in_rung(batch: int, budget: RungBudget, trials: Sequence[Trial]) -> Task:
+    if len(trials) >= budget.trainings:
+        return Done()
+    explored = [trial for trial in trials if trial.seed == 0]
+    if len(explored) < budget.explorations:
+        return Explore(batch)
+    if not all(trial.state.finished for trial in explored):
+        return Wait()
+    reached = sorted((t for t in explored if t.state is TrialState.REACHED), key=_epochs)
+    trained = [(trial.seed, dict(trial.settings)) for trial in trials]
+    for seed in range(1, budget.seeds):
+        for best in reached[:budget.repeated_settings]:
+            if (seed, dict(best.settings)) not in trained:
+                return Repeat(batch, best.settings, seed)
+    # Too few settings reached the target to be worth repeating: look for better ones instead.
+    return Explore(batch)
+
+
+def _epochs(trial: Trial) -> tuple[float, int]:
+    return (trial.epochs_to_target or float("inf"), trial.number)

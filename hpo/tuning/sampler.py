@@ -1,0 +1,149 @@
+"""Optuna's samplers over the whole ladder.
+
+Settings with the role ``scaled`` are sampled in a study of their own for every rung; settings with the role
+``shared`` in one study over the ladder, which is told by how much a training beat or missed the mean of its
+rung. The studies live in memory and are told every finished trial again when a sweep resumes; the database
+stays the only truth. Samplers minimise the logarithm of the epochs to target: settings act on it by factors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from search_spaces.scaling_rules import SCALING_RULES
+from search_spaces.settings import TrainingSettings
+from search_spaces.space import SearchSpace
+from storage.records import Trial, TrialState
+
+if TYPE_CHECKING:
+    import optuna
+
+EXPLORED_EVENLY = 4
+"""Trainings of the first rung that are spread evenly before the sampler decides."""
+
+WARM_START_RULES = ("sqrt", "linear")
+"""A rung starts with the best settings of the rung below, moved by each of these."""
+
+
+class LadderSampler:
+    """Suggests settings rung by rung and learns from finished trials.
+
+    ``sampler`` is tpe, gp, cmaes, qmc or random; the same ``name``, trials and order give the same suggestions.
+    """
+
+    def __init__(self, space: SearchSpace, ladder: Sequence[int], *, sampler: str, name: str,
+                 epochs: float) -> None:
+        self._space = space
+        self._epochs = epochs
+        self._scaled = space.to_optuna(space.scaled)
+        self._shared = space.to_optuna(space.shared)
+        self._rungs = {batch: _new_study(sampler, f"{name}/{batch}") for batch in ladder}
+        self._ladder = _new_study(sampler, f"{name}/shared")
+        self._tickets = 0
+        self._suggested: dict[int, tuple[optuna.Trial, optuna.Trial]] = {}
+        self._values: dict[int, list[float]] = defaultdict(list)
+        self._best: dict[int, tuple[float, Trial]] = {}
+        self._started: set[int] = set()
+
+    def suggest(self, global_batch_size: int) -> tuple[TrainingSettings, int]:
+        """Settings to train next at this rung, and a ticket to give back with the finished trial."""
+        study = self._rungs[global_batch_size]
+        if global_batch_size not in self._started:
+            self._started.add(global_batch_size)
+            for values in self._first_values(global_batch_size):
+                study.enqueue_trial(values, skip_if_exists=True)
+        scaled, shared = study.ask(self._scaled), self._ladder.ask(self._shared)
+        self._tickets += 1
+        self._suggested[self._tickets] = (scaled, shared)
+        return self._space.settings({**scaled.params, **shared.params}), self._tickets
+
+    def tell(self, trial: Trial, ticket: int | None = None) -> None:
+        """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""
+        import optuna
+
+        value, batch = self._value(trial), trial.global_batch_size
+        if value is None:
+            if ticket is not None:
+                scaled, shared = self._suggested.pop(ticket)
+                self._rungs[batch].tell(scaled, state=optuna.trial.TrialState.FAIL)
+                self._ladder.tell(shared, state=optuna.trial.TrialState.FAIL)
+            return
+        self._values[batch].append(value)
+        centred = value - math.fsum(self._values[batch]) / len(self._values[batch])
+        if ticket is not None:
+            scaled, shared = self._suggested.pop(ticket)
+            self._rungs[batch].tell(scaled, value)
+            self._ladder.tell(shared, centred)
+        else:
+            self._add(self._rungs[batch], self._scaled, trial, value)
+            self._add(self._ladder, self._shared, trial, centred)
+            self._started.add(batch)
+        if trial.state is TrialState.REACHED and value < self._best.get(batch, (math.inf, None))[0]:
+            self._best[batch] = (value, trial)
+
+    def _first_values(self, batch: int) -> list[dict[str, Any]]:
+        below = [rung for rung in sorted(self._best) if rung < batch]
+        if not below:
+            return self._spread(EXPLORED_EVENLY)
+        source = below[-1]
+        best = TrainingSettings.from_dict(self._best[source][1].settings)
+        moved = [SCALING_RULES[rule](best, source, batch) for rule in WARM_START_RULES]
+        return [{name: self._space.domains[name].clip(getattr(settings, name)) for name in self._space.scaled}
+                for settings in moved]
+
+    def _spread(self, count: int) -> list[dict[str, Any]]:
+        """``count`` points of a Halton sequence: even in every setting and in pairs of them."""
+        from scipy.stats import qmc
+
+        if not self._space.scaled:
+            return []
+        points = qmc.Halton(len(self._space.scaled), scramble=False).random(count + 1)[1:]
+        return [{name: self._space.domains[name].from_unit(float(u))
+                 for name, u in zip(self._space.scaled, point, strict=True)} for point in points]
+
+    def _value(self, trial: Trial) -> float | None:
+        """What the samplers minimise: log epochs to target, or more than any reached trial for what missed it."""
+        if trial.state is TrialState.REACHED and trial.epochs_to_target:
+            return math.log(trial.epochs_to_target)
+        if trial.state in (TrialState.CENSORED, TrialState.PRUNED):
+            return math.log(2 * self._epochs)
+        if trial.state is TrialState.DIVERGED:
+            return math.log(4 * self._epochs)
+        return None
+
+    def _add(self, study: optuna.Study, space: Mapping[str, Any], trial: Trial, value: float) -> None:
+        import optuna
+
+        params = {name: trial.settings[name] for name in space}
+        if all(space[name]._contains(space[name].to_internal_repr(params[name])) for name in params):
+            study.add_trial(optuna.trial.create_trial(params=params, distributions=dict(space), value=value))
+
+
+def _new_study(sampler: str, name: str) -> optuna.Study:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    return optuna.create_study(sampler=_new_sampler(sampler, seed), direction="minimize")
+
+
+def _new_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
+    import optuna
+    from optuna import samplers
+
+    makers: dict[str, Callable[[], samplers.BaseSampler]] = {
+        "tpe": lambda: samplers.TPESampler(seed=seed, n_startup_trials=EXPLORED_EVENLY, constant_liar=True),
+        "gp": lambda: samplers.GPSampler(seed=seed, n_startup_trials=EXPLORED_EVENLY),
+        "cmaes": lambda: samplers.CmaEsSampler(seed=seed, n_startup_trials=EXPLORED_EVENLY,
+                                               warn_independent_sampling=False),
+        "qmc": lambda: samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False),
+        "random": lambda: samplers.RandomSampler(seed=seed),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return makers[name]()

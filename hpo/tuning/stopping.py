@@ -1,0 +1,87 @@
+"""Asynchronous successive halving (ASHA, arXiv:1810.05934), one bracket for each rung of the ladder.
+
+Learning curves at different batch sizes are not comparable, so a training is measured only against others at
+its own global batch size. Repetitions with another seed are never stopped: they are there to measure scatter,
+and scatter measured on survivors is too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+
+REDUCTION_FACTOR = 2
+"""Half of the trainings go on past each milestone; halving keeps enough of a rung's response to fit a law to."""
+
+MILESTONES = 2
+"""Milestones lie at a quarter and at half of the budget of epochs."""
+
+
+@dataclass(frozen=True)
+class _Stub:
+    trial_id: str
+
+
+class LadderASHA(FIFOScheduler):  # type: ignore[misc]
+    """A Ray Tune scheduler that hands each trial to the ASHA bracket of its global batch size.
+
+    ``stopped`` collects the ids of the trials that it ended, so that they are recorded as pruned.
+    """
+
+    def __init__(self, ladder: Sequence[int], epochs: float, *, higher_is_better: bool) -> None:
+        super().__init__()
+        self.stopped: set[str] = set()
+        self._milestones = [epochs / REDUCTION_FACTOR**power for power in range(MILESTONES, 0, -1)]
+        self._brackets = {batch: AsyncHyperBandScheduler(
+            time_attr="epochs", metric="metric", mode="max" if higher_is_better else "min", max_t=epochs,
+            grace_period=self._milestones[0], reduction_factor=REDUCTION_FACTOR,
+            stop_last_trials=False) for batch in ladder}
+
+    def replay(self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]) -> None:
+        """Tell a bracket of a trial that an earlier run of this study has finished."""
+        bracket, stub = self._brackets[global_batch_size], _Stub(trial_id)
+        bracket.on_trial_add(None, stub)
+        for result in results:
+            bracket.on_trial_result(None, stub, result)
+        self._complete(bracket, stub, results[-1] if results else {})
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Enter the trial into its rung's bracket."""
+        if _is_stoppable(trial):
+            self._bracket(trial).on_trial_add(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Go on, or stop at a milestone where half of the rung did better."""
+        if not _is_stoppable(trial):
+            return str(FIFOScheduler.CONTINUE)
+        decision = str(self._bracket(trial).on_trial_result(tune_controller, trial, result))
+        if decision == FIFOScheduler.STOP:
+            self.stopped.add(trial.trial_id)
+        return decision
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Count the last result of a trial that ended."""
+        if _is_stoppable(trial) and trial.trial_id not in self.stopped:
+            self._complete(self._bracket(trial), trial, result)
+
+    def debug_string(self) -> str:
+        """How many trials were stopped."""
+        return f"ASHA over {len(self._brackets)} batch sizes: {len(self.stopped)} trials stopped"
+
+    def _complete(self, bracket: AsyncHyperBandScheduler, trial: Any, result: Mapping[str, Any]) -> None:
+        """A training that reached the target early stands, with that metric, at every later milestone too."""
+        if result.get("state") == "reached":
+            for milestone in self._milestones:
+                if milestone > result["epochs"]:
+                    bracket.on_trial_result(None, trial, {**result, "epochs": milestone})
+        bracket.on_trial_remove(None, trial)
+
+    def _bracket(self, trial: Any) -> AsyncHyperBandScheduler:
+        return self._brackets[trial.config["job"]["global_batch_size"]]
+
+
+def _is_stoppable(trial: Any) -> bool:
+    return int(trial.config["job"]["seed"]) == 0

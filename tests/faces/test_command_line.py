@@ -1,0 +1,132 @@
+"""Every command: its help, its JSON, its tables, and what it leaves on stdout and stderr."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import hpo
+from hpo.cli import main
+
+COMMANDS = sorted(main.commands)
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command):
+    text = call(command, "--help")
+    assert len(text.split("Options:")[0].strip().splitlines()) >= 3
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("record", "report", "trials")])
+def test_every_command_that_answers_has_json(command):
+    assert "--json" in call(command, "--help")
+
+
+def test_help_loads_nothing_heavy():
+    script = ("import sys, hpo.cli; from click.testing import CliRunner; CliRunner().invoke(hpo.cli.main, ['--help']); "
+              "print([name for name in ('torch', 'ray', 'optuna', 'sqlalchemy', 'numpy', 'pydantic') "
+              "if name in sys.modules])")
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_show_prints_one_document(study):
+    document = json.loads(call("show", "cells", "--json"))
+    assert set(document) == {"study", "trials", "rungs", "laws", "forecast", "plan", "outcome", "baselines"}
+    assert document["trials"]["reached"] == document["trials"]["total"] == 24
+    assert [rung["global_batch_size"] for rung in document["rungs"]] == [4, 8, 16]
+    best = document["rungs"][0]
+    trials = [t for t in study.result.trials if t.global_batch_size == 4]
+    assert best["best_epochs_to_target"] <= min(t.epochs_to_target for t in trials) * 1.2
+    assert best["best_settings"]["learning_rate"] == pytest.approx(0.02, rel=0.5)
+    assert document["forecast"]["global_batch_size"] == 64
+    assert set(document["laws"]) >= {"epochs_to_target", "learning_rate"}
+
+
+def test_forecast_keeps_the_contract(study):
+    forecasts = json.loads(call("forecast", "cells", "--at", "32", "--at", "64", "--json"))
+    assert [each["global_batch_size"] for each in forecasts] == [32, 64]
+    for each in forecasts:
+        epochs = each["epochs_to_target"]
+        assert epochs["low"] <= epochs["median"] <= epochs["high"]
+        assert set(each["settings"]) == {"learning_rate"}
+        assert each["trust"] in ("high", "medium", "low") and each["reason"]
+
+
+def test_extrapolate_keeps_the_contract(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("global_batch_size,epochs_to_target,learning_rate,runs,sd\n"
+                     "256,10.2,0.1,5,0.3\n512,10.5,0.2,5,0.3\n1024,11.1,0.35,5,0.3\n2048,12.3,0.6,5,0.4\n")
+    forecasts = json.loads(call("extrapolate", table, "--at", "4096", "--at", "8192", "--json"))
+    assert [each["global_batch_size"] for each in forecasts] == [4096, 8192]
+    for each in forecasts:
+        assert {"global_batch_size", "epochs_to_target", "settings", "trust", "reason"} <= set(each)
+        assert set(each["epochs_to_target"]) == set(each["settings"]["learning_rate"]) == {"median", "low", "high"}
+    first, second = (each["epochs_to_target"] for each in forecasts)
+    assert 12.3 < first["median"] < second["median"]
+    assert "4096" in call("extrapolate", table, "--at", "4096")
+
+
+def test_trials_in_three_forms(study):
+    rows = json.loads(call("trials", "cells", "--format", "json"))
+    table = list(csv.DictReader(io.StringIO(call("trials", "cells", "--format", "csv"))))
+    assert len(rows) == len(table) == 24
+    for row, line, trial in zip(rows, table, study.result.trials, strict=True):
+        assert float(line["learning_rate"]) == row["learning_rate"] == trial.settings["learning_rate"]
+        assert float(line["epochs_to_target"]) == row["epochs_to_target"] == trial.epochs_to_target
+        assert line["state"] == row["state"] == "reached"
+    assert "reached" in call("trials", "cells")
+
+
+def test_studies_lists_them(study):
+    assert [each["name"] for each in json.loads(call("studies", "--json"))] == ["cells"]
+    assert "accuracy >= 0.98" in call("studies")
+
+
+@pytest.mark.slow
+def test_plan_launch_and_calibration(study):
+    plan = json.loads(call("plan", "cells", "--output", study.folder / "plan", "--workers", "1", "--json"))
+    forecast = json.loads(call("forecast", "cells", "--json"))[0]
+    assert plan["epochs_to_target"] == forecast["epochs_to_target"]
+    assert plan["settings"] == forecast["complete_settings"]
+    assert {path.name for path in (study.folder / "plan").iterdir()} == {"plan.json", "job.json", "launch.sh"}
+    assert json.loads((study.folder / "plan" / "plan.json").read_text()) == plan
+    outcome = json.loads(call("launch", plan["id"], "--backend", "torch", "--json"))[0]
+    assert outcome["state"] == "reached"
+    row = json.loads(call("calibration", "--json"))[0]
+    assert row["observed_epochs_mean"] == outcome["epochs_to_target"]
+    assert row["predicted_epochs_median"] == forecast["epochs_to_target"]["median"]
+    table = call("calibration")
+    assert f"{outcome['epochs_to_target']:.3g}" in table
+    assert "1 of 1 intervals held" in table or "0 of 1 intervals held" in table
+    shown = call("show", "cells")
+    assert f"{outcome['epochs_to_target']:.3g}" in shown
+
+
+def test_machines_shows_this_one():
+    assert json.loads(call("machines", "--json"))["accelerators_per_node"] >= 1
+
+
+def test_a_name_with_markup_is_shown_as_text(study):
+    from storage.store import Store
+
+    with Store.open(study.storage) as store:
+        store.create_study("[red]<b>x</b>", workload="w", metric="m", threshold=1.0, higher_is_better=True, spec="-")
+    assert "[red]<b>x</b>" in call("studies")
+
+
+def test_what_import_hpo_offers():
+    for name in hpo.__all__:
+        assert getattr(hpo, name) is not None
+    assert set(hpo.__all__) <= set(dir(hpo))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = hpo.nothing

@@ -1,0 +1,135 @@
+"""The calls of the README: from a study's trials to a plan that has been run, and its outcome."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpo
+from hpo.errors import EvidenceError, LaunchError, PlanError
+from hpo.planning.launchers.local import has_horovod
+from hpo.planning.plan import folder_name
+from storage.records import PlanKind
+
+BACKENDS = ["torch", pytest.param("horovod", marks=pytest.mark.skipif(not has_horovod(), reason="no Horovod here"))]
+
+
+def test_a_forecast_knows_the_law_that_the_trials_follow(study):
+    forecast = hpo.forecast(study.result, global_batch_size=64)
+    epochs = forecast.epochs_to_target
+    assert epochs.low < 2 * (1 + 64 / 64) * 1.25 and epochs.high > 2 * (1 + 64 / 64) / 1.25
+    assert epochs.low < epochs.median < epochs.high
+    assert 0.1 < forecast.settings.learning_rate < 0.8       # the linear rule says 0.32
+    assert forecast.settings.normalization_batch_size == 1
+    assert forecast.train_samples == pytest.approx(426, rel=0.02)
+    assert forecast.samples_per_second == pytest.approx(4260, rel=0.05)
+    assert forecast.trust in ("high", "medium", "low") and forecast.reason
+
+
+def test_a_forecast_is_the_same_each_time(study):
+    first, second = (hpo.forecast(study.result, 64).to_dict() for _ in range(2))
+    assert first == second
+
+
+def test_a_batch_size_below_one_is_refused(study):
+    with pytest.raises(EvidenceError, match="at least 1, but got 0"):
+        hpo.forecast(study.result, 0)
+
+
+def test_a_plan_carries_the_forecast_and_splits_the_batch(study):
+    forecast = hpo.forecast(study.result, 64)
+    plan = hpo.make_plan(forecast, workers=2)
+    assert (plan.local_batch_size, plan.workers, plan.kind) == (32, 2, PlanKind.FORECAST)
+    assert plan.epochs == forecast.epochs_to_target
+    assert plan.job.settings == forecast.settings
+    assert plan.job.epochs >= 1.5 * plan.epochs.high
+    assert plan.job.seed == study.result.spec.seeds      # one that the sweep has not used
+    rate = forecast.samples_per_second
+    assert plan.seconds.low == pytest.approx(plan.epochs.low * forecast.train_samples / (2 * rate))
+    assert plan.seconds.high == pytest.approx(2 * plan.epochs.high * forecast.train_samples / (2 * rate))
+
+
+@pytest.mark.parametrize(("batch", "workers", "nodes", "words"), [
+    (64, 3, None, "nearest number of workers that divides it is 2"), (64, 2, 5, "nodes must lie between 1 and 1"),
+])
+def test_a_plan_that_cannot_be(study, batch, workers, nodes, words):
+    with pytest.raises(PlanError, match=words):
+        hpo.make_plan(hpo.forecast(study.result, batch), workers=workers, nodes=nodes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_plan_is_launched_and_its_outcome_stands_beside_the_forecast(study, backend):
+    forecast = hpo.forecast(study.result, 64)
+    plan = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=2), study.folder / "plan")
+    points = []
+
+    class Watch(hpo.Progress):
+        def run(self, plan, seed, point):
+            points.append(point)
+
+    outcomes = hpo.launch(plan, backend=backend, storage=study.storage, directory=study.folder / "runs",
+                          progress=Watch())
+    assert [outcome.state for outcome in outcomes] == ["reached"]
+    assert points[-1].metric >= 0.98 and points[-1].epochs == outcomes[0].epochs_to_target
+    row = hpo.calibration(study.storage)[0]
+    assert row.observed_epochs_mean == outcomes[0].epochs_to_target
+    assert (row.predicted_epochs_low, row.predicted_epochs_high) == (plan.epochs.low, plan.epochs.high)
+    assert row.inside is (plan.epochs.low <= row.observed_epochs_mean <= plan.epochs.high)
+
+
+@pytest.mark.slow
+def test_the_script_of_a_plan_runs_and_its_report_is_taken_back(study):
+    forecast = hpo.forecast(study.result, 64)
+    plan = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=1), study.folder / "plan")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["bash", study.folder / "plan" / "launch.sh"], check=True, capture_output=True,
+                   env={**os.environ, "PATH": path})
+    outcome = hpo.record(plan, study.folder / "plan" / "outcome.jsonl", study.storage)
+    assert outcome.epochs_to_target == hpo.calibration(study.storage)[0].observed_epochs_mean
+    assert hpo.find_plan(str(plan.id), study.storage) == hpo.find_plan(str(study.folder / "plan")) == plan
+
+
+def test_storing_the_same_plan_again_gives_the_same_plan(study):
+    forecast = hpo.forecast(study.result, 64)
+    first = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=2), study.folder / "plan")
+    again = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=2), study.folder / "plan")
+    other = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=1), study.folder / "plan1")
+    assert first.id == again.id != other.id
+
+
+def test_a_run_that_fails_says_why(study):
+    plan = hpo.make_plan(hpo.forecast(study.result, 64), workers=1)
+    (study.folder / "cells.py").write_text("raise RuntimeError('broken on purpose')")
+    with pytest.raises(LaunchError, match="broken on purpose"):
+        hpo.launch(plan, backend="torch", directory=study.folder / "runs")
+
+
+def test_a_report_without_an_outcome_is_refused(study):
+    forecast = hpo.forecast(study.result, 64)
+    plan = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=1), study.folder / "plan")
+    report = study.folder / "outcome.jsonl"
+    report.write_text("")
+    with pytest.raises(LaunchError, match="holds no outcome"):
+        hpo.record(plan, report, study.storage)
+    report.write_text("{]\n")
+    with pytest.raises(LaunchError, match=r"cannot read .*outcome\.jsonl"):
+        hpo.record(plan, report, study.storage)
+
+
+def test_a_study_name_cannot_leave_the_folder_of_plans(study):
+    plan = hpo.make_plan(hpo.forecast(study.result, 64), workers=1)
+    for name in ("../../etc", "a/b", "..", "<b>"):
+        found = folder_name(dataclasses.replace(plan, study=name))
+        assert "/" not in found and not found.startswith(".")
+    names = {folder_name(dataclasses.replace(plan, study=name)) for name in ("a/b", "a b", "a-b")}
+    assert len(names) == 3
+
+
+def test_plan_json_reads_back(study):
+    plan = hpo.make_plan(hpo.forecast(study.result, 64), workers=2)
+    assert hpo.Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan

@@ -1,0 +1,69 @@
+import dataclasses
+import json
+import math
+
+import pytest
+
+from search_spaces.settings import TrainingSettings
+from trainers import JobError, Target, TrainingJob
+
+
+def job(**changes):
+    values = {"workload": "resnet", "data": {"source": "digits"}, "target": Target("top1", 0.96),
+              "settings": TrainingSettings(decay="step", decay_milestones=(3.0, 5.0)), "global_batch_size": 64,
+              "seed": 3, "epochs": 10}
+    return TrainingJob(**{**values, **changes})
+
+
+def test_a_job_survives_its_file(tmp_path):
+    original = job(micro_batch_size=16, search_path="/somewhere")
+    original.save(tmp_path / "job.json")
+    assert TrainingJob.load(tmp_path / "job.json") == original
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"global_batchsize": 4}, "no key 'global_batchsize' in a job; did you mean 'global_batch_size'"),
+    ({"target": {"metric": "top1", "treshold": 1}}, "target.treshold.*did you mean 'threshold'"),
+    ({"target": {"metric": "top1"}}, "needs the key 'target.threshold'"),
+    ({"target": 0.9}, "target must be a mapping"),
+    ({"settings": {"learning_rat": 1}}, "settings: .*did you mean 'learning_rate'"),
+    ({"global_batch_size": 0}, "global_batch_size must be a whole number.*got 0"),
+    ({"global_batch_size": True}, "global_batch_size must be a whole number"),
+    ({"micro_batch_size": 2.5}, "micro_batch_size must be a whole number"),
+    ({"seed": -1}, "seed must be a whole number of at least 0"),
+    ({"epochs": 0}, "epochs must be a positive number"),
+    ({"evaluations_per_epoch": math.inf}, "evaluations_per_epoch must be a positive number"),
+    ({"settings": {"decay": "cosine", "warmup_epochs": 12.0}}, "needs warmup_epochs below epochs"),
+])
+def test_a_bad_value_is_named(change, message):
+    with pytest.raises(JobError, match=message):
+        TrainingJob.from_dict({**job().to_dict(), **change})
+
+
+def test_a_missing_key_is_named():
+    values = job().to_dict()
+    del values["seed"]
+    with pytest.raises(JobError, match="needs the key 'seed'"):
+        TrainingJob.from_dict(values)
+
+
+def test_a_bad_file_is_named(tmp_path):
+    with pytest.raises(JobError, match="cannot read the job file"):
+        TrainingJob.load(tmp_path / "absent.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(JobError, match="is not JSON"):
+        TrainingJob.load(tmp_path / "broken.json")
+
+
+def test_a_job_is_plain_values():
+    assert json.loads(json.dumps(job().to_dict())) == job().to_dict()
+    assert set(job().to_dict()) == {knob.name for knob in dataclasses.fields(TrainingJob)}
+
+
+def test_a_target_is_reached_at_its_threshold_and_never_by_nan():
+    accuracy, loss = Target("top1", 0.96), Target("loss", 0.2, higher_is_better=False)
+    assert accuracy.reached(0.96) and accuracy.reached(0.97) and not accuracy.reached(0.9599)
+    assert loss.reached(0.2) and loss.reached(0.1) and not loss.reached(0.21)
+    assert not accuracy.reached(math.nan) and not loss.reached(math.nan)
+    assert accuracy.better(0.1, 0.2) == 0.2 and loss.better(0.1, 0.2) == 0.1
+    assert accuracy.better(math.nan, 0.2) == 0.2 and accuracy.better(0.2, math.nan) == 0.2

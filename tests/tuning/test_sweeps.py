@@ -1,0 +1,124 @@
+"""Sweeps on Ray: what ends a trial, what stops a sweep, and what happens when it is run again."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+import hpo
+from hpo.errors import SpecError, TuningError
+from hpo.tuning import tuner
+from storage.records import StudyState, TrialState
+
+HERE = Path(__file__).parent
+STUDY = """\
+name: a study
+workload: slow_workload:Slow
+data: {{log: {folder}/batches, seconds: 0.0{data}}}
+target: {{metric: accuracy, at_least: 0.95}}
+ladder: [4, 8]
+search:
+  learning_rate: {{log_uniform: [0.1, 2.0], role: scaled}}
+  normalization_batch_size: 1
+budget: {{trials: {trials}, epochs_per_trial: 20, evaluations_per_epoch: 1}}
+seeds: 2
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_ray():
+    """Every sweep of this module in one Ray, as a workflow would have it."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a study of the given number of trials in a folder of its own."""
+    (tmp_path / "slow_workload.py").write_text((HERE / "slow_workload.py").read_text())
+
+    def run_study(trials=4, data="", progress=None, change=("", "")):
+        text = STUDY.format(folder=tmp_path, trials=trials, data=data).replace(*change)
+        (tmp_path / "study.yaml").write_text(text)
+        return hpo.run_study(hpo.load_study(tmp_path / "study.yaml"), f"sqlite:///{tmp_path}/hpo.db",
+                             folder=tmp_path / ".hpo", progress=progress)
+
+    return run_study
+
+
+def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(run):
+    first = run(trials=4)
+    assert first.complete and len(first.trials) == 4
+    assert {trial.state for trial in first.trials} <= {TrialState.REACHED, TrialState.CENSORED, TrialState.PRUNED}
+    assert any(trial.state is TrialState.REACHED for trial in first.trials)
+    again = run(trials=4)
+    assert again.trials == first.trials
+    more = run(trials=8)
+    assert more.trials[:4] == first.trials and len(more.trials) == 8
+
+
+def test_every_trial_has_its_curve_and_its_end(run):
+    result = run(trials=4)
+    from storage.store import Store
+
+    with Store.open(result.storage) as store:
+        for trial in result.trials:
+            points = store.points(trial.id)
+            assert points[-1].epochs == pytest.approx(trial.epochs)
+            assert [point.epochs for point in points] == pytest.approx([n + 1.0 for n in range(len(points))])
+            assert trial.resolution_epochs == pytest.approx(1.0)
+            if trial.state is TrialState.REACHED:
+                assert trial.epochs_to_target == trial.epochs and points[-1].metric >= 0.95
+                assert all(point.metric < 0.95 for point in points[:-1])
+
+
+def test_a_study_of_the_same_name_that_would_not_compare_is_refused(run):
+    run(trials=4)
+    with pytest.raises(SpecError, match=r"line 4.*another target.*another name"):
+        run(trials=4, change=("0.95", "0.9"))
+
+
+def test_a_trial_whose_process_dies_is_failed_with_its_reason(run, monkeypatch):
+    monkeypatch.setattr(tuner, "RESTARTS", 0)
+    with pytest.raises(TuningError, match="first 4 trials all failed"):
+        run(trials=8, data=", dies_after: 0")
+
+
+def test_an_error_of_the_workload_is_the_reason_of_the_trial(run):
+    with pytest.raises(TuningError, match=r"trial 0: TypeError"):
+        run(trials=8, data=", dies_after: one")
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(run):
+    class Interrupt(hpo.Progress):
+        def sweep(self, spec, trials, running):
+            if sum(trial.state.finished for trial in trials) >= 2:
+                raise KeyboardInterrupt
+
+    first = run(trials=6, progress=Interrupt())
+    assert first.study.state is StudyState.INTERRUPTED and not first.complete
+    finished = [trial for trial in first.trials if trial.state.finished]
+    assert 2 <= len(finished) < 6
+    assert all(trial.state is TrialState.QUEUED for trial in first.trials if not trial.state.finished)
+    second = run(trials=6)
+    assert second.complete and len(second.trials) == 6
+    assert [trial for trial in second.trials if trial.number in {t.number for t in finished}] == finished
+
+
+def test_convergence_is_in_the_database_while_the_trial_runs(run, tmp_path):
+    from storage.store import Store
+
+    seen = []
+
+    class Watch(hpo.Progress):
+        def sweep(self, spec, trials, running):
+            with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
+                seen.extend((trial.id, len(store.points(trial.id))) for trial in trials
+                            if trial.state is TrialState.RUNNING)
+
+    started = time.monotonic()
+    run(trials=2, data="", progress=Watch(), change=("seconds: 0.0", "seconds: 0.005"))
+    assert time.monotonic() - started > 1.0
+    assert max(count for _, count in seen) > 0

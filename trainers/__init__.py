@@ -1,0 +1,29 @@
+"""Train one settings at one global batch size with one seed, on any number of workers.
+
+This package knows nothing of studies or databases. Importing it does not import torch; ``trainers.train``,
+``trainers.distributed`` and ``trainers.workloads`` do.
+"""
+
+from trainers.errors import (
+    CheckpointError,
+    CommunicationError,
+    DataError,
+    JobError,
+    TrainerError,
+    WorkloadError,
+)
+from trainers.job import Target, TrainingJob
+from trainers.report import ConvergencePoint, TrainingOutcome
+
+__all__ = [
+    "CheckpointError",
+    "CommunicationError",
+    "ConvergencePoint",
+    "DataError",
+    "JobError",
+    "Target",
+    "TrainerError",
+    "TrainingJob",
+    "TrainingOutcome",
+    "WorkloadError",
+]

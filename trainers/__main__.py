@@ -1,0 +1,87 @@
+"""Run one training from a job file: under plain python, horovodrun or torchrun.
+
+    python -m trainers JOB.json --report OUT.jsonl
+    horovodrun -np 4 python -m trainers JOB.json --backend horovod --report OUT.jsonl
+    torchrun --nproc-per-node 4 -m trainers JOB.json --backend torch --report OUT.jsonl
+
+Worker 0 writes one JSON line per evaluation and at the end {"outcome": {...}}. Exit status: 0 the training
+ended (reached, censored or diverged: see the outcome), 2 the job, the data or the set-up is wrong, 1 any
+other failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainers.errors import TrainerError
+from trainers.job import TrainingJob
+from trainers.report import ReportFile
+
+if TYPE_CHECKING:
+    from trainers.distributed import Communicator
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        _run(options)
+    except TrainerError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainers", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job", type=Path, help="the job, a JSON file")
+    parser.add_argument("--backend", default="single", choices=("single", "horovod", "torch"),
+                        help="how the workers were started (default: %(default)s)")
+    parser.add_argument("--report", type=Path, required=True, help="where worker 0 writes JSON lines")
+    parser.add_argument("--checkpoint", type=Path,
+                        help="saved after each evaluation; resumed from if it exists")
+    parser.add_argument("--threads", type=int, help="CPU threads per worker (default: PyTorch's choice)")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS",
+                        help="a worker silent for so long is an error (default: %(default)g)")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    job = TrainingJob.load(options.job)
+    import torch
+
+    from trainers.distributed import connect
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    communicator = connect(options.backend, timeout_seconds=options.timeout)
+    _train(job, communicator, ReportFile(options.report), options.checkpoint)
+    communicator.close()
+
+
+def _train(job: TrainingJob, communicator: Communicator, report: ReportFile, checkpoint: Path | None) -> None:
+    from trainers.train import Training, finish, resume
+    training = Training(job, communicator)
+    if checkpoint is not None:
+        resume(training, checkpoint)
+    if communicator.rank == 0:
+        report.start(training.progress.step)
+    outcome = finish(training, report.point, checkpoint=checkpoint)
+    if communicator.rank == 0:
+        report.outcome(outcome)
+
+
+if __name__ == "__main__":
+    # a worker that fails must not wait in an exit handler for its peers: the launcher ends them
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status) if status else sys.exit(0)

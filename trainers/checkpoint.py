@@ -1,0 +1,41 @@
+"""Checkpoints: written whole or not at all, and read without running anybody's code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainers.errors import CheckpointError
+
+
+def save(path: Path | str, state: Mapping[str, Any]) -> None:
+    """Write tensors and plain values; a crash leaves the old file or the new one, never a part of one."""
+    path = Path(path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(dict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot write the checkpoint {path}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: Path | str) -> dict[str, Any]:
+    """Read what :func:`save` wrote, tensors onto the CPU; pickled objects of any other kind are refused."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}") from error
+    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path} is no checkpoint of a training, or it is damaged; delete it to start "
+                              "anew") from error
+    return state

@@ -1,0 +1,41 @@
+"""Flat buckets: many small tensors travel as few large ones.
+
+25 MB is PyTorch DDP's bucket size: large enough for bandwidth, small enough to pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+BUCKET_BYTES = 25 * 2**20
+
+
+def in_buckets(tensors: Sequence[Tensor], operation: Callable[[list[Tensor]], None],
+               bucket_bytes: int = BUCKET_BYTES) -> None:
+    """Apply an in-place ``operation`` to flat, contiguous copies of the tensors and copy the results back."""
+    if not tensors:     # a model without batch norm has no statistics, and every worker sees that alike
+        return
+    groups = buckets(tensors, bucket_bytes)
+    flat = [torch.cat([tensor.detach().reshape(-1) for tensor in group]) for group in groups]
+    operation(flat)
+    for group, joined in zip(groups, flat, strict=True):
+        parts = torch.split(joined, [tensor.numel() for tensor in group])
+        for tensor, part in zip(group, parts, strict=True):
+            tensor.detach().copy_(part.view(tensor.shape))
+
+
+def buckets(tensors: Sequence[Tensor], bucket_bytes: int) -> list[list[Tensor]]:
+    """The tensors, in order, in runs of one type of at most ``bucket_bytes`` (or a single tensor)."""
+    groups: list[list[Tensor]] = []
+    filled = 0
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if not groups or groups[-1][0].dtype != tensor.dtype or filled + size > bucket_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append(tensor)
+        filled += size
+    return groups

@@ -1,0 +1,52 @@
+"""What a training needs from its fellow workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Communicator(Protocol):
+    """Collective operations, called by all workers in the same order; tensors change in place.
+
+    Every operation raises :class:`~trainers.errors.CommunicationError` when a peer is gone, rather than wait.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This worker's number, from 0."""
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where this worker computes."""
+
+    def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its mean over the workers."""
+
+    def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over the workers."""
+
+    def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
+        """Replace each tensor by that of worker ``root``."""
+
+    def barrier(self) -> None:
+        """Wait until every worker is here."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+def local_device(local_rank: int) -> torch.device:
+    """The accelerator of the worker with this number on its node, or the CPU where there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,35 @@
+"""One process: every collective operation is the identity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trainers.distributed.communicator import local_device
+
+
+class SingleProcess:
+    """A group of one worker."""
+
+    rank = 0
+    size = 1
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or local_device(0)
+
+    def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
+        """The mean over one worker."""
+
+    def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
+        """The sum over one worker."""
+
+    def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
+        """The only worker has them already."""
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+    def close(self) -> None:
+        """Nothing to leave."""

@@ -1,0 +1,45 @@
+"""What can be wrong with a training before or while it runs.
+
+TrainerError
+├── WorkloadError       the workload cannot be found, or is no Workload, or lacks the metric
+├── DataError           the data are missing, too few, or have the wrong shape
+├── JobError            the job contradicts itself, its settings, or the number of workers
+├── CheckpointError     a checkpoint cannot be read, or belongs to another job
+└── CommunicationError  the workers cannot find each other, or a backend is missing
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TrainerError(Exception):
+    """Base of every error that a user can mend; its message names the rule, the value and the way out."""
+
+
+class WorkloadError(TrainerError):
+    """An unknown workload, a class that is no :class:`~trainers.workloads.Workload`, or an unknown metric."""
+
+
+class DataError(TrainerError):
+    """Missing folder, too few samples, wrong shape or an unknown data option."""
+
+
+class JobError(TrainerError):
+    """A job that contradicts itself, its settings, or the number of workers."""
+
+
+class CheckpointError(TrainerError):
+    """A checkpoint that cannot be read, or that belongs to another job."""
+
+
+class CommunicationError(TrainerError):
+    """Workers that cannot find each other, or a backend that is not installed."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A half-sentence that offers the nearest of the ``known`` names, or all of them."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"

@@ -1,0 +1,136 @@
+"""TrainingJob: everything that decides a training, in one file that any worker can read.
+
+Two runs of one job give the same weights, to float error, on any number of workers and with any micro batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search_spaces.settings import SettingError, TrainingSettings
+from trainers.errors import JobError, nearest
+
+
+@dataclass(frozen=True)
+class Target:
+    """The metric and the threshold that a training must reach, e.g. top-1 >= 0.759."""
+
+    metric: str
+    threshold: float
+    higher_is_better: bool = True
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.threshold) or not math.isfinite(self.threshold):
+            raise JobError(f"target.threshold must be a finite number, but got {self.threshold!r}")
+
+    def reached(self, value: float) -> bool:
+        """Whether ``value`` is at the threshold or beyond; never for a value that is no number."""
+        return value >= self.threshold if self.higher_is_better else value <= self.threshold
+
+    def better(self, first: float, second: float) -> float:
+        """The better of two values of the metric; a value that is no number loses."""
+        if math.isnan(first) or math.isnan(second):
+            return second if math.isnan(first) else first
+        return max(first, second) if self.higher_is_better else min(first, second)
+
+    def __str__(self) -> str:
+        return f"{self.metric} {'>=' if self.higher_is_better else '<='} {self.threshold:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """One training: the workload and its data, the target, the recipe, the global batch size and the seed.
+
+    ``epochs`` is the budget: where it ends first, the epochs to target are censored. ``micro_batch_size`` is
+    the most samples per forward pass (None: the workload's own limit). ``search_path`` is a folder in which
+    the module of a user's workload is looked up first.
+    """
+
+    workload: str
+    data: dict[str, Any]
+    target: Target
+    settings: TrainingSettings
+    global_batch_size: int
+    seed: int
+    epochs: float
+    evaluations_per_epoch: float = 4
+    micro_batch_size: int | None = None
+    search_path: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("global_batch_size", self.global_batch_size)
+        if self.micro_batch_size is not None:
+            _check_count("micro_batch_size", self.micro_batch_size)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise JobError(f"seed must be a whole number of at least 0, but got {self.seed!r}")
+        _check_positive("epochs", self.epochs)
+        _check_positive("evaluations_per_epoch", self.evaluations_per_epoch)
+        decay, warmup = self.settings.decay, self.settings.warmup_epochs
+        if decay in ("polynomial", "cosine") and self.settings.decay_epochs is None and warmup >= self.epochs:
+            raise JobError(f"a {decay} decay over the whole budget needs warmup_epochs below epochs, but got "
+                           f"warmup_epochs {warmup:g} and epochs {self.epochs:g}; set decay_epochs or a "
+                           "larger budget")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingJob:
+        """A job from plain values; raises :class:`JobError` on an unknown or missing key or a bad value."""
+        plain = _known(cls, values, "")
+        plain["target"] = Target(**_known(Target, plain["target"], "target."))
+        try:
+            plain["settings"] = TrainingSettings.from_dict(plain["settings"])
+        except SettingError as error:
+            raise JobError(f"settings: {error}") from error
+        return cls(**plain)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as plain values that JSON holds."""
+        return {**dataclasses.asdict(self), "settings": self.settings.to_dict()}
+
+    @classmethod
+    def load(cls, path: Path | str) -> TrainingJob:
+        """Read a job from a JSON file."""
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise JobError(f"cannot read the job file {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise JobError(f"the job file {path} is not JSON: {error}") from error
+        return cls.from_dict(values)
+
+    def save(self, path: Path | str) -> None:
+        """Write the job to a JSON file."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+
+def _known(kind: type, values: Any, prefix: str) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        what = prefix.rstrip(".") or "a job"
+        raise JobError(f"{what} must be a mapping of names to values, but got {values!r}")
+    names = {knob.name for knob in dataclasses.fields(kind)}
+    for name in values:
+        if name not in names:
+            raise JobError(f"there is no key '{prefix}{name}' in a job{nearest(str(name), names)}")
+    for knob in dataclasses.fields(kind):
+        if knob.default is dataclasses.MISSING and knob.name not in values:
+            raise JobError(f"a job needs the key '{prefix}{knob.name}'")
+    return dict(values)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise JobError(f"{name} must be a whole number of samples of at least 1, but got {value!r}")
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not _is_number(value) or not 0 < value < math.inf:
+        raise JobError(f"{name} must be a positive number, but got {value!r}")

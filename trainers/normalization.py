@@ -1,0 +1,109 @@
+"""Ghost batch norm: statistics per group of consecutive samples, at any batch size and number of workers.
+
+Hoffer et al., arXiv:1705.08741; Goyal et al., arXiv:1706.02677, section 2.3, keep the 32 samples of one
+worker, and MLPerf's bn_span is the same number. The group size is part of the loss, so a training with a
+fixed group size does not depend on how many workers run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainers.errors import JobError
+
+
+class GhostBatchNorm(nn.Module):
+    """Batch normalization of ``(samples, features, ...)`` over groups of ``group_size`` consecutive samples.
+
+    Running statistics: the mean over all groups of an update (collected over its micro batches) enters one
+    exponential moving average per update that forgets by ``momentum`` for each group of the global batch.
+    The average thus spans the same number of samples at any batch size. With one group per update this is
+    the usual momentum of 0.9; with many it is the last batch's statistics, as in Akiba et al.
+    (arXiv:1711.04325), without which evaluation lags behind the weights where updates are few. The average
+    starts at zero and is divided by its own weight when it is used, so it is unbiased from the first update
+    on. It is linear in the groups, so the mean of several workers' averages is the average over all their
+    groups.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    running_weight: Tensor
+    update_mean: Tensor
+    update_var: Tensor
+    update_weight: Tensor
+
+    def __init__(self, features: int, group_size: int, *, epsilon: float = 1e-5,
+                 momentum: float = 0.9) -> None:
+        super().__init__()
+        self.group_size, self.epsilon, self.momentum = group_size, epsilon, momentum
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+        self.register_buffer("running_mean", torch.zeros(features))
+        self.register_buffer("running_var", torch.zeros(features))
+        self.register_buffer("running_weight", torch.zeros(()))
+        self.register_buffer("update_mean", torch.zeros(features), persistent=False)
+        self.register_buffer("update_var", torch.zeros(features), persistent=False)
+        self.register_buffer("update_weight", torch.ones(()), persistent=False)
+        self.groups = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize by each group's own statistics in training, by the running statistics in evaluation."""
+        if not self.training:
+            return self._with_running_statistics(x)
+        if len(x) % self.group_size:
+            raise JobError("a training batch must be whole normalization groups, but got "
+                           f"{len(x)} samples and normalization_batch_size {self.group_size}")
+        if len(x) == self.group_size:
+            return self._normalize(x)
+        groups = torch.split(x, self.group_size)
+        return torch.cat([self._normalize(group) for group in groups])
+
+    def _normalize(self, group: Tensor) -> Tensor:
+        # a weight of 1/k for the k-th group makes PyTorch's own running statistics the mean over the groups
+        self.groups += 1
+        return F.batch_norm(group, self.update_mean, self.update_var, self.weight, self.bias, True,
+                            1 / self.groups, self.epsilon)
+
+    def _with_running_statistics(self, x: Tensor) -> Tensor:
+        # before the first update there is nothing to divide, and the input is taken as normalized
+        seen = self.running_weight > 0
+        weight = torch.where(seen, self.running_weight, 1.0)
+        mean, variance = self.running_mean / weight, torch.where(seen, self.running_var / weight, 1.0)
+        return F.batch_norm(x, mean, variance, self.weight, self.bias, False, 0.0, self.epsilon)
+
+
+def ghost_batch_norms(model: nn.Module) -> list[GhostBatchNorm]:
+    """All ghost batch norms of a model."""
+    return [module for module in model.modules() if isinstance(module, GhostBatchNorm)]
+
+
+def common_group_size(norms: Sequence[GhostBatchNorm]) -> int:
+    """The one group size of all layers, or 1 where there are none."""
+    sizes = {norm.group_size for norm in norms}
+    if len(sizes) > 1:
+        raise JobError("all GhostBatchNorm layers of a model must share one group size, but got "
+                       f"{sorted(sizes)}")
+    return sizes.pop() if sizes else 1
+
+
+@torch.no_grad()
+def end_update(norms: Sequence[GhostBatchNorm], groups: int) -> None:
+    """Move the running statistics of all layers by the update just processed; ``groups`` of all workers."""
+    if not norms:
+        return
+    running = [each for norm in norms for each in (norm.running_mean, norm.running_var, norm.running_weight)]
+    seen = [each for norm in norms for each in (norm.update_mean, norm.update_var, norm.update_weight)]
+    torch._foreach_lerp_(running, seen, 1 - norms[0].momentum**groups)
+    for norm in norms:
+        norm.groups = 0
+
+
+def persistent_statistics(model: nn.Module) -> list[Tensor]:
+    """The floating-point buffers that a checkpoint holds: what workers must average before an evaluation."""
+    parameters = {id(parameter) for parameter in model.parameters()}
+    return [tensor for tensor in model.state_dict(keep_vars=True).values()
+            if id(tensor) not in parameters and tensor.is_floating_point()]

@@ -1,0 +1,131 @@
+"""What a training tells while it runs and at its end: convergence points and the outcome, as JSON lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ConvergencePoint:
+    """One evaluation of a training.
+
+    ``train_loss`` is the mean over the updates since the last evaluation; ``loss`` and ``metric`` are the
+    means over the evaluation samples; ``learning_rate`` is that of the last update. ``seconds`` counts
+    training and evaluation, over all resumes, without start-up.
+    """
+
+    step: int
+    samples: int
+    epochs: float
+    seconds: float
+    train_loss: float
+    loss: float
+    metric: float
+    learning_rate: float
+    global_batch_size: int
+    gradient_noise_scale: float | None = None
+
+    def to_json(self) -> str:
+        """One line of JSON; a value that is not finite becomes null."""
+        return _to_json(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> ConvergencePoint:
+        """The point of one line that :meth:`to_json` wrote (infinities come back as NaN)."""
+        return cls._from_dict(json.loads(line))
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> ConvergencePoint:
+        unknown = {name: math.nan for name, value in values.items()
+                   if value is None and name != "gradient_noise_scale"}
+        return cls(**{**values, **unknown})
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """How a training ended: ``reached`` the target, ``censored`` by its budget, or ``diverged``.
+
+    ``epochs_to_target`` is known only where the target was reached; ``epochs`` and ``steps`` are what was
+    spent.
+    """
+
+    state: str
+    epochs_to_target: float | None
+    epochs: float
+    steps: int
+    seconds: float
+    best_metric: float
+    final_metric: float
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingOutcome:
+        """The outcome of plain values; null metrics come back as NaN."""
+        unknown = {name: math.nan for name in ("best_metric", "final_metric") if values[name] is None}
+        return cls(**{**values, **unknown})
+
+
+class ReportFile:
+    """A JSON-lines file: one object per convergence point and at the end ``{"outcome": {...}}``.
+
+    Every line is flushed when it is written, so that a reader can follow and a crash loses none.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def start(self, last_step: int = 0) -> None:
+        """Begin anew, keeping the points up to ``last_step``: those of the training that is resumed."""
+        points = read_points(self.path) if last_step > 0 and self.path.exists() else []
+        kept = [point for point in points if point.step <= last_step]
+        temporary = self.path.with_name(self.path.name + ".new")
+        temporary.write_text("".join(point.to_json() + "\n" for point in kept), encoding="utf-8")
+        temporary.replace(self.path)
+
+    def point(self, point: ConvergencePoint) -> None:
+        """Append one convergence point."""
+        self._append(point.to_json())
+
+    def outcome(self, outcome: TrainingOutcome) -> None:
+        """Append the outcome."""
+        self._append(_to_json({"outcome": outcome.to_dict()}))
+
+    def _append(self, line: str) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def read_points(path: Path | str) -> list[ConvergencePoint]:
+    """The convergence points of a report, in order; a last line cut short by a crash is left out."""
+    return [ConvergencePoint._from_dict(values) for values in _read(path) if "outcome" not in values]
+
+
+def read_outcome(path: Path | str) -> TrainingOutcome | None:
+    """The outcome of a report, or None where the training has not ended."""
+    outcomes = [values["outcome"] for values in _read(path) if "outcome" in values]
+    return TrainingOutcome.from_dict(outcomes[-1]) if outcomes else None
+
+
+def _read(path: Path | str) -> list[dict[str, Any]]:
+    complete, _, _ = Path(path).read_text(encoding="utf-8").rpartition("\n")
+    return [json.loads(line) for line in complete.splitlines() if line]
+
+
+def _to_json(values: Any) -> str:
+    return json.dumps(_finite(values), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

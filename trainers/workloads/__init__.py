@@ -1,0 +1,66 @@
+"""Workloads by name: the project's own, and users' classes as ``package.module:Class``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from trainers.errors import WorkloadError, nearest
+from trainers.workloads.workload import Batch, Workload, check_options
+
+__all__ = ["Batch", "Workload", "check_options", "load_workload", "metrics_of", "workload_class"]
+
+_OWN = {"resnet": "trainers.workloads.resnet.task:ResNetWorkload"}
+
+
+def load_workload(name: str, data: Mapping[str, Any], search_path: str | None = None) -> Workload:
+    """Build the workload on its data; raises WorkloadError or :class:`~trainers.errors.DataError`."""
+    workload = workload_class(name, search_path)(data)
+    for attribute in ("train_samples", "evaluation_samples"):
+        count = getattr(workload, attribute, None)
+        if not isinstance(count, int) or count < 1:
+            raise WorkloadError(f"{name}.{attribute} must be a whole number of at least 1, but got "
+                                f"{count!r}; set it in __init__")
+    return workload
+
+
+def metrics_of(name: str, search_path: str | None = None) -> Mapping[str, bool]:
+    """The metrics of a workload, and whether a higher value is better; touches no data."""
+    return workload_class(name, search_path).metrics
+
+
+def workload_class(name: str, search_path: str | None = None) -> type[Workload]:
+    """The class of a workload; ``search_path`` is a folder in which a user's module is looked up first."""
+    module_name, colon, class_name = _OWN.get(name, name).partition(":")
+    if not (module_name and colon and class_name):
+        raise WorkloadError(f"there is no workload {name!r}{nearest(name, _OWN)}; a class of your own is "
+                            "named 'package.module:Class'")
+    found = getattr(_import(module_name, name, search_path), class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Workload)):
+        what = f"{module_name} has no {class_name}" if found is None else f"it is {found!r}"
+        raise WorkloadError(f"{name!r} must name a subclass of trainers.workloads.Workload, but {what}")
+    missing = sorted(found.__abstractmethods__)
+    if missing:
+        raise WorkloadError(f"{name!r} must define {', '.join(missing)}")
+    if getattr(found, "metrics", {}).get("loss") is not False:
+        raise WorkloadError(f"{name}.metrics must hold 'loss': False, the evaluation loss, beside the others")
+    return found
+
+
+def _import(module_name: str, name: str, search_path: str | None) -> Any:
+    if search_path is not None and search_path not in sys.path:
+        sys.path.insert(0, search_path)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+            raise WorkloadError(f"the module of workload {name!r} needs {error.name!r}, which is not "
+                                "installed") from error
+        where = f"in {search_path} or " if search_path else ""
+        raise WorkloadError(f"cannot import {module_name!r} for workload {name!r}: there is no such module "
+                            f"{where}on the Python path") from error
+    except Exception as error:
+        raise WorkloadError(f"importing {module_name!r} for workload {name!r} failed: "
+                            f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,133 @@
+"""Residual networks: ResNet-50 v1.5 for large images, He's CIFAR family for small ones.
+
+ResNet-50 as Goyal et al. train it (arXiv:1706.02677, section 5.1): stride 2 in the 3x3 convolution of a
+block, He initialization, zero gamma in the last normalization of each block, N(0, 0.01) in the last layer.
+The small family is that of He et al. (arXiv:1512.03385, section 4.2): 6n+2 layers, three stages, shortcuts
+without parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainers.normalization import GhostBatchNorm
+
+Norm = Callable[[int], GhostBatchNorm]
+
+SMALL_NETWORKS = {"resnet8": 1, "resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
+"""Blocks per stage, n, of each small network."""
+
+NAMES = (*SMALL_NETWORKS, "resnet50")
+
+
+def build_resnet(name: str, channels: int, classes: int, width: int, group_size: int) -> nn.Module:
+    """The network ``name`` for images of ``channels`` channels; ``width`` is the channels of its first stage.
+
+    ``group_size`` is the normalization batch size. Input ``(n, channels, height, width)``, output ``(n,
+    classes)``.
+    """
+    def norm(features: int) -> GhostBatchNorm:
+        return GhostBatchNorm(features, group_size)
+    if name == "resnet50":
+        stem = [_convolution(channels, width, 7, 2), norm(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+        blocks, features = _stages(Bottleneck, width, (3, 4, 6, 3), norm), Bottleneck.expansion * width * 8
+    else:
+        stem = [_convolution(channels, width, 3), norm(width), nn.ReLU()]
+        blocks, features = _stages(BasicBlock, width, (SMALL_NETWORKS[name],) * 3, norm), width * 4
+    model = ResNet(nn.Sequential(*stem, *blocks), nn.Linear(features, classes))
+    _initialize_convolutions(model)
+    if name == "resnet50":
+        _initialize_as_goyal(model)
+    # the normalization of small groups is a third faster in this layout, and tensor cores want it
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+class ResNet(nn.Module):
+    """Convolutions, the mean over all places, and one linear layer."""
+
+    def __init__(self, convolutions: nn.Sequential, classifier: nn.Linear) -> None:
+        super().__init__()
+        self.convolutions = convolutions
+        self.classifier = classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores ``(n, classes)`` of images ``(n, channels, height, width)``."""
+        features = self.convolutions(images.contiguous(memory_format=torch.channels_last))
+        scores: Tensor = self.classifier(features.mean((2, 3)))
+        return scores
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions; the shortcut skips places and pads channels with zeros (He et al., option A)."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.first, self.first_norm = _convolution(inputs, width, 3, stride), norm(width)
+        self.last, self.last_norm = _convolution(width, width, 3), norm(width)
+        self.stride, self.padding = stride, width - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output, at 1 / stride of the size."""
+        y = F.relu(self.first_norm(self.first(x)))
+        y = self.last_norm(self.last(y))
+        if self.stride > 1:
+            x = x[:, :, :: self.stride, :: self.stride]
+        if self.padding:
+            x = F.pad(x, (0, 0, 0, 0, 0, self.padding))
+        return F.relu(x + y)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions; the 3x3 has the stride (v1.5)."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        outputs = self.expansion * width
+        self.first, self.first_norm = _convolution(inputs, width, 1), norm(width)
+        self.middle, self.middle_norm = _convolution(width, width, 3, stride), norm(width)
+        self.last, self.last_norm = _convolution(width, outputs, 1), norm(outputs)
+        self.shortcut = nn.Sequential(_convolution(inputs, outputs, 1, stride), norm(outputs)) \
+            if stride > 1 or inputs != outputs else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output, at 1 / stride of the size."""
+        y = F.relu(self.first_norm(self.first(x)))
+        y = F.relu(self.middle_norm(self.middle(y)))
+        return F.relu(self.shortcut(x) + self.last_norm(self.last(y)))
+
+
+def _stages(block: type[BasicBlock] | type[Bottleneck], width: int, stages: tuple[int, ...],
+            norm: Norm) -> list[nn.Module]:
+    blocks: list[nn.Module] = []
+    inputs = width
+    for stage, count in enumerate(stages):
+        for index in range(count):
+            blocks.append(block(inputs, width << stage, 2 if stage > 0 and index == 0 else 1, norm))
+            inputs = block.expansion * (width << stage)
+    return blocks
+
+
+def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+
+
+def _initialize_convolutions(model: ResNet) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def _initialize_as_goyal(model: ResNet) -> None:
+    for module in model.modules():
+        if isinstance(module, Bottleneck):
+            nn.init.zeros_(module.last_norm.weight)
+    nn.init.normal_(model.classifier.weight, std=0.01)
+    nn.init.zeros_(model.classifier.bias)

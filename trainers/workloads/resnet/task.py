@@ -1,0 +1,77 @@
+"""Image classification with residual networks.
+
+Data options: ``source`` (digits or image_folder), ``path``, ``image_size``, ``augment``, ``model``,
+``width``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from search_spaces.settings import TrainingSettings
+from trainers.errors import DataError, nearest
+from trainers.workloads.resnet.data import open_images
+from trainers.workloads.resnet.model import NAMES, SMALL_NETWORKS, build_resnet
+from trainers.workloads.workload import Batch, Workload, check_options
+
+
+class ResNetWorkload(Workload):
+    """A residual network on images; top1 and top5: the class is among the first 1 or 5 answers."""
+
+    metrics: ClassVar[Mapping[str, bool]] = {"top1": True, "top5": True, "loss": False}
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        check_options(data, ("source", "path", "image_size", "augment", "model", "width"))
+        self.images = open_images(data)
+        self.train_samples = self.images.train_samples
+        self.evaluation_samples = self.images.evaluation_samples
+        self.largest_micro_batch = self.images.largest_micro_batch
+        self.prefetched_batches = self.images.prefetched_batches
+        self.model_name = _model_name(data.get("model"), self.images.size)
+        self.width = _width(data.get("width"), self.model_name)
+
+    def build_model(self, settings: TrainingSettings) -> nn.Module:
+        """The network that the data options name, by default one that suits the image size."""
+        return build_resnet(self.model_name, self.images.channels, self.images.classes, self.width,
+                            settings.normalization_batch_size)
+
+    def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
+        """Images ``(n, channels, size, size)`` and their classes ``(n,)``."""
+        return self.images.training_batch(indices, epochs, seed)
+
+    def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
+        """Cross entropy, with label smoothing (Szegedy et al., arXiv:1512.00567)."""
+        images, classes = batch
+        return F.cross_entropy(model(images), classes, label_smoothing=settings.label_smoothing)
+
+    def evaluation_batch(self, indices: Tensor) -> Batch:
+        """Images ``(n, channels, size, size)`` and their classes ``(n,)``."""
+        return self.images.evaluation_batch(indices)
+
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Cross entropy without smoothing, and whether the class is among the first 1 and 5."""
+        images, classes = batch
+        scores = model(images)
+        hits = scores.topk(min(5, scores.shape[1])).indices == classes[:, None]
+        losses = F.cross_entropy(scores, classes, reduction="none")
+        return {"top1": hits[:, 0], "top5": hits.any(1), "loss": losses}
+
+
+def _model_name(name: Any, image_size: int) -> str:
+    if name is None:
+        return "resnet8" if image_size <= 16 else "resnet20" if image_size <= 64 else "resnet50"
+    if name not in NAMES:
+        raise DataError(f"there is no model {name!r}{nearest(str(name), NAMES)}")
+    return str(name)
+
+
+def _width(width: Any, model_name: str) -> int:
+    if width is None:
+        return 8 if model_name == "resnet8" else 16 if model_name in SMALL_NETWORKS else 64
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise DataError(f"width must be a whole number of channels of at least 1, but got {width!r}")
+    return width

@@ -1,0 +1,75 @@
+"""The class that says what is trained: data, model, loss and metrics.
+
+A workload of one's own is a subclass in any importable file, named ``package.module:Class`` in the study.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from search_spaces.settings import TrainingSettings
+from trainers.errors import DataError, nearest
+
+Batch = tuple[Tensor, ...]
+"""Tensors of one micro batch, samples first; usually inputs and targets."""
+
+
+class Workload(ABC):
+    """What is trained. Everything a worker needs follows from ``data``, so every worker builds its own.
+
+    Attributes:
+        metrics: every score that an evaluation gives, and whether a higher value is better; it holds
+        "loss": False. train_samples: size of the training set, the unit of an epoch. evaluation_samples:
+        size of the evaluation set. largest_micro_batch: the most samples per forward pass, where a job does
+        not say. prefetched_batches: micro batches that a background thread prepares ahead; for data that
+        are slow to read.
+    """
+
+    metrics: ClassVar[Mapping[str, bool]]
+    train_samples: int
+    evaluation_samples: int
+    largest_micro_batch: int = 1024
+    prefetched_batches: int = 0
+
+    @abstractmethod
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        """Open the data that the study names; raises :class:`~trainers.errors.DataError` where that fails."""
+
+    @abstractmethod
+    def build_model(self, settings: TrainingSettings) -> nn.Module:
+        """A fresh model; PyTorch's default generator has been seeded with the job's seed.
+
+        For a training that does not depend on the number of workers its batch norm is
+        :class:`~trainers.normalization.GhostBatchNorm` over ``settings.normalization_batch_size`` samples.
+        """
+
+    @abstractmethod
+    def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
+        """The training samples ``indices``, each augmented as its epoch and the seed say; all ``(n,)`` int64.
+
+        :func:`~trainers.random_numbers.sample_uniforms` gives random numbers that depend on nothing else.
+        """
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
+        """The mean training loss over the batch's samples, a scalar with its graph."""
+
+    @abstractmethod
+    def evaluation_batch(self, indices: Tensor) -> Batch:
+        """The evaluation samples ``indices``, ``(n,)`` int64, without augmentation."""
+
+    @abstractmethod
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Each metric of each sample, shape ``(n,)``; an evaluation is the mean over all samples."""
+
+
+def check_options(data: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raise :class:`~trainers.errors.DataError`, with the nearest name, for an unknown data option."""
+    known = list(known)
+    for name in data:
+        if name not in known:
+            raise DataError(f"there is no data option {name!r}{nearest(str(name), known)}")
