@@ -19,8 +19,8 @@ check: setup
 	$(BIN)/mypy
 
 bench: setup
-	@echo "benchmarks are commands, described in benchmarks/README.md:"
-	@ls -d benchmarks/*/ benchmarks/*.py 2>/dev/null
+	$(BIN)/python benchmarks/trial_overhead.py
+	$(BIN)/python -m benchmarks.extrapolation
 
 # one stamp for Python packages, one for Horovod: a failed Horovod build is said once, and everything runs without it
 setup: $(VENV)/.installed $(VENV)/.horovod

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from hpo.api import (
         calibration,
         find_plan,
+        fit_posterior,
         forecast,
         launch,
         make_plan,
-        posterior,
         read_study,
         record,
         run_study,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from hpo.study import StudySpec, load_study, parse_study
 
 _HOMES = {
-    "hpo.api": ("calibration", "find_plan", "forecast", "launch", "make_plan", "posterior", "read_study", "record",
-                "run_study", "store_plan", "studies"),
+    "hpo.api": ("calibration", "find_plan", "fit_posterior", "forecast", "launch", "make_plan", "read_study",
+                "record", "run_study", "store_plan", "studies"),
     "hpo.errors": ("HpoError",),
     "hpo.planning.plan": ("Plan",),
     "hpo.progress": ("Progress",),
@@ -51,8 +51,8 @@ _HOMES = {
 
 __all__ = [
     "HpoError", "Plan", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec", "calibration", "figures",
-    "find_plan", "forecast", "launch", "load_study", "make_plan", "parse_study", "posterior", "read_study", "record",
-    "run_study", "store_plan", "studies",
+    "find_plan", "fit_posterior", "forecast", "launch", "load_study", "make_plan", "parse_study", "read_study",
+    "record", "run_study", "store_plan", "studies",
 ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpo import keeping
 from hpo.errors import EvidenceError, HpoError, PlanError
-from hpo.forecasting import baseline_plans, forecast, make_plan, posterior, with_forecast
+from hpo.forecasting import baseline_plans, fit_posterior, forecast, make_plan, with_forecast
 from hpo.jobs import search_path, workload_data
 from hpo.keeping import open_store
 from hpo.planning.launch import choose_backend, read_outcome, run_plan
@@ -26,9 +26,9 @@ from trainers.errors import TrainerError
 from trainers.report import TrainingOutcome
 
 __all__ = [
-    "Plan", "PlannedRun", "StudyForecast", "StudyResult", "StudySpec", "calibration", "find_plan",
-    "folder_name", "forecast", "launch", "load_study", "make_plan", "parse_study", "posterior", "read_study", "record", "run_study", "store_plan", "studies",
-    "with_forecast",
+    "Plan", "PlannedRun", "StudyForecast", "StudyResult", "StudySpec", "calibration", "find_plan", "fit_posterior",
+    "folder_name", "forecast", "launch", "load_study", "make_plan", "parse_study", "read_study", "record", "run_study",
+    "store_plan", "studies", "with_forecast",
 ]
 
 DEFAULT_STORAGE = "sqlite:///hpo.db"

@@ -144,7 +144,9 @@ def forecast(study: str, batches: tuple[int, ...], storage: str, as_json: bool) 
     from hpo.terminal import tables
 
     result = api.read_study(study, storage)
-    forecasts = [api.forecast(result, batch) for batch in batches or _full_scale(result)]
+    batches = batches or _full_scale(result)
+    posterior = api.fit_posterior(result)
+    forecasts = [api.forecast(result, batch, posterior) for batch in batches]
     _show(lambda: [each.to_dict() for each in forecasts],
           lambda: tables.show_forecasts([each.numbers for each in forecasts]), as_json)
 
@@ -255,10 +257,10 @@ def machines(machine: str, as_json: bool) -> None:
                              f"{found.source}"), as_json)
 
 
-def _full_scale(result: StudyResult) -> list[int]:
+def _full_scale(result: StudyResult) -> tuple[int, ...]:
     if result.spec.full_scale is None:
         raise click.UsageError(f"study {result.study.name!r} names no full_scale batch size; give one")
-    return [result.spec.full_scale.global_batch_size]
+    return (result.spec.full_scale.global_batch_size,)
 
 
 def _show(document: Callable[[], Any], shown: Callable[[], None], as_json: bool) -> None:

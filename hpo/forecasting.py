@@ -21,7 +21,7 @@ BASELINES = {PlanKind.LINEAR_SCALING: "linear", PlanKind.NO_SCALING: "none"}
 """What a validated forecast is compared with: the best swept settings, moved by these scaling rules."""
 
 
-def forecast(result: StudyResult, global_batch_size: int) -> StudyForecast:
+def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior | None = None) -> StudyForecast:
     """Settings and epochs to target at a batch size, from all trials of a study.
 
     Raises :class:`EvidenceError` where no trial of the study reached the target, and for a batch size below 1.
@@ -32,14 +32,14 @@ def forecast(result: StudyResult, global_batch_size: int) -> StudyForecast:
     if best is None:
         raise EvidenceError(f"no trial of study {result.study.name!r} reached its target, so that there are no "
                             "settings to start from; raise budget.epochs_per_trial or widen the ranges under search")
-    numbers = forecast_from(posterior(result), global_batch_size)
+    numbers = forecast_from(posterior or fit_posterior(result), global_batch_size)
     samples = training_samples(result.trials)
     return StudyForecast(spec=result.spec, study_id=result.study.id, numbers=numbers,
                          settings=complete_settings(best.settings, numbers, result.spec.search), train_samples=samples,
                          samples_per_second=throughput(result.trials, samples), storage=result.storage)
 
 
-def posterior(result: StudyResult) -> Posterior:
+def fit_posterior(result: StudyResult) -> Posterior:
     """The laws fitted to a study's trials, for bands and forecasts at many batch sizes."""
     return fit(study_evidence(result.trials, result.spec.search), rng=np.random.default_rng(0))
 
@@ -76,8 +76,8 @@ def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
     return plans
 
 
-def with_forecast(result: StudyResult) -> StudyResult:
+def with_forecast(result: StudyResult, posterior: Posterior | None = None) -> StudyResult:
     """The result with the forecast for its full-scale batch, where the study names one and its trials allow it."""
     if result.spec.full_scale is None or best_settings(result.trials) is None:
         return result
-    return dataclasses.replace(result, forecast=forecast(result, result.spec.full_scale.global_batch_size))
+    return dataclasses.replace(result, forecast=forecast(result, result.spec.full_scale.global_batch_size, posterior))

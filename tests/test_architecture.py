@@ -28,7 +28,7 @@ LAYERS = (
     [{"jobs", "progress"}],
     [{"extrapolation"}],
     [{"tuning"}, {"planning"}],
-    [{"results", "forecasting", "keeping"}],
+    [{"results", "forecasting", "keeping", "words"}],
     [{"api"}],
     [{"__init__"}],
     [{"service"}, {"dashboard"}, {"cli", "terminal"}],

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo.progress import Progress
-from hpo.terminal.style import KIND_NAMES, new_table
+from hpo.terminal.style import new_table
 from hpo.tuning.agenda import rung_budgets
+from hpo.words import KIND_NAMES
 from storage.records import TrialState
 
 if TYPE_CHECKING:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.text import Text
 
+from hpo.extrapolation.forecast import Forecast, Interval
 from hpo.results import PlannedRun, StudyResult, candidates
-from hpo.terminal.style import KIND_NAMES, ends, interval, new_console, new_table, number
+from hpo.terminal.style import new_console, new_table
+from hpo.words import KIND_NAMES, interval, number, target
 from storage.records import CalibrationRow, Study, TrialState
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hpo.extrapolation.forecast import Forecast
     from hpo.planning.plan import Plan
     from trainers.report import TrainingOutcome
 
@@ -47,8 +48,8 @@ def show_studies(studies: Sequence[Study]) -> None:
     """A table of studies."""
     table = new_table("studies", "name", "state", "workload", "target", "created", "message")
     for study in studies:
-        sign = ">=" if study.higher_is_better else "<="
-        table.add_row(Text(study.name), str(study.state), study.workload, f"{study.metric} {sign} {study.threshold:g}",
+        table.add_row(Text(study.name), str(study.state), study.workload,
+                      target(study.metric, study.threshold, study.higher_is_better),
                       f"{study.created_at:%Y-%m-%d %H:%M}", Text(study.message))
     new_console().print(table)
 
@@ -99,7 +100,7 @@ def show_outcomes(plan: Plan, outcomes: Sequence[TrainingOutcome]) -> None:
                       "reason")
     for outcome in outcomes:
         table.add_row(outcome.state, number(outcome.epochs_to_target or outcome.epochs),
-                      interval(plan.epochs) if plan.epochs else "", f"{outcome.seconds:.1f}", Text(outcome.reason))
+                      interval(plan.epochs), f"{outcome.seconds:.1f}", Text(outcome.reason))
     new_console().print(table)
 
 
@@ -116,10 +117,10 @@ def show_calibration(rows: Sequence[CalibrationRow]) -> None:
                       "runs", "inside", "seconds forecast", "observed")
     for row in rows:
         table.add_row(str(row.plan_id), Text(row.study), KIND_NAMES[row.kind], str(row.global_batch_size),
-                      ends(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high),
+                      _predicted(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high),
                       number(row.observed_epochs_mean), f"{row.reached}/{row.runs}",
                       {None: "", True: "yes", False: "no"}[row.inside],
-                      ends(row.predicted_seconds_median, row.predicted_seconds_low, row.predicted_seconds_high),
+                      _predicted(row.predicted_seconds_median, row.predicted_seconds_low, row.predicted_seconds_high),
                       number(row.observed_seconds_mean))
     console = new_console()
     console.print(table)
@@ -128,9 +129,14 @@ def show_calibration(rows: Sequence[CalibrationRow]) -> None:
         console.print(f"{sum(known)} of {len(known)} intervals held; 90 % of them should")
 
 
+def _predicted(median: float | None, low: float | None, high: float | None) -> str:
+    return "" if median is None or low is None or high is None else interval(Interval(median, low, high))
+
+
 def _rungs(result: StudyResult) -> Table:
     scaled = result.spec.search.scaled
-    title = f"{result.study.name}: {result.study.metric} to {result.study.threshold:g}"
+    study = result.study
+    title = f"{study.name}: {target(study.metric, study.threshold, study.higher_is_better)}"
     table = new_table(title, "batch size", "trials", "reached", "best epochs", "seeds",
                       *(f"best {name}" for name in scaled))
     for batch in result.spec.ladder:
@@ -158,7 +164,7 @@ def _validation(result: StudyResult) -> Table:
     for run in result.runs:
         settings = run.plan.job.settings
         table.add_row(KIND_NAMES[run.plan.kind], *(number(getattr(settings, name)) for name in scaled),
-                      interval(run.plan.epochs) if run.plan.epochs else "", number(run.observed_epochs),
+                      interval(run.plan.epochs), number(run.observed_epochs),
                       _each(run), _inside(run))
     return table
 

@@ -89,7 +89,7 @@ def test_trials_in_three_forms(study):
 
 def test_studies_lists_them(study):
     assert [each["name"] for each in json.loads(call("studies", "--json"))] == ["cells"]
-    assert "accuracy >= 0.98" in call("studies")
+    assert "accuracy ≥ 0.98" in call("studies")
 
 
 @pytest.mark.slow

@@ -1,0 +1,75 @@
+"""The forecasters that are scored: three least-squares baselines, and the joint model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from benchmarks.extrapolation.protocol import Forecaster
+from hpo.extrapolation.evidence import Aggregate, Evidence
+from hpo.extrapolation.forecast import forecast
+from hpo.extrapolation.learn import Series, learn
+from hpo.extrapolation.posterior import fit
+from hpo.extrapolation.priors import Priors
+from hpo.extrapolation.table import tuned_settings
+
+Triples = list[tuple[float, float, float]]
+
+
+def _arrays(rows: Sequence[Aggregate]) -> tuple[np.ndarray, np.ndarray]:
+    return (np.array([row.global_batch_size for row in rows], dtype=float),
+            np.array([row.epochs_to_target for row in rows]))
+
+
+def _points(values: np.ndarray) -> Triples:
+    return [(float(value), float(value), float(value)) for value in values]
+
+
+def hyperbola(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
+    """E = E_min (1 + B / B_crit), least squares of the relative error."""
+    batch, epochs = _arrays(rows)
+
+    def miss(log: np.ndarray) -> np.ndarray:
+        return np.exp(log[0]) * (1 + batch / np.exp(log[1])) / epochs - 1
+
+    starts = [(np.log(epochs.min()), np.log(batch[-1] * factor)) for factor in (0.1, 1, 10)]
+    best = min((least_squares(miss, start) for start in starts), key=lambda fitted: float(fitted.cost)).x
+    return _points(np.exp(best[0]) * (1 + np.asarray(batches) / np.exp(best[1])))
+
+
+def power_law(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
+    """E = c B^p, least squares in logarithms."""
+    batch, epochs = _arrays(rows)
+    line = np.polyfit(np.log(batch), np.log(epochs), 1)
+    return _points(np.exp(np.polyval(line, np.log(batches))))
+
+
+def constant(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
+    """The mean of the epochs seen."""
+    return _points(np.full(len(batches), _arrays(rows)[1].mean()))
+
+
+class JointModel:
+    """The joint model with priors learned from all series but the one that is predicted."""
+
+    def __init__(self, series: Sequence[Series], *, settings: bool = True, seed: int = 0) -> None:
+        self._series, self._settings, self._seed = series, settings, seed
+        self._priors: dict[str, Priors] = {}
+
+    def __call__(self, name: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
+        """Predictions from the rows of the series ``name``."""
+        if name not in self._priors:
+            others = [one for one in self._series if one.name != name]
+            self._priors[name] = learn(others, rng=np.random.default_rng(self._seed))
+        evidence = Evidence(aggregates=rows, tuned=tuned_settings(rows) if self._settings else ())
+        posterior = fit(evidence, rng=np.random.default_rng(self._seed), priors=self._priors[name])
+        found = [forecast(posterior, batch).epochs_to_target for batch in batches]
+        return [(one.median, one.low, one.high) for one in found]
+
+
+def forecasters(series: Sequence[Series]) -> dict[str, Forecaster]:
+    """All forecasters by the name that the table shows."""
+    return {"joint model": JointModel(series), "joint model, settings unseen": JointModel(series, settings=False),
+            "hyperbola": hyperbola, "power law": power_law, "constant": constant}

@@ -1,0 +1,1 @@
+"""Pictures of a study: plotly figures for notebooks, and the HTML report that shows them."""

@@ -1,0 +1,18 @@
+"""Figures of a study, as plotly figures: for notebooks, the HTML report and live pages alike.
+
+::
+
+    result = hpo.with_forecast(hpo.read_study("digits"))
+    hpo.figures.ladder(result, hpo.posterior(result)).show()
+
+Each function takes a :class:`hpo.StudyResult` and returns a ``plotly.graph_objects.Figure``. None of them fits:
+laws are drawn from a posterior that is handed in (:func:`hpo.posterior`), and left out without one.
+"""
+
+from __future__ import annotations
+
+from hpo.dashboard.batch_figures import ladder, setting_against_batch
+from hpo.dashboard.outcome_figures import calibration, validation
+from hpo.dashboard.trial_figures import learning_curves, response
+
+__all__ = ["calibration", "ladder", "learning_curves", "response", "setting_against_batch", "validation"]

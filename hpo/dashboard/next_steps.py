@@ -1,0 +1,69 @@
+"""What to do next with a study as it stands, and the command that does it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from hpo.dashboard.view import StudyView
+from hpo.results import PlannedRun, StudyResult
+from storage.records import StudyState, TrialState
+
+GOES_ON = (StudyState.QUEUED, StudyState.INTERRUPTED, StudyState.CANCELLED)
+DIVERGED = """Every training diverged: lower the learning rates under search, or allow a longer warmup. A study that
+searches elsewhere needs a name of its own."""
+FAILED = "Every training failed. The list of trials tells why; mend the workload, then go on."
+MISSED = """No training reached the target: raise budget.epochs_per_trial, widen the ranges under search, or set a
+target that can be reached. A study that asks for something else needs a name of its own."""
+UNSURE = """No settings reached the target with every seed, so there is no forecast: raise budget.trials, and the same
+command goes on with the study."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do next; ``command`` is "" where there is none."""
+
+    text: str
+    command: str = ""
+
+
+def next_steps(view: StudyView) -> list[Step]:
+    """The next steps of a study, the first one first; at least one."""
+    result, storage = view.result, f"--storage {shlex.quote(view.storage)}"
+    name = shlex.quote(result.study.name)
+    again = f"hpo run STUDY.yaml {storage}"
+    sweep = _about_the_sweep(result, again, f"hpo report {name} {storage}")
+    if sweep is not None:
+        return [sweep]
+    if result.plan is not None:
+        return _about_the_plan(result.plan, name, storage)
+    if result.forecast is not None:
+        return [Step("Plan the full-scale run.", f"hpo plan {name} {storage}")]
+    if result.spec.full_scale is None:
+        return [Step("The study file names no full-scale batch size; a forecast can be made for any.",
+                     f"hpo forecast {name} --at BATCH {storage}")]
+    return [Step(UNSURE, again)]
+
+
+def _about_the_sweep(result: StudyResult, again: str, report: str) -> Step | None:
+    """What a sweep that is not complete, or came to nothing, asks for; None for one with results."""
+    states = {trial.state for trial in result.trials if trial.state.finished}
+    if result.study.state is StudyState.RUNNING:
+        return Step("The sweep is going on; write this report again later.", report)
+    if result.study.state in GOES_ON or not states:
+        started = "is not complete; the same command goes on with it" if states else "has no results yet"
+        return Step(f"The sweep {started}. The study file stands at the end of this page.", again)
+    if states == {TrialState.DIVERGED}:
+        return Step(DIVERGED)
+    if states == {TrialState.FAILED}:
+        return Step(FAILED, f"hpo trials {report.removeprefix('hpo report ')}")
+    return None if TrialState.REACHED in states else Step(MISSED)
+
+
+def _about_the_plan(run: PlannedRun, name: str, storage: str) -> list[Step]:
+    launch = f"hpo launch {run.plan.id} {storage}"
+    if not run.outcomes:
+        return [Step("Launch the plan on this machine; what it does is kept beside its forecast.", launch)]
+    seed = max(outcome.seed for outcome in run.outcomes) + 1
+    return [Step("Launch the plan with another seed.", f"{launch} --seed {seed}"),
+            Step("Plan the run for another machine.", f"hpo plan {name} --machine MACHINE.yaml --nodes N {storage}")]

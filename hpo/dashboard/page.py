@@ -1,0 +1,162 @@
+"""What a page says of a study: its forecast in a sentence, tables, figures and how to read them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from plotly import graph_objects as go
+
+from hpo.dashboard import figures
+from hpo.dashboard.batch_figures import best_of_rungs
+from hpo.dashboard.points import outcome_end
+from hpo.dashboard.view import StudyView
+from hpo.results import PlannedRun, StudyResult
+from hpo.words import KIND_NAMES, interval, number, readable, target
+from storage.calibration import is_inside
+from storage.records import PlanKind, TrialState
+
+VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launch,
+open where it missed the target."""
+LADDER = """Each point is one training; at each rung they stand side by side in the order of the sweep. Triangles were
+stopped before they reached the target, so that they would have needed more epochs than they show; what was stopped
+long before stands at the foot. The band is the 90 % interval for settings tuned as well as the sweep's; the line is
+dashed where no batch was swept."""
+SETTING = """Coloured trainings reached the target, the darker the sooner; triangles were stopped, crosses diverged.
+Rings mark the best settings of each rung, the line is their law with its 90 % band."""
+RESPONSE = """Filled circles reached the target; triangles were stopped at the epochs they show, crosses diverged."""
+CURVES = """One line for each training; those that were stopped early or diverged are faint. Click on a batch size to
+hide it, twice to see it alone."""
+CALIBRATION = """One point for each launched plan of this study; the bars are 90 % intervals, and nine of ten should
+cross the diagonal."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its heading and how to read it."""
+
+    key: str
+    heading: str
+    caption: str
+    figure: go.Figure
+
+
+def headline(result: StudyResult) -> str:
+    """The forecast in one sentence; "" without one."""
+    if result.forecast is None:
+        return ""
+    numbers = result.forecast.numbers
+    ends = numbers.epochs_to_target
+    settings = ", ".join(f"{readable(name)} {interval(each)}" for name, each in numbers.settings.items())
+    return (f"At global batch size {number(numbers.global_batch_size)}: {number(ends.median)} epochs to "
+            f"{target_of(result)} (90 % interval {number(ends.low)} to {number(ends.high)})"
+            f"{' with ' + settings if settings else ''}.")
+
+
+def target_of(result: StudyResult) -> str:
+    """The study's target: ``top1 ≥ 0.96``."""
+    return target(result.study.metric, result.study.threshold, result.study.higher_is_better)
+
+
+def progress(result: StudyResult) -> str:
+    """How many trainings there are, by how they ended."""
+    counts = Counter(trial.state for trial in result.trials)
+    parts = [f"{counts[state]} {state}" for state in TrialState if counts[state]]
+    return f"{len(result.trials)} of {result.spec.budget.trials} trainings" + (f": {', '.join(parts)}" if parts else "")
+
+
+def runs_table(result: StudyResult) -> Table | None:
+    """Forecast beside observed, for the forecast's plan and the rules of thumb; None without a plan."""
+    if not result.runs:
+        return None
+    scaled = result.spec.search.scaled
+    columns = ("settings from", "batch size", "workers", *(readable(name) for name in scaled), "epochs forecast",
+               "epochs observed", "each run", "inside the interval")
+    return Table(columns, tuple(
+        (KIND_NAMES[run.plan.kind], number(run.plan.global_batch_size), number(run.plan.workers),
+         *(number(getattr(run.plan.job.settings, name)) for name in scaled),
+         interval(run.plan.epochs) if run.plan.epochs else "–", _observed(run), _each(run), _inside(run))
+        for run in result.runs))
+
+
+def rungs_table(result: StudyResult) -> Table:
+    """The rungs: how the trials ended, and the best settings of those that reached the target."""
+    names, best = result.spec.search.names, {each.global_batch_size: each for each in best_of_rungs(result)}
+    shown = [state for state in TrialState if any(trial.state is state for trial in result.trials)]
+    columns = ("batch size", "trials", *map(str, shown), "best epochs", "seeds",
+               *(f"best {readable(name)}" for name in names))
+    rows = []
+    for batch in result.spec.ladder:
+        counts = Counter(trial.state for trial in result.trials if trial.global_batch_size == batch)
+        each = best.get(batch)
+        rows.append((number(batch), number(counts.total()), *(number(counts[state]) for state in shown),
+                     number(each.epochs) if each else "–", number(each.runs) if each else "–",
+                     *(number(getattr(each.settings, name)) if each else "–" for name in names)))
+    return Table(columns, tuple(rows))
+
+
+def verdict(result: StudyResult) -> str:
+    """What the launches said of the forecast, and which settings were the quickest; "" before any launch."""
+    run = result.plan
+    if run is None or not run.outcomes:
+        return ""
+    observed = run.observed_epochs
+    if observed is None:
+        said = f"Of {len(run.outcomes)} launched, {len(run.reached)} reached the target."
+    else:
+        place = {"yes": "inside", "no": "outside"}.get(_inside(run), "beside")
+        said = f"The forecast's plan took {number(observed)} epochs, {place} its 90 % interval."
+    took = [(each.observed_epochs, each) for each in result.runs
+            if each.observed_epochs is not None and each.plan.global_batch_size == run.plan.global_batch_size]
+    if len(took) > 1:
+        epochs, quickest = min(took, key=lambda pair: pair[0])
+        if quickest.plan.kind is PlanKind.FORECAST:
+            second = min(other for other, each in took if each is not quickest)
+            return f"{said} The rules of thumb needed {number(second / epochs)} times as many or more."
+        return f"{said} {KIND_NAMES[quickest.plan.kind].capitalize()} was quicker, with {number(epochs)}."
+    return said
+
+
+def pictures(view: StudyView) -> Iterator[Picture]:
+    """The figures of a study, in the order in which they are read."""
+    result, law = view.result, view.posterior
+    ended = any(trial.state.finished for trial in result.trials)
+    varied = result.spec.search.names if ended else ()
+    if result.runs:
+        yield Picture("validation", "Forecast and observed", VALIDATION, figures.validation(result))
+    yield Picture("ladder", "Epochs to target against batch size", LADDER, figures.ladder(result, law))
+    for name in varied:
+        yield Picture(f"batch-{name}", f"{readable(name).capitalize()} against batch size", SETTING,
+                      figures.setting_against_batch(result, name, law))
+    for name in varied:
+        yield Picture(f"response-{name}", f"Epochs against {readable(name)}", RESPONSE, figures.response(result, name))
+    if len(view.convergence):
+        yield Picture("curves", "Learning curves", CURVES, figures.learning_curves(result, view.convergence))
+    if sum(row.predicted_epochs_median is not None for row in view.calibration) > 1:
+        yield Picture("calibration", "Forecasts against outcomes", CALIBRATION, figures.calibration(view.calibration))
+
+
+def _observed(run: PlannedRun) -> str:
+    return number(run.observed_epochs) if run.observed_epochs is not None else "–"
+
+
+def _each(run: PlannedRun) -> str:
+    return ", ".join(number(each.epochs_to_target) if each.epochs_to_target else outcome_end(each)
+                     for each in run.outcomes) or "not launched"
+
+
+def _inside(run: PlannedRun) -> str:
+    if run.plan.epochs is None:
+        return "–"
+    inside = is_inside(run.plan.epochs.low, run.plan.epochs.high,
+                       [(each.state, each.epochs_to_target, each.epochs) for each in run.outcomes])
+    return {True: "yes", False: "no", None: "–"}[inside]

@@ -1,0 +1,113 @@
+"""Trials as points of figures: their groups, their hover texts, their places on the batch axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from plotly import graph_objects as go
+
+from hpo.dashboard.style import KINDS, STATES, lines, log_range, marker
+from hpo.results import PlannedRun, StudyResult
+from hpo.words import KIND_NAMES, number, readable
+from storage.records import Outcome, Trial, TrialState
+
+
+def by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:
+    """The trials that have ended, by how they did; states without any are left out."""
+    groups = {state: [trial for trial in trials if trial.state is state] for state in STATES}
+    return {state: group for state, group in groups.items() if group}
+
+
+def epochs_of(trial: Trial) -> float | None:
+    """Epochs to the target, or until the trial ended; None for one that ended before its first evaluation."""
+    return trial.epochs_to_target or trial.epochs or None
+
+
+def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float, float]:
+    """Ends of an axis of epochs for the trials of a study, and for the values ``more``.
+
+    Trainings that were stopped long before any reached the target would squeeze all others: the axis begins at
+    a quarter of the fewest epochs to the target, and they stand at its foot.
+    """
+    heights = [*more, *(epochs for trial in result.trials if (epochs := epochs_of(trial)))]
+    low, high = log_range(heights)
+    quickest = min((trial.epochs_to_target for trial in result.trials if trial.epochs_to_target), default=0.0)
+    return max(low, min([quickest / 4, *more])), high
+
+
+def height(trial: Trial, low: float) -> float:
+    """Where a trial stands on an axis of epochs that begins at ``low``."""
+    epochs = epochs_of(trial) or 0.0
+    return epochs if epochs >= low else low * 1.05
+
+
+def trial_text(result: StudyResult, trial: Trial) -> str:
+    """What is shown of a trial under the pointer: number, batch, seed, the settings that vary, its end and why."""
+    epochs = epochs_of(trial)
+    if trial.state is TrialState.REACHED:
+        end = f"{number(epochs)} epochs to the target"
+    else:
+        end = f"{trial.state} after {number(epochs)} epochs" if epochs else f"{trial.state} before its first evaluation"
+    best = f"best {result.study.metric} {trial.best_metric:.4g}" if trial.best_metric is not None else ""
+    return lines(f"trial {trial.number}: {end}",
+                 f"global batch size {number(trial.global_batch_size)}, seed {trial.seed}",
+                 *settings_lines(trial.settings, result.spec.search.names), best, trial.reason)
+
+
+def settings_lines(settings: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """A line for each of the named settings."""
+    return [f"{readable(name)} {number(settings[name])}" for name in names if name in settings]
+
+
+def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
+    """What is shown of each launch of a plan under the pointer."""
+    settings = settings_lines(run.plan.job.settings.to_dict(), result.spec.search.names)
+    return [lines(f"{KIND_NAMES[run.plan.kind]}, plan {run.plan.id}: {outcome_end(outcome)}",
+                  f"global batch size {number(run.plan.global_batch_size)} on {outcome.workers} workers, seed "
+                  f"{outcome.seed}, {outcome.backend}", *settings, outcome.reason) for outcome in run.outcomes]
+
+
+def outcome_end(outcome: Outcome) -> str:
+    """How a launch ended: ``28.5 epochs to the target``, or ``diverged after 3 epochs``."""
+    if outcome.epochs_to_target:
+        return f"{number(outcome.epochs_to_target)} epochs to the target"
+    return f"{outcome.state} after {number(outcome.epochs)} epochs"
+
+
+def outcome_markers(run: PlannedRun) -> dict[str, Any]:
+    """Markers of a run's launches: filled where the target was reached, open where not."""
+    look = KINDS[run.plan.kind]
+    symbols = [look.symbol if outcome.epochs_to_target else f"{look.symbol}-open" for outcome in run.outcomes]
+    return marker(look, symbol=symbols, line={"width": 1, "color": "white"} if run.reached else {"width": 2})
+
+
+def step_aside(result: StudyResult) -> float:
+    """How wide points of one batch size may be spread, as a difference of logarithms, clear of the next rung."""
+    batches = sorted({*result.spec.ladder, *(trial.global_batch_size for trial in result.trials)})
+    gaps: list[float] = np.diff(np.log(batches)).tolist()
+    return 0.36 * min([math.log(2), *gaps])
+
+
+def spread(result: StudyResult, trials: Sequence[Trial]) -> NDArray[np.float64]:
+    """Global batch sizes of ``trials``, set side by side at each rung, from left to right in the order of the sweep."""
+    order: dict[int, list[int]] = {}
+    for trial in result.trials:
+        order.setdefault(trial.global_batch_size, []).append(trial.number)
+    places = {(batch, trial): (place + 0.5) / len(numbers) - 0.5
+              for batch, numbers in order.items() for place, trial in enumerate(sorted(numbers))}
+    aside = np.array([places[trial.global_batch_size, trial.number] for trial in trials])
+    batches = np.array([trial.global_batch_size for trial in trials], dtype=float)
+    return np.asarray(batches * np.exp(step_aside(result) * aside))
+
+
+def add_trials(figure: go.Figure, result: StudyResult, trials: Sequence[Trial], state: TrialState,
+               x: Sequence[Any] | NDArray[np.float64], y: Sequence[Any], **look: Any) -> None:
+    """Points of trials that ended alike; ``look`` changes the marker of their state."""
+    figure.add_scatter(x=x, y=y, mode="markers", name=STATES[state].name, legendgroup=str(state),
+                       marker=marker(STATES[state], **look), hoverinfo="text",
+                       hovertext=[trial_text(result, trial) for trial in trials],
+                       customdata=[trial.number for trial in trials])

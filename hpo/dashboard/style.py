@@ -1,0 +1,139 @@
+"""One restrained look for all figures: light, few colours that the colour-blind can tell apart, ticks at the rungs.
+
+Every kind of point also has a shape of its own, so that no figure depends on its colours.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plotly import colors
+from plotly import graph_objects as go
+
+from hpo.extrapolation.forecast import Interval
+from storage.records import PlanKind, TrialState
+
+INK, MUTED, GRID, PAPER = "#1f2933", "#5b6670", "#e7eaee", "#ffffff"
+BAND = "rgba(31, 41, 51, 0.10)"
+FORECAST = "#AA3377"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+HOVER_CHARACTERS = 56
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one kind of point is drawn and what the legend calls it; ``size`` in pixels."""
+
+    name: str
+    symbol: str
+    colour: str
+    size: int = 8
+    opacity: float = 0.9
+
+
+# colours of Paul Tol's "bright" and "vibrant" schemes (https://personal.sron.nl/~pault/)
+STATES = {
+    TrialState.REACHED: Look("reached the target", "circle", "#4477AA", 8, 0.75),
+    TrialState.CENSORED: Look("budget ended first", "triangle-up", "#EE7733"),
+    TrialState.PRUNED: Look("stopped early", "triangle-up-open", "#8a949e", 8, 0.8),
+    TrialState.DIVERGED: Look("diverged", "x", "#CC3311"),
+    TrialState.FAILED: Look("failed", "hash-open", "#5b6670"),
+}
+KINDS = {
+    PlanKind.FORECAST: Look("run with the forecast's settings", "star", FORECAST, 12),
+    PlanKind.LINEAR_SCALING: Look("run by linear scaling", "square", "#228833", 9),
+    PlanKind.NO_SCALING: Look("run without scaling", "pentagon", "#B8860B", 11),
+}
+
+AXIS = {"showgrid": True, "gridcolor": GRID, "zeroline": False, "showline": True, "linecolor": MUTED,
+        "ticks": "outside", "tickcolor": MUTED, "ticklen": 4, "automargin": True, "title": {"standoff": 10}}
+TEMPLATE = go.layout.Template(layout={
+    "font": {"family": FONT, "size": 13, "color": INK}, "paper_bgcolor": PAPER, "plot_bgcolor": PAPER,
+    "margin": {"l": 60, "r": 16, "t": 52, "b": 50}, "xaxis": AXIS, "yaxis": AXIS, "hovermode": "closest",
+    # below the figure, where it makes its own room; with a title that does so too, plotly misplaces the points
+    "legend": {"orientation": "h", "x": 0, "xref": "container", "xanchor": "left", "y": 0, "yref": "container",
+               "yanchor": "bottom", "font": {"size": 12}, "title": {"side": "top"}},
+    "showlegend": True,
+    "title": {"x": 0.01, "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16},
+              "font": {"size": 16}},
+    "hoverlabel": {"align": "left", "bgcolor": PAPER, "bordercolor": MUTED,
+                   "font": {"family": FONT, "size": 12, "color": INK}},
+})
+
+
+def figure(title: str, height: int = 440) -> go.Figure:
+    """An empty figure of the common look; ``title`` is plain text, ``height`` is in pixels."""
+    return go.Figure(layout={"template": TEMPLATE, "title": {"text": plain(title)}, "height": height})
+
+
+def plain(text: str) -> str:
+    """Text that plotly shows as it is: plotly takes some HTML for markup, and so might a name."""
+    return html.escape(text, quote=False)
+
+
+def lines(*texts: str) -> str:
+    """A hover text of several lines, long ones wrapped, empty ones left out."""
+    wrapped = [part for text in texts for part in textwrap.wrap(text, HOVER_CHARACTERS)]
+    return "<br>".join(plain(part) for part in wrapped)
+
+
+def marker(look: Look, **more: Any) -> dict[str, Any]:
+    """The marker of a kind of point."""
+    return {"symbol": look.symbol, "color": look.colour, "size": look.size, "opacity": look.opacity, **more}
+
+
+def interval_bar(ends: Sequence[Interval], colour: str) -> dict[str, Any]:
+    """The error bars of medians with their intervals."""
+    return {"type": "data", "symmetric": False, "array": [each.high - each.median for each in ends],
+            "arrayminus": [each.median - each.low for each in ends], "color": colour, "thickness": 2, "width": 6}
+
+
+def rung_colours(ladder: Sequence[int]) -> dict[int, str]:
+    """One colour for each rung, in the order of the batch sizes: dark violet to green."""
+    places = [0.05 + 0.75 * index / max(len(ladder) - 1, 1) for index in range(len(ladder))]
+    return dict(zip(ladder, colors.sample_colorscale("Viridis", places), strict=True))
+
+
+def batch_axis(figure: go.Figure, batches: Iterable[int], low: float, high: float) -> None:
+    """The horizontal axis of global batch sizes: logarithmic from ``low`` to ``high``, with a tick at each of them."""
+    ticks = sorted(set(batches))
+    figure.update_xaxes(type="log", title_text="global batch size (samples per update)", tickvals=ticks,
+                        ticktext=[f"{batch:,}" for batch in ticks], range=[math.log10(low), math.log10(high)])
+
+
+def log_range(values: Iterable[float], pad: float = 1.15) -> tuple[float, float]:
+    """Ends of a logarithmic axis that shows all positive ``values``, with a little room; (1, 10) without any."""
+    positive = [value for value in values if value > 0 and math.isfinite(value)]
+    if not positive:
+        return 1.0, 10.0
+    return min(positive) / pad, max(positive) * pad
+
+
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis from ``low`` to ``high`` with its own ticks, since plotly's crowd or vanish on short axes."""
+    ticks = log_ticks(low, high)
+    return {"type": "log", "range": [math.log10(low), math.log10(high)], "tickvals": ticks,
+            "ticktext": [f"{tick:,.10g}" for tick in ticks]}
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """At least four round numbers from ``low`` to ``high``: powers of ten, with 2 and 5 times them, or closer."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        if len(ticks) >= 4:
+            return ticks
+    step = next(step for digit in range(math.floor(math.log10(high - low)), -20, -1)
+                for factor in (5, 2, 1) if (high - low) / (step := factor * 10.0**digit) >= 3)
+    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def note(figure: go.Figure, text: str) -> None:
+    """Say in the middle of an empty figure why it is empty."""
+    figure.add_annotation(text=plain(text), x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False,
+                          font={"color": MUTED, "size": 14})

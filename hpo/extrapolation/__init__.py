@@ -1,0 +1,4 @@
+"""Extrapolation: from a ladder of small batches to settings and epochs at a batch never swept.
+
+``table.read_table`` or an ``evidence.Evidence`` of trials, then ``posterior.fit``, then ``forecast.forecast``.
+"""

@@ -1,0 +1,119 @@
+"""Evidence: what was seen on the ladder, as single trials or as rows of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from hpo.errors import EvidenceError
+
+STATES = ("reached", "censored", "diverged", "pruned")
+Scale: TypeAlias = Literal["log", "linear"]
+
+
+@dataclass(frozen=True)
+class ScaledSetting:
+    """A numeric setting that was tuned at every rung: its scale, and the bounds that it was searched in."""
+
+    name: str
+    scale: Scale = "log"
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale not in get_args(Scale):
+            raise EvidenceError(f"scale of {self.name} must be 'log' or 'linear', but got {self.scale!r}")
+        if self.low is not None and self.high is not None and not self.low <= self.high:
+            raise EvidenceError(f"`low <= high` must hold for {self.name}, but got {self.low} > {self.high}")
+        if self.scale == "log" and self.low is not None and not self.low > 0:
+            raise EvidenceError(f"low of {self.name} must be above 0 on a log scale, but got {self.low}")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One trial: one training of one settings at one global batch size with one seed.
+
+    ``state`` is "reached", "censored" (the budget ended first), "diverged" or "pruned".
+    ``epochs`` is epochs to the target where ``state`` is "reached", else the epochs trained when it ended.
+    The target was reached somewhere in (epochs - resolution_epochs, epochs], since the evaluation before.
+    """
+
+    global_batch_size: int
+    state: str
+    epochs: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    resolution_epochs: float = 0.0
+    gradient_noise_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        _positive("global_batch_size", self.global_batch_size)
+        if self.state not in STATES:
+            raise EvidenceError(f"state must be one of {', '.join(STATES)}, but got {self.state!r}")
+        if self.state == "reached":
+            _positive("epochs to the target of a reached trial", self.epochs)
+        elif not (math.isfinite(self.epochs) and self.epochs >= 0):
+            raise EvidenceError(f"epochs must be 0 or more, but got {self.epochs}")
+        if not (math.isfinite(self.resolution_epochs) and self.resolution_epochs >= 0):
+            raise EvidenceError(f"resolution_epochs must be 0 or more, but got {self.resolution_epochs}")
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One row of a table: the mean epochs to target over ``runs`` trainings of one tuned configuration.
+
+    ``sd`` is the spread of the single trainings, in the unit of ``epochs_to_target``; None means not told.
+    """
+
+    global_batch_size: int
+    epochs_to_target: float
+    runs: int | None = None
+    sd: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _positive("global_batch_size", self.global_batch_size)
+        _positive("epochs_to_target", self.epochs_to_target)
+        if self.runs is not None and self.runs < 1:
+            raise EvidenceError(f"runs must be 1 or more, but got {self.runs}")
+        if self.sd is not None and not (math.isfinite(self.sd) and self.sd >= 0):
+            raise EvidenceError(f"sd must be 0 or more, but got {self.sd}")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that one forecast rests on: trials, rows of a table, or both; at least one of them.
+
+    ``tuned`` names the numeric settings that were tuned at every rung (role ``scaled``), to be extrapolated.
+    """
+
+    observations: Sequence[Observation] = ()
+    aggregates: Sequence[Aggregate] = ()
+    samples_per_epoch: float | None = None
+    tuned: Sequence[ScaledSetting] = ()
+
+    def __post_init__(self) -> None:
+        if not self.observations and not self.aggregates:
+            raise EvidenceError("evidence must hold at least one trial or table row, but got none; "
+                                "run a sweep first")
+        names = [setting.name for setting in self.tuned]
+        if len(names) != len(set(names)):
+            raise EvidenceError(f"a tuned setting may be named once, but got {', '.join(names)}")
+
+    @property
+    def batches(self) -> list[int]:
+        """The distinct global batch sizes seen, increasing."""
+        return sorted({trial.global_batch_size for trial in self.observations}
+                      | {row.global_batch_size for row in self.aggregates})
+
+    def setting_values(self, name: str) -> list[float]:
+        """Every value of a numeric setting in the evidence, trials first; missing ones are left out."""
+        settings = [trial.settings for trial in self.observations] + [row.settings for row in self.aggregates]
+        return [float(item[name]) for item in settings if item.get(name) is not None]
+
+
+def _positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise EvidenceError(f"{name} must be a finite number above 0, but got {value}")

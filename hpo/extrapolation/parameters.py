@@ -1,0 +1,44 @@
+"""The unknowns of the model: named, each with a normal prior, handled as whitened coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One unknown, or ``size`` independent ones, with a normal prior."""
+
+    name: str
+    mean: float
+    sd: float
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter stands in a particle; a particle of zeros is every prior's mean."""
+
+    parameters: Sequence[Parameter]
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates in a particle."""
+        return sum(parameter.size for parameter in self.parameters)
+
+    def values(self, particles: Array) -> Mapping[str, Array]:
+        """Parameters by name from ``particles`` (count, dimension): shape (count,), or (count, size)."""
+        found: dict[str, Array] = {}
+        start = 0
+        for parameter in self.parameters:
+            block = parameter.mean + parameter.sd * particles[:, start:start + parameter.size]
+            found[parameter.name] = block[:, 0] if parameter.size == 1 else block
+            start += parameter.size
+        return found

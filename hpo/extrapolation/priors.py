@@ -1,0 +1,31 @@
+"""What is believed before any evidence: a few numbers, learned from published reference points.
+
+Every prior is normal in the coordinate that its name gives. ``log_critical_over_first`` is the logarithm of
+the critical batch over the smallest rung of the ladder: people start their ladders where scaling is
+perfect, and how far below the critical batch they start carries over from one workload to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A normal belief: mean and standard deviation."""
+
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True)
+class Priors:
+    """Beliefs on the law of the epochs and on the scatter around it; natural logarithms.
+
+    The defaults are what ``python -m hpo.extrapolation.learn`` makes of the shipped table of reference points.
+    """
+
+    log_critical_over_first: Normal = Normal(2.67, 1.39)
+    log_sharpness: Normal = Normal(0.29, 0.23)
+    log_exponent: Normal = Normal(-0.22, 0.12)
+    log_recipe_scatter: Normal = Normal(-3.07, 0.40)

@@ -1,0 +1,103 @@
+"""Single trials: when they reached the target, that they did not, or that they diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.evidence import Observation
+from hpo.extrapolation.residual import kernel, log_student, student_cdf
+from hpo.extrapolation.setting_laws import RATE, SettingLaw, coordinates
+
+Array: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = Mapping[str, Array]
+
+FAR_MISS = 0.25      # the law of misses is itself wrong by about a quarter of the cost
+FINE = 0.02          # evaluations closer than this in log epochs tell the epochs exactly
+LEAST = 1e-12        # probability of the impossible: an outlier costs no more than this
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Trials as arrays, shape (trials,), ordered: exactly known, known to an interval, not reached.
+
+    ``rung`` indexes ``rung_log_batch``; ``log_before`` is the log of the last evaluation that missed the
+    target; ``cut`` holds where the second and the third group begin.
+    """
+
+    rung: NDArray[np.intp]
+    rung_log_batch: Array
+    log_epochs: Array
+    log_before: Array
+    cut: tuple[int, int]
+    diverged: NDArray[np.bool_]
+    settings: Sequence[Array]
+
+    def __len__(self) -> int:
+        return len(self.log_epochs)
+
+    def residuals(self, values: Values) -> Array:
+        """Residual of each rung in log epochs: (particles, rungs)."""
+        white = values["rungs"].reshape(-1, len(self.rung_log_batch))
+        root = np.linalg.cholesky(kernel(self.rung_log_batch))
+        return np.asarray(np.exp(values["log_recipe_scatter"])[:, None] * (white @ root.T))
+
+    def log_likelihood(self, values: Values, rung_mean: Array, laws: Sequence[SettingLaw]) -> Array:
+        """Log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
+
+        log epochs = rung_mean + residual + cost of the settings' misses + scatter; a trial that ended
+        before the target says that its epochs are longer; a diverged one that its learning rate is above
+        the stable bound.
+        """
+        cost = np.zeros((len(rung_mean), len(self)))
+        total = np.zeros(len(rung_mean))
+        explained = False
+        for law, seen in zip(laws, self.settings, strict=True):
+            miss = seen - law.best(values, self.rung_log_batch)[:, self.rung]
+            if not np.isfinite(seen).all():
+                miss[:, ~np.isfinite(seen)] = 0.0
+            cost += law.cost(values, miss)
+            if law.name == RATE:
+                explained = True
+                risk = law.divergence(values, miss)
+                total += np.log(np.where(self.diverged, risk, 1 - risk)).sum(axis=1)
+        scale = np.sqrt(np.exp(2 * values["log_trial_scatter"])[:, None] + (FAR_MISS * cost) ** 2)
+        expected = (rung_mean + self.residuals(values))[:, self.rung] + cost
+        late = (self.log_epochs - expected) / scale
+        exact, coarse, missed = slice(0, self.cut[0]), slice(*self.cut), slice(self.cut[1], None)
+        total += (log_student(late[:, exact]) - np.log(scale[:, exact])).sum(axis=1)
+        if self.cut[1] > self.cut[0]:
+            early = (self.log_before[coarse] - expected[:, coarse]) / scale[:, coarse]
+            total += _log(student_cdf(late[:, coarse]) - student_cdf(early)).sum(axis=1)
+        longer = _log(1 - student_cdf(late[:, missed]))
+        if explained:
+            # how long a diverged trial ran says nothing where its learning rate explains the divergence
+            longer = np.where(self.diverged[missed], 0.0, longer)
+        return np.asarray(total + longer.sum(axis=1))
+
+
+def make_trials(observations: Sequence[Observation], laws: Sequence[SettingLaw]) -> Trials:
+    """Trials from observations."""
+    ordered = sorted(observations, key=_group)
+    groups = [_group(item) for item in ordered]
+    epochs = np.array([max(item.epochs, 1e-6) for item in ordered])
+    before = np.maximum(epochs - np.array([item.resolution_epochs for item in ordered]), 1e-3 * epochs)
+    rungs, rung = np.unique(np.log([float(item.global_batch_size) for item in ordered]), return_inverse=True)
+    return Trials(np.asarray(rung, dtype=np.intp), rungs, np.log(epochs), np.log(before),
+                  (groups.count(0), groups.count(0) + groups.count(1)),
+                  np.array([item.state == "diverged" for item in ordered], dtype=bool),
+                  [coordinates(law, [item.settings for item in ordered]) for law in laws])
+
+
+def _group(item: Observation) -> int:
+    if item.state != "reached":
+        return 2
+    return int(item.resolution_epochs > FINE * item.epochs)
+
+
+def _log(probability: Array) -> Array:
+    return np.asarray(np.log(np.maximum(probability, LEAST)))

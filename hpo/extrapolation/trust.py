@@ -1,0 +1,102 @@
+"""Whether to trust a forecast: a verdict with its reason in plain words."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from hpo.extrapolation.laws import growth_slope
+from hpo.extrapolation.posterior import Posterior
+
+Trust: TypeAlias = Literal["high", "medium", "low"]
+
+FAR, VERY_FAR = 4.0, 16.0            # times the largest rung
+WIDE, VERY_WIDE = 1.6, 2.5           # high over low
+FEW_RUNGS = 4
+REGIMES = ((0.2, "perfect scaling"), (0.6, "diminishing returns"), (np.inf, "maximal data parallelism"))
+
+
+def judge(posterior: Posterior, global_batch_size: float, low: float, high: float) -> tuple[Trust, str]:
+    """Trust and its reason for epochs between ``low`` and ``high`` at ``global_batch_size``."""
+    doubts = _grave(posterior)
+    worries = []
+    rungs = _reached_rungs(posterior)
+    beyond = global_batch_size / posterior.evidence.batches[-1]
+    width = high / low
+    if beyond > VERY_FAR:
+        doubts.append(f"the batch is {beyond:.3g} times the largest rung")
+    elif beyond > FAR:
+        worries.append(f"the batch is {beyond:.3g} times the largest rung")
+    if width > VERY_WIDE:
+        doubts.append(f"the interval spans a factor of {width:.2g}")
+    elif width > WIDE:
+        worries.append(f"the interval spans a factor of {width:.2g}")
+    if 2 <= rungs < FEW_RUNGS:
+        worries.append(f"only {rungs} rungs reached the target")
+    worries += _minor(posterior)
+    spread = law_disagreement(posterior, global_batch_size)
+    if spread > 1.3 and beyond > 1:
+        worries.append(f"laws that fit the rungs alike differ by a factor of {spread:.2g} there")
+    trust: Trust = "low" if doubts or len(worries) >= 3 else "medium" if worries else "high"
+    return trust, _sentence(posterior, global_batch_size, beyond, width, doubts + worries)
+
+
+def regime(posterior: Posterior, global_batch_size: float) -> str:
+    """Perfect scaling, diminishing returns or maximal data parallelism, by d log E / d log B there."""
+    values = posterior.values
+    slope = float(np.median(growth_slope(global_batch_size, np.exp(values["log_critical"]),
+                                         np.exp(values["log_sharpness"]), np.exp(values["log_exponent"]))))
+    return next(name for limit, name in REGIMES if slope < limit)
+
+
+def law_disagreement(posterior: Posterior, global_batch_size: float) -> float:
+    """Factor between the medians of the sharper-turning and the softer-turning half of the particles."""
+    expected = posterior.model.mean(posterior.values, np.array([np.log(global_batch_size)]))[:, 0]
+    shape = posterior.values["log_sharpness"]
+    sharp = shape > np.median(shape)
+    return float(np.exp(abs(np.median(expected[sharp]) - np.median(expected[~sharp]))))
+
+
+def _reached_rungs(posterior: Posterior) -> int:
+    evidence = posterior.evidence
+    reached = {item.global_batch_size for item in evidence.observations if item.state == "reached"}
+    return len(reached | {row.global_batch_size for row in evidence.aggregates})
+
+
+def _grave(posterior: Posterior) -> list[str]:
+    doubts = [posterior.note] if posterior.note else []
+    observations = posterior.evidence.observations
+    rungs = _reached_rungs(posterior)
+    if rungs == 0:
+        states = {item.state for item in observations}
+        doubts.append("every trial diverged" if states == {"diverged"} else "no trial reached the target")
+    elif rungs == 1:
+        doubts.append("only one rung reached the target, so the growth is a guess from other workloads")
+    elif rungs == 2:
+        doubts.append("only two rungs reached the target, so the curvature is a guess from other workloads")
+    return doubts
+
+
+def _minor(posterior: Posterior) -> list[str]:
+    worries = []
+    observations = posterior.evidence.observations
+    if observations and len({item.seed for item in observations}) == 1:
+        worries.append("one seed only")
+    if observations:
+        for law in posterior.model.laws:
+            if law.tried[0] == law.tried[1]:
+                worries.append(f"{law.name} was never varied")
+    missed = sum(item.state != "reached" for item in observations)
+    if observations and missed > 0.7 * len(observations):
+        worries.append(f"{missed} of {len(observations)} trials missed the target")
+    return worries
+
+
+def _sentence(posterior: Posterior, batch: float, beyond: float, width: float, problems: list[str]) -> str:
+    where = f"{beyond:.3g} times the largest rung" if beyond > 1 else "inside the ladder"
+    opening = f"{where[0].upper()}{where[1:]}, in the regime of {regime(posterior, batch)}"
+    if not problems:
+        rungs = _reached_rungs(posterior)
+        return f"{opening}; {rungs} rungs agree with one law and the interval spans a factor of {width:.2g}."
+    return f"{opening}. Doubts: {'; '.join(problems)}."

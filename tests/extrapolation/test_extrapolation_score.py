@@ -1,0 +1,92 @@
+"""The scoring protocol by hand, and the model's score on the shipped reference points."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from benchmarks.extrapolation.forecasters import JointModel, constant, hyperbola, power_law
+from benchmarks.extrapolation.protocol import cases, load, score
+from benchmarks.extrapolation.reference_points import fact
+from hpo.extrapolation.evidence import Aggregate
+from hpo.extrapolation.learn import Series, learn, read_reference_points
+from hpo.extrapolation.priors import Priors
+
+SERIES = Series("made up", [Aggregate(batch, 2 * (1 + batch / 100)) for batch in (10, 20, 40, 80, 400)])
+
+
+def test_every_prefix_of_three_rungs_predicts_every_larger_rung():
+    found = list(cases(SERIES, constant))
+    assert [(case.rungs_seen, case.distance) for case in found] == [(3, 2.0), (3, 10.0), (4, 5.0)]
+    assert found[0].median == pytest.approx(2 * (1 + (10 + 20 + 40) / 300))
+    assert found[0].observed == pytest.approx(3.6)
+
+
+def test_each_series_counts_once():
+    twin = Series("twin", [Aggregate(batch, 1.0) for batch in (1, 2, 3, 4, 5)])
+
+    def off(name, rows, batches):
+        return [(1.1, 0.9, 1.2) if name == "twin" else (3.6 * 1.3, 3.0, 3.5)] * len(batches)
+
+    found = [case for series in (SERIES, twin) for case in cases(series, off)]
+    result = score(found)
+    assert result.error[0] == pytest.approx((0.1 + 0.3) / 2)
+    assert result.series == (2, 0, 1, 1)
+    assert np.isnan(result.error[1])
+    assert result.coverage == pytest.approx(3 / 6)
+    assert result.coverage_by_series == pytest.approx(0.5)
+
+
+def test_baselines_find_what_they_assume():
+    (median, _, _), = hyperbola("", SERIES.rows[:3], [400])
+    assert median == pytest.approx(10.0, rel=1e-4)
+    straight = [Aggregate(batch, 3 * batch**0.5) for batch in (1, 4, 16)]
+    assert power_law("", straight, [64])[0][0] == pytest.approx(24.0)
+
+
+def test_the_table_of_facts_holds_the_reference_points():
+    series = {one.name: one.rows for one in read_reference_points()}
+    assert {name: len(rows) for name, rows in series.items()} == {
+        "bert": 13, "deepcam": 5, "gnn": 5, "llama31_8b": 5, "maskrcnn": 7, "resnet": 12, "rnnt": 6, "ssd300": 4}
+    first = series["resnet"][0]
+    assert (first.global_batch_size, first.epochs_to_target, first.runs) == (1632, 35.0, 17)
+    assert first.settings["learning_rate"] == 7.4
+
+
+def test_a_fact_from_a_raw_row():
+    row = {"benchmark": "deepcam", "batch_size": "2048", "epochs_mean": "22.9", "epochs_sd": "1.2866", "n": "10",
+           "unit": "epochs", "round": "hpc_3.0.0", "rcp_id": "x",
+           "hyperparams": '{"opt_lr": 0.0055, "scheduler_lr_warmup_steps": 400}'}
+    made = fact(row)
+    assert made["learning_rate"] == 0.0055
+    assert made["warmup_epochs"] == pytest.approx(400 * 2048 / 121266, abs=1e-3)
+
+
+def test_raw_and_shipped_tables_load_alike(tmp_path):
+    raw = tmp_path / "raw.csv"
+    with raw.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["benchmark", "batch_size", "epochs_mean", "epochs_sd", "n", "unit", "round",
+                                       "rcp_id", "hyperparams"])
+        writer.writeheader()
+        writer.writerow({"benchmark": "gnn", "batch_size": 4096, "epochs_mean": 0.79, "epochs_sd": 0.034793, "n": 20,
+                         "unit": "epochs (fraction)", "round": "training_4.1.0", "rcp_id": "gnn_ref_4096",
+                         "hyperparams": '{"opt_base_learning_rate": 0.001}'})
+    shipped = next(one for one in load(None) if one.name == "gnn")
+    assert load(raw)[0].rows[0] == shipped.rows[0]
+
+
+def test_the_priors_in_the_code_are_those_that_the_table_teaches():
+    learned = learn(read_reference_points(), rng=np.random.default_rng(0))
+    for name in ("log_critical_over_first", "log_sharpness", "log_exponent", "log_recipe_scatter"):
+        assert getattr(learned, name).mean == pytest.approx(getattr(Priors(), name).mean, abs=0.06)
+        assert getattr(learned, name).sd == pytest.approx(getattr(Priors(), name).sd, abs=0.06)
+
+
+@pytest.mark.slow
+def test_the_joint_model_beats_the_hyperbola_with_the_scored_series_left_out():
+    series = load(None)
+    ours, theirs = (score([case for one in series for case in cases(one, forecaster)])
+                    for forecaster in (JointModel(series), hyperbola))
+    assert all(ours < theirs for ours, theirs in zip(ours.error, theirs.error, strict=True))
+    assert 0.8 <= ours.coverage <= 0.97
+    assert ours.width <= 1.7
