@@ -45,6 +45,9 @@ class Float:
         object.__setattr__(self, "low", float(self.low))
         object.__setattr__(self, "high", float(self.high))
         _check_range(self)
+        if self.log and math.log(self.low) == math.log(self.high):
+            raise SettingError(f"the logarithms of low and high must differ, but got {self.low!r} and {self.high!r}; "
+                               "give the one value instead of a range")
 
     def contains(self, value: Any) -> bool:
         """Whether ``value`` is a number of this range."""

@@ -22,11 +22,11 @@ from hpo.extrapolation.evidence import Aggregate, Evidence
 from hpo.extrapolation.posterior import fit
 from hpo.extrapolation.priors import Normal, Priors
 
-# The turn is somewhat sharper than the hyperbola's and retuned recipes lose somewhat less than in proportion to B:
-# the least errors on series left out lie in a flat valley from a sharpness of 1 and an exponent of 1 to 1.6 and 0.7;
-# this is its middle.
-START = Priors(log_critical_over_first=Normal(3.0, 1.5), log_sharpness=Normal(0.3, 0.25),
-               log_exponent=Normal(-0.22, 0.12), log_recipe_scatter=Normal(-3.1, 0.4))
+# The turn is a little sharper than the hyperbola's, and retuned recipes lose a little less than in proportion to B.
+# On series left out the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
+# hyperbola's end of that valley.
+START = Priors(log_critical_over_first=Normal(3.0, 1.5), log_sharpness=Normal(0.2, 0.25),
+               log_exponent=Normal(-0.15, 0.12), log_recipe_scatter=Normal(-3.1, 0.4))
 START_COUNTS = 10.0
 ROUNDS = 3
 SETTINGS = ("learning_rate", "warmup_epochs", "momentum", "weight_decay", "normalization_batch_size")

@@ -20,7 +20,7 @@ from hpo.extrapolation.setting_laws import RATE, SettingLaw
 Array: TypeAlias = NDArray[np.float64]
 
 FEW_TRIALS = 40                  # up to here the sampler starts from the prior, else near the mode
-MOST_PARTICLES, LEAST_PARTICLES = 2000, 300
+MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
 WORK = 600_000                   # particles times trials: what one step of the sampler may cost
 TYPICAL_RUNS = 5                 # how many runs the mean of a new configuration is taken over
 

