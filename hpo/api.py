@@ -16,10 +16,11 @@ from hpo.jobs import search_path, workload_data
 from hpo.keeping import open_store
 from hpo.planning.launch import choose_backend, read_outcome, run_plan
 from hpo.planning.machines import load_machine
-from hpo.planning.plan import Plan, check_workers, folder_name, read_plan
+from hpo.planning.plan import Plan, check_workers, folder_name, most_workers, planned_job, read_plan
 from hpo.progress import Progress
 from hpo.results import PlannedRun, StudyForecast, StudyResult, best_settings
 from hpo.study import StudySpec, check_target, load_study, parse_study
+from search_spaces.settings import TrainingSettings
 from storage.records import CalibrationRow, Outcome, Study, StudyState, TrialState
 from storage.store import Store
 from trainers.errors import TrainerError
@@ -48,6 +49,7 @@ def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path |
 
     progress, folder = progress or Progress(), Path(folder).absolute()
     check_workload(spec)
+    check_full_scale(spec)
     with open_store(storage) as store:
         study = keeping.enter_study(store, spec)
         try:
@@ -144,6 +146,24 @@ def check_workload(spec: StudySpec) -> None:
         load_workload(spec.workload, workload_data(spec), search_path(spec))
     except TrainerError as error:
         raise spec.error(str(error), "data") from error
+
+
+def check_full_scale(spec: StudySpec) -> None:
+    """Raise :class:`SpecError` where the full-scale run could not be planned, before anything is trained for it."""
+    full = spec.full_scale
+    if full is None:
+        return
+    try:
+        machine = load_machine(full.machine)
+        fixed = {name: value for name, value in spec.search.fixed.items() if name == "normalization_batch_size"}
+        job = planned_job(spec, TrainingSettings.from_dict(fixed), full.global_batch_size, None)
+        nodes = machine.nodes if full.nodes is None else full.nodes
+        check_workers(job, full.workers or most_workers(job, nodes * machine.accelerators_per_node), machine, nodes)
+    except PlanError as error:
+        raise spec.error(str(error), "full_scale") from error
+    if full.validate_plan and full.machine != "local":
+        raise spec.error(f"validate runs the plan on this machine, but full_scale.machine is {full.machine!r}; "
+                         "leave validate out, and `hpo record` takes the outcome back", "full_scale", "validate")
 
 
 def _conclude(store: Store, study: Study, storage: str, folder: Path, progress: Progress) -> str:

@@ -155,7 +155,8 @@ def forecast(study: str, batches: tuple[int, ...], storage: str, as_json: bool) 
 @click.argument("study")
 @click.option("--machine", default="local", show_default=True, help="'local', or the YAML file of a machine.")
 @click.option("--nodes", type=click.IntRange(min=1), help="Nodes to use; all of the machine if not given.")
-@click.option("--workers", type=click.IntRange(min=1), help="Worker processes; one for each accelerator if not given.")
+@click.option("--workers", type=click.IntRange(min=1),
+              help="Worker processes; as many as accelerators and batch allow if not given.")
 @click.option("--global-batch-size", type=click.IntRange(min=1), metavar="B",
               help="Batch to plan for; the study's full-scale batch if not given.")
 @click.option("--launcher", type=click.Choice(["local"]), default="local", show_default=True, expose_value=False)

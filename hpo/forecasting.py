@@ -12,7 +12,7 @@ from hpo.extrapolation.posterior import Posterior, fit
 from hpo.extrapolation.stored import study_evidence
 from hpo.planning import time_model
 from hpo.planning.machines import load_machine
-from hpo.planning.plan import Plan, check_workers, planned_job
+from hpo.planning.plan import Plan, check_workers, most_workers, planned_job
 from hpo.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput, training_samples
 from search_spaces.scaling_rules import SCALING_RULES
 from storage.records import PlanKind
@@ -46,18 +46,18 @@ def fit_posterior(result: StudyResult) -> Posterior:
 
 def make_plan(forecast: StudyForecast, machine: str = "local", nodes: int | None = None,
               workers: int | None = None) -> Plan:
-    """A launchable plan for a forecast; ``workers`` is one for each accelerator of the nodes if not given.
+    """A launchable plan for a forecast; ``workers`` is as many as accelerators and batch allow if not given.
 
     Raises :class:`PlanError` for a machine that is not known, or where the batch cannot be split over the workers.
     """
     target = load_machine(machine)
     nodes = target.nodes if nodes is None else nodes
-    workers = nodes * target.accelerators_per_node if workers is None else workers
     epochs, seconds = forecast.epochs_to_target, None
+    job = planned_job(forecast.spec, forecast.settings, forecast.global_batch_size, epochs)
+    workers = most_workers(job, nodes * target.accelerators_per_node) if workers is None else workers
+    check_workers(job, workers, target, nodes)
     if forecast.samples_per_second and target.name == "local":
         seconds = time_model.seconds_to_target(epochs, forecast.train_samples, forecast.samples_per_second, workers)
-    job = planned_job(forecast.spec, forecast.settings, forecast.global_batch_size, epochs)
-    check_workers(job, workers, target, nodes)
     return Plan(study=forecast.spec.name, kind=PlanKind.FORECAST, machine=target.name, nodes=nodes, workers=workers,
                 job=job, epochs=epochs, seconds=seconds, trust=forecast.trust, reason=forecast.reason)
 

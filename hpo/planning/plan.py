@@ -113,6 +113,12 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
                         f"normalization batches of {unit} samples; {way_out}")
 
 
+def most_workers(job: TrainingJob, accelerators: int) -> int:
+    """The largest number of workers, at most one per accelerator, over which the job's batch can be split."""
+    groups = job.global_batch_size // job.settings.normalization_batch_size
+    return max((workers for workers in range(1, min(accelerators, groups) + 1) if groups % workers == 0), default=1)
+
+
 def read_plan(path: Path) -> Plan:
     """The plan in a folder that ``hpo plan`` wrote, or in its ``plan.json``; :class:`PlanError` if there is none."""
     file = path / "plan.json" if path.is_dir() else path

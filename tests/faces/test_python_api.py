@@ -53,6 +53,13 @@ def test_a_plan_carries_the_forecast_and_splits_the_batch(study):
     assert plan.seconds.high == pytest.approx(2 * plan.epochs.high * forecast.train_samples / (2 * rate))
 
 
+def test_a_plan_takes_as_many_workers_as_accelerators_and_batch_allow(study):
+    (study.folder / "machine.yaml").write_text("{name: six, nodes: 2, accelerators_per_node: 3, source: made up}")
+    plan = hpo.make_plan(hpo.forecast(study.result, 64), machine="machine.yaml")
+    assert (plan.machine, plan.nodes, plan.workers) == ("six", 2, 4)
+    assert plan.seconds is None      # nothing was measured there
+
+
 @pytest.mark.parametrize(("batch", "workers", "nodes", "words"), [
     (64, 3, None, "nearest number of workers that divides it is 2"), (64, 2, 5, "nodes must lie between 1 and 1"),
 ])
