@@ -21,9 +21,7 @@ import torch
 import hpo
 from hpo.jobs import training_job
 from search_spaces.settings import TrainingSettings
-from trainers.distributed.single import SingleProcess
-from trainers.train import Training
-from trainers.workloads import load_workload
+from trainers.workloads import begin_training, load_workload
 
 STUDY = """\
 name: overhead
@@ -72,7 +70,7 @@ def measure(folder: Path, trials: int) -> tuple[float, float]:
         if trial.id == first.id:
             continue
         job = training_job(spec, TrainingSettings.from_dict(trial.settings), trial.global_batch_size, trial.seed)
-        training = Training(job, SingleProcess(), workload=workload)
+        training = begin_training(job, workload=workload)
         while not training.finished and training.progress.step < (trial.steps or 0):
             training.advance()
     return sweep, time.perf_counter() - started

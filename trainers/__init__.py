@@ -1,7 +1,7 @@
 """Train one settings at one global batch size with one seed, on any number of workers.
 
 This package knows nothing of studies or databases. Importing it does not import torch; ``trainers.train``,
-``trainers.distributed`` and ``trainers.workloads`` do.
+``trainers.distributed`` and the workloads that train a model do.
 """
 
 from trainers.errors import (

@@ -68,13 +68,14 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _train(job: TrainingJob, communicator: Communicator, report: ReportFile, checkpoint: Path | None) -> None:
-    from trainers.train import Training, finish, resume
-    training = Training(job, communicator)
+    from trainers.train import finish, resume
+    from trainers.workloads import begin_training
+    training = begin_training(job, communicator)
     if checkpoint is not None:
-        resume(training, checkpoint)
+        resume(training, communicator, checkpoint)
     if communicator.rank == 0:
         report.start(training.progress.step)
-    outcome = finish(training, report.point, checkpoint=checkpoint)
+    outcome = finish(training, communicator, report.point, checkpoint=checkpoint)
     if communicator.rank == 0:
         report.outcome(outcome)
 

@@ -1,13 +1,14 @@
 """One trial inside a Ray actor: each Tune iteration trains to the next evaluation.
 
-A class trainable whose actor is reused: the next trial starts in a process that has torch loaded and, where
-it trains the same workload, the data in memory. The trial writes its own checkpoint beside the database's
+A class trainable whose actor is reused: the next trial starts in a process that has the libraries loaded and,
+where it trains the same workload, the data in memory. The trial writes its own checkpoint beside the database's
 truth, so that a trial that was in flight when everything died goes on from there.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -51,24 +52,21 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         """See :meth:`save_checkpoint`."""
 
     def _start(self, config: dict[str, Any]) -> None:
-        import torch
-
-        from trainers import checkpoint
-        from trainers.distributed.single import SingleProcess
         from trainers.job import TrainingJob
-        from trainers.train import Training
-        from trainers.workloads import load_workload
+        from trainers.workloads import begin_training, load_workload
 
-        torch.set_num_threads(1)    # one core each is what Tune hands out; more trials beat faster ones
         job = TrainingJob.from_dict(config["job"])
         key = f"{job.workload} {sorted(job.data.items())} {job.search_path}"
         if key not in self._workloads:
             self._workloads = {key: load_workload(job.workload, job.data, job.search_path)}
-        self._training = Training(job, SingleProcess(), workload=self._workloads[key])
+        self._training = begin_training(job, workload=self._workloads[key])
+        _use_one_thread()
         self._reported: list[dict[str, Any]] = []
         self._earlier: list[dict[str, Any]] = []
         self._checkpoint, self._checkpoint_seconds = Path(config["checkpoint"]), config["checkpoint_seconds"]
         if self._checkpoint.exists():
+            from trainers import checkpoint
+
             saved = checkpoint.load(self._checkpoint)
             self._training.load_state_dict(saved["training"])
             self._reported, self._earlier = list(saved["points"]), list(saved["points"])
@@ -94,3 +92,11 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
         checkpoint.save(self._checkpoint, {"training": self._training.state_dict(), "points": self._reported})
         self._saved_at = time.monotonic()
+
+
+def _use_one_thread() -> None:
+    """One core each is what Tune hands out; more trials beat faster ones. Not every workload has loaded torch."""
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)

@@ -5,20 +5,38 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainers.errors import WorkloadError, nearest
-from trainers.workloads.workload import Batch, Workload, check_options
+from trainers.job import TrainingJob
+from trainers.workloads.workload import AnyWorkload, Batch, Workload, check_options
 
-__all__ = ["Batch", "Workload", "check_options", "load_workload", "metrics_of", "workload_class"]
+if TYPE_CHECKING:
+    from trainers.distributed import Communicator
+    from trainers.run import TrainingRun
 
-_OWN = {"resnet": "trainers.workloads.resnet.task:ResNetWorkload"}
+__all__ = ["AnyWorkload", "Batch", "Workload", "begin_training", "check_options", "load_workload", "metrics_of",
+           "workload_class"]
+
+_OWN = {"resnet": "trainers.workloads.resnet.task:ResNetWorkload",
+        "noisy_quadratic": "trainers.workloads.noisy_quadratic.task:NoisyQuadratic"}
 
 
-def load_workload(name: str, data: Mapping[str, Any], search_path: str | None = None) -> Workload:
+def begin_training(job: TrainingJob, communicator: Communicator | None = None, *,
+                   workload: AnyWorkload | None = None) -> TrainingRun:
+    """A training of the job, at its first update, whatever the workload trains.
+
+    ``communicator`` joins the workers; None stands for a process that works alone. ``workload`` is the job's, if
+    it is loaded already. Raises :class:`~trainers.errors.TrainerError`.
+    """
+    workload = workload or load_workload(job.workload, job.data, job.search_path)
+    return workload.begin(job, communicator)
+
+
+def load_workload(name: str, data: Mapping[str, Any], search_path: str | None = None) -> AnyWorkload:
     """Build the workload on its data; raises WorkloadError or :class:`~trainers.errors.DataError`."""
     workload = workload_class(name, search_path)(data)
-    for attribute in ("train_samples", "evaluation_samples"):
+    for attribute in ("train_samples", "evaluation_samples") if isinstance(workload, Workload) else ("train_samples",):
         count = getattr(workload, attribute, None)
         if not isinstance(count, int) or count < 1:
             raise WorkloadError(f"{name}.{attribute} must be a whole number of at least 1, but got "
@@ -31,14 +49,14 @@ def metrics_of(name: str, search_path: str | None = None) -> Mapping[str, bool]:
     return workload_class(name, search_path).metrics
 
 
-def workload_class(name: str, search_path: str | None = None) -> type[Workload]:
+def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkload]:
     """The class of a workload; ``search_path`` is a folder in which a user's module is looked up first."""
     module_name, colon, class_name = _OWN.get(name, name).partition(":")
     if not (module_name and colon and class_name):
         raise WorkloadError(f"there is no workload {name!r}{nearest(name, _OWN)}; a class of your own is "
                             "named 'package.module:Class'")
     found = getattr(_import(module_name, name, search_path), class_name, None)
-    if not (isinstance(found, type) and issubclass(found, Workload)):
+    if not (isinstance(found, type) and issubclass(found, AnyWorkload)):
         what = f"{module_name} has no {class_name}" if found is None else f"it is {found!r}"
         raise WorkloadError(f"{name!r} must name a subclass of trainers.workloads.Workload, but {what}")
     missing = sorted(found.__abstractmethods__)

@@ -1,43 +1,67 @@
 """The class that says what is trained: data, model, loss and metrics.
 
-A workload of one's own is a subclass in any importable file, named ``package.module:Class`` in the study.
+A workload of one's own is a subclass of :class:`Workload` in any importable file, named
+``package.module:Class`` in the study. Importing this does not import torch; a workload that trains a model does.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, nearest
+from trainers.job import TrainingJob
 
-Batch = tuple[Tensor, ...]
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from trainers.distributed import Communicator
+    from trainers.run import TrainingRun
+
+Batch = tuple["Tensor", ...]
 """Tensors of one micro batch, samples first; usually inputs and targets."""
 
 
-class Workload(ABC):
-    """What is trained. Everything a worker needs follows from ``data``, so every worker builds its own.
+class AnyWorkload(ABC):
+    """What every workload has: metrics, a number of samples, and a way to begin a training.
 
     Attributes:
         metrics: every score that an evaluation gives, and whether a higher value is better; it holds
-        "loss": False. train_samples: size of the training set, the unit of an epoch. evaluation_samples:
-        size of the evaluation set. largest_micro_batch: the most samples per forward pass, where a job does
-        not say. prefetched_batches: micro batches that a background thread prepares ahead; for data that
-        are slow to read.
+        "loss": False. train_samples: size of the training set, the unit of an epoch.
     """
 
     metrics: ClassVar[Mapping[str, bool]]
     train_samples: int
-    evaluation_samples: int
-    largest_micro_batch: int = 1024
-    prefetched_batches: int = 0
 
     @abstractmethod
     def __init__(self, data: Mapping[str, Any]) -> None:
         """Open the data that the study names; raises :class:`~trainers.errors.DataError` where that fails."""
+
+    @abstractmethod
+    def begin(self, job: TrainingJob, communicator: Communicator | None) -> TrainingRun:
+        """A training of this workload, at its first update; None stands for a process that works alone."""
+
+
+class Workload(AnyWorkload):
+    """A model that is trained. Everything a worker needs follows from ``data``, so every worker builds its own.
+
+    Attributes:
+        evaluation_samples: size of the evaluation set. largest_micro_batch: the most samples per forward
+        pass, where a job does not say. prefetched_batches: micro batches that a background thread prepares
+        ahead; for data that are slow to read. The others are those of every workload.
+    """
+
+    evaluation_samples: int
+    largest_micro_batch: int = 1024
+    prefetched_batches: int = 0
+
+    def begin(self, job: TrainingJob, communicator: Communicator | None) -> TrainingRun:
+        """A training of the model that :meth:`build_model` gives, by the loop of ``trainers.train``."""
+        from trainers.distributed.single import SingleProcess
+        from trainers.train import Training
+        return Training(job, communicator or SingleProcess(), workload=self)
 
     @abstractmethod
     def build_model(self, settings: TrainingSettings) -> nn.Module:

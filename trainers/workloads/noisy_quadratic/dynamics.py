@@ -1,0 +1,135 @@
+"""Expected dynamics of SGD on a quadratic with noisy gradients: each mode by itself, in closed recursion.
+
+A mode with curvature h sees the gradient g = h theta + noise of variance n. PyTorch's update, heavy ball or
+Nesterov (Sutskever et al., 2013), is
+
+    v <- m v + g,    theta <- theta - lr d,    d = v (heavy ball)  or  g + m v (Nesterov)
+
+Its second moments E[theta^2], E[theta v], E[v^2] close on themselves, because the noise is independent of both
+(Zhang et al., arXiv:1907.04164, appendix; here for PyTorch's form). Preconditioning by curvature, the paper's
+stand-in for adaptive methods and what LARS does from layer to layer, gives mode i the rate lr h_i^-p.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of every mode; shapes broadcast to ``(settings, modes)``, or ``(modes,)`` for one settings.
+
+    ``learning_rate`` is the mode's own, ``noise`` the variance of its gradient at the global batch size.
+    """
+
+    learning_rate: Array
+    momentum: Array
+    curvature: Array
+    noise: Array
+    nesterov: bool = False
+
+
+def make_update(curvature: Array, noise: Array, *, learning_rate: ArrayLike, global_batch_size: ArrayLike,
+                momentum: ArrayLike = 0.0, preconditioning: float = 0.0, nesterov: bool = False,
+                weight_decay: float = 0.0) -> Update:
+    """The update at these settings: numbers, or arrays ``(settings,)``.
+
+    ``curvature`` and per-sample ``noise`` are ``(modes,)``. Weight decay adds to the curvature of the gradient, not
+    to that of the loss, so theta = 0 stays the optimum.
+    """
+    rate, momentum, batch = (np.asarray(value, dtype=float)[..., None]
+                             for value in (learning_rate, momentum, global_batch_size))
+    return Update(learning_rate=rate * curvature**-preconditioning, momentum=momentum,
+                  curvature=curvature + weight_decay, noise=noise / batch, nesterov=nesterov)
+
+
+def start(initial_squares: Array) -> Array:
+    """The moments before the first update, with v = 0; shape ``(3, ..., modes)``."""
+    return np.stack([initial_squares, np.zeros_like(initial_squares), np.zeros_like(initial_squares)])
+
+
+def step(moments: Array, update: Update) -> Array:
+    """The moments (E[theta^2], E[theta v], E[v^2]), shape ``(3, ..., modes)``, one update later.
+
+    With d = p v + q g: p = m, q = 1 for heavy ball and p = m^2, q = 1 + m for Nesterov.
+    """
+    squares, cross, velocities = moments
+    lr, m, h = update.learning_rate, update.momentum, update.curvature
+    p, q = (m * m, 1 + m) if update.nesterov else (m, np.ones_like(m))
+    theta_g, v_g, g_g = h * squares, h * cross, h * h * squares + update.noise
+    theta_d = p * cross + q * theta_g
+    d_d = p * p * velocities + 2 * p * q * v_g + q * q * g_g
+    v_d = m * p * velocities + (m * q + p) * v_g + q * g_g      # of the new v
+    return np.stack([squares - 2 * lr * theta_d + lr * lr * d_d,
+                     m * cross + theta_g - lr * v_d,
+                     m * m * velocities + 2 * m * v_g + g_g])
+
+
+def stationary(update: Update) -> Array:
+    """The moments that a heavy-ball update leaves as they are, shape ``(3, ..., modes)``.
+
+    E[v^2] = 2 n / ((1-m) (2(1+m) - lr h)),  E[theta^2] = lr (1+m) / (2 h) E[v^2],  E[theta v] = -lr/2 E[v^2]:
+    :func:`step` solved for a fixed point. Beyond the stability limit it is one that repels.
+    """
+    _check_heavy_ball(update)
+    lr, m, h = update.learning_rate, update.momentum, update.curvature
+    with np.errstate(divide="ignore", invalid="ignore"):
+        velocities = 2 * update.noise / ((1 - m) * (2 * (1 + m) - lr * h))
+        return np.stack([lr * (1 + m) / (2 * h) * velocities, -lr / 2 * velocities, velocities])
+
+
+def squares_without_momentum(update: Update, initial_squares: Array, steps: ArrayLike) -> Array:
+    """E[theta^2] after ``steps`` updates at constant rate and momentum 0, shape ``(..., modes)``.
+
+    E[theta_t^2] = s + (1 - lr h)^2t (theta_0^2 - s),   s = lr n / (h (2 - lr h))      (arXiv:1907.04164, eq. 3)
+    """
+    if np.any(update.momentum != 0):
+        raise ValueError(f"momentum must be 0 for this closed form, but got {np.max(update.momentum):g}; step() and "
+                         "steps_to_target() take any")
+    steps = np.asarray(steps)[..., None]
+    floor = stationary(update)[0]
+    return np.asarray(floor + (1 - update.learning_rate * update.curvature) ** (2 * steps) * (initial_squares - floor))
+
+
+def stability_limit(curvature: Array, *, momentum: ArrayLike = 0.0, preconditioning: float = 0.0,
+                    nesterov: bool = False) -> Array:
+    """The learning rate from which on the moments grow without bound; shape of ``momentum``.
+
+    lr h < 2 (1+m) for heavy ball (Polyak, 1964), lr h < 2 (1+m) / (1+2m) for Nesterov, in the mode that comes
+    first; with preconditioning h^(1-p) stands for h. Noise is additive and moves no limit.
+    """
+    m = np.asarray(momentum, dtype=float)
+    return np.asarray(2 * (1 + m) / ((1 + 2 * m) if nesterov else 1) / np.max(curvature ** (1 - preconditioning)))
+
+
+def many_steps(update: Update, steps: int) -> Array:
+    """``steps`` updates of one settings as one affine map, shape ``(modes, 5, 5)``, for :func:`apply`.
+
+    It acts on (E[theta^2], E[theta v], E[v^2], 1, S); S gathers E[theta^2] before each update.
+    """
+    modes = np.broadcast(update.learning_rate, update.curvature).size
+    unit = np.eye(5)[:, :, None] * np.ones(modes)       # unit[i]: the i-th basis vector, for every mode
+    constant = step(np.zeros((3, modes)), update)
+    once = np.zeros((modes, 5, 5))
+    for column in range(3):
+        once[:, :3, column] = (step(unit[column, :3], update) - constant).T
+    once[:, :3, 3] = constant.T
+    once[:, 3, 3] = once[:, 4, 4] = once[:, 4, 0] = 1
+    return np.linalg.matrix_power(once, steps)
+
+
+def apply(map_: Array, moments: Array) -> tuple[Array, Array]:
+    """Moments ``(3, modes)`` after the map, and the sum of E[theta^2] before each of its updates, ``(modes,)``."""
+    extended = np.concatenate([moments, np.ones_like(moments[:1]), np.zeros_like(moments[:1])])
+    after = np.einsum("mij,jm->im", map_, extended)
+    return after[:3], after[4]
+
+
+def _check_heavy_ball(update: Update) -> None:
+    if update.nesterov:
+        raise ValueError("nesterov must be false for the closed form; step() takes both")

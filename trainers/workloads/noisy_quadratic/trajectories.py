@@ -1,0 +1,89 @@
+"""Where the weights are: in expectation, or drawn as one training would see them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from trainers.workloads.noisy_quadratic.dynamics import Array, Update, apply, many_steps, start, step
+
+_WORTH_A_MAP = 4
+"""Updates of one rate from which on one affine map, made once for many evaluations, is cheaper than each by itself."""
+
+
+class Trajectory(Protocol):
+    """The weights of one training; ``state`` is all of it, ``(rows, modes)``."""
+
+    state: Array
+
+    @property
+    def squares(self) -> Array:
+        """(Expected) theta^2, shape ``(modes,)``."""
+
+    def move(self, update: Update, steps: int, first_step: int) -> Array:
+        """Do ``steps`` updates; returns the sum of ``squares`` before each of them, ``(modes,)``."""
+
+
+class Expected:
+    """The expected second moments; no seed makes a difference."""
+
+    def __init__(self, initial_squares: Array) -> None:
+        self.state = start(initial_squares)
+        self._map: tuple[float, int, Array] | None = None
+
+    @property
+    def squares(self) -> Array:
+        """E[theta^2], shape ``(modes,)``."""
+        squares: Array = self.state[0]
+        return squares
+
+    def move(self, update: Update, steps: int, first_step: int) -> Array:   # noqa: ARG002 - nothing is drawn
+        """Do ``steps`` updates at once where they are many, else one by one."""
+        if steps >= _WORTH_A_MAP:
+            self.state, total = apply(self._many(update, steps), self.state)
+            return total
+        total = np.zeros_like(self.squares)
+        for _ in range(steps):
+            total += self.squares
+            self.state = step(self.state, update)
+        return total
+
+    def _many(self, update: Update, steps: int) -> Array:
+        # from one evaluation to the next the map is the same: of one training only the rate may change
+        rate = float(update.learning_rate.flat[0])
+        if self._map is None or self._map[:2] != (rate, steps):
+            self._map = (rate, steps, many_steps(update, steps))
+        return self._map[2]
+
+
+class Sampled:
+    """theta and v themselves, from theta = sqrt(initial_squares), with normal noise drawn for each update.
+
+    The draws are a function of the seed and of the first update of each move, so that a resumed training
+    repeats them.
+    """
+
+    def __init__(self, initial_squares: Array, seed: int) -> None:
+        self.state = np.stack([np.sqrt(initial_squares), np.zeros_like(initial_squares)])
+        self._seed = seed
+
+    @property
+    def squares(self) -> Array:
+        """theta^2, shape ``(modes,)``."""
+        squares: Array = self.state[0] ** 2
+        return squares
+
+    def move(self, update: Update, steps: int, first_step: int) -> Array:
+        """Do ``steps`` updates with fresh noise."""
+        rng = np.random.default_rng((self._seed, first_step))
+        deviation, (theta, velocity) = np.sqrt(update.noise), self.state
+        total: Array = np.zeros_like(theta)
+        for _ in range(steps):
+            total += theta * theta
+            gradient = update.curvature * theta + deviation * rng.standard_normal(theta.shape)
+            velocity = update.momentum * velocity + gradient
+            direction = gradient + update.momentum * velocity if update.nesterov else velocity
+            theta = theta - update.learning_rate * direction
+        self.state = np.stack([theta, velocity])
+        return total
