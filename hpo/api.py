@@ -5,6 +5,7 @@ Typed, re-entrant, without global state. ``storage`` is a database URL or the pa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,13 +46,15 @@ def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path |
     database. Raises :class:`SpecError` for a study that cannot be run, :class:`TuningError` where Ray fails and
     :class:`LaunchError` where a validation run does.
     """
-    from hpo.tuning.tuner import run_sweep
+    from hpo.tuning.tuner import only_runner, run_sweep
 
     progress, folder = progress or Progress(), Path(folder).absolute()
     check_workload(spec)
     check_full_scale(spec)
-    with open_store(storage) as store:
+    with open_store(storage) as store, contextlib.ExitStack() as stack:
         study = keeping.enter_study(store, spec)
+        stack.enter_context(only_runner(folder, study))
+        store.set_study_state(study.id, StudyState.RUNNING)
         try:
             swept = run_sweep(spec, study, store, folder=folder, ray_address=ray_address,
                               progress=lambda trials, running: progress.sweep(spec, trials, running))

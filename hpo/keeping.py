@@ -17,7 +17,7 @@ from hpo.study import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
 from storage import records
 from storage.errors import NotFound, StoreError
-from storage.records import NewForecast, NewOutcome, NewPlan, Outcome, Study, StudyState, TrialState, Trust
+from storage.records import NewForecast, NewOutcome, NewPlan, Outcome, Study, TrialState, Trust
 from storage.store import Store
 from trainers.report import TrainingOutcome
 
@@ -49,7 +49,6 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
                              f"ones would not compare: {old} there, {new} here; give this study another name",
                              *name.split("."))
     store.update_spec(study.id, spec.text)
-    store.set_study_state(study.id, StudyState.RUNNING)
     return store.study(spec.name)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hpo.extrapolation.forecast import Interval
 
-LEAST_EFFICIENCY = 0.5
-"""Assumed worst parallel efficiency of a few workers on one machine; the best is 1."""
+LEAST_EFFICIENCY = 0.25
+"""Assumed worst parallel efficiency of a few workers on one machine, where a small model waits for its all-reduces and
+others use the cores too; the best is 1."""
 
 
 def seconds_to_target(epochs: Interval, train_samples: int, rate: float, workers: int) -> Interval:

@@ -25,6 +25,8 @@ class Recording(tune.Callback):  # type: ignore[misc]
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The trial ended by itself, or the scheduler stopped it."""
         last = trial.last_result
+        if self._sweep.interrupted and last.get("state") == "running":
+            return      # it has not ended: it waits for the next run
         if trial.trial_id in self._scheduler.stopped:
             reason = f"half of the trainings at this batch size did better by epoch {last['epochs']:.2f}"
             self._sweep.end(trial.trial_id, TrialState.PRUNED, None, reason)

@@ -7,7 +7,7 @@ and scatter measured on survivors is too small.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,10 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
     ``stopped`` collects the ids of the trials that it ended, so that they are recorded as pruned.
     """
 
-    def __init__(self, ladder: Sequence[int], epochs: float, *, higher_is_better: bool) -> None:
+    def __init__(self, ladder: Sequence[int], epochs: float, *, higher_is_better: bool,
+                 interrupted: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
+        self._interrupted = interrupted
         self.stopped: set[str] = set()
         self._milestones = [epochs / REDUCTION_FACTOR**power for power in range(MILESTONES, 0, -1)]
         self._brackets = {batch: AsyncHyperBandScheduler(
@@ -54,7 +56,9 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
             self._bracket(trial).on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Go on, or stop at a milestone where half of the rung did better."""
+        """Go on, or stop at a milestone where half of the rung did better; stop everything where interrupted."""
+        if self._interrupted():
+            tune_controller.request_stop_experiment()
         if not _is_stoppable(trial):
             return str(FIFOScheduler.CONTINUE)
         decision = str(self._bracket(trial).on_trial_result(tune_controller, trial, result))

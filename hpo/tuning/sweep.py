@@ -52,6 +52,7 @@ class Sweep:
         self._ids: dict[str, int] = {}
         self._points: dict[int, Mapping[str, Any]] = {}
         self._in_flight: list[Trial] = []
+        self.interrupted = False
         self._take_up()
 
     @property
@@ -74,6 +75,8 @@ class Sweep:
 
     def next_config(self, tune_id: str) -> dict[str, Any] | Done | None:
         """What the next actor trains; None while that depends on running trials."""
+        if self.interrupted:
+            return Done()
         self.check()
         trial = self._in_flight.pop(0) if self._in_flight else self._next_trial()
         if trial is None or isinstance(trial, Done):
@@ -140,4 +143,8 @@ class Sweep:
         return training_job(self._spec, settings, trial.global_batch_size, trial.seed).to_dict()
 
     def _show(self) -> None:
-        self._progress(list(self._trials.values()), self._points)
+        """Whoever watches may interrupt; Tune is then asked to stop, for it does not clean up after an exception."""
+        try:
+            self._progress(list(self._trials.values()), self._points)
+        except KeyboardInterrupt:
+            self.interrupted = True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import gc
 import logging
 import os
 import shutil
@@ -49,9 +51,26 @@ def run_sweep(spec: StudySpec, study: Study, store: Store, *, folder: Path, prog
                 pass    # a second Ctrl-C: what is stored is stored
             finally:
                 sweep.close()
+                gc.collect()    # frees the actors of a run that was cut off, which would keep their cores
     if sweep.complete:
         shutil.rmtree(checkpoints, ignore_errors=True)
     return sweep.complete
+
+
+@contextlib.contextmanager
+def only_runner(folder: Path, study: Study) -> Iterator[None]:
+    """Hold the study's lock in ``folder``; :class:`TuningError` where another process runs it from there.
+
+    The lock goes with the process that holds it, however that ends.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"study-{study.id}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TuningError(f"another process is running study {study.name!r} from {folder}; wait for it, or "
+                              "interrupt it and run the study again") from error
+        yield
 
 
 def _tune(spec: StudySpec, sweep: Sweep, store: Store, scratch: Path) -> None:
@@ -64,7 +83,7 @@ def _tune(spec: StudySpec, sweep: Sweep, store: Store, scratch: Path) -> None:
     from hpo.tuning.trainable import TrialTrainable
 
     scheduler = LadderASHA(spec.ladder, spec.budget.epochs_per_trial,
-                           higher_is_better=spec.target.higher_is_better)
+                           higher_is_better=spec.target.higher_is_better, interrupted=lambda: sweep.interrupted)
     for trial in sweep.finished_trials:
         points: list[dict[str, Any]] = [{"epochs": point.epochs, "metric": point.metric}
                                         for point in store.points(trial.id)]

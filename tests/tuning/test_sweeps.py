@@ -1,5 +1,7 @@
 """Sweeps on Ray: what ends a trial, what stops a sweep, and what happens when it is run again."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -122,3 +124,19 @@ def test_convergence_is_in_the_database_while_the_trial_runs(run, tmp_path):
     run(trials=2, data="", progress=Watch(), change=("seconds: 0.0", "seconds: 0.005"))
     assert time.monotonic() - started > 1.0
     assert max(count for _, count in seen) > 0
+
+
+def test_two_processes_cannot_run_one_study(run, tmp_path):
+    run(trials=4)
+    lock = next((tmp_path / ".hpo").glob("study-*.lock"))
+    holder = subprocess.Popen([sys.executable, "-c", f"import fcntl, time; lock = open({str(lock)!r}, 'w'); "
+                               "fcntl.flock(lock, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"],
+                              stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(TuningError, match="another process is running study 'a study'"):
+            run(trials=4)
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert run(trials=4).complete
