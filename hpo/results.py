@@ -112,13 +112,24 @@ class StudyResult:
 
     @property
     def plan(self) -> PlannedRun | None:
-        """The forecast's own plan."""
-        return next((run for run in self.runs if run.plan.kind is PlanKind.FORECAST), None)
+        """The forecast's newest plan, at the study's full-scale batch where it names one."""
+        return self._newest(PlanKind.FORECAST)
 
     @property
     def baselines(self) -> tuple[PlannedRun, ...]:
-        """The same run by rules of thumb."""
-        return tuple(run for run in self.runs if run.plan.kind is not PlanKind.FORECAST)
+        """The same run by rules of thumb, the newest of each."""
+        found = [self._newest(kind) for kind in PlanKind if kind is not PlanKind.FORECAST]
+        return tuple(run for run in found if run is not None)
+
+    @property
+    def launched(self) -> tuple[PlannedRun, ...]:
+        """The plans that were run, in the order in which they were made."""
+        return tuple(run for run in self.runs if run.outcomes)
+
+    def _newest(self, kind: PlanKind) -> PlannedRun | None:
+        batch = self.spec.full_scale.global_batch_size if self.spec.full_scale else None
+        found = [run for run in self.runs if run.plan.kind is kind and batch in (None, run.plan.global_batch_size)]
+        return found[-1] if found else None
 
     def to_dict(self) -> dict[str, Any]:
         """One document of plain values: study, trials by state, rungs, laws, forecast, plan, outcome, baselines."""

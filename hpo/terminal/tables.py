@@ -32,8 +32,8 @@ def show_study(result: StudyResult) -> None:
     if result.forecast:
         console.print(_forecasts([result.forecast.numbers], f"forecast for {result.study.name}"))
         console.print(f"trust {result.forecast.trust}: {result.forecast.reason}", markup=False)
-    if any(run.outcomes for run in result.runs):
-        console.print(_validation(result))
+    if result.launched:
+        console.print(_launched(result))
 
 
 def show_forecasts(forecasts: Sequence[Forecast]) -> None:
@@ -157,15 +157,15 @@ def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
     return table
 
 
-def _validation(result: StudyResult) -> Table:
+def _launched(result: StudyResult) -> Table:
     scaled = result.spec.search.scaled
-    table = new_table(f"the run at {result.runs[0].plan.global_batch_size} on {result.runs[0].plan.workers} workers",
-                   "settings from", *scaled, "epochs forecast", "observed", "each seed", "inside")
-    for run in result.runs:
-        settings = run.plan.job.settings
-        table.add_row(KIND_NAMES[run.plan.kind], *(number(getattr(settings, name)) for name in scaled),
-                      interval(run.plan.epochs), number(run.observed_epochs),
-                      _each(run), _inside(run))
+    table = new_table("runs of its plans", "settings from", "batch size", "workers", *scaled, "epochs forecast",
+                      "observed", "each seed", "inside")
+    for run in result.launched:
+        plan = run.plan
+        table.add_row(KIND_NAMES[plan.kind], str(plan.global_batch_size), str(plan.workers),
+                      *(number(getattr(plan.job.settings, name)) for name in scaled), interval(plan.epochs),
+                      number(run.observed_epochs), _each(run), _inside(run))
     return table
 
 

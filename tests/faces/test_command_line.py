@@ -110,6 +110,10 @@ def test_plan_launch_and_calibration(study):
     assert "1 of 1 intervals held" in table or "0 of 1 intervals held" in table
     shown = call("show", "cells")
     assert f"{outcome['epochs_to_target']:.3g}" in shown
+    call("plan", "cells", "--output", study.folder / "larger", "--workers", "1", "--global-batch-size", "128", "--json")
+    document = json.loads(call("show", "cells", "--json"))
+    assert document["plan"] == plan     # the one for the study's own batch, not the newest of all
+    assert document["outcome"]["observed_epochs_to_target"] == outcome["epochs_to_target"]
 
 
 def test_machines_shows_this_one():
