@@ -21,6 +21,7 @@ from hpo.planning.plan import Plan, check_workers, folder_name, most_workers, pl
 from hpo.progress import Progress
 from hpo.results import PlannedRun, StudyForecast, StudyResult, best_settings
 from hpo.study import StudySpec, check_target, load_study, parse_study
+from hpo.words import KIND_NAMES
 from search_spaces.settings import TrainingSettings
 from storage.records import CalibrationRow, Outcome, Study, StudyState, TrialState
 from storage.store import Store
@@ -58,9 +59,9 @@ def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path |
         try:
             swept = run_sweep(spec, study, store, folder=folder, ray_address=ray_address,
                               progress=lambda trials, running: progress.sweep(spec, trials, running))
-            message = _conclude(store, study, storage, folder, progress) if swept else ""
+            made, message = _conclude(store, study, storage, folder, progress) if swept else (None, "")
         except KeyboardInterrupt:
-            swept = False
+            swept, made = False, None
         except (HpoError, TrainerError) as error:
             store.set_study_state(study.id, StudyState.FAILED, str(error))
             raise
@@ -68,7 +69,8 @@ def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path |
             store.set_study_state(study.id, StudyState.FINISHED, message)
         else:
             store.set_study_state(study.id, StudyState.INTERRUPTED, "run it again to go on")
-        return with_forecast(keeping.read_result(store, study.name, storage))
+        result = keeping.read_result(store, study.name, storage)
+        return dataclasses.replace(result, forecast=made) if made else with_forecast(result)
 
 
 def read_study(name: str, storage: str = DEFAULT_STORAGE) -> StudyResult:
@@ -99,8 +101,7 @@ def launch(plan: Plan, *, directory: Path | str | None = None, backend: str | No
     folder = Path(directory or DEFAULT_FOLDER / "plans" / folder_name(plan)).absolute()
     outcomes = []
     for seed in seeds or (plan.job.seed,):
-        outcome = run_plan(plan, folder, backend=backend, seed=seed,
-                           on_point=lambda point, seed=seed: progress.run(plan, seed, point))  # type: ignore[misc]
+        outcome = _run_once(plan, folder, backend, seed, progress)
         outcomes.append(outcome)
         if storage is not None and plan.id is not None:
             with open_store(storage) as store:
@@ -169,17 +170,18 @@ def check_full_scale(spec: StudySpec) -> None:
                          "leave validate out, and `hpo record` takes the outcome back", "full_scale", "validate")
 
 
-def _conclude(store: Store, study: Study, storage: str, folder: Path, progress: Progress) -> str:
-    """Forecast, plan and validation at the full-scale batch; returns what is to be said of the study."""
+def _conclude(store: Store, study: Study, storage: str, folder: Path,
+              progress: Progress) -> tuple[StudyForecast | None, str]:
+    """Forecast, plan and validation at the full-scale batch; returns the forecast, and what is to be said."""
     result = keeping.read_result(store, study.name, storage)
     failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
     if failed and len(failed) == len(result.trials):
         raise EvidenceError(f"all {len(failed)} trials failed; the first: {failed[0].reason}")
     full = result.spec.full_scale
     if full is None:
-        return ""
+        return None, ""
     if best_settings(result.trials) is None:
-        return "no trial reached the target, so there is no forecast; raise budget.epochs_per_trial or widen the ranges"
+        return None, "no trial reached the target: no forecast; raise budget.epochs_per_trial or widen the ranges"
     progress.message(f"fitting the laws to {len(result.trials)} trials")
     made = keeping.keep_forecast(store, forecast(result, full.global_batch_size))
     plan = make_plan(made, full.machine, full.nodes, full.workers)
@@ -189,7 +191,7 @@ def _conclude(store: Store, study: Study, storage: str, folder: Path, progress: 
         kept = keeping.keep_plan(store, made, plan, directory, choose_backend(None))
         if full.validate_plan:
             _validate(store, kept, result.spec, directory, progress)
-    return ""
+    return made, ""
 
 
 def _validate(store: Store, plan: Plan, spec: StudySpec, directory: Path, progress: Progress) -> None:
@@ -200,8 +202,11 @@ def _validate(store: Store, plan: Plan, spec: StudySpec, directory: Path, progre
     done = {outcome.seed for outcome in store.outcomes(plan.id)}
     for seed in range(spec.seeds, 2 * spec.seeds):
         if seed not in done:
-            progress.message(f"running {plan.kind.replace('_', ' ')} at {plan.global_batch_size} on {plan.workers} "
-                             f"workers, seed {seed}")
-            outcome = run_plan(plan, directory, backend=backend, seed=seed,
-                               on_point=lambda point, seed=seed: progress.run(plan, seed, point))  # type: ignore[misc]
+            progress.message(f"running {KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} workers, "
+                             f"seed {seed}")
+            outcome = _run_once(plan, directory, backend, seed, progress)
             keeping.keep_outcome(store, plan.id, seed, backend, plan.workers, outcome)
+
+
+def _run_once(plan: Plan, directory: Path, backend: str, seed: int, progress: Progress) -> TrainingOutcome:
+    return run_plan(plan, directory, backend=backend, seed=seed, on_point=lambda point: progress.run(plan, seed, point))

@@ -15,6 +15,7 @@ from hpo.study import StudySpec
 from search_spaces.domains import Int
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
+from storage.calibration import is_inside
 from storage.records import Outcome, PlanKind, Study, StudyState, Trial, TrialState
 
 
@@ -86,6 +87,12 @@ class PlannedRun:
             return None
         return math.fsum(self.reached) / len(self.reached)
 
+    @property
+    def inside(self) -> bool | None:
+        """Whether the launches bore the forecast out, by the rule of the calibration; None where that is not known."""
+        low, high = (self.plan.epochs.low, self.plan.epochs.high) if self.plan.epochs else (None, None)
+        return is_inside(low, high, [(each.state, each.epochs_to_target, each.epochs) for each in self.outcomes])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {"plan": self.plan.to_dict(), "observed_epochs_to_target": self.observed_epochs,
@@ -139,7 +146,7 @@ class StudyResult:
                       "target": {"metric": self.study.metric, "threshold": self.study.threshold,
                                  "higher_is_better": self.study.higher_is_better}},
             "trials": {"total": len(self.trials), **_states(self.trials)},
-            "rungs": [_rung(batch, self.trials) for batch in self.spec.ladder],
+            "rungs": _rungs(self.trials, self.spec.ladder),
             "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
             "forecast": self.forecast.to_dict() if self.forecast else None,
             "plan": self.plan.plan.to_dict() if self.plan else None,
@@ -161,6 +168,11 @@ def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[Candidat
             mean = math.exp(math.fsum(map(math.log, epochs)) / len(epochs))
             found.append(Candidate(TrainingSettings.from_dict(group[0].settings), global_batch_size, mean, len(group)))
     return sorted(found, key=lambda candidate: candidate.epochs)
+
+
+def best_of_rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> dict[int, Candidate]:
+    """The best candidate of every rung that has one, by its batch size."""
+    return {batch: found[0] for batch in ladder if (found := candidates(trials, batch))}
 
 
 def best_settings(trials: Sequence[Trial]) -> Candidate | None:
@@ -201,10 +213,10 @@ def _states(trials: Sequence[Trial]) -> dict[str, int]:
     return {str(state): counts[str(state)] for state in TrialState}
 
 
-def _rung(batch: int, trials: Sequence[Trial]) -> dict[str, Any]:
-    found = candidates(trials, batch)
-    at_rung = [trial for trial in trials if trial.global_batch_size == batch]
-    return {"global_batch_size": batch, "trials": len(at_rung),
-            "reached": sum(trial.state is TrialState.REACHED for trial in at_rung),
-            "best_epochs_to_target": found[0].epochs if found else None,
-            "best_settings": found[0].settings.to_dict() if found else None}
+def _rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> list[dict[str, Any]]:
+    best = best_of_rungs(trials, ladder)
+    states = {batch: [trial.state for trial in trials if trial.global_batch_size == batch] for batch in ladder}
+    return [{"global_batch_size": batch, "trials": len(states[batch]),
+             "reached": states[batch].count(TrialState.REACHED),
+             "best_epochs_to_target": best[batch].epochs if batch in best else None,
+             "best_settings": best[batch].settings.to_dict() if batch in best else None} for batch in ladder]

@@ -26,7 +26,7 @@ from hpo.dashboard.points import (
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import Band, Forecast, Interval, epochs_band, forecast, setting_band
 from hpo.extrapolation.posterior import Posterior
-from hpo.results import Candidate, StudyResult, candidates
+from hpo.results import Candidate, StudyResult, best_of_rungs
 from hpo.words import interval, number, readable, target, with_unit
 from search_spaces.domains import Choice
 from storage.records import TrialState
@@ -45,7 +45,7 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
     """
     figure = style.figure(f"{result.study.name}: epochs to {_target(result)}", height=520)
     numbers = full_scale_forecast(result, posterior)
-    best = best_of_rungs(result)
+    best = [*best_of_rungs(result.trials, result.spec.ladder).values()]
     observed = [outcome.epochs_to_target or outcome.epochs for run in result.runs for outcome in run.outcomes]
     ends = epochs_ends(result, [*observed, *([numbers.epochs_to_target.median] if numbers else [])])
     if posterior is not None:
@@ -81,7 +81,7 @@ def setting_against_batch(result: StudyResult, name: str, posterior: Posterior |
     check_tuned(result, name)
     figure = style.figure(f"{result.study.name}: {readable(name)} against batch size")
     numbers = full_scale_forecast(result, posterior)
-    best = best_of_rungs(result)
+    best = [*best_of_rungs(result.trials, result.spec.ladder).values()]
     if posterior is not None and any(law.name == name for law in posterior.model.laws):
         _add_band(figure, result, setting_band(posterior, name, _grid(result)), readable(name))
     for state, trials in by_state(result.trials).items():
@@ -115,11 +115,6 @@ def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None)
     if posterior is None or result.spec.full_scale is None:
         return None
     return forecast(posterior, result.spec.full_scale.global_batch_size)
-
-
-def best_of_rungs(result: StudyResult) -> list[Candidate]:
-    """The settings of each rung with the fewest epochs, of those that reached the target with every seed."""
-    return [found[0] for batch in result.spec.ladder if (found := candidates(result.trials, batch))]
 
 
 def value_of(value: Any) -> Any:

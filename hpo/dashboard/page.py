@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from plotly import graph_objects as go
 
 from hpo.dashboard import figures
-from hpo.dashboard.batch_figures import best_of_rungs
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView
-from hpo.results import PlannedRun, StudyResult
+from hpo.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.words import KIND_NAMES, interval, number, readable, target
-from storage.calibration import is_inside
 from storage.records import PlanKind, TrialState
 
 VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launch,
@@ -90,7 +88,7 @@ def runs_table(result: StudyResult) -> Table | None:
 
 def rungs_table(result: StudyResult) -> Table:
     """The rungs: how the trials ended, and the best settings of those that reached the target."""
-    names, best = result.spec.search.names, {each.global_batch_size: each for each in best_of_rungs(result)}
+    names, best = result.spec.search.names, best_of_rungs(result.trials, result.spec.ladder)
     shown = [state for state in TrialState if any(trial.state is state for trial in result.trials)]
     columns = ("batch size", "trials", *map(str, shown), "best epochs", "seeds",
                *(f"best {readable(name)}" for name in names))
@@ -155,8 +153,4 @@ def _each(run: PlannedRun) -> str:
 
 
 def _inside(run: PlannedRun) -> str:
-    if run.plan.epochs is None:
-        return "–"
-    inside = is_inside(run.plan.epochs.low, run.plan.epochs.high,
-                       [(each.state, each.epochs_to_target, each.epochs) for each in run.outcomes])
-    return {True: "yes", False: "no", None: "–"}[inside]
+    return {True: "yes", False: "no", None: "–"}[run.inside]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -53,8 +52,8 @@ class Plan:
             "id": self.id, "study": self.study, "kind": self.kind, "machine": self.machine, "nodes": self.nodes,
             "workers": self.workers, "global_batch_size": self.global_batch_size,
             "local_batch_size": self.local_batch_size, "settings": self.job.settings.to_dict(),
-            "epochs_to_target": dataclasses.asdict(self.epochs) if self.epochs else None,
-            "seconds_to_target": dataclasses.asdict(self.seconds) if self.seconds else None,
+            "epochs_to_target": self.epochs.to_dict() if self.epochs else None,
+            "seconds_to_target": self.seconds.to_dict() if self.seconds else None,
             "trust": self.trust, "reason": self.reason, "job": self.job.to_dict(),
         }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.text import Text
 
 from hpo.extrapolation.forecast import Forecast, Interval
-from hpo.results import PlannedRun, StudyResult, candidates
+from hpo.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.terminal.style import new_console, new_table
 from hpo.words import KIND_NAMES, interval, number, target
 from storage.records import CalibrationRow, Study, TrialState
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from hpo.planning.plan import Plan
     from trainers.report import TrainingOutcome
+
+YES_OR_NO = {None: "", True: "yes", False: "no"}
 
 
 def show_study(result: StudyResult) -> None:
@@ -119,7 +121,7 @@ def show_calibration(rows: Sequence[CalibrationRow]) -> None:
         table.add_row(str(row.plan_id), Text(row.study), KIND_NAMES[row.kind], str(row.global_batch_size),
                       _predicted(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high),
                       number(row.observed_epochs_mean), f"{row.reached}/{row.runs}",
-                      {None: "", True: "yes", False: "no"}[row.inside],
+                      YES_OR_NO[row.inside],
                       _predicted(row.predicted_seconds_median, row.predicted_seconds_low, row.predicted_seconds_high),
                       number(row.observed_seconds_mean))
     console = new_console()
@@ -139,9 +141,10 @@ def _rungs(result: StudyResult) -> Table:
     title = f"{study.name}: {target(study.metric, study.threshold, study.higher_is_better)}"
     table = new_table(title, "batch size", "trials", "reached", "best epochs", "seeds",
                       *(f"best {name}" for name in scaled))
+    found = best_of_rungs(result.trials, result.spec.ladder)
     for batch in result.spec.ladder:
         rung = [trial for trial in result.trials if trial.global_batch_size == batch]
-        best = next(iter(candidates(result.trials, batch)), None)
+        best = found.get(batch)
         table.add_row(str(batch), str(len(rung)), str(sum(t.state is TrialState.REACHED for t in rung)),
                       f"{best.epochs:.2f}" if best else "", str(best.runs) if best else "",
                       *(number(getattr(best.settings, name)) if best else "" for name in scaled))
@@ -165,16 +168,10 @@ def _launched(result: StudyResult) -> Table:
         plan = run.plan
         table.add_row(KIND_NAMES[plan.kind], str(plan.global_batch_size), str(plan.workers),
                       *(number(getattr(plan.job.settings, name)) for name in scaled), interval(plan.epochs),
-                      number(run.observed_epochs), _each(run), _inside(run))
+                      number(run.observed_epochs), _each(run), YES_OR_NO[run.inside])
     return table
 
 
 def _each(run: PlannedRun) -> str:
     return ", ".join(number(o.epochs_to_target) if o.epochs_to_target else f"{o.state} after {o.epochs:.1f}"
                      for o in run.outcomes)
-
-
-def _inside(run: PlannedRun) -> str:
-    if run.plan.epochs is None or run.observed_epochs is None:
-        return ""
-    return "yes" if run.plan.epochs.low <= run.observed_epochs <= run.plan.epochs.high else "no"

@@ -51,17 +51,14 @@ class Recorder:
         ``outcome`` is what the trainer said at the end; a trial that something else ended (a pruned one, one
         whose process died) has none, and its last point tells how far it came.
         """
-        last = self._last.pop(trial_id, None)
+        last, resolution = self._last.pop(trial_id, None), self._resolution.pop(trial_id, None)
         if outcome is not None:
-            result = TrialResult(
-                state=state, epochs_to_target=outcome["epochs_to_target"], epochs=outcome["epochs"],
-                steps=outcome["steps"], seconds=outcome["seconds"], best_metric=outcome["best_metric"],
-                final_metric=outcome["final_metric"], reason=reason or outcome["reason"],
-                resolution_epochs=self._resolution.pop(trial_id, None))
+            came = {name: outcome[name] for name in ("epochs_to_target", "epochs", "steps", "seconds", "best_metric",
+                                                     "final_metric")}
+            reason = reason or outcome["reason"]
+        elif last is not None:
+            came = {"epochs": last.epochs, "steps": last.step, "seconds": last.seconds, "final_metric": last.metric}
         else:
-            result = TrialResult(
-                state=state, epochs_to_target=None, epochs=last.epochs if last else None,
-                steps=last.step if last else None, seconds=last.seconds if last else None,
-                best_metric=None, final_metric=last.metric if last else None, reason=reason,
-                resolution_epochs=self._resolution.pop(trial_id, None))
+            came = {}
+        result = TrialResult(state=state, reason=reason, resolution_epochs=resolution, **came)
         self._store.finish_trial(trial_id, result, self._points.pop(trial_id, []))

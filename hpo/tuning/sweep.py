@@ -44,8 +44,10 @@ class Sweep:
         self._spec, self._study, self._store = spec, study, store
         self._checkpoints, self._progress = checkpoints, progress
         self._recorder = Recorder(store)
+        stored = store.trials(study.id, purpose=PURPOSE)
+        self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in stored)})
         self._budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
-        self._sampler = LadderSampler(spec.search, spec.ladder, sampler=spec.sampler, name=spec.name,
+        self._sampler = LadderSampler(spec.search, self.batches, sampler=spec.sampler, name=spec.name,
                                       epochs=spec.budget.epochs_per_trial)
         self._trials: dict[int, Trial] = {}
         self._tickets: dict[int, int] = {}

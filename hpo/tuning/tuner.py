@@ -82,7 +82,7 @@ def _tune(spec: StudySpec, sweep: Sweep, store: Store, scratch: Path) -> None:
     from hpo.tuning.stopping import LadderASHA
     from hpo.tuning.trainable import TrialTrainable
 
-    scheduler = LadderASHA(spec.ladder, spec.budget.epochs_per_trial,
+    scheduler = LadderASHA(sweep.batches, spec.budget.epochs_per_trial,
                            higher_is_better=spec.target.higher_is_better, interrupted=lambda: sweep.interrupted)
     for trial in sweep.finished_trials:
         points: list[dict[str, Any]] = [{"epochs": point.epochs, "metric": point.metric}

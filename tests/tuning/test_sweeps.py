@@ -61,6 +61,13 @@ def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(ru
     assert more.trials[:4] == first.trials and len(more.trials) == 8
 
 
+def test_a_ladder_may_change_and_the_trials_of_a_rung_that_went_stay(run):
+    first = run(trials=4)
+    second = run(trials=6, change=("[4, 8]", "[4, 16]"))
+    assert second.complete and second.trials[:4] == first.trials
+    assert sorted(trial.global_batch_size for trial in second.trials) == [4, 4, 4, 8, 8, 16, 16, 16]
+
+
 def test_every_trial_has_its_curve_and_its_end(run):
     result = run(trials=4)
     from storage.store import Store
