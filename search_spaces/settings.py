@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
+from search_spaces.setting_rules import faults_together
+
 
 class SettingError(ValueError):
     """A setting that does not exist, has the wrong type, or lies outside its range."""
@@ -48,6 +50,10 @@ def _choice(default: str, *choices: str) -> Any:
     return field(default=default, metadata={"choices": choices})
 
 
+def _list(unit: str) -> Any:
+    return field(default=(), metadata={"list": unit})
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """One complete recipe; values outside a range raise :class:`SettingError` on creation.
@@ -56,39 +62,81 @@ class TrainingSettings:
     durations are in epochs (samples processed over data-set size), so that they mean the same at any batch.
     """
 
-    optimizer: str = _choice("sgd", "sgd", "lars")
+    # the optimizer
+    optimizer: str = _choice("sgd", "sgd", "lars", "larc", "lamb", "adam", "adamw", "rmsprop_warmup", "shampoo")
     learning_rate: float = _number(0.1, "per update", 0, open_low=True)
     momentum: float = _number(0.9, "1", 0, 1, open_high=True)
+    momentum_form: str = _choice("outside", "outside", "inside", "corrected")
     nesterov: bool = False
+    beta1: float = _number(0.9, "1", 0, 1, open_high=True)
+    beta2: float = _number(0.999, "1", 0, 1, open_high=True)
+    epsilon: float = _number(1e-8, "1", 0, open_low=True)
+    bias_correction: bool = True
     weight_decay: float = _number(1e-4, "1", 0)
     decay_norm_and_bias: bool = False
-    trust_coefficient: float = _number(0.001, "1", 0, open_low=True)
+    gradient_clip_norm: float | None = _number(None, "norm of the whole gradient", 0, open_low=True)
 
+    # layer-wise adaptation: lars, larc, lamb
+    trust_coefficient: float = _number(0.001, "1", 0, open_low=True)
+    trust_epsilon: float = _number(0.0, "norm", 0)
+    adapt_norm_and_bias: bool = False
+    weight_norm_limit: float | None = _number(None, "norm", 0, open_low=True)
+    larc_mode: str = _choice("clip", "clip", "scale")
+    larc_optimizer: str = _choice("sgd", "sgd", "adam")
+
+    # rmsprop_warmup and shampoo
+    rmsprop_learning_rate: float = _number(3e-4, "per update", 0, open_low=True)
+    rmsprop_center_epochs: float = _number(10.0, "epochs", 0)
+    rmsprop_period_epochs: float = _number(5.0, "epochs", 0, open_low=True)
+    preconditioner_interval: int = _number(10, "updates", 1)
+    preconditioner_size_limit: int = _number(1024, "rows or columns", 1)
+
+    # the learning rate over time
+    warmup_shape: str = _choice("gradual", "gradual", "constant", "exponential", "quadratic")
     warmup_epochs: float = _number(0.0, "epochs", 0)
     warmup_start_factor: float = _number(0.0, "of the peak", 0, 1)
-    decay: str = _choice("constant", "constant", "step", "polynomial", "cosine")
+    decay: str = _choice("constant", "constant", "step", "piecewise", "polynomial", "cosine")
     decay_epochs: float | None = _number(None, "epochs", 0, open_low=True)
     decay_power: float = _number(2.0, "1", 0, open_low=True)
-    decay_milestones: tuple[float, ...] = ()
+    decay_milestones: tuple[float, ...] = _list("epochs")
     decay_factor: float = _number(0.1, "1", 0, 1, open_low=True)
+    decay_values: tuple[float, ...] = _list("multiples of the peak")
     end_learning_rate_factor: float = _number(0.0, "of the peak", 0, 1)
 
+    # the batch size over time
+    batch_control: str = _choice("constant", "constant", "grow", "piecewise")
+    batch_milestones: tuple[float, ...] = _list("epochs")
+    batch_factors: tuple[float, ...] = _list("multiples of the first batch size")
+    batch_limit_factor: float | None = _number(None, "of the first batch size", 1)
+    batch_rate_rule: str = _choice("none", "none", "linear", "sqrt")
+    adascale_batch_size: int | None = _number(None, "samples", 1)
+
+    # loss, normalization, precision
     label_smoothing: float = _number(0.0, "1", 0, 1, open_high=True)
+    class_weighting: str = _choice("none", "none", "inverse_sqrt", "inverse_eighth_root")
+    zero_gamma: bool | None = None
     normalization_batch_size: int = _number(16, "samples", 1)
+    normalization_momentum: float = _number(0.9, "1", 0, 1, open_high=True)
+    precision: str = _choice("fp32", "fp32", "bf16", "fp16")
+    reduced_weights: bool = False
+    loss_scaling: str = _choice("none", "none", "static", "dynamic")
+    loss_scale: float = _number(65536.0, "1", 0, open_low=True)
+    loss_scale_growth_updates: int = _number(2000, "updates", 1)
+
+    # how the workers' gradients become an update
+    gradient_lag: int = _number(0, "updates", 0, 1)
+    gradient_compression: str = _choice("none", "none", "fp16", "bf16")
+    gradient_reduction: str = _choice("mean", "mean", "adasum")
+    update_mode: str = _choice("synchronous", "synchronous", "asynchronous", "stale_synchronous")
+    asynchronous_workers: int = _number(4, "workers", 1)
+    staleness_bound: int = _number(3, "updates", 0)
+    epoch_quorum: float = _number(0.75, "of the workers", 0, 1, open_low=True)
 
     def __post_init__(self) -> None:
         for knob in dataclasses.fields(self):
             _check(knob, getattr(self, knob.name))
-        if list(self.decay_milestones) != sorted(set(self.decay_milestones)):
-            raise SettingError(f"decay_milestones must increase, but got {self.decay_milestones}")
-        if self.decay == "step" and not self.decay_milestones:
-            raise SettingError("decay 'step' needs decay_milestones, the epochs at which the rate drops")
-        if self.decay in ("polynomial", "cosine") and self.decay_epochs is not None \
-                and self.decay_epochs <= self.warmup_epochs:
-            raise SettingError("decay_epochs must exceed warmup_epochs, but got decay_epochs "
-                               f"{self.decay_epochs:g} and warmup_epochs {self.warmup_epochs:g}")
-        if self.nesterov and self.momentum == 0:
-            raise SettingError("nesterov needs a momentum above 0, but got momentum 0")
+        for fault in faults_together(self):
+            raise SettingError(fault)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
@@ -101,9 +149,8 @@ class TrainingSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting by name, as plain values that JSON and SQL hold."""
-        plain = dataclasses.asdict(self)
-        plain["decay_milestones"] = list(self.decay_milestones)
-        return plain
+        return {name: list(value) if isinstance(value, tuple) else value
+                for name, value in dataclasses.asdict(self).items()}
 
     def replace(self, **changes: Any) -> TrainingSettings:
         """These settings with some values changed; checked like new ones."""
@@ -139,7 +186,7 @@ def range_of(name: str) -> Range | None:
 def is_whole(name: str) -> bool:
     """Whether a setting takes whole numbers only."""
     check_name(name)
-    return _kinds()[name] is int
+    return _kinds()[name] in (int, int | None)
 
 
 @functools.cache
@@ -157,21 +204,22 @@ def _check(knob: dataclasses.Field[Any], value: Any) -> None:
             near = difflib.get_close_matches(str(value), choices, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise SettingError(f"{knob.name} must be one of {', '.join(choices)}, but got {value!r}{hint}")
-    elif kind is bool:
+    elif kind in (bool, bool | None):
         if not isinstance(value, bool):
             raise SettingError(f"{knob.name} must be true or false, but got {value!r}")
     elif "range" in knob.metadata:
         _check_number(knob, kind, value)
     else:
-        _check_milestones(knob, value)
+        _check_list(knob, value)
 
 
-def _check_milestones(knob: dataclasses.Field[Any], value: Any) -> None:
+def _check_list(knob: dataclasses.Field[Any], value: Any) -> None:
+    unit = knob.metadata["list"]
     if not isinstance(value, tuple):
-        raise SettingError(f"{knob.name} must be a list of epochs, but got {value!r}")
-    for epochs in value:
-        if not _is_finite_number(epochs) or epochs <= 0:
-            raise SettingError(f"{knob.name} must hold numbers of epochs above 0, but got {epochs!r}")
+        raise SettingError(f"{knob.name} must be a list of {unit}, but got {value!r}")
+    for entry in value:
+        if not _is_finite_number(entry) or entry <= 0:
+            raise SettingError(f"{knob.name} must hold numbers above 0 ({unit}), but got {entry!r}")
 
 
 def _is_finite_number(value: Any) -> bool:
@@ -180,7 +228,7 @@ def _is_finite_number(value: Any) -> bool:
 
 
 def _check_number(knob: dataclasses.Field[Any], kind: Any, value: Any) -> None:
-    whole = kind is int
+    whole = kind in (int, int | None)
     if not _is_finite_number(value) or (whole and not isinstance(value, int)):
         article = "a whole" if whole else "a finite"
         raise SettingError(f"{knob.name} must be {article} number, but got {value!r}")

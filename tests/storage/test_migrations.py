@@ -34,12 +34,24 @@ def database(path):
 
 
 def definitions(path: Path) -> dict[str, set[str]]:
-    """Each table and index with the lines of its definition, in any order and without the white space."""
+    """Each table and index with the parts of its definition, in any order and without the white space."""
     with sqlite3.connect(path) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     connection.close()
-    return {name: {re.sub(r"\s+", " ", line).strip(" ,") for line in sql.splitlines()}
-            for name, sql in rows if name != VERSION_TABLE}
+    return {name: parts(sql) for name, sql in rows if name != VERSION_TABLE}
+
+
+def parts(sql: str) -> set[str]:
+    """What stands between the outer commas; a column that was added later stands on the line of another."""
+    before, _, rest = re.sub(r"\s+", " ", sql).partition("(")
+    inside, _, after = rest.rpartition(")")
+    found, depth, start = {before.strip(), after.strip()}, 0, 0
+    for at, sign in enumerate(f"{inside},"):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            found.add(inside[start:at].strip())
+            start = at + 1
+    return found
 
 
 def test_revisions_make_the_tables(database):

@@ -10,7 +10,7 @@ from sqlalchemy import Boolean, Integer, Text
 from search_spaces.settings import TrainingSettings
 from storage.column_types import FloatList, Number
 from storage.settings_columns import to_columns
-from storage.tables import SETTING_TYPES, plans, trials
+from storage.tables import EARLIER_VALUES, SETTING_TYPES, plans, trials
 
 COLUMN_OF = {
     str: (Text, False),
@@ -18,6 +18,8 @@ COLUMN_OF = {
     int: (Integer, False),
     float: (Number, False),
     float | None: (Number, True),
+    int | None: (Integer, True),
+    bool | None: (Boolean, True),
     tuple[float, ...]: (FloatList, False),
 }
 
@@ -31,3 +33,11 @@ def test_one_column_for_each_setting(table):
 def test_every_setting_has_a_value_in_its_column():
     settings = TrainingSettings(learning_rate=0.7).to_dict()
     assert to_columns(settings) == settings
+
+
+def test_trainings_of_an_earlier_schema_have_the_defaults():
+    defaults = TrainingSettings().to_dict()
+    for name, earlier in EARLIER_VALUES.items():
+        default = defaults[name]
+        expected = "''" if default == [] else default if isinstance(default, str) else f"{float(default):g}"
+        assert earlier == expected, name
