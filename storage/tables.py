@@ -110,8 +110,8 @@ EARLIER_VALUES = {
     "preconditioner_interval": "10", "preconditioner_size_limit": "1024", "warmup_shape": "gradual",
     "decay_values": "''", "batch_control": "constant", "batch_milestones": "''", "batch_factors": "''",
     "batch_rate_rule": "none", "class_weighting": "none", "normalization_momentum": "0.9", "precision": "fp32",
-    "reduced_weights": "0", "loss_scaling": "none", "loss_scale": "65536", "loss_scale_growth_updates": "2000", "gradient_lag": "0",
-    "gradient_compression": "none", "gradient_reduction": "mean", "update_mode": "synchronous",
+    "reduced_weights": "0", "loss_scaling": "none", "loss_scale": "65536", "loss_scale_growth_updates": "2000",
+    "gradient_lag": "0", "gradient_compression": "none", "gradient_reduction": "mean", "update_mode": "synchronous",
     "asynchronous_workers": "4", "staleness_bound": "3", "epoch_quorum": "0.75",
 }
 

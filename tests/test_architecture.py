@@ -39,11 +39,11 @@ LAYERS = (
 LAZY_EDGES = {("cli", "service"), ("cli", "dashboard"), ("__init__", "dashboard")}
 WEB = ("flask", "fastapi", "starlette", "uvicorn", "werkzeug", "aiohttp", "django", "tornado", "bottle")
 HOMES = {
-    **dict.fromkeys(("torchvision", "horovod"), ("trainers",)),
+    **dict.fromkeys(("torchvision", "horovod", "h5py"), ("trainers",)),
     "torch": ("trainers", "hpo.tuning.trainable"),      # the trainable is what a trial's process runs
     **dict.fromkeys(("sqlalchemy", "alembic"), ("storage",)),
     **dict.fromkeys(WEB, ("hpo.service", "hpo.dashboard")),
-    "ray": ("hpo.tuning", "hpo.planning.launchers.ray_jobs"),
+    "ray": ("hpo.tuning", "hpo.planning.launchers.ray_jobs", "trainers.asynchronous"),
     "optuna": ("hpo.tuning", "search_spaces"),
     "plotly": ("hpo.dashboard",),
 }
