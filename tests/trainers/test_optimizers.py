@@ -1,125 +1,226 @@
-import itertools
+"""Every optimizer against its paper's formulas, computed tensor by tensor with NumPy in float64."""
 
+from __future__ import annotations
+
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from search_spaces.settings import TrainingSettings
-from trainers import CheckpointError
-from trainers.optimizers import make_optimizer, parameter_groups
-from trainers.optimizers.lars import trust_ratios
+from tests.trainers.optimizer_rules import RULES
+from trainers.optimizers import make_optimizer
+from trainers.optimizers.rmsprop_warmup import sgd_share
 
-SHAPES = [(8, 3, 3, 3), (8,), (8,), (5, 8), (5,)]
+STEPS = 50
 
 
-def parameters(dtype=torch.float32, zero=()):
+def parameters(dtype=torch.float64) -> list[nn.Parameter]:
+    """A convolution, a matrix, a zero gamma, a bias, a matrix of zeros, a 1x1 convolution and a scalar."""
     generator = torch.Generator().manual_seed(1)
-    values = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES]
-    return [nn.Parameter((value * (index not in zero)).to(dtype)) for index, value in enumerate(values)]
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64)
+               for shape in [(6, 3, 3, 3), (5, 7), (6,), (5,), (4, 4), (8, 6, 1, 1), ()]]
+    tensors[0] = tensors[0].to(memory_format=torch.channels_last)
+    tensors[2].zero_()
+    tensors[4].zero_()
+    return [nn.Parameter(tensor.to(dtype)) for tensor in tensors]
 
 
-def gradients(step, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(100 + step)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES]
+def gradient(index: int, shape: torch.Size, step: int) -> torch.Tensor:
+    """The gradient of tensor ``index`` in one step; that of the 5 x 7 matrix vanishes in some."""
+    generator = torch.Generator().manual_seed(1000 * index + step)
+    drawn = torch.randn(shape, generator=generator, dtype=torch.float64) * (1 + step / 20)
+    return torch.zeros_like(drawn) if index == 1 and step in (0, 7, 8) else drawn
 
 
-def rate(step):
-    return 0.3 * (step + 1) / 10 if step < 10 else 0.3 / (step - 8)
+def rate(step: int) -> float:
+    """A warmup, a sudden drop and a slow decay."""
+    return 0.02 + 0.01 * min(step, 10) if step < 25 else 0.012 * (1 - (step - 25) / 40)
 
 
-def train(optimizer, mine, steps):
+def run(optimizer, moved: list[nn.Parameter], steps=range(STEPS)) -> None:
     for step in steps:
-        for parameter, gradient in zip(mine, gradients(step), strict=True):
-            parameter.grad = gradient
-        optimizer.step(rate(step))
+        for index, parameter in enumerate(moved):
+            parameter.grad = gradient(index, parameter.shape, step).to(parameter.dtype)
+        optimizer.step(rate(step), epochs=step / 4)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("decay_all", [False, True])
-def test_sgd_is_pytorchs_rule(nesterov, decay_all):
-    settings = TrainingSettings(optimizer="sgd", momentum=0.9, nesterov=nesterov, weight_decay=0.01,
-                                decay_norm_and_bias=decay_all)
-    mine, theirs = parameters(), parameters()
-    plain = [p for p in theirs if p.ndim <= 1]
-    reference = torch.optim.SGD([{"params": [p for p in theirs if p.ndim > 1]},
-                                 {"params": plain, "weight_decay": 0.01 if decay_all else 0.0}],
-                                lr=1.0, momentum=0.9, nesterov=nesterov, weight_decay=0.01)
-    train(make_optimizer(mine, settings), mine, range(50))
-    for step in range(50):
-        for parameter, gradient in zip(theirs, gradients(step), strict=True):
-            parameter.grad = gradient
-        for group in reference.param_groups:
-            group["lr"] = rate(step)
-        reference.step()
-    for one, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
+def expected(settings: TrainingSettings) -> list[np.ndarray]:
+    """The weights after all steps by the rule in optimizer_rules.py."""
+    results = []
+    for index, parameter in enumerate(parameters()):
+        weight, memory = parameter.detach().numpy().copy(), {}
+        is_weight = parameter.ndim > 1
+        decay = settings.weight_decay if is_weight or settings.decay_norm_and_bias else 0.0
+        adapted = is_weight or settings.adapt_norm_and_bias
+        for step in range(STEPS):
+            weight = RULES[settings.optimizer](weight, gradient(index, parameter.shape, step).numpy(), memory, settings,
+                                               t=step + 1, rate=rate(step), epochs=step / 4, decay=decay,
+                                               adapted=adapted)
+        results.append(weight)
+    return results
 
 
-@pytest.mark.parametrize(("nesterov", "decay_all", "zero"), [(False, False, ()), (True, False, ()), (False, True, ()),
-                                                             (False, True, (1, 3))])
-def test_lars_is_the_papers_rule_in_double_precision(nesterov, decay_all, zero):
-    settings = TrainingSettings(optimizer="lars", momentum=0.9, nesterov=nesterov, weight_decay=0.01,
-                                decay_norm_and_bias=decay_all, trust_coefficient=0.02)
-    mine = parameters(zero=zero)
-    train(make_optimizer(mine, settings), mine, range(50))
-    expected = [value.detach().double() for value in parameters(zero=zero)]
-    buffers = [torch.zeros_like(value) for value in expected]
-    for step, index in itertools.product(range(50), range(len(SHAPES))):
-        weight, gradient = expected[index], gradients(step)[index].double()
-        ratio, direction = 1.0, gradient
-        if weight.ndim > 1 or decay_all:
-            direction = gradient + 0.01 * weight
-            if weight.norm() > 0 and gradient.norm() > 0:
-                ratio = 0.02 * weight.norm() / (gradient.norm() + 0.01 * weight.norm())
-        update = rate(step) * ratio * direction
-        buffers[index] = 0.9 * buffers[index] + update
-        expected[index] = weight - (0.9 * buffers[index] + update if nesterov else buffers[index])
-    for one, other in zip(mine, expected, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-6, atol=1e-6)
+ADAPTED = {"adapt_norm_and_bias": True, "decay_norm_and_bias": True}
+CASES = [
+    *({"optimizer": "sgd", "momentum_form": form, "nesterov": nesterov}
+      for form in ("outside", "inside", "corrected") for nesterov in (False, True)),
+    {"optimizer": "sgd", "momentum": 0.0},
+    {"optimizer": "sgd", "momentum": 0.0, "momentum_form": "inside"},
+    {"optimizer": "sgd", "decay_norm_and_bias": True},
+    *({"optimizer": "lars", "trust_coefficient": 0.02, "nesterov": nesterov, **more}
+      for nesterov in (False, True) for more in ({}, ADAPTED, {"trust_epsilon": 1e-7})),
+    {"optimizer": "lars", "momentum": 0.0, "weight_decay": 0.0},
+    {"optimizer": "lars", "decay_norm_and_bias": True},
+    {"optimizer": "lars", "adapt_norm_and_bias": True},
+    *({"optimizer": "larc", "larc_mode": mode, "larc_optimizer": inner, "trust_coefficient": 0.05,
+       "trust_epsilon": 1e-8, **more}
+      for mode in ("clip", "scale") for inner in ("sgd", "adam") for more in ({}, ADAPTED)),
+    {"optimizer": "larc", "trust_coefficient": 0.05, "nesterov": True},
+    *({"optimizer": "lamb", "bias_correction": correction, **more} for correction in (True, False)
+      for more in ({}, ADAPTED, {"weight_norm_limit": 1.5}, {"trust_epsilon": 0.1}, {"weight_decay": 0.0},
+                   {"decay_norm_and_bias": True})),
+    *({"optimizer": name, "bias_correction": correction} for name in ("adam", "adamw") for correction in (True, False)),
+    {"optimizer": "adam", "decay_norm_and_bias": True, "beta1": 0.0},
+    {"optimizer": "adamw", "decay_norm_and_bias": True, "beta2": 0.9},
+    {"optimizer": "rmsprop_warmup", "beta2": 0.99, "rmsprop_center_epochs": 5.0},
+    {"optimizer": "rmsprop_warmup", "beta2": 0.9, "rmsprop_center_epochs": 0.0, "rmsprop_period_epochs": 60.0},
+    {"optimizer": "shampoo", "beta2": 0.95, "preconditioner_interval": 1},
+    {"optimizer": "shampoo", "beta2": 0.95, "preconditioner_interval": 7, "preconditioner_size_limit": 5, **ADAPTED},
+    {"optimizer": "shampoo", "preconditioner_size_limit": 2, "nesterov": True},
+]
 
 
-def test_the_rate_is_inside_the_buffer_of_lars_and_outside_that_of_sgd():
-    moves = {}
-    for optimizer in ("sgd", "lars"):
-        weight = nn.Parameter(torch.ones(1))  # one-dimensional: no ratio, no decay
-        stepper = make_optimizer([weight], TrainingSettings(optimizer=optimizer, momentum=0.5))
-        weight.grad = torch.ones(1)
-        stepper.step(1.0)
-        before = weight.item()
-        weight.grad = torch.zeros(1)
-        stepper.step(0.0)
-        moves[optimizer] = before - weight.item()
-    assert moves == {"sgd": 0.0, "lars": 0.5}
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(f"{value}" for value in case.values()))
+def test_fifty_steps_follow_the_paper(case):
+    settings = TrainingSettings(**{"weight_decay": 0.01, **case})
+    moved = parameters()
+    run(make_optimizer(moved, settings), moved)
+    for mine, its in zip(moved, expected(settings), strict=True):
+        np.testing.assert_allclose(mine.detach().numpy(), its, rtol=1e-6, atol=1e-9)
 
 
-def test_trust_ratios_shrink_with_the_gradient_and_are_one_without_a_norm():
-    ratios = trust_ratios(torch.tensor([2.0, 2.0, 0.0, 2.0]), torch.tensor([1.0, 4.0, 1.0, 0.0]), 0.001, 0.5)
-    torch.testing.assert_close(ratios, torch.tensor([0.001, 0.0004, 1.0, 1.0]))
+@pytest.mark.parametrize("name", RULES)
+def test_in_fp32_the_rules_hold_to_its_precision(name):
+    settings = TrainingSettings(optimizer=name, weight_decay=0.01, beta2=0.95,
+                                epsilon=1e-3 if name == "shampoo" else 1e-8)    # its ridge, above fp32's rounding
+    moved = parameters(torch.float32)
+    run(make_optimizer(moved, settings), moved)
+    for mine, its in zip(moved, expected(settings), strict=True):
+        assert np.linalg.norm(mine.detach().numpy() - its) <= 2e-5 * np.linalg.norm(its) + 1e-6
 
 
-def test_biases_and_normalization_parameters_do_not_decay():
-    decayed, plain = parameter_groups(parameters(), TrainingSettings())
-    assert [p.ndim for p in decayed.parameters] == [4, 2] and [p.ndim for p in plain.parameters] == [1, 1, 1]
-    decayed, plain = parameter_groups(parameters(), TrainingSettings(decay_norm_and_bias=True))
-    assert len(decayed.parameters) == 5 and not plain.parameters
+def small_steps(optimizer, moved, steps=STEPS) -> None:
+    for step in range(steps):
+        for index, parameter in enumerate(moved):
+            parameter.grad = gradient(index, parameter.shape, step)
+        optimizer(step)
 
 
-@pytest.mark.parametrize("name", ["sgd", "lars"])
-def test_a_restored_optimizer_goes_on_as_if_it_had_not_stopped(name):
-    settings = TrainingSettings(optimizer=name)
-    straight = parameters()
-    train(make_optimizer(straight, settings), straight, range(20))
-    broken = parameters()
-    first = make_optimizer(broken, settings)
-    train(first, broken, range(10))
-    second = make_optimizer(broken, settings)
-    second.load_state_dict(first.state_dict())
-    train(second, broken, range(10, 20))
-    assert all(torch.equal(one, other) for one, other in zip(straight, broken, strict=True))
+WITNESSES = {
+    "sgd": lambda moved, s: torch.optim.SGD(moved, momentum=0.9, weight_decay=s.weight_decay),
+    "nesterov": lambda moved, s: torch.optim.SGD(moved, momentum=0.9, weight_decay=s.weight_decay, nesterov=True),
+    "adam": lambda moved, s: torch.optim.Adam(moved, weight_decay=s.weight_decay),
+    "adamw": lambda moved, s: torch.optim.AdamW(moved, weight_decay=s.weight_decay),
+}
 
 
-def test_buffers_of_another_model_are_refused():
-    settings = TrainingSettings()
-    state = make_optimizer(parameters()[:3], settings).state_dict()
-    with pytest.raises(CheckpointError, match="shapes"):
-        make_optimizer(parameters(), settings).load_state_dict(state)
+@pytest.mark.parametrize("name", WITNESSES)
+def test_pytorch_is_a_second_witness(name):
+    settings = TrainingSettings(optimizer="sgd" if name == "nesterov" else name, nesterov=name == "nesterov",
+                                weight_decay=0.01, decay_norm_and_bias=True)
+    mine, its = parameters(), parameters()
+    ours, witness = make_optimizer(mine, settings), WITNESSES[name](its, settings)
+
+    def witness_step(step: int) -> None:
+        witness.param_groups[0]["lr"] = rate(step)
+        witness.step()
+
+    small_steps(lambda step: ours.step(rate(step)), mine)
+    small_steps(witness_step, its)
+    for one, other in zip(mine, its, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-13)
+
+
+def test_corrected_momentum_is_momentum_with_the_rate_outside():
+    corrected, outside, inside = parameters(), parameters(), parameters()
+    for form, moved in (("corrected", corrected), ("outside", outside), ("inside", inside)):
+        run(make_optimizer(moved, TrainingSettings(momentum_form=form)), moved)
+    torch.testing.assert_close(corrected, outside, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(inside[0], outside[0], rtol=1e-3)
+
+
+def test_a_rate_of_zero_moves_nothing_that_stands_still():
+    for name in RULES:
+        moved = parameters()
+        optimizer = make_optimizer(moved, TrainingSettings(optimizer=name))
+        for index, parameter in enumerate(moved):
+            parameter.grad = gradient(index, parameter.shape, 3)
+        optimizer.step(0.0)
+        for one, other in zip(moved, parameters(), strict=True):
+            assert torch.equal(one, other), name
+        optimizer.step(0.1, epochs=1.0)
+        assert all(torch.isfinite(one).all() for one in moved), name
+
+
+def test_mlperf_lars_is_the_paper_with_an_epsilon():
+    """One step by mlcommons/training's lars_optimizer.py: eeta * w / (g + wd * w + 1e-7), momentum with the rate."""
+    weight = nn.Parameter(torch.tensor([[3e-4, -4e-4]], dtype=torch.float64))
+    weight.grad = torch.tensor([[0.0, 2e-7]], dtype=torch.float64)
+    ratio = 0.001 * 5e-4 / (2e-7 + 1e-4 * 5e-4 + 1e-7)
+    moved = weight.detach() - 2.0 * ratio * (weight.grad + 1e-4 * weight.detach())
+    make_optimizer([weight], TrainingSettings(optimizer="lars", trust_epsilon=1e-7, weight_decay=1e-4)).step(2.0)
+    torch.testing.assert_close(weight.detach(), moved, rtol=1e-12, atol=0)
+
+
+def test_the_share_of_sgd_grows_without_a_jump_or_a_kink():
+    shares = [sgd_share(epochs, 10.0, 5.0) for epochs in (0.0, 10.0 - 1e-6, 10.0, 10.0 + 1e-6, 11.25, 12.5, 40.0)]
+    assert shares[0] == pytest.approx(0.5 * math.exp(-4))
+    assert shares[2] == 0.5 and shares[4] == pytest.approx(0.75) and shares[5:] == [1.0, 1.0]
+    assert (shares[2] - shares[1]) / 1e-6 == pytest.approx(1 / 5, rel=1e-4)
+    assert (shares[3] - shares[2]) / 1e-6 == pytest.approx(1 / 5, rel=1e-4)
+
+
+def test_parameters_without_a_gradient_or_with_another_layout_are_updated_too():
+    usual, other = parameters(), parameters()
+    for moved, turned in ((usual, False), (other, True)):
+        for index, parameter in enumerate(moved[:-1]):
+            drawn = gradient(index, parameter.shape, 3)
+            parameter.grad = drawn.contiguous() if turned else torch.empty_like(parameter).copy_(drawn)
+    for moved in (usual, other):
+        make_optimizer(moved, TrainingSettings(optimizer="lars")).step(0.1)
+    torch.testing.assert_close(usual, other, rtol=0, atol=0)
+    assert torch.equal(usual[-1], parameters()[-1])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_update_leaves_the_gradients_as_they_were(name):
+    moved = parameters()
+    optimizer = make_optimizer(moved, TrainingSettings(optimizer=name))
+    run(optimizer, moved, range(3))
+    for index, parameter in enumerate(moved):
+        torch.testing.assert_close(parameter.grad, gradient(index, parameter.shape, 2), rtol=0, atol=0)
+
+
+def test_frozen_parameters_stay():
+    moved = parameters()
+    moved[0].requires_grad_(False)
+    run(make_optimizer(moved, TrainingSettings()), moved)
+    assert torch.equal(moved[0], parameters()[0]) and not torch.equal(moved[1], parameters()[1])
+
+
+@pytest.mark.parametrize("case", [{"optimizer": "lars", "momentum": 0.9}, {"optimizer": "lars", "momentum": 0.0},
+                                  {"optimizer": "lamb"}, {"optimizer": "lamb", **ADAPTED}],
+                         ids=lambda case: " ".join(f"{value}" for value in case.values()))
+def test_the_way_without_reading_ratios_back_gives_the_same(case):
+    """On an accelerator ratios stay tensors there; the same operations on the processor must agree."""
+    settings = TrainingSettings(weight_decay=0.01, **case)
+    moved = parameters()
+    optimizer = make_optimizer(moved, settings)
+    for batch in optimizer.batches:
+        batch.on_cpu = False
+    run(optimizer, moved)
+    for mine, its in zip(moved, expected(settings), strict=True):
+        np.testing.assert_allclose(mine.detach().numpy(), its, rtol=1e-6, atol=1e-9)

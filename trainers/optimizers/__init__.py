@@ -7,28 +7,41 @@ from collections.abc import Iterable
 from torch import nn
 
 from search_spaces.settings import TrainingSettings
+from trainers.optimizers.adam import Adam
+from trainers.optimizers.adamw import AdamW
+from trainers.optimizers.lamb import LAMB
+from trainers.optimizers.larc import LARC
 from trainers.optimizers.lars import LARS
-from trainers.optimizers.optimizer import Optimizer, ParameterGroup
+from trainers.optimizers.masters import REDUCED, MasterOptimizer
+from trainers.optimizers.optimizer import GroupOptimizer, Optimizer
+from trainers.optimizers.parameter_groups import parameter_groups
+from trainers.optimizers.rmsprop_warmup import RMSpropWarmup
 from trainers.optimizers.sgd import SGD
+from trainers.optimizers.shampoo import Shampoo
 
-__all__ = ["LARS", "SGD", "Optimizer", "ParameterGroup", "make_optimizer", "parameter_groups"]
+__all__ = ["OPTIMIZERS", "Optimizer", "make_optimizer"]
 
-_OPTIMIZERS: dict[str, type[SGD] | type[LARS]] = {"sgd": SGD, "lars": LARS}
+OPTIMIZERS: dict[str, type[GroupOptimizer]] = {
+    "sgd": SGD,
+    "lars": LARS,
+    "larc": LARC,
+    "lamb": LAMB,
+    "adam": Adam,
+    "adamw": AdamW,
+    "rmsprop_warmup": RMSpropWarmup,
+    "shampoo": Shampoo,
+}
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], settings: TrainingSettings) -> Optimizer:
-    """The optimizer that ``settings.optimizer`` names, over the parameters that are trained."""
-    return _OPTIMIZERS[settings.optimizer](*parameter_groups(parameters, settings), settings)
+    """The optimizer that ``settings.optimizer`` names, over the parameters that are trained.
 
-
-def parameter_groups(parameters: Iterable[nn.Parameter], settings: TrainingSettings
-                     ) -> tuple[ParameterGroup, ParameterGroup]:
-    """The parameters that decay, and those that do not: biases and normalization parameters (1-dimensional).
-
-    Goyal et al. (arXiv:1706.02677, section 5.1) do not decay the latter; ``decay_norm_and_bias`` treats all
-    alike.
+    Where some are bf16 or fp16 it runs on fp32 masters of them.
     """
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    decayed = [parameter for parameter in trained if parameter.ndim > 1 or settings.decay_norm_and_bias]
-    plain = [parameter for parameter in trained if parameter.ndim <= 1 and not settings.decay_norm_and_bias]
-    return ParameterGroup(decayed), ParameterGroup(plain)
+    def build(trained: Iterable[nn.Parameter]) -> Optimizer:
+        return OPTIMIZERS[settings.optimizer](parameter_groups(trained, settings), settings)
+
+    parameters = list(parameters)
+    if any(parameter.requires_grad and parameter.dtype in REDUCED for parameter in parameters):
+        return MasterOptimizer(parameters, build)
+    return build(parameters)

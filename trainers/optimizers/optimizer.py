@@ -1,21 +1,27 @@
-"""What the training loop asks of an optimizer."""
+"""What the training loop asks of an optimizer, and what all optimizers here have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor, nn
 
+from search_spaces.settings import TrainingSettings
 from trainers.errors import CheckpointError
+from trainers.optimizers.parameter_groups import Batch, ParameterGroup
 
 
 class Optimizer(Protocol):
     """One update per call; the rate is handed in, so that a schedule stays a pure function of progress."""
 
-    def step(self, learning_rate: float) -> None:
-        """Update every parameter from its ``grad``, the gradient of the mean loss over the global batch."""
+    def step(self, learning_rate: float, epochs: float = 0.0) -> None:
+        """Update every parameter from its ``grad``, the gradient of the mean loss over the global batch.
+
+        ``epochs`` is the progress of the training (samples processed over data-set size) before this update;
+        only RMSprop warm-up reads it.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """The state as tensors and plain values."""
@@ -24,34 +30,50 @@ class Optimizer(Protocol):
         """Restore what :meth:`state_dict` gave."""
 
 
-class ParameterGroup:
-    """Parameters that are treated alike, with one momentum buffer each."""
+class GroupOptimizer(ABC):
+    """An optimizer over parameter groups, updated batch by batch.
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self.parameters: list[Tensor] = list(parameters)
-        self.momentum_buffers = [torch.zeros_like(parameter) for parameter in self.parameters]
+    A rule says which tensors of state each parameter has (``state_names``) and how a batch is updated.
+    """
 
-    def gradients(self) -> list[Tensor]:
-        """The gradient of each parameter; zeros where the loss does not depend on it."""
-        return [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                for parameter in self.parameters]
+    state_names: ClassVar[tuple[str, ...]] = ("momentum",)
 
-    def load(self, buffers: list[Tensor]) -> None:
-        """Copy saved momentum buffers into these."""
-        shapes = [tuple(buffer.shape) for buffer in buffers]
-        if shapes != [tuple(buffer.shape) for buffer in self.momentum_buffers]:
-            raise CheckpointError("the checkpoint's momentum buffers do not have the shapes of this model's "
-                                  "parameters")
-        for mine, saved in zip(self.momentum_buffers, buffers, strict=True):
-            mine.copy_(saved)
+    def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
+        self.groups, self.settings = groups, settings
+        self.updates = 0
+        self.epochs = 0.0
+        self.last_rate = 0.0
+        for group in groups:
+            for name in self.state_names:
+                group.add_state(name)
+        self.batches = [batch for group in groups for batch in group.batches()]
 
+    @torch.no_grad()
+    def step(self, learning_rate: float, epochs: float = 0.0) -> None:
+        """Update every parameter from its gradient; see :class:`Optimizer`."""
+        self.updates += 1
+        self.epochs = epochs
+        for batch in self.batches:
+            batch.follow()
+            self.update(batch, learning_rate)
+        self.last_rate = learning_rate
 
-def save_groups(*groups: ParameterGroup) -> dict[str, Any]:
-    """The momentum buffers of some groups, as a state dictionary."""
-    return {"momentum_buffers": [[buffer.clone() for buffer in group.momentum_buffers] for group in groups]}
+    @abstractmethod
+    def update(self, batch: Batch, learning_rate: float) -> None:
+        """Update the parameters and the state of one batch; ``self.updates`` counts from 1."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """The number of updates, the last learning rate, and the tensors of every group."""
+        return {"updates": self.updates, "last_rate": self.last_rate,
+                "groups": [group.state_dict() for group in self.groups]}
 
-def load_groups(state: Mapping[str, Any], *groups: ParameterGroup) -> None:
-    """Restore the momentum buffers that :func:`save_groups` gave."""
-    for group, buffers in zip(groups, state["momentum_buffers"], strict=True):
-        group.load(buffers)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave; another model's or rule's raises :class:`CheckpointError`."""
+        groups = state.get("groups")
+        if groups is None or len(groups) != len(self.groups):
+            raise CheckpointError(f"the checkpoint's optimizer has {0 if groups is None else len(groups)} groups of "
+                                  f"parameters, but this training's has {len(self.groups)}; go on with the model and "
+                                  "the settings it was made with")
+        for group, saved in zip(self.groups, groups, strict=True):
+            group.load_state_dict(saved)
+        self.updates, self.last_rate = int(state["updates"]), float(state["last_rate"])

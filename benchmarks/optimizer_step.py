@@ -1,0 +1,184 @@
+"""One step of LARS and of LAMB: these optimizers, a plain loop over the tensors, and the package pytorch_optimizer.
+
+Each runs over its own copy of a network's parameters with random gradients. A round times one step of each in turn,
+after the gradients were written anew (as backward writes them; the package overwrites them), so that a change of the
+machine's load meets all alike. Printed are the medians, and the medians of the ratios within a round. Before timing,
+this optimizer's weights and the loop's are compared after three steps. With ``--floor`` the least that LARS and LAMB
+must move through memory is timed too: each tensor read or written once, without arithmetic.
+
+    python benchmarks/optimizer_step.py [--threads N] [--rounds N] [--networks NAME ...] [--floor]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import pytorch_optimizer
+import torch
+from torch import Tensor, nn
+
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers import make_optimizer
+from trainers.workloads.resnet.model import build_resnet
+
+Step = Callable[[], object]
+
+RATE, DECAY, MOMENTUM, COEFFICIENT, EPSILON, BETAS = 0.1, 1e-4, 0.9, 0.001, 1e-6, (0.9, 0.999)
+
+NETWORKS: dict[str, Callable[[], list[nn.Parameter]]] = {
+    "resnet50": lambda: list(build_resnet("resnet50", 3, 1000, 64, 32).parameters()),
+    "resnet50, norm and bias": lambda: [one for one in NETWORKS["resnet50"]() if one.ndim == 1],
+    "resnet20": lambda: list(build_resnet("resnet20", 3, 10, 16, 32).parameters()),
+    "resnet8, width 8": lambda: list(build_resnet("resnet8", 3, 10, 8, 32).parameters()),
+}
+
+
+class LoopLARS:
+    """LARS as one writes it from the paper, tensor by tensor."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.buffers = [torch.zeros_like(parameter) for parameter in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update."""
+        for weight, buffer in zip(self.parameters, self.buffers, strict=True):
+            gradient = weight.grad
+            rate: float | Tensor = RATE
+            if weight.ndim > 1:
+                weight_norm, gradient_norm = weight.norm(), gradient.norm()
+                if weight_norm > 0 and gradient_norm > 0:
+                    rate = RATE * COEFFICIENT * weight_norm / (gradient_norm + DECAY * weight_norm)
+                gradient = gradient.add(weight, alpha=DECAY)
+            buffer.mul_(MOMENTUM).add_(rate * gradient)
+            weight.sub_(buffer)
+
+
+class LoopLAMB:
+    """LAMB as one writes it from the paper, without bias correction (as the package has it), tensor by tensor."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.first = [torch.zeros_like(parameter) for parameter in parameters]
+        self.second = [torch.zeros_like(parameter) for parameter in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update."""
+        for weight, first, second in zip(self.parameters, self.first, self.second, strict=True):
+            gradient = weight.grad
+            first.mul_(BETAS[0]).add_(gradient, alpha=1 - BETAS[0])
+            second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+            update = first / (second.sqrt() + EPSILON) + DECAY * weight
+            weight_norm, update_norm = weight.norm(), update.norm()
+            ratio = weight_norm / update_norm if weight_norm > 0 and update_norm > 0 else 1.0
+            weight.sub_(RATE * ratio * update)
+
+
+def contenders(rule: str, parameters: Callable[[], list[nn.Parameter]]) -> dict[str, tuple[Step, list[nn.Parameter]]]:
+    """For each contender its step and the parameters that it moves; all start alike."""
+    lists = {name: parameters() for name in ("here", "loop", "package, foreach", "package, per tensor")}
+    first = lists["here"]
+    for others in lists.values():
+        for mine, its in zip(first, others, strict=True):
+            its.data.copy_(mine.data)
+    if rule == "lars":
+        here = make_optimizer(first, TrainingSettings(optimizer="lars", weight_decay=DECAY, momentum=MOMENTUM,
+                                                      trust_coefficient=COEFFICIENT))
+        loop: LoopLARS | LoopLAMB = LoopLARS(lists["loop"])
+        package = {foreach: pytorch_optimizer.LARS(lists[name], lr=RATE, weight_decay=DECAY, momentum=MOMENTUM,
+                                                   trust_coefficient=COEFFICIENT, foreach=foreach)
+                   for name, foreach in (("package, foreach", True), ("package, per tensor", False))}
+    else:
+        here = make_optimizer(first, TrainingSettings(optimizer="lamb", weight_decay=DECAY, epsilon=EPSILON,
+                                                      bias_correction=False, adapt_norm_and_bias=True,
+                                                      decay_norm_and_bias=True))
+        loop = LoopLAMB(lists["loop"])
+        package = {foreach: pytorch_optimizer.Lamb(lists[name], lr=RATE, weight_decay=DECAY, betas=BETAS, eps=EPSILON,
+                                                   weight_decouple=False, foreach=foreach)
+                   for name, foreach in (("package, foreach", True), ("package, per tensor", False))}
+    steps: dict[str, Step] = {"here": lambda: here.step(RATE), "loop": loop.step,
+                              "package, foreach": package[True].step, "package, per tensor": package[False].step}
+    return {name: (steps[name], lists[name]) for name in steps}
+
+
+def measure(rule: str, network: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds of one step of each contender in each round."""
+    racers = contenders(rule, NETWORKS[network])
+    gradients = [torch.empty_like(one).normal_(std=0.01) for one in racers["here"][1]]
+    for _, parameters in racers.values():
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+    seconds: dict[str, list[float]] = {name: [] for name in racers}
+    for number in range(-3, rounds):
+        for name, (step, parameters) in racers.items():
+            torch._foreach_copy_([one.grad for one in parameters], gradients)
+            started = time.perf_counter()
+            step()
+            elapsed = time.perf_counter() - started
+            if number >= 0:
+                seconds[name].append(elapsed)
+        if number == -1:
+            _compare(racers["here"][1], racers["loop"][1])
+    return seconds
+
+
+def _compare(here: list[nn.Parameter], loop: list[nn.Parameter]) -> None:
+    for mine, its in zip(here, loop, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-6)
+
+
+def floor(elements: int, rule: str, rounds: int) -> float:
+    """Median seconds to read or write each tensor of a step once, in blocks of 1 MB and without arithmetic.
+
+    LARS reads w and g for the norms, then reads w, g, v and writes w, v; LAMB reads w, g, m, v, writes m, v, and
+    writes w. Reads are sums, writes are fills.
+    """
+    reads, writes = {"lars": (3, 2), "lamb": (4, 3)}[rule]
+    tensors = [torch.ones(elements) for _ in range(reads)]
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        for tensor in tensors:
+            tensor.sum()
+        for tensor in tensors[:writes]:
+            tensor.fill_(1.0)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def main() -> None:
+    """Print a table of medians and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=0, help="rounds (0: 15 of ResNet-50, 300 of the small lists)")
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--floor", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    print(f"{options.threads} thread(s), torch {torch.__version__}; ms per step; x: ratio to 'here'")
+    for network in options.networks:
+        for rule in ("lars", "lamb"):
+            seconds = measure(rule, network, options.rounds or (15 if network == "resnet50" else 300))
+            row = [f"{name} {1e3 * statistics.median(times):.3f} (fastest {1e3 * min(times):.3f}"
+                   + _ratio(times, seconds["here"], name) + ")" for name, times in seconds.items()]
+            if options.floor and network == "resnet50":
+                elements = sum(one.numel() for one in NETWORKS[network]())
+                row.append(f"floor {1e3 * floor(elements, rule, 15):.3f}")
+            print(f"{network:24} {rule}  " + "   ".join(row), flush=True)
+
+
+def _ratio(times: list[float], here: list[float], name: str) -> str:
+    if name == "here":
+        return ""
+    of_rounds = statistics.median(its / mine for its, mine in zip(times, here, strict=True))
+    return f"; {of_rounds:.2f}x, of the fastest {min(times) / min(here):.2f}x"
+
+
+if __name__ == "__main__":
+    main()

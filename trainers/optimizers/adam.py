@@ -1,0 +1,23 @@
+"""Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1) with the decay in the gradient: g + weight_decay * w.
+
+    w = w - rate * direction                            the direction of moments.py
+
+Large batches: raising the batch by k, the rate follows between k and sqrt(k). ``bias_correction`` is Adam's own.
+"""
+
+from __future__ import annotations
+
+from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
+from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.optimizers.parameter_groups import Batch
+
+
+class Adam(GroupOptimizer):
+    """Adam with L2 regularization."""
+
+    state_names = STATE_NAMES
+
+    def update(self, batch: Batch, learning_rate: float) -> None:
+        """Update one batch."""
+        move_by_moments_(batch, batch.gradients(), self.settings, updates=self.updates, rate=learning_rate,
+                         weight_decay=batch.weight_decay)

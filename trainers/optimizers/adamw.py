@@ -1,0 +1,23 @@
+"""AdamW, Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101, algorithm 2).
+
+    w = w - rate * weight_decay * w - rate * direction          the direction of moments.py
+
+The decay is multiplied by the learning rate, as in PyTorch; in the paper by the schedule's factor alone.
+"""
+
+from __future__ import annotations
+
+from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
+from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.optimizers.parameter_groups import Batch
+
+
+class AdamW(GroupOptimizer):
+    """Adam with the decay beside the moments."""
+
+    state_names = STATE_NAMES
+
+    def update(self, batch: Batch, learning_rate: float) -> None:
+        """Update one batch."""
+        move_by_moments_(batch, batch.gradients(), self.settings, updates=self.updates, rate=learning_rate,
+                         weight_decay=batch.weight_decay, decoupled=True)

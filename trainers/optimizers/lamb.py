@@ -1,0 +1,52 @@
+"""LAMB, layer-wise adaptive moments for batch training (You et al., arXiv:1904.00962, algorithm 2).
+
+    r = direction of Adam, with or without ``bias_correction``                  per element (moments.py)
+    u = r + weight_decay * w
+    ratio = phi(||w||) / (||u|| + trust_epsilon)        phi(x) = min(x, weight_norm_limit), or x without a limit
+    w = w - rate * ratio * u                            per tensor
+
+The decay is decoupled from the moments and lies inside the ratio. The paper has no trust_epsilon (0, the
+default). A tensor with ||w|| = 0 or ||u|| = 0 has ratio 1.
+
+Biases and normalization parameters have ratio 1 and do not decay unless ``adapt_norm_and_bias`` and
+``decay_norm_and_bias`` say so: apex's FusedLAMB likewise adapts only where there is decay. NVLAMB is LAMB with
+``adapt_norm_and_bias`` true, ``bias_correction`` true and ``gradient_clip_norm`` 1.0; the training loop clips, before
+the moments see the gradient. (FusedLAMB: epsilon 1e-6, betas 0.9 and 0.999, weight_decay 0.01.)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trainers.optimizers.moments import STATE_NAMES, negative_directions
+from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.optimizers.parameter_groups import Batch
+from trainers.optimizers.trust_ratio import norms
+
+
+class LAMB(GroupOptimizer):
+    """LAMB over the adapted parameters, AdamW over the others."""
+
+    state_names = STATE_NAMES
+
+    def update(self, batch: Batch, learning_rate: float) -> None:
+        """Update one batch."""
+        weights = batch.parameters
+        moves = negative_directions(batch, batch.gradients(), self.settings, updates=self.updates)
+        if not batch.adapted:
+            torch._foreach_add_(weights, moves, alpha=learning_rate)
+        elif batch.on_cpu:
+            for weight, move, rate in zip(weights, moves, (learning_rate * self._ratios(weights, moves)).tolist(),
+                                          strict=True):
+                weight.add_(move, alpha=rate)
+        else:
+            torch._foreach_mul_(moves, list(self._ratios(weights, moves).unbind()))
+            torch._foreach_add_(weights, moves, alpha=learning_rate)
+
+    def _ratios(self, weights: list[Tensor], moves: list[Tensor]) -> Tensor:
+        weight_norms, move_norms = norms(weights, moves)
+        limited = weight_norms.clamp(max=self.settings.weight_norm_limit) \
+            if self.settings.weight_norm_limit is not None else weight_norms
+        ratios = limited / (move_norms + self.settings.trust_epsilon)
+        return torch.where((weight_norms > 0) & (move_norms > 0), ratios, 1.0)

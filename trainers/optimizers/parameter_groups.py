@@ -1,0 +1,166 @@
+"""Parameters that are treated alike, their state, and the batches in which they are updated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from search_spaces.settings import TrainingSettings
+from trainers.errors import CheckpointError, WorkloadError
+
+BATCH_ELEMENTS = 1 << 18
+"""Elements of the parameters that a processor updates together: with gradients, state and temporaries they stay in
+its cache from the first pass over them to the last. A larger tensor is a batch of its own."""
+
+
+class Batch:
+    """Consecutive parameters of a group, updated together; on an accelerator the whole group is one batch.
+
+    Parameters, gradients, states and temporaries are flat, shape ``(elements,)``: views of the memory of the tensors in
+    whatever order that has (PyTorch's fused kernels copy a gradient first that is not contiguous).
+    """
+
+    def __init__(self, group: ParameterGroup, first: int, last: int, memory: Tensor) -> None:
+        self.weight_decay, self.adapted = group.weight_decay, group.adapted
+        self.shaped = group.parameters[first:last]
+        self.states = {name: [_flat(tensor) for tensor in tensors[first:last]]
+                       for name, tensors in group.states.items()}
+        self.on_cpu = self.shaped[0].device.type == "cpu"
+        self._memory = memory
+        self._layouts = [parameter.stride() for parameter in self.shaped]
+        self._flatten_parameters()
+
+    def follow(self) -> None:
+        """Look where the parameters lie; they may have got new memory, but must keep their layout."""
+        if [parameter.data_ptr() for parameter in self.shaped] != self._addresses:
+            if [parameter.stride() for parameter in self.shaped] != self._layouts:
+                raise WorkloadError("the layout of the model's parameters must stay while it is trained, but it was "
+                                    "changed (for instance to channels_last); change it before the optimizer is made")
+            self._flatten_parameters()
+
+    def gradients(self) -> list[Tensor]:
+        """The gradient of each parameter; zeros where the loss does not depend on it."""
+        return [_flat(gradient) if gradient is not None and gradient.stride() == layout
+                else _flat(_gradient_like(parameter, gradient))
+                for parameter, gradient, layout in zip(self.shaped, [parameter.grad for parameter in self.shaped],
+                                                       self._layouts, strict=True)]
+
+    def gradients_with_decay(self) -> list[Tensor]:
+        """The gradients of the loss and of weight_decay / 2 * ||w||^2."""
+        if self.weight_decay == 0:
+            return self.gradients()
+        return list(torch._foreach_add(self.gradients(), self.parameters, alpha=self.weight_decay))
+
+    def temporaries(self) -> list[Tensor]:
+        """A tensor for each parameter, with any content; on a processor the batches of a group share the memory.
+
+        The processor's system clears new memory page by page, which costs more than the update itself.
+        """
+        if not self.on_cpu:
+            return [torch.empty_like(parameter) for parameter in self.parameters]
+        sizes = [len(parameter) for parameter in self.parameters]
+        return list(self._memory[:sum(sizes)].split_with_sizes(sizes))
+
+    def _flatten_parameters(self) -> None:
+        self.parameters = [_flat(parameter.detach()) for parameter in self.shaped]
+        self._addresses = [parameter.data_ptr() for parameter in self.shaped]
+
+
+class ParameterGroup:
+    """Parameters that are treated alike, with tensors of state by name.
+
+    ``weight_decay`` is the coefficient for these parameters, ``adapted`` says whether layer-wise adaptation (the
+    trust ratio, or Shampoo's preconditioners) applies to them.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], weight_decay: float = 0.0, *,
+                 adapted: bool = False) -> None:
+        self.parameters: list[Tensor] = list(parameters)
+        self.weight_decay, self.adapted = weight_decay, adapted
+        self.states: dict[str, list[Tensor]] = {}
+        for parameter in self.parameters:
+            if not _same_layout(parameter, torch.empty_like(parameter, device="meta")):
+                raise WorkloadError(f"a parameter must fill its memory without gaps, but one of shape "
+                                    f"{tuple(parameter.shape)} has strides {parameter.stride()}; make it contiguous")
+
+    def add_state(self, name: str) -> None:
+        """Give every parameter a tensor of zeros of its shape."""
+        self.states[name] = [torch.zeros_like(parameter) for parameter in self.parameters]
+
+    def batches(self) -> list[Batch]:
+        """The parameters and their state in batches; the tensors are those of the group."""
+        limits = _batch_limits(self.parameters)
+        memory = self.parameters[0].new_empty(max(_elements(self.parameters[start:stop]) for start, stop in limits)) \
+            if self.parameters[0].device.type == "cpu" else self.parameters[0].new_empty(0)
+        return [Batch(self, start, stop, memory) for start, stop in limits]
+
+    def state_dict(self) -> dict[str, list[Tensor]]:
+        """A copy of every tensor of the state."""
+        return {name: [tensor.clone() for tensor in tensors] for name, tensors in self.states.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy saved tensors into the state; other names or shapes raise :class:`CheckpointError`."""
+        if set(state) != set(self.states):
+            raise CheckpointError(f"the checkpoint holds {_listed(state)} of each parameter, but the optimizer of this "
+                                  f"training keeps {_listed(self.states)}; go on with the settings it was made with")
+        for name, tensors in self.states.items():
+            if [tuple(tensor.shape) for tensor in state[name]] != [tuple(tensor.shape) for tensor in tensors]:
+                raise CheckpointError(f"the checkpoint's {name} does not have the shapes of this model's parameters; "
+                                      "go on with the model and the settings it was made with")
+            for mine, saved in zip(tensors, state[name], strict=True):
+                mine.copy_(saved)
+
+
+def parameter_groups(parameters: Iterable[nn.Parameter], settings: TrainingSettings) -> list[ParameterGroup]:
+    """The trained parameters: first the weights, then biases and normalization parameters (1-dimensional).
+
+    The standard exclusions: the latter neither decay (Goyal et al., arXiv:1706.02677, section 5.1) nor take part
+    in layer-wise adaptation, unless ``decay_norm_and_bias`` and ``adapt_norm_and_bias`` say so. Parameters that are
+    treated alike form one group; there are no empty groups.
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if settings.adapt_norm_and_bias and (settings.decay_norm_and_bias or settings.weight_decay == 0):
+        kinds = [(trained, settings.weight_decay, True)]
+    else:
+        kinds = [([parameter for parameter in trained if parameter.ndim > 1], settings.weight_decay, True),
+                 ([parameter for parameter in trained if parameter.ndim <= 1],
+                  settings.weight_decay if settings.decay_norm_and_bias else 0.0, settings.adapt_norm_and_bias)]
+    return [ParameterGroup(kind, decay, adapted=adapted) for kind, decay, adapted in kinds if kind]
+
+
+def _batch_limits(parameters: list[Tensor]) -> list[tuple[int, int]]:
+    if parameters[0].device.type != "cpu":
+        return [(0, len(parameters))]
+    starts, elements = [0], 0
+    for index, parameter in enumerate(parameters):
+        if elements and elements + parameter.numel() > BATCH_ELEMENTS:
+            starts.append(index)
+            elements = 0
+        elements += parameter.numel()
+    return list(zip(starts, [*starts[1:], len(parameters)], strict=True))
+
+
+def _elements(parameters: list[Tensor]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor if tensor.ndim == 1 else tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _gradient_like(parameter: Tensor, gradient: Tensor | None) -> Tensor:
+    if gradient is None:
+        return torch.zeros_like(parameter)
+    return gradient if _same_layout(gradient, parameter) else torch.empty_like(parameter).copy_(gradient)
+
+
+def _same_layout(one: Tensor, other: Tensor) -> bool:
+    return all(size == 1 or stride == its for size, stride, its
+               in zip(one.shape, one.stride(), other.stride(), strict=True))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

@@ -1,0 +1,62 @@
+"""RMSprop warm-up (Akiba, Suzuki and Fukuda, arXiv:1711.04325, section 3.1): RMSprop that becomes SGD.
+
+    m = beta2 * m + (1 - beta2) * g^2
+    D = momentum * D - (a_sgd + a_rms / (sqrt(m) + epsilon)) * g
+    w = w + rate * D                                                the rate stands outside the buffer
+    a_rms = (1 - a_sgd) * rmsprop_learning_rate / rate
+
+a_sgd grows with the epochs, exponentially up to 1/2 at ``rmsprop_center_epochs`` and from there linearly up to 1,
+half of ``rmsprop_period_epochs`` later. g holds the decay, weight_decay * w. The paper trains with center 10,
+period 5, beta2 0.99, momentum 0.9, rmsprop_learning_rate 3e-4 and no other warmup. At rate 0 nothing moves, and a_rms
+counts as 0.
+
+The formula that circulates for the linear part, 1/2 + 2 (epochs - center) / period, does not continue the slope at the
+center and would pass 1; value and slope are continuous, and 1 is met on time, with the form used here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.optimizers.parameter_groups import Batch
+
+
+def sgd_share(epochs: float, center_epochs: float, period_epochs: float) -> float:
+    """a_sgd after so many epochs: 1/2 exp(2 (epochs - center) / period), then linear to 1, then 1."""
+    if epochs < center_epochs:
+        return 0.5 * math.exp(2 * (epochs - center_epochs) / period_epochs)
+    return min(0.5 + (epochs - center_epochs) / period_epochs, 1.0)
+
+
+class RMSpropWarmup(GroupOptimizer):
+    """RMSprop whose share gives way to momentum SGD over the first epochs."""
+
+    state_names = ("momentum", "second_moment")
+
+    def update(self, batch: Batch, learning_rate: float) -> None:
+        """Update one batch."""
+        settings, gradients = self.settings, batch.gradients_with_decay()
+        buffers, moments = batch.states["momentum"], batch.states["second_moment"]
+        torch._foreach_mul_(moments, settings.beta2)
+        torch._foreach_addcmul_(moments, gradients, gradients, value=1 - settings.beta2)
+        torch._foreach_mul_(buffers, settings.momentum)
+        torch._foreach_sub_(buffers, self._directions(gradients, moments, learning_rate))
+        torch._foreach_add_(batch.parameters, buffers, alpha=learning_rate)
+
+    def _directions(self, gradients: list[Tensor], moments: list[Tensor], learning_rate: float) -> list[Tensor]:
+        settings = self.settings
+        share = sgd_share(self.epochs, settings.rmsprop_center_epochs, settings.rmsprop_period_epochs)
+        if share == 1:
+            return gradients
+        factors = list(torch._foreach_sqrt(moments))
+        torch._foreach_add_(factors, settings.epsilon)
+        torch._foreach_reciprocal_(factors)
+        torch._foreach_mul_(factors, (1 - share) * settings.rmsprop_learning_rate / learning_rate
+                            if learning_rate else 0.0)
+        torch._foreach_add_(factors, share)
+        torch._foreach_mul_(factors, gradients)
+        return factors

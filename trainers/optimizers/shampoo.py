@@ -1,0 +1,106 @@
+"""Shampoo: second order by Kronecker factors (Gupta, Koren and Singer, arXiv:1802.09568, algorithm 2).
+
+For a gradient g of order n and each of its preconditioned dimensions i, with mat_i(g) the matrix whose rows run
+along dimension i:
+
+    H_i = beta2 * H_i + (1 - beta2) * mat_i(g) mat_i(g)^T                   every update
+    P_i = (H_i + ridge * largest eigenvalue * I)^(-1 / 2k)                  every ``preconditioner_interval`` updates
+    s   = g times P_i along every i                                         k dimensions are preconditioned
+    d   = ||g|| / ||s|| * s + weight_decay * w
+    v   = momentum * v + d,  w = w - rate * v           the rate outside (Nesterov: w - rate * (d + momentum * v))
+
+The ridge is ``epsilon``, but at least the rounding error of H_i (rows times the relative precision of its numbers).
+From Anil et al. (arXiv:2002.09018): the moving average in place of a sum, the ridge relative to the largest
+eigenvalue, roots in float64 that are reused between intervals, and grafting: the direction is Shampoo's, the step
+size of each tensor is SGD's, so that a rate means the same as with SGD and the scale of H_i does not matter.
+
+Dimensions of size 1, and those above ``preconditioner_size_limit``, are not preconditioned (P_i = I). Biases and
+normalization parameters follow SGD unless ``adapt_norm_and_bias`` is set. A tensor with ||s|| = 0 does not move by
+its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.momentum import move_outside_
+from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.optimizers.parameter_groups import Batch, ParameterGroup
+from trainers.optimizers.trust_ratio import norms
+
+
+class Shampoo(GroupOptimizer):
+    """Shampoo grafted onto SGD over the adapted parameters, SGD over the others."""
+
+    def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
+        super().__init__(groups, settings)
+        self.factors = {id(parameter): factors for group in groups if group.adapted
+                        for parameter, factors in zip(group.parameters, _add_factors(group, settings), strict=True)}
+
+    def update(self, batch: Batch, learning_rate: float) -> None:
+        """Update one batch."""
+        gradients = batch.gradients()
+        if batch.adapted:
+            gradients = self._directions(batch, gradients)
+        move_outside_(batch, gradients, learning_rate, self.settings.momentum, nesterov=self.settings.nesterov,
+                      weight_decay=batch.weight_decay)
+
+    def _directions(self, batch: Batch, gradients: list[Tensor]) -> list[Tensor]:
+        roots_are_due = (self.updates - 1) % self.settings.preconditioner_interval == 0
+        directions = batch.temporaries()
+        for parameter, flat_gradient, direction in zip(batch.shaped, gradients, directions, strict=True):
+            factors = self.factors[id(parameter)]
+            gradient = flat_gradient.as_strided(parameter.shape, parameter.stride())
+            factors.observe(gradient, self.settings.beta2)
+            if roots_are_due:
+                factors.take_roots(self.settings.epsilon)
+            direction.as_strided(parameter.shape, parameter.stride()).copy_(factors.precondition(gradient))
+        gradient_norms, norms_of_directions = norms(gradients, directions)
+        grafts = torch.where(norms_of_directions > 0, gradient_norms / norms_of_directions, 1.0)
+        torch._foreach_mul_(directions, list(grafts.unbind()))
+        return directions
+
+
+class Factors:
+    """The Kronecker factors of one tensor: for each preconditioned dimension its H and its root P."""
+
+    def __init__(self, parameter: Tensor, size_limit: int) -> None:
+        self.dimensions = [dimension for dimension, size in enumerate(parameter.shape) if 1 < size <= size_limit]
+        self.statistics = [parameter.new_zeros(size, size) for size in self._sizes(parameter)]
+        self.roots = [torch.eye(size, dtype=parameter.dtype, device=parameter.device)
+                      for size in self._sizes(parameter)]
+
+    def _sizes(self, parameter: Tensor) -> list[int]:
+        return [parameter.shape[dimension] for dimension in self.dimensions]
+
+    def observe(self, gradient: Tensor, beta2: float) -> None:
+        """Move every H towards the gradient's own."""
+        for dimension, statistic in zip(self.dimensions, self.statistics, strict=True):
+            rows = gradient.movedim(dimension, 0).flatten(1) if gradient.ndim > 1 else gradient.unsqueeze(1)
+            statistic.addmm_(rows, rows.T, beta=beta2, alpha=1 - beta2)
+
+    def take_roots(self, epsilon: float) -> None:
+        """P from H by its eigenvalues, in float64; the identity while H is zero."""
+        for statistic, root in zip(self.statistics, self.roots, strict=True):
+            values, vectors = torch.linalg.eigh(statistic.double())
+            ridge = max(epsilon, len(values) * torch.finfo(statistic.dtype).eps)
+            values = values.clamp(min=0) + ridge * values[-1]
+            values = torch.where(values[-1] > 0, values, 1.0)
+            root.copy_((vectors * values ** (-0.5 / len(self.dimensions))) @ vectors.T)
+
+    def precondition(self, gradient: Tensor) -> Tensor:
+        """The gradient times P along every preconditioned dimension."""
+        for dimension, root in zip(self.dimensions, self.roots, strict=True):
+            gradient = torch.tensordot(gradient, root, ([dimension], [0])).movedim(-1, dimension)
+        return gradient
+
+
+def _add_factors(group: ParameterGroup, settings: TrainingSettings) -> list[Factors]:
+    factors = [Factors(parameter, settings.preconditioner_size_limit) for parameter in group.parameters]
+    group.states["statistics"] = [tensor for one in factors for tensor in one.statistics]
+    group.states["roots"] = [tensor for one in factors for tensor in one.roots]
+    return factors
