@@ -9,6 +9,13 @@ import torch
 from torch import Tensor
 
 
+class Work(Protocol):
+    """A collective operation under way."""
+
+    def wait(self) -> object:
+        """Return when the operation is done; raises :class:`~trainers.errors.CommunicationError`."""
+
+
 class Communicator(Protocol):
     """Collective operations, called by all workers in the same order; tensors change in place.
 
@@ -32,6 +39,18 @@ class Communicator(Protocol):
 
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the workers."""
+
+    def start_sum_(self, flat: Tensor) -> Work:
+        """Begin to replace a contiguous tensor of one dimension by its sum over the workers.
+
+        Every worker starts its sums in the same order; none touches ``flat`` before the wait is over.
+        """
+
+    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
+        """Begin to combine ``flat`` over the workers by Adasum, each run of ``sizes`` numbers by itself.
+
+        The number of workers must be a power of two. What lies behind the last run is left undefined.
+        """
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
         """Replace each tensor by that of worker ``root``."""

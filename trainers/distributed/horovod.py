@@ -1,62 +1,217 @@
-"""Workers started by horovodrun (or horovod.runner); gradients travel by grouped all-reduce."""
+"""Workers started by horovodrun (or horovod.runner)."""
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainers.distributed.buckets import in_buckets
-from trainers.distributed.communicator import local_device
+from trainers.distributed.adasum import adasum_
+from trainers.distributed.all_reduce import sum_of_parts
+from trainers.distributed.background import Background
+from trainers.distributed.bucketed import BucketedCommunicator
+from trainers.distributed.communicator import Work, local_device
+from trainers.distributed.monitor import Monitor, beat_seconds, finding_seconds
 from trainers.errors import CommunicationError
 
+_FLAGS = {"default": (), "torus": ("HOROVOD_TORUS_ALLREDUCE",),
+          "hierarchical": ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")}
 
-class HorovodCommunicator:
-    """A communicator over Horovod (Sergeev and Del Balso, arXiv:1802.05799)."""
 
-    def __init__(self, timeout_seconds: float) -> None:
+class HorovodCommunicator(BucketedCommunicator):
+    """A communicator over Horovod (Sergeev and Del Balso, arXiv:1802.05799).
+
+    ``fusion_megabytes`` is how much Horovod fuses into one operation and ``cycle_milliseconds`` how long it waits
+    for more; by default what horovodrun was told, or Horovod's 128 MB and 1 ms. The all-reduces torus and
+    hierarchical are Horovod's own, between GPUs by NCCL.
+    """
+
+    def __init__(self, timeout_seconds: float, all_reduce: str = "default", *, fusion_megabytes: float | None = None,
+                 cycle_milliseconds: float | None = None) -> None:
         self._hvd = _import_horovod()
-        seconds = str(max(1, round(timeout_seconds)))
+        self._choose(all_reduce)
+        if fusion_megabytes is not None:
+            os.environ["HOROVOD_FUSION_THRESHOLD"] = str(round(fusion_megabytes * 2**20))
+        if cycle_milliseconds is not None:
+            os.environ["HOROVOD_CYCLE_TIME"] = str(cycle_milliseconds)
+        self._patience_seconds = timeout_seconds - finding_seconds(timeout_seconds)
+        seconds = str(max(1, round(self._patience_seconds)))
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", seconds)
+        os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, int(seconds))))   # else no shutdown
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", seconds)
-        with _peer_errors():
+        self._monitor: Monitor | None = None
+        with self._peer_errors():
             self._hvd.init()
         self.rank: int = self._hvd.rank()
         self.size: int = self._hvd.size()
         self.device = local_device(self._hvd.local_rank())
+        self._names = _Names()
+        self._background = Background(self.device)
+        with self._peer_errors():
+            self._monitor = _monitor(self._hvd, timeout_seconds)
 
-    def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its mean over the workers."""
-        self._all_reduce(tensors, self._hvd.Average)
+    def start_sum_(self, flat: Tensor) -> Work:
+        """Begin to replace ``flat`` by its sum over the workers."""
+        self._begin()
+        if flat.dtype == torch.bfloat16:    # Horovod 0.28.1 has no bfloat16 for PyTorch
+            return self._background.start(self._guarded(self._sum_of_bfloat16_), flat)
+        return self._started("sum", flat, partial(self._hvd.allreduce_async_, flat, op=self._hvd.Sum))
 
-    def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the workers."""
-        self._all_reduce(tensors, self._hvd.Sum)
-
-    def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Replace each tensor by that of worker ``root``."""
-        def send(flat: list[Tensor]) -> None:
-            for bucket in flat:
-                self._hvd.broadcast_(bucket, root_rank=root)
-        with _peer_errors():
-            in_buckets(tensors, send)
-
-    def barrier(self) -> None:
-        """Wait until every worker is here."""
-        # an all-reduce, because Horovod's own barrier cannot be cancelled when a peer dies
-        self.all_reduce_sum_([torch.zeros(1)])
+    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
+        """Begin to combine ``flat`` over the workers by Adasum."""
+        self._begin()
+        exchange = _HorovodExchange(self._hvd, self._wait)
+        return self._background.start(self._guarded(partial(adasum_, sizes=list(sizes), exchange=exchange)), flat)
 
     def close(self) -> None:
         """Leave the group."""
+        self._background.close()
+        if self._monitor is not None:
+            self._monitor.close()
         self._hvd.shutdown()
 
-    def _all_reduce(self, tensors: Sequence[Tensor], operation: Any) -> None:
-        with _peer_errors():
-            in_buckets(tensors, lambda flat: self._hvd.grouped_allreduce_(flat, op=operation))
+    def _start_broadcast_(self, flat: Tensor, root: int) -> Work:
+        self._begin()
+        return self._started("broadcast", flat, partial(self._hvd.broadcast_async_, flat, root_rank=root))
+
+    def _choose(self, all_reduce: str) -> None:
+        if all_reduce not in _FLAGS:
+            raise CommunicationError(f"Horovod has no all-reduce {all_reduce!r}; it has {', '.join(_FLAGS)}, and "
+                                     "--backend torch has more")
+        if all_reduce != "default" and not self._hvd.nccl_built():
+            raise CommunicationError(f"Horovod's {all_reduce} all-reduce needs NCCL, but Horovod was built without it "
+                                     "here; use --all-reduce default, or --backend torch")
+        for flag in _FLAGS[all_reduce]:
+            os.environ[flag] = "1"
+
+    def _begin(self) -> None:
+        if self._monitor is not None:
+            self._monitor.begin()
+
+    def _started(self, kind: str, flat: Tensor, operation: Callable[..., int]) -> Work:
+        slot = self._names.take()
+        with self._peer_errors():
+            return _HorovodWork(self, operation(name=f"{kind}.{slot}.{flat.dtype}.{flat.numel()}"), slot)
+
+    def _guarded(self, operation: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        def run(flat: Tensor) -> None:
+            with self._peer_errors():
+                operation(flat)
+        return run
+
+    def _sum_of_bfloat16_(self, flat: Tensor) -> None:
+        exchange = _HorovodExchange(self._hvd, self._wait)
+        padded = torch.nn.functional.pad(flat, (0, -len(flat) % self.size))
+        flat.copy_(exchange.all_gather(sum_of_parts(exchange.all_to_all(padded)))[: len(flat)])
+
+    def _wait(self, handle: int) -> Any:
+        """The result of an operation, unless a survivor tells that a worker is lost, or the time-out passes.
+
+        Horovod 0.28.1 waited for ever for a worker that lived but did not come, with its stall check and shutdown
+        on. Its own wait, too, looks once in a millisecond.
+        """
+        deadline = time.monotonic() + self._patience_seconds
+        while not self._hvd.poll(handle):
+            if self._monitor is not None:
+                self._monitor.check()
+            if time.monotonic() > deadline:
+                raise self._lost(TimeoutError(f"waited {self._patience_seconds:.3g} s for the other workers"))
+            time.sleep(0.0005)
+        return self._hvd.synchronize(handle)
+
+    def _lost(self, error: BaseException) -> CommunicationError:
+        if self._monitor is not None:
+            return self._monitor.lost(error)
+        return CommunicationError(f"a worker is gone or silent: {error}")
+
+    @contextmanager
+    def _peer_errors(self) -> Iterator[None]:
+        from horovod.common.exceptions import HorovodInternalError
+        try:
+            yield
+        except HorovodInternalError as error:
+            raise self._lost(error) from error
+
+
+class _HorovodWork:
+    def __init__(self, communicator: HorovodCommunicator, handle: int, slot: int) -> None:
+        self._communicator, self._handle, self._slot = communicator, handle, slot
+
+    def wait(self) -> None:
+        with self._communicator._peer_errors():
+            self._communicator._wait(self._handle)
+        self._communicator._names.give_back(self._slot)
+
+
+class _Names:
+    """Numbers for operations under way: the workers match operations by name, and Horovod caches by name."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._taken = 0
+
+    def take(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        self._taken += 1
+        return self._taken - 1
+
+    def give_back(self, slot: int) -> None:
+        heapq.heappush(self._free, slot)
+
+
+class _HorovodExchange:
+    """What Adasum and a sum of bfloat16 need; called from the background thread alone, so names are free again."""
+
+    def __init__(self, hvd: Any, wait: Callable[[int], Any]) -> None:
+        self._hvd, self._wait = hvd, wait
+        self.rank: int = hvd.rank()
+        self.size: int = hvd.size()
+
+    def all_to_all(self, flat: Tensor) -> Tensor:
+        return self._moved(flat, self._hvd.alltoall_async, "all_to_all").view(self.size, -1)
+
+    def all_gather(self, part: Tensor) -> Tensor:
+        return self._moved(part, self._hvd.allgather_async, "all_gather")
+
+    def sum_(self, small: Tensor) -> None:
+        self._wait(self._hvd.allreduce_async_(small, op=self._hvd.Sum, name=f"background.sum.{small.numel()}"))
+
+    def _moved(self, flat: Tensor, operation: Callable[..., int], kind: str) -> Tensor:
+        as_bits = flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
+        handle = operation(as_bits.contiguous(), name=f"background.{kind}.{as_bits.dtype}.{len(flat)}")
+        moved = self._wait(handle)
+        received: Tensor = moved[0] if isinstance(moved, tuple) else moved  # beside the sizes of the parts
+        return received.view(flat.dtype)
+
+
+def _monitor(hvd: Any, timeout_seconds: float) -> Monitor | None:
+    """The monitor over a store that worker 0 holds, or None where a worker cannot reach it."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    host, server = os.environ.get("HOROVOD_HOSTNAME", socket.gethostname()), None
+    if hvd.rank() == 0:
+        with suppress(RuntimeError):
+            server = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    host, port = hvd.broadcast_object((host, server.port if server else 0), root_rank=0, name="monitor")
+    store = server
+    if hvd.rank() != 0 and port:
+        with suppress(RuntimeError):
+            store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_seconds))
+    reached = torch.tensor([float(store is not None)])
+    hvd.allreduce_(reached, op=hvd.Sum, name="monitor.reached")
+    if store is None or int(reached) < hvd.size():
+        return None
+    return Monitor(store, hvd.rank(), hvd.size(), beat_seconds=beat_seconds(timeout_seconds), holder="worker 0",
+                   holds_store=hvd.rank() == 0)
 
 
 def _import_horovod() -> Any:
@@ -66,12 +221,3 @@ def _import_horovod() -> Any:
         raise CommunicationError(f"Horovod is not installed for PyTorch here ({error}); use "
                                  "--backend torch") from error
     return horovod.torch
-
-
-@contextmanager
-def _peer_errors() -> Iterator[None]:
-    from horovod.common.exceptions import HorovodInternalError
-    try:
-        yield
-    except HorovodInternalError as error:
-        raise CommunicationError(f"a worker is gone or silent: {error}") from error

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainers.distributed.communicator import local_device
+from trainers.distributed.communicator import Work, local_device
+
+
+class _Done:
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+
+_DONE = _Done()
 
 
 class SingleProcess:
@@ -24,6 +32,14 @@ class SingleProcess:
 
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
         """The sum over one worker."""
+
+    def start_sum_(self, flat: Tensor) -> Work:  # noqa: ARG002
+        """Done already."""
+        return _DONE
+
+    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:  # noqa: ARG002
+        """Done already: Adasum of one gradient is that gradient."""
+        return _DONE
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
         """The only worker has them already."""

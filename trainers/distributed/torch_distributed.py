@@ -3,75 +3,156 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.distributed.buckets import in_buckets
-from trainers.distributed.communicator import local_device
+from trainers.distributed.adasum import adasum_
+from trainers.distributed.all_reduce import Grid, all_gather, row_size, sum_function
+from trainers.distributed.background import Background
+from trainers.distributed.bucketed import BucketedCommunicator
+from trainers.distributed.communicator import Work, local_device
+from trainers.distributed.monitor import Monitor, beat_seconds, finding_seconds, held_by_agent, open_store
 from trainers.errors import CommunicationError
 
 
-class TorchCommunicator:
-    """A communicator over torch.distributed."""
+class TorchCommunicator(BucketedCommunicator):
+    """A communicator over torch.distributed; sums travel by the algorithm ``all_reduce``.
 
-    def __init__(self, timeout_seconds: float) -> None:
-        needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        missing = [name for name in needed if name not in os.environ]
-        if missing:
-            raise CommunicationError(f"the torch backend needs {', '.join(missing)} in the environment; "
-                                     "start the workers with torchrun, or use --backend single")
+    ``group_size`` is the number of workers in a row of the torus or in a node (:mod:`.all_reduce`).
+    """
+
+    def __init__(self, timeout_seconds: float, all_reduce: str = "default", group_size: int | None = None) -> None:
+        self.rank, self.size = _place()
         self.device = local_device(int(os.environ.get("LOCAL_RANK", "0")))
-        with _peer_errors():
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo",
-                                    timeout=timedelta(seconds=timeout_seconds))
-        self.rank = dist.get_rank()
-        self.size = dist.get_world_size()
+        row = row_size(all_reduce, self.size, group_size)
+        self._monitor = self._join(timeout_seconds)
+        self._background = Background(self.device)
+        self._exchange: _TorchExchange | None = None
+        with self._peer_errors():
+            self._composite = None if all_reduce == "default" else sum_function(all_reduce, Grid(row, wait=self._wait))
 
-    def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its mean over the workers."""
-        def mean(flat: list[Tensor]) -> None:
-            self._sum(flat)
-            torch._foreach_div_(flat, self.size)
-        with _peer_errors():
-            in_buckets(tensors, mean)
+    def start_sum_(self, flat: Tensor) -> Work:
+        """Begin to replace ``flat`` by its sum over the workers."""
+        if self._composite is not None:
+            return self._background.start(self._guarded(self._composite), flat)
+        return self._begin(lambda: dist.all_reduce(flat, async_op=True))
 
-    def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the workers."""
-        with _peer_errors():
-            in_buckets(tensors, self._sum)
-
-    def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Replace each tensor by that of worker ``root``."""
-        def send(flat: list[Tensor]) -> None:
-            for bucket in flat:
-                dist.broadcast(bucket, src=root)
-        with _peer_errors():
-            in_buckets(tensors, send)
-
-    def barrier(self) -> None:
-        """Wait until every worker is here."""
-        with _peer_errors():
-            dist.barrier()
+    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
+        """Begin to combine ``flat`` over the workers by Adasum."""
+        with self._peer_errors():
+            if self._exchange is None:  # a group of its own: the main thread's operations go on beside it
+                self._exchange = _TorchExchange(self)
+        return self._background.start(self._guarded(partial(adasum_, sizes=list(sizes), exchange=self._exchange)),
+                                      flat)
 
     def close(self) -> None:
         """Leave the group."""
+        self._background.close()
+        self._monitor.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _sum(self, flat: list[Tensor]) -> None:
-        for work in [dist.all_reduce(bucket, async_op=True) for bucket in flat]:
-            if work is not None:
-                work.wait()
+    def _join(self, timeout_seconds: float) -> Monitor:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = open_store(host, port, self.rank, self.size, timeout_seconds)
+        holder = f"the launcher on {host}" if held_by_agent() else "worker 0"
+        monitor = Monitor(store, self.rank, self.size, beat_seconds=beat_seconds(timeout_seconds), holder=holder,
+                          holds_store=self.rank == 0 and not held_by_agent())
+        patience = timedelta(seconds=timeout_seconds - finding_seconds(timeout_seconds))
+        try:
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", store=store, rank=self.rank,
+                                    world_size=self.size, timeout=patience)
+        except RuntimeError as error:
+            raise monitor.lost(error) from error
+        return monitor
+
+    def _start_broadcast_(self, flat: Tensor, root: int) -> Work:
+        return self._begin(lambda: dist.broadcast(flat, src=root, async_op=True))
+
+    def _begin(self, operation: Callable[[], dist.Work | None]) -> _TorchWork:
+        self._monitor.begin()
+        with self._peer_errors():
+            return _TorchWork(operation(), self)
+
+    def _guarded(self, operation: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        self._monitor.begin()
+        return partial(self._guard, operation)
+
+    def _guard(self, operation: Callable[[Tensor], None], flat: Tensor) -> None:
+        with self._peer_errors():
+            operation(flat)
+
+    def _wait(self, work: dist.Work) -> None:
+        """Wait for an operation, but no longer than until a survivor tells that a worker is lost."""
+        if self.device.type == "cuda":
+            work.wait()
+            return
+        while True:
+            try:
+                work.wait(timedelta(seconds=1))
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    work.wait()     # raises what went wrong, unless it was done just now
+                    return
+                self._monitor.check()
+
+    @contextmanager
+    def _peer_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._monitor.lost(error) from error
 
 
-@contextmanager
-def _peer_errors() -> Iterator[None]:
-    try:
-        yield
-    except (dist.DistError, RuntimeError) as error:
-        raise CommunicationError(f"a worker is gone or silent: {error}") from error
+class _TorchWork:
+    def __init__(self, work: dist.Work | None, communicator: TorchCommunicator) -> None:
+        self._work = work
+        self._communicator = communicator
+
+    def wait(self) -> None:
+        if self._work is not None:
+            with self._communicator._peer_errors():
+                self._communicator._wait(self._work)
+
+
+class _TorchExchange:
+    """What Adasum needs, over a process group of its own."""
+
+    def __init__(self, communicator: TorchCommunicator) -> None:
+        self.rank, self.size = communicator.rank, communicator.size
+        self._group = dist.new_group()
+        self._wait = communicator._wait
+
+    def all_to_all(self, flat: Tensor) -> Tensor:
+        received = torch.empty_like(flat)
+        self._done(dist.all_to_all_single(received, flat, group=self._group, async_op=True))
+        return received.view(self.size, -1)
+
+    def all_gather(self, part: Tensor) -> Tensor:
+        gathered = part.new_empty(self.size * len(part))
+        self._done(all_gather(gathered, part, group=self._group, async_op=True))
+        return gathered
+
+    def sum_(self, small: Tensor) -> None:
+        self._done(dist.all_reduce(small, group=self._group, async_op=True))
+
+    def _done(self, work: dist.Work | None) -> None:
+        if work is not None:
+            self._wait(work)
+
+
+def _place() -> tuple[int, int]:
+    """This worker's rank and the number of workers, as torchrun tells them."""
+    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in needed if name not in os.environ]
+    if missing:
+        raise CommunicationError(f"the torch backend needs {', '.join(missing)} in the environment; "
+                                 "start the workers with torchrun, or use --backend single")
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

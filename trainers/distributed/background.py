@@ -1,0 +1,76 @@
+"""Operations of several steps, run one after another beside the computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Background:
+    """One thread that runs operations in the order in which they were started.
+
+    On a GPU the operation runs in a stream of its own, which waits for what the caller has queued so far; the
+    caller's stream waits for the operation when the caller does.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="collectives")
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def start(self, operation: Callable[[Tensor], object], tensor: Tensor) -> BackgroundWork:
+        """Begin ``operation(tensor)``, which changes the tensor in place."""
+        return BackgroundWork(self._executor.submit(self._run, operation, tensor, _mark(self._stream)))
+
+    def then(self, operation: Callable[[Tensor], object], tensor: Tensor) -> torch.futures.Future[Tensor]:
+        """Begin ``operation(tensor)``; the future, as DDP wants it, gives the tensor."""
+        promise = torch.futures.Future[Tensor](devices=None if self._stream is None else [tensor.device])
+        mark = _mark(self._stream)
+
+        def run() -> None:
+            try:
+                self._run(operation, tensor, mark, promise.set_result)
+            except Exception as error:
+                promise.set_exception(error)  # type: ignore[arg-type]
+        self._executor.submit(run)
+        return promise
+
+    def close(self) -> None:
+        """Start nothing more; what runs now ends by itself."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, operation: Callable[[Tensor], object], tensor: Tensor, mark: torch.cuda.Event | None,
+             done: Callable[[Tensor], object] | None = None) -> torch.cuda.Event | None:
+        if self._stream is None or mark is None:
+            operation(tensor)
+            if done is not None:
+                done(tensor)
+            return None
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(mark)
+            operation(tensor)
+            tensor.record_stream(self._stream)
+            if done is not None:
+                done(tensor)
+            event: torch.cuda.Event = self._stream.record_event()
+            return event
+
+
+class BackgroundWork:
+    """An operation of a :class:`Background` under way."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        """Return when the operation is done (on a GPU: when the current stream will wait for it)."""
+        event = self._future.result()
+        if event is not None:
+            torch.cuda.current_stream().wait_event(event)
+
+
+def _mark(stream: torch.cuda.Stream | None) -> torch.cuda.Event | None:
+    return None if stream is None else torch.cuda.current_stream().record_event()

@@ -1,0 +1,79 @@
+"""Communication hooks for torch's DistributedDataParallel, for trainings with a loop of their own.
+
+    model = DistributedDataParallel(model)
+    model.register_comm_hook(HookState(), fp16_hook)
+    model.register_comm_hook(HookState.torus(), torus_hook)
+    model.register_comm_hook(HookState.hierarchical(local_size=4), hierarchical_hook)
+
+Each hook gives the mean over the workers; ``HookState(compression=torch.float16)`` and the like make the torus
+and the hierarchical all-reduce travel in 16 bits. Divided before the cast, a sum cannot overflow where the mean
+does not. Create states on every worker, after ``init_process_group``. DDP checks the annotations of a hook, so
+this file does not postpone them.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+
+from trainers.distributed.all_reduce import Grid, row_size
+from trainers.distributed.background import Background
+
+Mean = torch.futures.Future[Tensor]
+
+
+@dataclass(frozen=True)
+class HookState:
+    """The grid of workers and the type that travels; None is that of the gradients."""
+
+    grid: Grid | None = None
+    background: Background | None = None
+    compression: torch.dtype | None = None
+
+    @classmethod
+    def torus(cls, row: int | None = None, *, compression: torch.dtype | None = None) -> Self:
+        """For :func:`torus_hook`: rows of ``row`` workers, by default as near to a square as can be."""
+        return cls._of("torus", row, compression)
+
+    @classmethod
+    def hierarchical(cls, local_size: int | None = None, *, compression: torch.dtype | None = None) -> Self:
+        """For :func:`hierarchical_hook`: nodes of ``local_size`` workers, by default as torchrun started them."""
+        return cls._of("hierarchical", local_size, compression)
+
+    @classmethod
+    def _of(cls, all_reduce: str, group_size: int | None, compression: torch.dtype | None) -> Self:
+        device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
+        return cls(Grid(row_size(all_reduce, dist.get_world_size(), group_size)), Background(device), compression)
+
+
+def fp16_hook(state: HookState, bucket: GradBucket) -> Mean:
+    """The mean by the backend's own all-reduce, in fp16 (or ``state.compression``)."""
+    buffer = bucket.buffer()
+    narrow = _share(buffer, state.compression or torch.float16)
+    future = dist.all_reduce(narrow, async_op=True).get_future()
+    return future.then(lambda done: buffer.copy_(done.value()[0]))  # type: ignore[no-any-return]
+
+
+def torus_hook(state: HookState, bucket: GradBucket) -> Mean:
+    """The mean by reduce-scatter along the row, all-reduce along the column, all-gather along the row."""
+    if state.grid is None or state.background is None:
+        raise ValueError("torus_hook and hierarchical_hook need HookState.torus() or HookState.hierarchical()")
+    buffer, grid = bucket.buffer(), state.grid
+
+    def mean_(whole: Tensor) -> None:
+        share = _share(whole, state.compression or whole.dtype)
+        grid.torus_(share)
+        whole.copy_(share)
+    return state.background.then(mean_, buffer)
+
+
+hierarchical_hook = torus_hook
+"""The same three phases, with the node as row: its state says what a row is."""
+
+
+def _share(buffer: Tensor, dtype: torch.dtype) -> Tensor:
+    """This worker's part of the mean."""
+    return (buffer / dist.get_world_size()).to(dtype)

@@ -1,0 +1,98 @@
+"""One flat bucket of gradients: filled, sent, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from trainers.distributed.buckets import buckets
+from trainers.distributed.communicator import Communicator, Work
+
+
+@dataclass(eq=False)
+class GradientBucket:
+    """Gradients that travel together as one tensor of type ``travels_as``.
+
+    ``flat`` is padded with zeros to a multiple of the number of workers, so that any split over them is even.
+    """
+
+    parameters: list[Parameter]
+    workers: int
+    travels_as: torch.dtype
+    flat: Tensor = field(default_factory=lambda: torch.empty(0))
+    views: list[Tensor] = field(default_factory=list)
+    work: Work | None = None
+    divided: bool = False
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers each gradient has."""
+        return [parameter.numel() for parameter in self.parameters]
+
+    def with_memory(self) -> GradientBucket:
+        """The same bucket, with memory of its own."""
+        numbers = sum(self.sizes)
+        flat = torch.zeros(-(-numbers // self.workers) * self.workers, dtype=self.travels_as,
+                           device=self.parameters[0].device)
+        parts = torch.split(flat[:numbers], self.sizes)
+        views = [_as(part, parameter) for part, parameter in zip(parts, self.parameters, strict=True)]
+        return replace(self, flat=flat, views=views)
+
+    def start(self, communicator: Communicator, *, adasum: bool) -> None:
+        """Copy the present gradients in and send them."""
+        self.divided = not adasum and self.travels_as in (torch.float16, torch.bfloat16)
+        self._fill(1 / self.workers if self.divided else 1.0)
+        self.work = communicator.start_adasum_(self.flat, self.sizes) if adasum else communicator.start_sum_(self.flat)
+        self.divided = self.divided or adasum
+
+    def wait(self) -> None:
+        """Return when ``views`` hold the reduced gradients."""
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+            if not self.divided:
+                self.flat.div_(self.workers)
+
+    def store(self) -> None:
+        """Copy the reduced gradients to their parameters."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        torch._foreach_copy_(gradients, self.views)
+
+    def reduced(self) -> Iterator[tuple[Parameter, Tensor]]:
+        """Each parameter with its reduced gradient, of the parameter's type."""
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            yield parameter, view.to(parameter.dtype)
+
+    @torch.no_grad()
+    def _fill(self, factor: float) -> None:
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            elif factor != 1.0:     # divided while still in the wider type
+                torch.mul(parameter.grad, factor, out=view)
+        if factor == 1.0:
+            present = [(view, parameter.grad) for parameter, view in zip(self.parameters, self.views, strict=True)
+                       if parameter.grad is not None]
+            if present:
+                torch._foreach_copy_([view for view, _ in present], [gradient for _, gradient in present])
+
+
+def _as(part: Tensor, parameter: Parameter) -> Tensor:
+    """A view of ``part`` in the layout of the parameter, which its gradient most likely has: to copy runs of memory."""
+    return part.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride())
+
+
+def gradient_buckets(parameters: Sequence[Parameter], bucket_bytes: int, workers: int,
+                     travels_as: torch.dtype | None) -> list[GradientBucket]:
+    """The parameters in reverse order, in buckets of one type and device, still without memory."""
+    devices = list(dict.fromkeys(parameter.device for parameter in parameters))
+    split = [[parameter for parameter in reversed(parameters) if parameter.device == device] for device in devices]
+    return [GradientBucket(list(group), workers, travels_as or group[0].dtype)  # type: ignore[arg-type]
+            for on_device in split for group in buckets(on_device, bucket_bytes)]

@@ -1,0 +1,184 @@
+"""Monitor: finds out which worker died or hangs, so that the error of every survivor names it.
+
+Each worker writes a beat to a small shared store, with the number of collective operations it has begun. When
+an operation fails, a survivor watches the beats for a while: a worker without a new beat is gone; one that
+beats but has begun fewer operations hangs elsewhere. The first finding is left in the store and becomes the
+message of every survivor. Gloo and Horovod by themselves name at best an address.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from trainers.errors import CommunicationError
+
+_FINDING = "finding"
+_WATCHED_BEATS = 4
+_opened = itertools.count()     # a process may join, leave and join again; all workers do so alike
+
+
+@dataclass(frozen=True)
+class _Beat:
+    count: int = 0
+    operations: int = 0
+
+    @classmethod
+    def parse(cls, text: bytes) -> _Beat:
+        count, operations = text.decode().split()
+        return cls(int(count), int(operations))
+
+
+class Monitor:
+    """One worker's beat, and its view of the others.
+
+    ``store`` must reach all workers; ``beat_seconds`` is the time between beats; ``holder`` says who holds the
+    store, so that its loss can be named too.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, *, beat_seconds: float, holder: str,
+                 holds_store: bool = False) -> None:
+        self._rank, self._size = rank, size
+        self._beat_seconds = beat_seconds
+        self._holder, self._holds_store = holder, holds_store
+        self._store, self._thread_store = store, store.clone()  # type: ignore[attr-defined]
+        self._operations = 0
+        self._finding: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="worker monitor", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Count one more collective operation."""
+        self._operations += 1
+
+    def check(self) -> None:
+        """Raise :class:`CommunicationError` if a survivor has found out that a worker is lost."""
+        if self._finding is not None:
+            raise CommunicationError(f"a worker is gone or silent: {self._finding}")
+
+    def lost(self, error: BaseException) -> CommunicationError:
+        """The error to raise for a failed operation; takes at most a few beats."""
+        finding = self._finding or self._share(self._find())
+        self._finding = finding
+        with suppress(RuntimeError):
+            self._store.set(f"read/{self._rank}", "")
+            self._await_readers()
+        return CommunicationError(f"a worker is gone or silent: {finding} ({_first_line(error)})")
+
+    def close(self) -> None:
+        """Stop beating."""
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _beat(self) -> None:
+        count = 0
+        with suppress(RuntimeError):    # the store is gone: what the next operation of this worker finds out
+            while True:
+                count += 1
+                self._thread_store.set(f"beat/{self._rank}", f"{count} {self._operations}")
+                if self._finding is None and self._thread_store.check([_FINDING]):
+                    self._finding = self._thread_store.get(_FINDING).decode()
+                if self._finding is not None:
+                    self._thread_store.set(f"read/{self._rank}", "")
+                if self._stop.wait(self._beat_seconds):
+                    return
+
+    def _find(self) -> str:
+        try:
+            before = self._beats()
+            time.sleep(_WATCHED_BEATS * self._beat_seconds)
+            if self._finding is not None:
+                return self._finding
+            after = self._beats()
+        except RuntimeError:
+            return f"{self._holder} is gone, and with it the store of the workers' signs of life"
+        gone = [rank for rank in after if rank != self._rank and after[rank] == before[rank]]
+        if gone:
+            return f"{_workers(gone)} gave no sign of life for {_WATCHED_BEATS * self._beat_seconds:.3g} s"
+        behind = [rank for rank, beat in after.items() if beat.operations < self._operations]
+        if behind:
+            return f"{_workers(behind)} hung: it lives, but has not come to the operation that the others wait in"
+        return "every worker still gives signs of life, so the network between them may be at fault"
+
+    def _beats(self) -> dict[int, _Beat]:
+        found = {}
+        for rank in range(self._size):
+            key = f"beat/{rank}"
+            found[rank] = _Beat.parse(self._store.get(key)) if self._store.check([key]) else _Beat()
+        return found
+
+    def _share(self, finding: str) -> str:
+        """Leave the finding for the others; the first one stands."""
+        try:
+            first: bytes = self._store.compare_set(_FINDING, "", finding)
+        except RuntimeError:
+            return finding
+        return first.decode()
+
+    def _await_readers(self) -> None:
+        """Whoever holds the store keeps it up until the living have read the finding, or for a few beats."""
+        if not self._holds_store:
+            return
+        deadline = time.monotonic() + _WATCHED_BEATS * self._beat_seconds
+        keys = [f"read/{rank}" for rank in range(self._size)]
+        while time.monotonic() < deadline and sum(self._store.check([key]) for key in keys) < self._size - 1:
+            time.sleep(self._beat_seconds / 4)
+
+
+def beat_seconds(timeout_seconds: float) -> float:
+    """Time between beats, so that a lost worker is found within a quarter of the time-out."""
+    return min(2.0, timeout_seconds / (4 * _WATCHED_BEATS))
+
+
+def finding_seconds(timeout_seconds: float) -> float:
+    """How much of the time-out to leave for finding the lost worker."""
+    return _WATCHED_BEATS * beat_seconds(timeout_seconds)
+
+
+def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: float) -> Store:
+    """The store of torchrun's agent or of worker 0, once every worker is there.
+
+    Raises :class:`CommunicationError` that names the workers that did not come.
+    """
+    by_agent = held_by_agent()
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        server = TCPStore(host, port, size, is_master=rank == 0 and not by_agent, wait_for_workers=False,
+                               timeout=timedelta(seconds=timeout_seconds), multi_tenant=True)
+    except RuntimeError as error:
+        raise CommunicationError(f"a worker is gone or silent: worker {rank} found no store at {host}:{port} within "
+                                 f"{timeout_seconds:g} s ({_first_line(error)})") from error
+    store = PrefixStore(f"trainers/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_opened)}", server)
+    store.set(f"here/{rank}", "")
+    keys = [f"here/{other}" for other in range(size)]
+    while not store.check(keys) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    missing = [other for other, key in enumerate(keys) if not store.check([key])]
+    if missing:
+        raise CommunicationError(f"a worker is gone or silent: {_workers(missing)} did not come within "
+                                 f"{timeout_seconds:g} s")
+    return store
+
+
+def held_by_agent() -> bool:
+    """Whether torchrun's agent holds the store, and not worker 0."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _workers(ranks: list[int]) -> str:
+    return f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {', '.join(map(str, ranks))}"
+
+
+def _first_line(error: BaseException) -> str:
+    """What gloo says, without the place in its source and its advice."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[\S+:\d+\] ", "", line).split(". This is typically")[0]
