@@ -1,0 +1,26 @@
+"""Staging: shard files go from a shared folder to every node's local disk, each read once from the shared folder.
+
+    python -m trainers.staging SHARED LOCAL                                    one node
+    torchrun --nnodes N --nproc-per-node 1 -m trainers.staging SHARED LOCAL --backend torch
+    horovodrun -np N -H node1:1,node2:1 python -m trainers.staging SHARED LOCAL --backend horovod
+
+One staging process runs on each node; a *node* here is one rank of the communicator. Node i reads its share of
+the files from the shared folder, and the nodes exchange them over the network, after Kurth et al.
+(arXiv:1810.01993, section V-A1): staging straight from the file system let each file be read about 23 times.
+
+* mode ``all``: every node gets every file, as ``trainers.sampling``'s shuffle over the whole data set needs.
+* mode ``partition``: every node gets a random share, equal to one file; with ``files_per_node`` it also draws random
+  files of the other nodes' shares, as Kurth's script does. It suits a reader that shuffles within its node.
+
+Each file is checked against its checksum (CRC-32) after the copy and when an interrupted staging goes on,
+and appears under its name only when it is whole. ``LOCAL/.staging/manifest.jsonl`` holds the checksums and, for every
+staging, what it moved and how fast.
+"""
+
+from __future__ import annotations
+
+from trainers.staging.nodes import stage
+from trainers.staging.plan import MODES
+from trainers.staging.result import StagingResult
+
+__all__ = ["MODES", "StagingResult", "stage"]

@@ -1,0 +1,53 @@
+"""CRC-32 of files and streams.
+
+It finds every burst of up to 32 damaged bits and all but one in 4e9 of other damages, at several GB/s; a copy has
+to be guarded from accidents, not from forgers.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+CHECKSUM_BYTES = 4
+BLOCK_BYTES = 2**20
+
+
+class Readable(Protocol):
+    """A binary file, open for reading."""
+
+    def readinto(self, buffer: bytearray, /) -> int | None:
+        """Fill ``buffer`` from its start; returns the bytes read, 0 at the end."""
+
+
+class Checksum:
+    """The CRC-32 of what it has seen."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, block: memoryview) -> None:
+        """Go on with the next block."""
+        self._value = zlib.crc32(block, self._value)
+
+    def digest(self) -> bytes:
+        """The checksum so far, most significant byte first."""
+        return self._value.to_bytes(CHECKSUM_BYTES, "big")
+
+
+def blocks(file: Readable) -> Iterator[memoryview]:
+    """The content in blocks; each is valid until the next is asked for."""
+    buffer = bytearray(BLOCK_BYTES)
+    while count := file.readinto(buffer):
+        yield memoryview(buffer)[:count]
+
+
+def checksum_of(path: Path) -> bytes:
+    """The checksum of a file as it lies on the disk now."""
+    checksum = Checksum()
+    with path.open("rb", buffering=0) as file:
+        for block in blocks(file):
+            checksum.update(block)
+    return checksum.digest()

@@ -1,0 +1,139 @@
+"""``stage``: what the nodes do together, step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from trainers.distributed.communicator import Communicator
+from trainers.distributed.single import SingleProcess
+from trainers.errors import DataError
+from trainers.staging.exchange import FileWriter, exchange
+from trainers.staging.faults import READING, WRITING, Faults, agree, broadcast_bytes
+from trainers.staging.local_folder import LocalFolder, local_folder
+from trainers.staging.plan import Plan, SharedFile, list_files, make_plan
+from trainers.staging.reading import FileReader, Opener, Task, open_unbuffered
+from trainers.staging.result import StagingResult
+
+
+def stage(shared: Path | str, local: Path | str, communicator: Communicator | None = None, *, mode: str = "all",
+          pattern: str = "*", seed: int = 0, files_per_node: int | None = None, threads: int = 4,
+          open_shared: Opener = open_unbuffered) -> StagingResult:
+    """Copy the files of ``shared`` that match ``pattern`` to ``local``, as ``mode`` says; called on every node.
+
+    Files that an earlier staging of the same folder left whole are kept; files that it left and that this node
+    no longer wants are deleted. ``open_shared`` opens a file of the shared folder, once per file over all nodes.
+
+    Raises:
+        DataError: on every node, with the node and the file, where one is missing, unreadable, changed, damaged
+            on the way, or the disk is full; what was staged until then is kept for the next call.
+        CommunicationError: a node is gone.
+    """
+    started = time.perf_counter()
+    communicator = communicator or SingleProcess(torch.device("cpu"))
+    shared, local = Path(shared).resolve(), Path(local).resolve()
+    faults = Faults()
+    with contextlib.ExitStack() as open_things:
+        files = _agree_on_files(communicator, faults, shared, pattern)
+        with faults.noted(WRITING):
+            _check(shared, local, threads)
+            plan = make_plan(files, communicator.rank, communicator.size, mode, seed, files_per_node)
+            folder = open_things.enter_context(local_folder(local, {"shared": str(shared), "pattern": pattern}))
+            missing = _missing(folder, plan, threads)
+        agree(communicator, faults)
+        moved = _move(communicator, faults, shared, folder, plan, missing, threads, open_shared)
+        result = _result(communicator, mode, plan, moved, started)
+        folder.record({"staging": result.to_dict(), "at": datetime.now(UTC).isoformat(timespec="seconds")})
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """What this node read from the shared folder and wrote to its own."""
+
+    read: Sequence[SharedFile]
+    written: Sequence[SharedFile]
+
+
+def _agree_on_files(communicator: Communicator, faults: Faults, shared: Path, pattern: str) -> tuple[SharedFile, ...]:
+    """Node 0 lists the folder for all, so that every node works from the same list."""
+    text = b"[]"
+    if communicator.rank == 0:
+        with faults.noted(READING):
+            text = json.dumps([dataclasses.astuple(file) for file in list_files(shared, pattern)]).encode()
+    agree(communicator, faults)
+    return tuple(SharedFile(*values) for values in json.loads(broadcast_bytes(communicator, text)))
+
+
+def _check(shared: Path, local: Path, threads: int) -> None:
+    if threads < 1:
+        raise DataError(f"threads must be at least 1, but got {threads}")
+    if local == shared or shared in local.parents or local in shared.parents:
+        raise DataError(f"the local folder must lie outside the shared one, but got {local} and {shared}")
+
+
+def _missing(folder: LocalFolder, plan: Plan, threads: int) -> frozenset[int]:
+    """The files of this node that are not whole on its disk."""
+    folder.remove_all_but({plan.files[index].name for index in plan.kept})
+    wanted = sorted(plan.kept)
+    with ThreadPoolExecutor(threads) as pool:
+        held = pool.map(folder.holds, [plan.files[index] for index in wanted])
+        missing = frozenset(index for index, whole in zip(wanted, held, strict=True) if not whole)
+    folder.check_space(sum(plan.files[index].bytes for index in missing))
+    return missing
+
+
+def _move(communicator: Communicator, faults: Faults, shared: Path, folder: LocalFolder, plan: Plan,
+          missing: frozenset[int], threads: int, open_shared: Opener) -> Moved:
+    sent = _sent(communicator, plan, missing)
+    to_send = set(sent[communicator.rank])
+    tasks = [Task(plan.files[index], keep=index in missing, send=index in to_send,
+                  from_shared=index in missing or index not in plan.kept)
+             for index, reader in enumerate(plan.reader)
+             if reader == communicator.rank and (index in to_send or index in missing)]
+    names = frozenset(plan.files[index].name for index in missing)
+    reader = FileReader(shared, folder, faults, threads, open_shared)
+    writer = FileWriter(folder, names, faults, threads)
+    try:
+        reader.start(tasks)
+        exchange(communicator, [[plan.files[index] for index in each] for each in sent], reader, writer, faults)
+        reader.wait()
+        writer.wait()
+        agree(communicator, faults)
+    finally:
+        faults.stop.set()
+        reader.wait()
+        writer.wait()
+    return Moved(reader.read, [*reader.written, *writer.written])
+
+
+def _sent(communicator: Communicator, plan: Plan, missing: frozenset[int]) -> list[list[int]]:
+    """For each node the files that it must send, because another node misses them."""
+    counts = torch.zeros(len(plan.files), dtype=torch.int64)
+    for index in missing:
+        counts[index] = int(plan.reader[index] != communicator.rank)
+    counts = counts.to(communicator.device)
+    communicator.all_reduce_sum_([counts])
+    sent: list[list[int]] = [[] for _ in range(communicator.size)]
+    for index in counts.nonzero().flatten().tolist():
+        sent[plan.reader[index]].append(index)
+    return sent
+
+
+def _result(communicator: Communicator, mode: str, plan: Plan, moved: Moved, started: float) -> StagingResult:
+    read_bytes, written_bytes = (sum(file.bytes for file in files) for files in (moved.read, moved.written))
+    totals = torch.tensor([len(moved.read), read_bytes], dtype=torch.int64, device=communicator.device)
+    communicator.all_reduce_sum_([totals])
+    return StagingResult(
+        mode=mode, node=communicator.rank, nodes=communicator.size, files=len(plan.kept),
+        files_read=len(moved.read), bytes_read=read_bytes, files_written=len(moved.written),
+        bytes_written=written_bytes, shared_reads=int(totals[0]), shared_bytes_read=int(totals[1]),
+        seconds=time.perf_counter() - started)

@@ -1,0 +1,47 @@
+"""What a staging moved, and how fast."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class StagingResult:
+    """What one node did, and what all did together; bytes are counted once per file read or written.
+
+    ``files`` lie on this node now; ``files_read`` and ``bytes_read`` came from the shared folder through this
+    node; ``files_written`` and ``bytes_written`` were new on this node's disk. ``shared_reads`` and
+    ``shared_bytes_read`` are the sums over the nodes. ``seconds`` is the wall clock from the first listing to
+    the moment at which every node was done, checks and waiting included.
+    """
+
+    mode: str
+    node: int
+    nodes: int
+    files: int
+    files_read: int
+    bytes_read: int
+    files_written: int
+    bytes_written: int
+    shared_reads: int
+    shared_bytes_read: int
+    seconds: float
+
+    @property
+    def read_megabytes_per_second(self) -> float:
+        """MB/s (10^6 bytes) that this node took from the shared folder."""
+        return self.bytes_read / MEGABYTE / self.seconds
+
+    @property
+    def written_megabytes_per_second(self) -> float:
+        """MB/s (10^6 bytes) that this node wrote to its disk."""
+        return self.bytes_written / MEGABYTE / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure by name, the rates included."""
+        return {**dataclasses.asdict(self), "read_megabytes_per_second": self.read_megabytes_per_second,
+                "written_megabytes_per_second": self.written_megabytes_per_second}
