@@ -1,0 +1,75 @@
+"""Who may begin an update, when an epoch is over, and how stale the gradients were: rules only, no tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def share(first_step: int, last_step: int, worker: int, workers: int) -> range:
+    """The updates of ``worker`` among those from ``first_step`` up to, not including, ``last_step``."""
+    return range(first_step + (worker - first_step) % workers, last_step, workers)
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """What one epoch measured.
+
+    ``mean`` and ``maximum`` are updates between taking the weights and applying the gradient; ``skipped`` updates
+    were still to be done when the quorum ended the epoch; ``lead`` is the most updates by which a replica was ahead
+    of the slowest when it began another.
+    """
+
+    updates: int
+    skipped: int
+    mean: float
+    maximum: int
+    lead: int
+
+
+class Clocks:
+    """The updates that each worker has done of its share of one epoch."""
+
+    def __init__(self, shares: Sequence[int], bound: int | None, quorum: float) -> None:
+        self._shares, self._bound = list(shares), bound
+        self._done = [0] * len(shares)
+        with_work = sum(count > 0 for count in shares)
+        self._needed = min(with_work, math.ceil(quorum * with_work - 1e-9))
+        self._ages: list[int] = []
+        self._lead = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether enough of the workers that have a share at all are done with it."""
+        return sum(self.finished(worker) and self._shares[worker] > 0
+                   for worker in range(len(self._shares))) >= self._needed
+
+    def finished(self, worker: int) -> bool:
+        """Whether a worker is done with its share."""
+        return self._done[worker] >= self._shares[worker]
+
+    def may_begin(self, worker: int) -> bool:
+        """Whether a worker may begin its next update: within the bound, if there is one."""
+        return self._bound is None or self._ahead(worker) <= self._bound
+
+    def begin(self, worker: int) -> None:
+        """A worker has taken the weights."""
+        self._lead = max(self._lead, self._ahead(worker))
+
+    def end(self, worker: int, age: int) -> None:
+        """A worker's gradient was applied, ``age`` updates after its weights were taken."""
+        self._done[worker] += 1
+        self._ages.append(age)
+
+    def measured(self) -> Staleness:
+        """What has been measured so far."""
+        updates = len(self._ages)
+        return Staleness(updates=updates, skipped=sum(self._shares) - updates,
+                         mean=sum(self._ages) / updates if updates else 0.0, maximum=max(self._ages, default=0),
+                         lead=self._lead)
+
+    def _ahead(self, worker: int) -> int:
+        slowest = min((done for other, done in enumerate(self._done) if not self.finished(other)),
+                      default=self._done[worker])
+        return self._done[worker] - slowest

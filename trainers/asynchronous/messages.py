@@ -1,0 +1,88 @@
+"""What travels between the server, the replicas and the training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainers.asynchronous.clocks import Staleness
+from trainers.noise_scale import SquaredNorms
+
+Packed = list[NDArray[np.uint8]]
+"""Tensors of any type as arrays of bytes, which Ray moves without copying them in and out of a pickle."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The updates up to an evaluation: from ``first_step`` up to, not including, ``last_step``."""
+
+    number: int
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The server's parameters after ``version`` updates of this process, and its normalization statistics."""
+
+    version: int
+    parameters: Packed
+    statistics: Packed
+
+
+@dataclass(frozen=True)
+class Push:
+    """A gradient (None where it overflowed) of the mean loss over one global batch, and what came with it."""
+
+    epoch: int
+    worker: int
+    version: int
+    loss: float
+    gradient: Packed | None
+    statistics: Packed
+    measured: SquaredNorms | None
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """The losses in the order of the updates, the last learning rate, and how stale the gradients were."""
+
+    losses: Sequence[float]
+    learning_rate: float
+    noise_scale: float | None
+    staleness: Staleness
+
+
+def pack(tensors: Iterable[Tensor], dtype: torch.dtype | None = None) -> Packed:
+    """Copies of the tensors, cast to ``dtype`` if there is one."""
+    return [tensor.detach().to("cpu", dtype or tensor.dtype, copy=True).reshape(-1).view(torch.uint8).numpy()
+            for tensor in tensors]
+
+
+def unpack(packed: Packed, like: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
+    """The packed tensors again, with the shapes, types and devices of ``like``; they travelled as ``dtype``."""
+    return [torch.tensor(array).view(dtype or tensor.dtype).view(tensor.shape).to(tensor.device, tensor.dtype)
+            for array, tensor in zip(packed, like, strict=True)]
+
+
+def copy_into(tensors: Sequence[Tensor], packed: Packed) -> None:
+    """Give the tensors the packed values."""
+    with torch.no_grad():
+        for tensor, value in zip(tensors, unpack(packed, tensors), strict=True):
+            tensor.copy_(value)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an actor needs to build its part: the job, the replicas in all, threads each, and the visible GPUs."""
+
+    job: dict[str, Any]
+    workers: int
+    threads: int
+    visible_devices: str | None

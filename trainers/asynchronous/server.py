@@ -1,0 +1,136 @@
+"""The parameter server: it holds the weights and the optimizer, and applies each gradient as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from trainers.asynchronous.clocks import Clocks, share
+from trainers.asynchronous.messages import Epoch, EpochResult, Push, Setup, Weights, pack, unpack
+from trainers.asynchronous.setup import build
+from trainers.distributed.reducer import COMPRESSIONS
+from trainers.noise_scale import SMOOTHING, GradientStatistics
+from trainers.optimizers import make_optimizer
+from trainers.precision import zero_gradient
+from trainers.schedules import learning_rate
+
+
+class ParameterServer:
+    """An actor whose calls take turns between updates; replicas call ``pull`` and ``push``, the training the rest."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._built = build(setup, number=0)
+        self._settings, self._replica = self._built.job.settings, self._built.replica
+        self._workers = setup.workers
+        self._optimizer = make_optimizer(self._replica.model.parameters(), self._settings)
+        self._like_gradients = [zero_gradient(parameter) for parameter in self._replica.parameters]
+        self._travels_as = COMPRESSIONS[self._settings.gradient_compression]
+        self._statistics = GradientStatistics(SMOOTHING)
+        self._changed = asyncio.Condition()
+        self._version = 0
+        self._packed: Weights | None = None
+        self._begin(Epoch(-1, 0, 0))
+
+    async def begin(self, epoch: Epoch) -> None:
+        """Let the replicas start on an epoch."""
+        self._begin(epoch)
+
+    async def pull(self, epoch: int, worker: int) -> Weights | None:
+        """The weights for a worker's next update, once it may begin; None when the epoch is over."""
+        self._waiting.add(worker)
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._closed(epoch) or self._clocks.may_begin(worker))
+        self._waiting.discard(worker)
+        self._heard[worker] = time.monotonic()
+        if self._closed(epoch):
+            return None
+        self._clocks.begin(worker)
+        return self._weights()
+
+    async def push(self, push: Push) -> bool:
+        """Apply a gradient; False, and nothing is applied, when its epoch is over."""
+        self._heard[push.worker] = time.monotonic()
+        if self._closed(push.epoch):
+            return False
+        self._apply(push)
+        async with self._changed:
+            self._changed.notify_all()
+        return not self._closed(push.epoch)
+
+    async def result(self) -> EpochResult:
+        """Wait until the epoch is over; averages the workers' normalization statistics."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._clocks.over)
+        self._average_statistics()
+        return EpochResult(list(self._losses), self._rate, self._statistics.noise_scale, self._clocks.measured())
+
+    async def silences(self) -> dict[int, float]:
+        """Seconds since the last word of each worker that is neither done nor made to wait."""
+        now = time.monotonic()
+        return {worker: now - heard for worker, heard in enumerate(self._heard)
+                if worker not in self._waiting and not self._clocks.finished(worker)}
+
+    async def weights(self) -> Weights:
+        """Parameters and statistics as they are now."""
+        return self._weights()
+
+    async def state_dict(self) -> dict[str, Any]:
+        """The model, the optimizer and the noise scale's averages."""
+        return {"model": self._replica.model.state_dict(), "optimizer": self._optimizer.state_dict(),
+                "statistics": self._statistics.state_dict()}
+
+    async def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        self._replica.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._statistics.load_state_dict(state["statistics"])
+        self._packed = None
+
+    def _begin(self, epoch: Epoch) -> None:
+        bounded = self._settings.update_mode == "stale_synchronous"
+        shares = [len(share(epoch.first_step, epoch.last_step, worker, self._workers))
+                  for worker in range(self._workers)]
+        self._epoch = epoch
+        self._clocks = Clocks(shares, self._settings.staleness_bound if bounded else None,
+                              1.0 if bounded else self._settings.epoch_quorum)
+        self._losses: list[float] = []
+        self._rate = math.nan
+        self._worker_statistics: dict[int, list[torch.Tensor]] = {}
+        self._heard = [time.monotonic()] * self._workers
+        self._waiting: set[int] = set()
+
+    def _closed(self, epoch: int) -> bool:
+        return epoch != self._epoch.number or self._clocks.over
+
+    def _apply(self, push: Push) -> None:
+        epochs = self._built.epochs(self._epoch.first_step + len(self._losses))
+        self._rate = learning_rate(self._settings, epochs, self._built.job.epochs)
+        if push.gradient is not None:
+            self._replica.set_gradients(unpack(push.gradient, self._like_gradients, self._travels_as))
+            self._optimizer.step(self._rate, epochs)
+            self._replica.set_gradients(None)
+        if push.measured is not None:
+            self._statistics.add(push.measured)
+        self._clocks.end(push.worker, self._version - push.version)
+        self._losses.append(push.loss)
+        self._worker_statistics[push.worker] = unpack(push.statistics, self._replica.statistics)
+        self._version += 1
+        self._packed = None
+
+    def _average_statistics(self) -> None:
+        seen = list(self._worker_statistics.values())
+        if seen:
+            for at, mine in enumerate(self._replica.statistics):
+                mine.copy_(torch.stack([each[at] for each in seen]).mean(0) if len(seen) > 1 else seen[0][at])
+            self._worker_statistics = {}
+            self._packed = None
+
+    def _weights(self) -> Weights:
+        if self._packed is None:
+            self._packed = Weights(self._version, pack(self._replica.parameters), pack(self._replica.statistics))
+        return self._packed

@@ -1,0 +1,134 @@
+"""AsynchronousTraining: epochs by the parameter server and its replicas, evaluations in this process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainers.asynchronous.actors import Actors
+from trainers.asynchronous.clocks import Staleness
+from trainers.asynchronous.messages import Epoch, Setup
+from trainers.distributed.communicator import Communicator
+from trainers.distributed.single import SingleProcess
+from trainers.errors import JobError
+from trainers.feeding import Feed
+from trainers.job import TrainingJob
+from trainers.noise_scale import SMOOTHING, GradientStatistics
+from trainers.optimizers import make_optimizer
+from trainers.replica import Replica, evaluate
+from trainers.report import ConvergencePoint
+from trainers.run import Stretch, TrainingRun
+from trainers.workloads import Workload
+
+_LOG = logging.getLogger(__name__)
+
+
+class AsynchronousTraining(TrainingRun):
+    """A training in update mode ``asynchronous`` or ``stale_synchronous``; see ``trainers.asynchronous``.
+
+    Each replica builds the workload from the job, so ``workload`` must be what the job names. Updates that a quorum
+    skipped count as done, in ``step`` as in the schedules: their samples were the epoch's. A checkpoint holds the
+    server's state; as replicas race, a resumed training is not the uninterrupted one bit for bit.
+
+    Attributes:
+        staleness: what each epoch measured, in order, since this object was made.
+        timeout_seconds: a replica silent for so long is an error.
+    """
+
+    def __init__(self, job: TrainingJob, communicator: Communicator, *, workload: Workload,
+                 timeout_seconds: float = 600.0) -> None:
+        super().__init__(job, workload)
+        if communicator.size > 1:
+            raise JobError(f"update_mode {job.settings.update_mode!r} starts its own replicas (asynchronous_workers), "
+                           f"but {communicator.size} workers were started; start one process")
+        self.workload, self.communicator, self.timeout_seconds = workload, communicator, timeout_seconds
+        self.replica = Replica(workload, job.settings, job.seed, communicator.device)
+        Feed(workload, job, self.course, SingleProcess(communicator.device), self.replica)  # the layouts must fit
+        self.staleness: list[Staleness] = []
+        self._state: dict[str, Any] | None = {
+            "model": self.model.state_dict(),
+            "optimizer": make_optimizer(self.model.parameters(), job.settings).state_dict(),
+            "statistics": GradientStatistics(SMOOTHING).state_dict()}
+        self._actors: Actors | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """The model with the weights that the server had at the last evaluation."""
+        return self.replica.model
+
+    def advance(self) -> ConvergencePoint:
+        """Train to the next evaluation and evaluate; ends the actors with the training, or on a failure."""
+        try:
+            point = super().advance()
+            if self.finished:
+                self._state = self._weights()
+                self.close()
+        except BaseException:
+            self.close()
+            raise
+        return point
+
+    def close(self) -> None:
+        """End the server and the replicas; what they did since the last evaluation is lost."""
+        if self._actors is not None:
+            self._actors.close()
+            self._actors = None
+
+    def exhibit(self) -> dict[str, Any] | None:
+        """What the workload shows of the model as it is now, as plain values; None where it shows nothing."""
+        show = getattr(self.workload, "exhibit", None)
+        if show is None:
+            return None
+        self.model.eval()
+        with torch.no_grad():
+            shown: dict[str, Any] | None = show(self.model)
+        return shown
+
+    def _train(self, first_step: int, last_step: int) -> Stretch:
+        actors = self._started()
+        started = time.perf_counter()
+        self._state = None
+        result = actors.run(Epoch(len(self.staleness), first_step, last_step))
+        self._record(result.staleness)
+        actors.copy_weights(self.replica.parameters, self.replica.statistics)
+        scores = evaluate(self.replica, self.communicator,
+                          self.job.micro_batch_size or self.workload.largest_micro_batch)
+        losses = torch.tensor(result.losses, dtype=torch.float64)
+        return Stretch(train_loss=float(losses.mean()), first_loss=float(losses[0]),
+                       learning_rate=result.learning_rate, scores=scores, seconds=time.perf_counter() - started,
+                       gradient_noise_scale=result.noise_scale)
+
+    def _started(self) -> Actors:
+        if self._actors is None:
+            workers = self.job.settings.asynchronous_workers
+            setup = Setup(job=self.job.to_dict(), workers=workers, threads=max(1, torch.get_num_threads() // workers),
+                          visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))
+            self._actors = Actors(setup, self.timeout_seconds)
+            if self._state is not None:
+                self._actors.load_state_dict(self._state)
+        return self._actors
+
+    def _record(self, measured: Staleness) -> None:
+        self.staleness.append(measured)
+        _LOG.info("%d updates, %d skipped; staleness %.2f on average, %d at most; lead %d at most", measured.updates,
+                  measured.skipped, measured.mean, measured.maximum, measured.lead)
+
+    def _weights(self) -> dict[str, Any]:
+        if self._state is None:
+            if self._actors is None:
+                raise JobError("the asynchronous training failed, and its weights with it; begin it again from its "
+                               "last checkpoint")
+            self._state = self._actors.state_dict()
+        return self._state
+
+    def _load_weights(self, state: Mapping[str, Any]) -> None:
+        self._state = {name: state[name] for name in ("model", "optimizer", "statistics")}
+        self.model.load_state_dict(state["model"])
+        if self._actors is not None:
+            self._actors.load_state_dict(self._state)

@@ -1,0 +1,76 @@
+"""A replica: takes weights, computes the gradient of its next global batch, hands it in."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Protocol
+
+from trainers.asynchronous.clocks import share
+from trainers.asynchronous.messages import Epoch, Push, Setup, Weights, copy_into, pack
+from trainers.asynchronous.setup import build
+from trainers.distributed.reducer import COMPRESSIONS
+from trainers.distributed.single import SingleProcess
+from trainers.feeding import Feed, MicroBatch
+from trainers.gradients import Gradients
+
+
+class Server(Protocol):
+    """The parameter server as a replica sees it; each call waits for its answer."""
+
+    def pull(self, epoch: int, worker: int) -> Weights | None:
+        """See :meth:`trainers.asynchronous.server.ParameterServer.pull`."""
+
+    def push(self, push: Push) -> bool:
+        """See :meth:`trainers.asynchronous.server.ParameterServer.push`."""
+
+
+class Worker:
+    """The replica with a ``number`` from 0; its loss scale and its data are its own."""
+
+    def __init__(self, setup: Setup, number: int, server: Server) -> None:
+        self._number, self._workers, self._server = number, setup.workers, server
+        built = build(setup, number)
+        self._job, self._replica = built.job, built.replica
+        alone = SingleProcess(self._replica.device)
+        self._feed = Feed(built.workload, self._job, built.course, alone, self._replica)
+        self._gradients = Gradients(self._replica, self._job.settings, alone)
+        self._compression = COMPRESSIONS[self._job.settings.gradient_compression]
+        self._micro_batches: Iterator[MicroBatch] = iter(())
+        self._next_step = -1
+
+    def process_id(self) -> int:
+        """The process of this replica; answered once it is built."""
+        return os.getpid()
+
+    def train(self, epoch: Epoch) -> None:
+        """Do this replica's share of an epoch, or what of it is done before the others end it."""
+        self._replica.model.train()
+        for done, step in enumerate(share(epoch.first_step, epoch.last_step, self._number, self._workers)):
+            weights = self._server.pull(epoch.number, self._number)
+            if weights is None:
+                return
+            copy_into(self._replica.parameters, weights.parameters)
+            if done == 0:       # from then on they are this replica's own, until the server averages them
+                copy_into(self._replica.statistics, weights.statistics)
+            if not self._server.push(self._compute(epoch.number, step, weights.version)):
+                return
+
+    def _compute(self, epoch: int, step: int, version: int) -> Push:
+        layout = self._feed.layout(step)
+        micro_batches = itertools.islice(self._batches_from(step), layout.micro_batches)
+        self._replica.seed_generators(step, 0)
+        loss, arrived = self._gradients.compute(micro_batches, self._feed.measured(step))
+        self._replica.end_update(layout.global_batch_size)
+        gradient = None if arrived.overflowed else pack(self._replica.gradients(), self._compression)
+        self._replica.set_gradients(None)
+        return Push(epoch, self._number, version, float(loss), gradient, pack(self._replica.statistics),
+                    arrived.measured)
+
+    def _batches_from(self, step: int) -> Iterator[MicroBatch]:
+        """This replica's micro batches; anew where the last epoch ended before its share was done."""
+        if step != self._next_step:
+            self._micro_batches = self._feed.micro_batches(step, every=self._workers)
+        self._next_step = step + self._workers
+        return self._micro_batches
