@@ -1,0 +1,56 @@
+"""What both networks are built of: convolutions with normalization, and steps back to a finer grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Norm = Callable[[int], nn.Module]
+"""Makes the normalization of so many features."""
+
+
+class ConvNormReLU(nn.Module):
+    """Convolution without bias, normalization, ReLU; the grid shrinks by ``stride`` alone (padding "same")."""
+
+    def __init__(self, inputs: int, outputs: int, size: int, norm: Norm, *, stride: int = 1, rate: int = 1) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(inputs, outputs, size, stride, padding=rate * (size // 2), dilation=rate,
+                                     bias=False)
+        self.norm = norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(n, outputs, ceil(height / stride), ceil(width / stride))``."""
+        return F.relu(self.norm(self.convolution(x)), inplace=True)
+
+
+class Upsample(nn.Module):
+    """A transposed 3x3 convolution of stride 2, without activation, as in Kurth's two networks."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.convolution = nn.ConvTranspose2d(features, features, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor, finer: Tensor) -> Tensor:
+        """The features on the grid of ``finer``, which has twice as many rows and columns, or one less."""
+        result: Tensor = self.convolution(x, output_size=finer.shape[2:])
+        return result
+
+
+def initialize_he_uniform(module: nn.Module) -> None:
+    """He's initialization, uniform over fan-in (Keras' he_uniform), and zero biases, in all convolutions."""
+    for each in module.modules():
+        if isinstance(each, (nn.Conv2d, nn.ConvTranspose2d)):
+            nn.init.kaiming_uniform_(each.weight, nonlinearity="relu")
+            if each.bias is not None:
+                nn.init.zeros_(each.bias)
+
+
+def initialize_he_normal(module: nn.Module) -> None:
+    """He's initialization, normal over fan-in, and zero biases, in all convolutions."""
+    for each in module.modules():
+        if isinstance(each, nn.Conv2d):
+            nn.init.kaiming_normal_(each.weight, nonlinearity="relu")
+            if each.bias is not None:
+                nn.init.zeros_(each.bias)

@@ -1,0 +1,207 @@
+"""Climate samples to learn from: a folder in the DeepCAM format, or generated fields in the same format.
+
+Both are read by the same reader. Small data sets are kept in memory after their first reading.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainers.errors import DataError, nearest
+from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
+from trainers.workloads.segmentation.hdf5 import (
+    STATS_FILE,
+    ChannelRange,
+    read_labels,
+    read_range,
+    read_sample,
+    sample_files,
+    sample_shape,
+)
+from trainers.workloads.workload import Batch, check_options
+
+LARGEST_IN_MEMORY = 2 << 30
+"""Data sets of at most this size (bytes) are kept in memory, where the option ``cache`` does not say."""
+
+PIXELS_PER_PASS = 2 * 768 * 1152
+"""Kurth et al. run two samples of 768x1152 in a forward pass; smaller samples allow more, up to 64."""
+
+DATA_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "generated": ("samples", "evaluation_samples", "height", "width", "seed", "folder"),
+    "deepcam": ("path",),
+}
+"""The options of each source, besides ``source`` and ``cache``."""
+
+OPTION_NAMES = ("source", "cache", *(name for names in DATA_OPTIONS.values() for name in names))
+"""Every option that :func:`open_samples` knows; for a workload that adds its own."""
+
+_THREADS = 4
+_PIXELS_AT_ONCE = 8192      # 512 KB of fields: the transposition stays in the cache, and is three times as fast
+
+
+def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
+    """The samples that the data options name; raises :class:`~trainers.errors.DataError`.
+
+    ``data`` holds no options but those of :data:`OPTION_NAMES`.
+    """
+    check_options(data, OPTION_NAMES)
+    source, cache = data.get("source", "generated"), data.get("cache")
+    if source not in DATA_OPTIONS:
+        raise DataError(f"there is no data source {source!r}{nearest(str(source), DATA_OPTIONS)}")
+    for other, names in DATA_OPTIONS.items():
+        for name in names:
+            if other != source and name in data:
+                raise DataError(f"the source {source!r} has no option {name!r}; {other!r} has")
+    if cache not in (None, "memory", "none"):
+        raise DataError(f"cache must be memory or none, but got {cache!r}")
+    if source == "deepcam":
+        return ClimateSamples(_named_folder(data.get("path")), cache)
+    from trainers.workloads.segmentation.generate import GeneratedOptions, generated_folder
+    return ClimateSamples(generated_folder(GeneratedOptions.from_data(data)), cache)
+
+
+class ClimateSamples:
+    """Samples of a folder in the DeepCAM format, each channel scaled to 0..1 over the training set.
+
+    Attributes:
+        train_samples, evaluation_samples: how many there are. channels, height, width, classes: their shape.
+        largest_micro_batch: the most samples per forward pass. prefetched_batches: micro batches to prepare
+        ahead; 0 where they come from memory.
+    """
+
+    channels = len(CHANNELS)
+    classes = len(CLASSES)
+
+    def __init__(self, folder: Path, cache: str | None = None) -> None:
+        self.folder = folder
+        training = sample_files(folder / "train")
+        evaluation = sample_files(folder / "validation")
+        self.height, self.width = sample_shape(training[0])
+        self.train_samples, self.evaluation_samples = len(training), len(evaluation)
+        sample_bytes = self.height * self.width * (4 * self.channels + 1)
+        if cache is None:
+            cache = "memory" if sample_bytes * (len(training) + len(evaluation)) <= LARGEST_IN_MEMORY else "none"
+        self.largest_micro_batch = max(1, min(64, PIXELS_PER_PASS // (self.height * self.width)))
+        self.prefetched_batches = 0 if cache == "memory" else 2
+        ranges = read_range(_stats_file(folder))
+        opened = _InMemory if cache == "memory" else _OnDisk
+        shape = self.height, self.width
+        self._training, self._evaluation = opened(training, shape, ranges), opened(evaluation, shape, ranges)
+
+    def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
+        """Fields ``(n, 16, height, width)`` float32 and labels ``(n, height, width)`` int64; not augmented."""
+        return self._training.batch(indices)
+
+    def evaluation_batch(self, indices: Tensor) -> Batch:
+        """The same of the evaluation samples."""
+        return self._evaluation.batch(indices)
+
+    @functools.cached_property
+    def class_frequencies(self) -> tuple[float, float, float]:
+        """Each class's share of the training pixels; counted once and kept beside the data."""
+        return _class_frequencies(self.folder, self._training.files, (self.height, self.width))
+
+
+class _OnDisk:
+    """Samples that are read, by a few threads, when a batch asks for them."""
+
+    def __init__(self, files: list[Path], shape: tuple[int, int], ranges: ChannelRange) -> None:
+        self.files, self._shape = files, shape
+        self._low = torch.from_numpy(ranges.low)[:, None]
+        self._scale = 1 / (torch.from_numpy(ranges.high)[:, None] - self._low)
+
+    def batch(self, indices: Tensor) -> Batch:
+        fields = torch.empty(len(indices), len(CHANNELS), *self._shape)
+        labels = torch.empty(len(indices), *self._shape, dtype=torch.int64)
+        self._read_all(list(enumerate(indices.tolist())), fields, labels)
+        return fields, labels
+
+    def _read_all(self, places: list[tuple[int, int]], fields: Tensor, labels: Tensor) -> None:
+        """Read samples into rows of the batch; ``places`` holds pairs of row and sample."""
+        def read(place: tuple[int, int]) -> None:
+            row, index = place
+            stored, classes = read_sample(self.files[index], self._shape)
+            self._scale_into(fields[row], torch.from_numpy(stored))
+            labels[row] = torch.from_numpy(classes)
+
+        if len(places) == 1:
+            read(places[0])
+        elif places:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="read") as threads:
+                list(threads.map(read, places))
+
+    def _scale_into(self, place: Tensor, stored: Tensor) -> None:
+        """Write ``(height, width, 16)`` as ``(16, height, width)``, scaled."""
+        pixels, channels = stored.view(-1, len(CHANNELS)), place.view(len(CHANNELS), -1)
+        for start in range(0, len(pixels), _PIXELS_AT_ONCE):
+            block = slice(start, start + _PIXELS_AT_ONCE)
+            torch.sub(pixels[block].t(), self._low, out=channels[:, block]).mul_(self._scale)
+
+
+class _InMemory(_OnDisk):
+    """Samples that stay in memory, normalised, after their first reading."""
+
+    def __init__(self, files: list[Path], shape: tuple[int, int], ranges: ChannelRange) -> None:
+        super().__init__(files, shape, ranges)
+        self._fields = torch.empty(len(files), len(CHANNELS), *shape)    # untouched pages cost nothing
+        self._labels = torch.empty(len(files), *shape, dtype=torch.uint8)
+        self._known = torch.zeros(len(files), dtype=torch.bool)
+
+    def batch(self, indices: Tensor) -> Batch:
+        missing = torch.unique(indices[~self._known[indices]])
+        self._read_all([(index, index) for index in missing.tolist()], self._fields, self._labels)
+        self._known[missing] = True
+        return self._fields[indices], self._labels[indices].long()
+
+
+def _named_folder(path: Any) -> Path:
+    if not isinstance(path, str) or not path:
+        raise DataError("the source 'deepcam' needs path, the folder that holds train, validation and "
+                        f"{STATS_FILE}, but got {path!r}")
+    if not Path(path).is_dir():
+        raise DataError(f"the data folder {path} does not exist; name the folder that holds train, validation and "
+                        f"{STATS_FILE}")
+    return Path(path)
+
+
+def _stats_file(folder: Path) -> Path:
+    """``stats.h5`` beside the folders; some copies of the DeepCAM data have it within ``train``."""
+    for place in (folder / STATS_FILE, folder / "train" / STATS_FILE):
+        if place.is_file():
+            return place
+    raise DataError(f"the file {folder / STATS_FILE} does not exist; it holds climate/minval and climate/maxval of "
+                    "the 16 channels over the training files")
+
+
+def _class_frequencies(folder: Path, files: list[Path], shape: tuple[int, int]) -> tuple[float, float, float]:
+    kept = folder / "class_frequencies.json"
+    states = [(file.name, state.st_size, state.st_mtime_ns) for file in files for state in [file.stat()]]
+    digest = hashlib.sha256(json.dumps(states).encode()).hexdigest()
+    try:
+        found = json.loads(kept.read_text("utf-8"))
+        if found["files"] == digest:
+            return tuple(found["frequencies"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass        # not yet counted, or by another version
+    counts = np.zeros(len(CLASSES), dtype=np.int64)
+    for file in files:
+        counts += np.bincount(read_labels(file, shape).ravel(), minlength=len(CLASSES))
+    background, cyclone, river = (counts / counts.sum()).tolist()
+    part = kept.with_suffix(f".{os.getpid()}.part")
+    try:
+        part.write_text(json.dumps({"files": digest, "frequencies": [background, cyclone, river]}), "utf-8")
+        part.replace(kept)
+    except OSError:
+        part.unlink(missing_ok=True)        # a folder that only others may write
+    return background, cyclone, river

@@ -1,0 +1,114 @@
+"""What a model must beat: the majority class, and a linear classifier that sees one pixel at a time.
+
+The linear classifier is multinomial logistic regression on the 16 channels of a pixel, standardized. It is
+fitted under several class weightings, and the one with the best IoU on the training samples it was fitted on
+is compared: the IoU rewards another balance of classes than the likelihood does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from trainers.workloads.segmentation.loss import EXPONENTS, class_weights, intersection_over_union, pixel_losses
+
+if TYPE_CHECKING:
+    from trainers.workloads.segmentation.data import ClimateSamples
+
+Predictor = Callable[[Tensor], Tensor]
+"""Classes ``(n, height, width)`` from fields ``(n, 16, height, width)``."""
+
+ITERATIONS = 60
+"""Of L-BFGS at most, for each class weighting."""
+
+PIXELS_TO_FIT = 120_000
+"""Training pixels that the linear classifier is fitted on, from samples spread over the training set."""
+
+PIXELS_TO_EVALUATE = 1 << 25
+"""Evaluation pixels at most that are compared on: 37 samples of 768x1152; all where samples are small."""
+
+
+def mean_iou(predict: Predictor, samples: ClimateSamples) -> float:
+    """The IoU on the evaluation samples, or on the first of them where they are many and large."""
+    total = sum(float(intersection_over_union(predict(fields), labels, samples.classes).double().sum())
+                for fields, labels in evaluation_batches(samples))
+    return total / evaluated_samples(samples)
+
+
+def evaluated_samples(samples: ClimateSamples) -> int:
+    """How many evaluation samples are compared on."""
+    return min(samples.evaluation_samples, max(1, PIXELS_TO_EVALUATE // (samples.height * samples.width)))
+
+
+def evaluation_batches(samples: ClimateSamples) -> Iterator[tuple[Tensor, Tensor]]:
+    """Fields and labels of the evaluation samples that are compared on."""
+    for indices in torch.split(torch.arange(evaluated_samples(samples)), samples.largest_micro_batch):
+        fields, labels = samples.evaluation_batch(indices)
+        yield fields, labels
+
+
+def majority_class(samples: ClimateSamples) -> Predictor:
+    """Predicts the most frequent class of the training pixels everywhere."""
+    frequencies = list(samples.class_frequencies)
+    label = frequencies.index(max(frequencies))
+    return lambda fields: torch.full((len(fields), *fields.shape[2:]), label)
+
+
+@dataclass(frozen=True)
+class LinearClassifier:
+    """Scores ``fields * weight + bias`` of each pixel; ``weight`` is ``(classes, channels)``, ``bias`` ``(classes,)``.
+
+    ``weighting`` is the class weighting under which it was fitted, ``training_iou`` its IoU on those samples.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    weighting: str
+    training_iou: float
+
+    def __call__(self, fields: Tensor) -> Tensor:
+        """Classes ``(n, height, width)`` of fields ``(n, channels, height, width)``."""
+        return (torch.einsum("kc,nchw->nkhw", self.weight, fields) + self.bias.view(-1, 1, 1)).argmax(1)
+
+
+def linear_classifier(samples: ClimateSamples) -> LinearClassifier:
+    """The logistic regression whose class weighting gives the best IoU on the training samples."""
+    count = min(samples.train_samples, max(1, PIXELS_TO_FIT // (samples.height * samples.width)))
+    indices = torch.arange(count) * samples.train_samples // count
+    fields, labels = samples.training_batch(indices, torch.zeros_like(indices), 0)
+    frequencies = torch.bincount(labels.flatten(), minlength=samples.classes) / labels.numel()
+    weightings = EXPONENTS if bool((frequencies > 0).all()) else ("none",)
+    pixels = fields.movedim(1, -1).flatten(0, 2)
+    deviation, mean = torch.std_mean(pixels, 0)
+    scale = 1 / deviation.clamp(min=1e-12)
+    standardized = torch.cat(((pixels - mean) * scale, torch.ones(len(pixels), 1)), 1)
+    coefficients, fitted = torch.zeros(samples.channels + 1, samples.classes), []
+    for weighting in weightings:        # each fit starts where the last one ended
+        weights = class_weights(frequencies.tolist(), weighting)
+        coefficients = _fit(standardized, labels.flatten(), weights / (weights * frequencies).sum(), coefficients)
+        weight = coefficients[:-1].T * scale
+        found = LinearClassifier(weight, coefficients[-1] - weight @ mean, weighting, 0.0)
+        iou = intersection_over_union(found(fields), labels, samples.classes).mean()
+        fitted.append(replace(found, training_iou=float(iou)))
+    return max(fitted, key=lambda each: each.training_iou)
+
+
+def _fit(pixels: Tensor, labels: Tensor, class_weight: Tensor, start: Tensor) -> Tensor:
+    """Coefficients ``(channels + 1, classes)`` of least weighted cross entropy; pixels ``(n, channels + 1)``."""
+    coefficients = start.clone().requires_grad_()
+    search = torch.optim.LBFGS([coefficients], max_iter=ITERATIONS, tolerance_grad=1e-5, tolerance_change=1e-8,
+                               line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        search.zero_grad()
+        loss = pixel_losses(pixels @ coefficients, labels, class_weight).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with torch.enable_grad():
+        search.step(objective)  # type: ignore[no-untyped-call]
+    return coefficients.detach()

@@ -1,0 +1,93 @@
+"""Tiramisu (FC-DenseNet, Jegou et al., arXiv:1611.09326) as Kurth et al. (arXiv:1810.01993) changed it.
+
+Kurth et al. double the growth rate to 32, use 5x5 filters, and dense blocks of 2, 2, 2, 4 and 5 layers, the
+last at 1/16 of the grid. Layers as in their released code (azrael417/ClimDeepLearn, tiramisu_model.py):
+
+    first           5x5 to 64
+    down            dense block; 1x1 of stride 2 that keeps the number of features
+    up              transposed 3x3 of the features that the block below added, beside those of the way down;
+                    dense block
+    last            1x1 to the classes
+
+Each convolution but the transposed and the last is followed by normalization (the released code leaves it out
+by default), ReLU and dropout; Jegou et al. put the first two before it. He's uniform initialization.
+
+The small network has blocks of 2, 2 and 2 layers and 3x3 filters. ``width`` is the growth rate; the first
+convolution has twice as many features.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trainers.workloads.segmentation.blocks import ConvNormReLU, Norm, Upsample, initialize_he_uniform
+
+LAYERS = {"tiramisu": (2, 2, 2, 4, 5), "tiramisu_small": (2, 2, 2)}
+"""Layers of each dense block on the way down."""
+
+FILTERS = {"tiramisu": 5, "tiramisu_small": 3}
+"""Rows and columns of the dense blocks' filters."""
+
+
+class Tiramisu(nn.Module):
+    """Class scores of every pixel, on a grid of any size; ``dropout`` is the share of features that is dropped."""
+
+    def __init__(self, name: str, channels: int, classes: int, width: int, norm: Norm, dropout: float = 0.0) -> None:
+        super().__init__()
+        layers, size = LAYERS[name], FILTERS[name]
+
+        def layer(inputs: int, outputs: int, filter_size: int, stride: int = 1) -> nn.Sequential:
+            return nn.Sequential(ConvNormReLU(inputs, outputs, filter_size, norm, stride=stride), nn.Dropout(dropout))
+
+        def dense_block(inputs: int, count: int) -> DenseBlock:
+            return DenseBlock([layer(inputs + width * index, width, size) for index in range(count)])
+
+        features = 2 * width
+        self.first = layer(channels, features, size)
+        self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
+        skipped = []
+        for count in layers[:-1]:
+            self.down.append(dense_block(features, count))
+            features += width * count
+            skipped.append(features)
+            self.shrink.append(layer(features, features, 1, 2))
+        self.bottom = dense_block(features, layers[-1])
+        self.grow, self.up = nn.ModuleList(), nn.ModuleList()
+        added = width * layers[-1]
+        for count in reversed(layers[:-1]):
+            self.grow.append(Upsample(added))
+            self.up.append(dense_block(added + skipped[-1], count))
+            features, added = added + skipped.pop() + width * count, width * count
+        self.classifier = nn.Conv2d(features, classes, 1)
+        initialize_he_uniform(self)
+
+    def forward(self, fields: Tensor) -> Tensor:
+        """Scores ``(n, classes, height, width)`` of fields ``(n, channels, height, width)``."""
+        x = self.first(fields.contiguous(memory_format=torch.channels_last))
+        skipped = []
+        for block, shrink in zip(self.down, self.shrink, strict=True):
+            x = torch.cat((x, block(x)), 1)
+            skipped.append(x)
+            x = shrink(x)
+        added = self.bottom(x)
+        for grow, block in zip(self.grow, self.up, strict=True):
+            x = torch.cat((grow(added, skipped[-1]), skipped.pop()), 1)
+            added = block(x)
+        scores: Tensor = self.classifier(torch.cat((x, added), 1))
+        return scores
+
+
+class DenseBlock(nn.Module):
+    """Layers that each see the block's input and the features of all layers before them."""
+
+    def __init__(self, layers: list[nn.Sequential]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features that the layers add, ``(n, growth rate * layers, height, width)``."""
+        added: list[Tensor] = []
+        for layer in self.layers:
+            added.append(layer(torch.cat((x, *added), 1)))
+        return torch.cat(added, 1)
