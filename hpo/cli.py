@@ -21,6 +21,8 @@ DEFAULT_STORAGE = "sqlite:///hpo.db"
 
 _storage = click.option("--storage", metavar="URL", envvar="HPO_STORAGE", default=DEFAULT_STORAGE, show_default=True,
                         help="Database URL or SQLite file; also HPO_STORAGE.")
+_budgets = click.option("--budget-epochs", "budgets", metavar="E", type=click.FloatRange(min=0, min_open=True),
+                        multiple=True, help="Tell the chance of reaching the target within E epochs; may be repeated.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 
 
@@ -72,8 +74,9 @@ def run(study: Path, storage: str, as_json: bool, ray_address: str | None, folde
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--at", "batches", metavar="B", type=click.IntRange(min=1), multiple=True, required=True,
               help="Global batch size to forecast for; may be given several times.")
+@_budgets
 @_json
-def extrapolate(table: Path, batches: tuple[int, ...], as_json: bool) -> None:
+def extrapolate(table: Path, batches: tuple[int, ...], budgets: tuple[float, ...], as_json: bool) -> None:
     """Forecast epochs to target and settings from a TABLE.csv of batch sizes that were run; no study needed."""
     import numpy as np
 
@@ -83,7 +86,7 @@ def extrapolate(table: Path, batches: tuple[int, ...], as_json: bool) -> None:
     from hpo.terminal import tables
 
     posterior = fit(read_table(table), rng=np.random.default_rng(0))
-    forecasts = [forecast(posterior, batch) for batch in batches]
+    forecasts = [forecast(posterior, batch, budgets=budgets) for batch in batches]
     _show(lambda: [each.to_dict() for each in forecasts], lambda: tables.show_forecasts(forecasts), as_json)
 
 
@@ -136,9 +139,10 @@ def trials(study: str, storage: str, form: str) -> None:
 @click.argument("study")
 @click.option("--at", "batches", metavar="B", type=click.IntRange(min=1), multiple=True,
               help="Global batch size; may be given several times. The study's full-scale batch if not given.")
+@_budgets
 @_storage
 @_json
-def forecast(study: str, batches: tuple[int, ...], storage: str, as_json: bool) -> None:
+def forecast(study: str, batches: tuple[int, ...], budgets: tuple[float, ...], storage: str, as_json: bool) -> None:
     """Forecast settings and epochs to target for a STUDY at any batch size."""
     from hpo import api
     from hpo.terminal import tables
@@ -146,7 +150,8 @@ def forecast(study: str, batches: tuple[int, ...], storage: str, as_json: bool) 
     result = api.read_study(study, storage)
     batches = batches or _full_scale(result)
     posterior = api.fit_posterior(result)
-    forecasts = [api.forecast(result, batch, posterior) for batch in batches]
+    past = api.calibration(storage)
+    forecasts = [api.forecast(result, batch, posterior, budgets=budgets, past=past) for batch in batches]
     _show(lambda: [each.to_dict() for each in forecasts],
           lambda: tables.show_forecasts([each.numbers for each in forecasts]), as_json)
 
@@ -256,6 +261,26 @@ def machines(machine: str, as_json: bool) -> None:
     _show(lambda: dataclasses.asdict(found),
           lambda: click.echo(f"{found.name}: {found.nodes} x {found.accelerators_per_node} accelerators, "
                              f"{found.source}"), as_json)
+
+
+@main.command()
+@click.argument("name", required=False)
+@_json
+def recipes(name: str | None, as_json: bool) -> None:
+    """List published large-batch recipes, or show the one called NAME with its settings, results and sources."""
+    from hpo.terminal import recipes as terminal
+    from search_spaces.recipes import RecipeError, recipe
+    from search_spaces.recipes import recipes as every
+
+    if name is None:
+        found = every()
+        _show(lambda: [each.to_dict() for each in found], lambda: terminal.show_recipes(found), as_json)
+        return
+    try:
+        one = recipe(name)
+    except RecipeError as error:
+        raise click.UsageError(str(error)) from error
+    _show(one.to_dict, lambda: terminal.show_recipe(one), as_json)
 
 
 def _full_scale(result: StudyResult) -> tuple[int, ...]:

@@ -21,10 +21,11 @@ from pydantic import (
     PlainValidator,
     PrivateAttr,
     ValidationError,
+    ValidatorFunctionWrapHandler,
     model_validator,
 )
 
-from hpo import study_faults, study_rules, yaml_text
+from hpo import study_faults, study_recipe, study_rules, yaml_text
 from hpo.errors import Fault, SpecError
 from hpo.study_faults import SpecFaultsError, nearest
 from search_spaces.space import SearchSpace
@@ -99,7 +100,8 @@ class StudySpec(_Section):
     ladder: Annotated[tuple[BatchSize, ...], Field(strict=False, min_length=1),
                       AfterValidator(study_rules.check_ladder)]
     full_scale: FullScale | None = None
-    search: Annotated[SearchSpace, PlainValidator(study_rules.parse_search),
+    recipe: Annotated[str, AfterValidator(study_recipe.check_recipe)] | None = None
+    search: Annotated[SearchSpace, PlainValidator(study_recipe.parse_search),
                       PlainSerializer(SearchSpace.to_plain)]
     budget: Budget
     seeds: Count = 1
@@ -109,14 +111,18 @@ class StudySpec(_Section):
     _path: str | None = PrivateAttr(None)
     _document: yaml_text.Document | None = PrivateAttr(None)
 
-    @model_validator(mode="after")
-    def _check_together(self) -> StudySpec:
-        full_scale = None if self.full_scale is None else self.full_scale.global_batch_size
-        faults = [*study_rules.faults_of_budget(self.budget.trials, self.ladder),
-                  *study_rules.faults_of_normalization(self.search, self.ladder, full_scale)]
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check_together(cls, values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        study = handler(values)
+        full_scale = None if study.full_scale is None else study.full_scale.global_batch_size
+        own = study_recipe.own_settings(values)
+        faults = [*study_rules.faults_of_budget(study.budget.trials, study.ladder),
+                  *study_rules.faults_of_normalization(study.search, study.ladder, full_scale),
+                  *study_recipe.faults_of_durations(study.recipe, study.search, own, study.budget.epochs_per_trial)]
         if faults:
             raise SpecFaultsError(faults)
-        return self
+        return study
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StudySpec:
@@ -144,7 +150,7 @@ class StudySpec(_Section):
         for section in ("target", "full_scale"):
             given = (plain.pop(section) or {}).items()
             plain[section] = {key: value for key, value in given if value is not None}
-        order = [name for name in type(self).model_fields if plain[name] or name != "full_scale"]
+        order = [name for name in type(self).model_fields if plain[name] or name not in ("full_scale", "recipe")]
         return {name: plain[name] for name in order}
 
     def to_yaml(self) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from hpo.study_faults import Location, shown
 from search_spaces.domains import Choice
@@ -39,15 +38,6 @@ def check_ladder(ladder: tuple[int, ...]) -> tuple[int, ...]:
         if following <= rung:
             raise ValueError(f"must increase, but got {following} after {rung} in {shown(list(ladder))}")
     return ladder
-
-
-def parse_search(search: Any) -> SearchSpace:
-    """The search space of a ``search:`` section; ValueError with all its faults."""
-    if isinstance(search, SearchSpace):
-        return search
-    if not isinstance(search, Mapping):
-        raise ValueError(f"must be a mapping of settings to values or domains, but got {shown(search)}")
-    return SearchSpace.parse(search)
 
 
 def faults_of_budget(trials: int, ladder: Sequence[int]) -> Iterator[tuple[Location, str]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpo.extrapolation.forecast import Interval
 from search_spaces.settings import TrainingSettings
 from storage.records import PlanKind
+
+if TYPE_CHECKING:
+    from hpo.extrapolation.forecast import Interval
 
 KIND_NAMES = {PlanKind.FORECAST: "forecast", PlanKind.LINEAR_SCALING: "linear scaling",
               PlanKind.NO_SCALING: "no scaling"}

@@ -53,11 +53,46 @@ def legw(settings: TrainingSettings, from_batch: int, to_batch: int) -> Training
                             warmup_epochs=settings.warmup_epochs * k)
 
 
+def adascale(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
+    """``adascale_batch_size = from_batch``, all else equal: the gain is measured while the training runs.
+
+    Johnson et al. 2020 (arXiv:2007.05105). Settings that have a base batch already keep it.
+    """
+    _ratio(from_batch, to_batch)
+    if from_batch == to_batch or settings.adascale_batch_size is not None:
+        return settings
+    return settings.replace(adascale_batch_size=from_batch)
+
+
+def smith_momentum(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
+    """``1 - momentum`` over ``k``, all else equal; the noise scale stays without a larger learning rate.
+
+    Smith et al. 2018 (arXiv:1711.00489, section 4): B in proportion to learning_rate / (1 - momentum). They find it
+    to cost accuracy where scaling the rate (:func:`linear`) does not. A batch so much smaller that the momentum
+    would fall below 0 raises :class:`search_spaces.settings.SettingError`.
+    """
+    k = _ratio(from_batch, to_batch)
+    return settings if k == 1 else settings.replace(momentum=1 - (1 - settings.momentum) / k)
+
+
+def sgd_noise_scale(settings: TrainingSettings, global_batch_size: int, train_samples: int) -> float:
+    """``lr (N / B - 1) / (1 - momentum)`` at the peak rate: the scale of the fluctuations of SGD.
+
+    Smith et al. 2018 (arXiv:1711.00489, sections 2 and 4; Smith and Le, arXiv:1710.06451). Trainings of one noise
+    scale end alike, as long as B is far below N. In units of the learning rate; not the gradient noise scale of
+    McCandlish et al., which is a number of samples.
+    """
+    ratio = _ratio(global_batch_size, train_samples)
+    return settings.learning_rate * (ratio - 1) / (1 - settings.momentum)
+
+
 SCALING_RULES: dict[str, ScalingRule] = {
     "none": unchanged,
     "linear": linear,
     "sqrt": square_root,
     "legw": legw,
+    "adascale": adascale,
+    "smith_momentum": smith_momentum,
 }
 
 

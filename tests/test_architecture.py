@@ -24,7 +24,7 @@ PACKAGES = {
 # neighbouring group of its layer
 LAYERS = (
     [{"errors"}],
-    [{"yaml_text", "study_faults", "study_rules", "study"}],
+    [{"yaml_text", "study_faults", "study_recipe", "study_rules", "study"}],
     [{"jobs", "progress"}],
     [{"extrapolation"}],
     [{"tuning"}, {"planning"}],

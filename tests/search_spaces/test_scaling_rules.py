@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces import SCALING_RULES, SettingError, TrainingSettings
+from search_spaces.scaling_rules import sgd_noise_scale
 
 BATCH = st.integers(1, 2**20)
-RULE = st.sampled_from(sorted(SCALING_RULES))
+RULE = st.sampled_from(sorted(set(SCALING_RULES) - {"smith_momentum"}))      # which has a lower end, see below
 SETTINGS = TrainingSettings(learning_rate=0.1, warmup_epochs=5, momentum=0.9, nesterov=True, decay="step",
                             decay_milestones=(30, 60, 80))
 
@@ -65,3 +66,24 @@ def test_batches_must_be_positive(rule: str) -> None:
 def test_a_warmup_that_outgrows_the_training_is_refused() -> None:
     with pytest.raises(SettingError, match="decay_epochs must exceed warmup_epochs"):
         SCALING_RULES["legw"](TrainingSettings(warmup_epochs=5, decay="cosine", decay_epochs=90), 256, 8192)
+
+
+@given(first=BATCH, growth=st.integers(1, 8), further=st.integers(1, 8))
+def test_smith_raises_the_momentum_and_keeps_the_noise_scale(first: int, growth: int, further: int) -> None:
+    rule, samples = SCALING_RULES["smith_momentum"], 2**40
+    grown = rule(SETTINGS, first, first * growth)
+    assert sgd_noise_scale(grown, first * growth, samples) == pytest.approx(
+        sgd_noise_scale(SETTINGS, first, samples), rel=1e-4)
+    assert grown.replace(momentum=0.9) == SETTINGS
+    again = rule(grown, first * growth, first * growth * further)
+    assert again.momentum == pytest.approx(rule(SETTINGS, first, first * growth * further).momentum)
+    assert rule(SETTINGS, first, first) == SETTINGS
+
+
+def test_linear_scaling_keeps_the_noise_scale_too_and_smith_has_a_lower_end() -> None:
+    # arXiv:1711.00489: g = lr (N / B - 1) / (1 - m)
+    assert sgd_noise_scale(SETTINGS, 256, 1_281_167) == pytest.approx(0.1 * (1_281_167 / 256 - 1) / 0.1)
+    assert sgd_noise_scale(SCALING_RULES["linear"](SETTINGS, 256, 8192), 8192, 1_281_167) == pytest.approx(
+        sgd_noise_scale(SETTINGS, 256, 1_281_167), rel=0.01)
+    with pytest.raises(SettingError, match="momentum must lie in"):
+        SCALING_RULES["smith_momentum"](SETTINGS, 256, 16)

@@ -1,0 +1,185 @@
+"""Recipe: one published large-batch training as data: settings, how they move with the batch, what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces.settings import SettingError, TrainingSettings, is_whole
+
+PROVENANCE = {
+    "text": "read in the paper's text", "abstract": "read in the paper's abstract", "code": "read in released code",
+    "log": "read in published logs", "article": "read in an article or a talk about it",
+    "calculated": "calculated from published figures", "memory high": "recalled, cross-checked by other figures",
+    "memory medium": "recalled, not checked", "memory low": "recalled, doubtful",
+}
+"""Where a figure comes from, and so how far it can be trusted."""
+
+BATCH_DEPENDENT = ("learning_rate", "warmup_epochs")
+"""Settings that no published value carries over to another batch size."""
+
+
+class RecipeError(SettingError):
+    """A recipe that does not exist, or that says nothing of what was asked."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a recipe was published; ``checked`` names the files and texts that were read for it."""
+
+    paper: str
+    arxiv: str | None = None
+    section: str | None = None
+    repository: str | None = None
+    checked: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one published training reached, in the unit that ``metric`` names.
+
+    ``provenance`` is a key of :data:`PROVENANCE`; ``global_batch_size`` is None where it is not told.
+    """
+
+    metric: str
+    value: float
+    provenance: str
+    global_batch_size: int | None = None
+    hardware: str | None = None
+    time: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One setting as a function of the global batch size B: ``value * (B / at)^power``, at most ``most``.
+
+    ``above``: the setting is 0 for every B that is not above it.
+    """
+
+    value: float
+    at: int = 1
+    power: float = 0.0
+    most: float = math.inf
+    above: int = 0
+
+    def __call__(self, global_batch_size: int) -> float:
+        """The setting's value at a global batch size, in samples per update."""
+        if global_batch_size <= self.above:
+            return 0.0
+        return min(self.most, self.value * math.pow(global_batch_size / self.at, self.power))
+
+    def __str__(self) -> str:
+        if self.power == 0:
+            return f"{self.value:g}" + (f" above {self.above:,}, else 0" if self.above else "")
+        most = f", at most {self.most:g}" if math.isfinite(self.most) else ""
+        return f"{self.value:g} x (B / {self.at:,})" + ("" if self.power == 1 else f"^{self.power:g}") + most
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One published training.
+
+    ``settings`` are those at ``global_batch_size``, by their names in :class:`TrainingSettings`. ``scaling``
+    says by formula how some of them move with the batch, ``table`` gives them at published points. ``unknown``
+    are settings whose published values could not be found, with the reason; ``remembered`` are those that were
+    recalled (high, medium or low confidence) and not read. ``differs`` is what this project does otherwise than
+    the published run.
+    """
+
+    name: str
+    title: str
+    source: Source
+    workload: str
+    epochs: float
+    global_batch_size: int
+    results: tuple[Result, ...]
+    settings: Mapping[str, Any]
+    scaling: Mapping[str, Scaling] = dataclasses.field(default_factory=dict)
+    table: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    unknown: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    remembered: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    differs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def optimizer(self) -> str:
+        """The optimizer's name in :class:`TrainingSettings`."""
+        return str(self.settings["optimizer"])
+
+    @property
+    def published_batches(self) -> tuple[int, ...]:
+        """The global batch sizes that were trained and published, increasing."""
+        told = {each.global_batch_size for each in self.results if each.global_batch_size is not None}
+        return tuple(sorted({self.global_batch_size, *self.table, *told}))
+
+    @property
+    def grows_to(self) -> int | None:
+        """The global batch size that the settings' own batch control ends with; None where the batch stays."""
+        settings = TrainingSettings.from_dict(self.settings)
+        if settings.batch_control == "piecewise":
+            return round(self.global_batch_size * max(settings.batch_factors))
+        limit = settings.batch_limit_factor if settings.batch_control == "grow" else None
+        return None if limit is None else round(self.global_batch_size * limit)
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The settings that a training at another batch size must find anew, in the order of the settings."""
+        names = {*self.scaling, *(name for row in self.table.values() for name in row), *self.unknown,
+                 *(name for name in BATCH_DEPENDENT if self.settings.get(name))}
+        return tuple(name for name in TrainingSettings.__dataclass_fields__ if name in names)
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The settings that hold at any batch size: all that are named and do not move."""
+        return {name: value for name, value in self.settings.items() if name not in self.moving}
+
+    def settings_at(self, global_batch_size: int, **given: Any) -> TrainingSettings:
+        """The settings as published for a global batch size; ``given`` ones take the place of the published.
+
+        Raises :class:`RecipeError` for a batch size that the recipe says nothing of, or where an unknown
+        setting is not given.
+        """
+        missing = [name for name in self.unknown if name not in given]
+        if missing:
+            reasons = "; ".join(f"{name}: {self.unknown[name]}" for name in missing)
+            raise RecipeError(f"recipe {self.name!r} has no published value for {', '.join(missing)} ({reasons}); "
+                              f"give one: settings_at({global_batch_size}, {missing[0]}=...)")
+        return TrainingSettings.from_dict({**self.settings, **self._moved(global_batch_size), **given})
+
+    def published(self, name: str) -> str:
+        """How a setting was published, in words: its value here, its formula, or why it is unknown."""
+        if name in self.unknown:
+            return f"not published as far as known ({self.unknown[name]})"
+        rule = f", by the rule {self.scaling[name]}" if name in self.scaling else ""
+        return f"{_shown(self.settings[name])} at global batch size {self.global_batch_size:,}{rule}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as plain values that JSON holds."""
+        plain = dataclasses.asdict(self)
+        plain["scaling"] = {name: {key: value for key, value in rule.items() if value != math.inf}
+                            for name, rule in plain["scaling"].items()}
+        plain["table"] = [{"global_batch_size": batch, **row} for batch, row in sorted(self.table.items())]
+        return plain
+
+    def _moved(self, global_batch_size: int) -> dict[str, Any]:
+        if global_batch_size < 1:
+            raise RecipeError(f"a global batch size must be at least 1, but got {global_batch_size}")
+        if self.table and global_batch_size not in self.table:
+            raise RecipeError(f"recipe {self.name!r} is published at the global batch sizes "
+                              f"{', '.join(map(str, sorted(self.table)))}, but got {global_batch_size}; take one of "
+                              "them, or let a study find the settings between")
+        if not self.table and not self.scaling and global_batch_size != self.global_batch_size:
+            raise RecipeError(f"recipe {self.name!r} is published at global batch size {self.global_batch_size} alone "
+                              f"and has no rule for {global_batch_size}; let a study find "
+                              f"{', '.join(self.moving)} there")
+        ruled = {name: rule(global_batch_size) for name, rule in self.scaling.items()}
+        whole = {name: round(value) for name, value in ruled.items() if is_whole(name)}
+        return {**ruled, **whole, **self.table.get(global_batch_size, {})}
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
