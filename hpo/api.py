@@ -15,7 +15,7 @@ from hpo.errors import EvidenceError, HpoError, PlanError
 from hpo.forecasting import baseline_plans, fit_posterior, forecast, make_plan, with_forecast
 from hpo.jobs import search_path, workload_data
 from hpo.keeping import open_store
-from hpo.planning.launch import choose_backend, read_outcome, run_plan
+from hpo.planning.launch import Launched, choose_backend, read_launched, run_plan
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, check_workers, folder_name, most_workers, planned_job, read_plan
 from hpo.progress import Progress
@@ -101,11 +101,11 @@ def launch(plan: Plan, *, directory: Path | str | None = None, backend: str | No
     folder = Path(directory or DEFAULT_FOLDER / "plans" / folder_name(plan)).absolute()
     outcomes = []
     for seed in seeds or (plan.job.seed,):
-        outcome = _run_once(plan, folder, backend, seed, progress)
-        outcomes.append(outcome)
+        launched = _run_once(plan, folder, backend, seed, progress)
+        outcomes.append(launched.outcome)
         if storage is not None and plan.id is not None:
             with open_store(storage) as store:
-                keeping.keep_outcome(store, plan.id, seed, backend, plan.workers, outcome)
+                keeping.keep_outcome(store, plan.id, seed, backend, plan.workers, launched)
     return outcomes
 
 
@@ -114,7 +114,7 @@ def record(plan: Plan, outcome: Path | str, storage: str = DEFAULT_STORAGE, *, b
     if plan.id is None:
         raise PlanError("this plan is in no storage; `hpo plan STUDY --output DIR` keeps one")
     with open_store(storage) as store:
-        return keeping.keep_outcome(store, plan.id, plan.job.seed, backend, plan.workers, read_outcome(Path(outcome)))
+        return keeping.keep_outcome(store, plan.id, plan.job.seed, backend, plan.workers, read_launched(Path(outcome)))
 
 
 def find_plan(plan: str, storage: str = DEFAULT_STORAGE) -> Plan:
@@ -204,9 +204,9 @@ def _validate(store: Store, plan: Plan, spec: StudySpec, directory: Path, progre
         if seed not in done:
             progress.message(f"running {KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} workers, "
                              f"seed {seed}")
-            outcome = _run_once(plan, directory, backend, seed, progress)
-            keeping.keep_outcome(store, plan.id, seed, backend, plan.workers, outcome)
+            launched = _run_once(plan, directory, backend, seed, progress)
+            keeping.keep_outcome(store, plan.id, seed, backend, plan.workers, launched)
 
 
-def _run_once(plan: Plan, directory: Path, backend: str, seed: int, progress: Progress) -> TrainingOutcome:
+def _run_once(plan: Plan, directory: Path, backend: str, seed: int, progress: Progress) -> Launched:
     return run_plan(plan, directory, backend=backend, seed=seed, on_point=lambda point: progress.run(plan, seed, point))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hpo.errors import StorageUnavailableError, StudyNotFoundError
 from hpo.extrapolation.forecast import Interval
-from hpo.planning.launch import write_plan
+from hpo.extrapolation.stored import measured_trials, noise_scales
+from hpo.planning.launch import Launched, write_plan
 from hpo.planning.plan import Plan, planned_job
 from hpo.results import PlannedRun, StudyForecast, StudyResult
 from hpo.study import StudySpec, parse_study
@@ -19,7 +20,6 @@ from storage import records
 from storage.errors import NotFound, StoreError
 from storage.records import NewForecast, NewOutcome, NewPlan, Outcome, Study, TrialState, Trust
 from storage.store import Store
-from trainers.report import TrainingOutcome
 
 
 @contextmanager
@@ -60,8 +60,11 @@ def read_result(store: Store, name: str, storage: str) -> StudyResult:
     """All that the store holds of a study; its newest forecast and the plans made from it."""
     study = store.study(name)
     spec = parse_study(study.spec)
-    return StudyResult(spec=spec, study=study, trials=tuple(store.trials(study.id)), storage=storage,
-                       runs=tuple(planned_runs(store, study, spec)))
+    runs = tuple(dataclasses.replace(run, exhibits=store.exhibits(run.plan.id or 0)) if run.outcomes else run
+                 for run in planned_runs(store, study, spec))
+    trials = tuple(store.trials(study.id))
+    return StudyResult(spec=spec, study=study, trials=trials, storage=storage, runs=runs,
+                       noise_scales=noise_scales(store.convergence(measured_trials(trials))))
 
 
 def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun]:
@@ -112,12 +115,16 @@ def keep_plan(store: Store, forecast: StudyForecast, plan: Plan, directory: Path
 
 
 def keep_outcome(store: Store, plan_id: int, seed: int, backend: str, workers: int,
-                 outcome: TrainingOutcome) -> Outcome:
-    """Store what a launch of a plan really did."""
-    return store.add_outcome(NewOutcome(
+                 launched: Launched) -> Outcome:
+    """Store what a launch of a plan really did, and what its model is shown by."""
+    outcome = launched.outcome
+    kept = store.add_outcome(NewOutcome(
         plan_id=plan_id, seed=seed, backend=backend, workers=workers, state=TrialState(outcome.state),
         epochs_to_target=outcome.epochs_to_target, epochs=outcome.epochs, seconds=outcome.seconds,
         best_metric=outcome.best_metric, reason=outcome.reason))
+    if launched.exhibit is not None:
+        store.add_exhibit(kept.id, launched.exhibit)
+    return kept
 
 
 def _value(spec: StudySpec, name: str) -> object:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from storage import calibration, convergence, forecasts, migrations, plans, studies, trials
+from storage import calibration, convergence, exhibits, forecasts, migrations, plans, studies, trials
 from storage.database import Database
 from storage.records import (
     CalibrationRow,
@@ -196,6 +196,16 @@ class Store:
         """Outcomes of a plan, oldest first; :class:`NotFound` without the plan."""
         with self._database.read() as connection:
             return plans.outcomes_of(connection, plan_id)
+
+    def add_exhibit(self, outcome_id: int, exhibit: Mapping[str, Any]) -> None:
+        """Store what a model is shown by; :class:`NotFound` without its outcome, :class:`Conflict` for a second."""
+        with self._database.write() as connection:
+            exhibits.add(connection, outcome_id, exhibit)
+
+    def exhibits(self, plan_id: int) -> dict[int, dict[str, Any]]:
+        """Exhibits of a plan's outcomes, by the id of the outcome; :class:`NotFound` without the plan."""
+        with self._database.read() as connection:
+            return exhibits.of_plan(connection, plan_id)
 
     def calibration(self, study_id: int | None = None) -> list[CalibrationRow]:
         """Every plan that has outcomes beside them, oldest first; those of one study where given."""

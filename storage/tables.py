@@ -139,7 +139,8 @@ def _id() -> Column[int]:
 
 
 def _parent(table: str, *, nullable: bool = False, primary_key: bool = False) -> Column[int]:
-    singular = {"studies": "study", "trials": "trial", "forecasts": "forecast", "plans": "plan"}[table]
+    singular = {"studies": "study", "trials": "trial", "forecasts": "forecast", "plans": "plan",
+                "outcomes": "outcome"}[table]
     return Column(f"{singular}_id", ForeignKey(f"{table}.id", ondelete="CASCADE"), nullable=nullable,
                   primary_key=primary_key)
 
@@ -303,4 +304,10 @@ outcomes = Table(
     _rule("finished", "state NOT IN ('queued', 'running')"),
     _rule("workers_positive", "workers > 0"),
     _reached_has_epochs(),
+)
+
+# What the model of an outcome is shown by, as JSON: a table of its own, so that reading outcomes does not read it.
+exhibits = Table(
+    "exhibits", metadata, _parent("outcomes", primary_key=True),
+    _text("content"),
 )

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ENDING = frozenset({"outcome", "exhibit"})
+"""The keys of the lines that are no convergence points."""
+
 
 @dataclass(frozen=True)
 class ConvergencePoint:
@@ -78,6 +81,8 @@ class TrainingOutcome:
 class ReportFile:
     """A JSON-lines file: one object per convergence point and at the end ``{"outcome": {...}}``.
 
+    A workload that shows its model adds ``{"exhibit": {...}}`` behind the outcome (:mod:`trainers.exhibits`).
+
     Every line is flushed when it is written, so that a reader can follow and a crash loses none.
     """
 
@@ -100,6 +105,10 @@ class ReportFile:
         """Append the outcome."""
         self._append(_to_json({"outcome": outcome.to_dict()}))
 
+    def exhibit(self, exhibit: Mapping[str, Any]) -> None:
+        """Append what the trained model is shown by."""
+        self._append(json.dumps({"exhibit": dict(exhibit)}, allow_nan=False, separators=(",", ":")))
+
     def _append(self, line: str) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -107,13 +116,24 @@ class ReportFile:
 
 def read_points(path: Path | str) -> list[ConvergencePoint]:
     """The convergence points of a report, in order; a last line cut short by a crash is left out."""
-    return [ConvergencePoint._from_dict(values) for values in _read(path) if "outcome" not in values]
+    return [ConvergencePoint._from_dict(values) for values in _read(path) if not ENDING & values.keys()]
 
 
 def read_outcome(path: Path | str) -> TrainingOutcome | None:
     """The outcome of a report, or None where the training has not ended."""
     outcomes = [values["outcome"] for values in _read(path) if "outcome" in values]
     return TrainingOutcome.from_dict(outcomes[-1]) if outcomes else None
+
+
+def read_exhibit(path: Path | str) -> dict[str, Any] | None:
+    """What the trained model of a report is shown by, or None where its workload shows nothing."""
+    exhibits = [values["exhibit"] for values in _read(path) if "exhibit" in values]
+    return dict(exhibits[-1]) if exhibits else None
+
+
+def is_point(line: bytes) -> bool:
+    """Whether a line of a report is a convergence point."""
+    return not any(line.startswith(f'{{"{name}"'.encode()) for name in ENDING)
 
 
 def _read(path: Path | str) -> list[dict[str, Any]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from plotly import graph_objects as go
 
@@ -13,7 +14,7 @@ from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView
 from hpo.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.words import KIND_NAMES, interval, number, readable, target
-from storage.records import PlanKind, TrialState
+from storage.records import Outcome, PlanKind, TrialState
 
 VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launch,
 open where it missed the target."""
@@ -28,6 +29,10 @@ CURVES = """One line for each training; those that were stopped early or diverge
 hide it, twice to see it alone."""
 CALIBRATION = """One point for each launched plan of this study; the bars are 90 % intervals, and nine of ten should
 cross the diagonal."""
+
+
+EXHIBIT = """Fields in grey, from their lowest value to their highest; labels and prediction in the colours of the
+classes."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,10 @@ def pictures(view: StudyView) -> Iterator[Picture]:
     varied = result.spec.search.names if ended else ()
     if result.runs:
         yield Picture("validation", "Forecast and observed", VALIDATION, figures.validation(result))
+    shown = exhibited(result)
+    if shown is not None and shown[2].get("panels"):
+        yield Picture("exhibit", str(shown[2].get("title", "What the model predicts")), f"{told(*shown)} {EXHIBIT}",
+                      figures.exhibit(shown[2]))
     yield Picture("ladder", "Epochs to target against batch size", LADDER, figures.ladder(result, law))
     for name in varied:
         yield Picture(f"batch-{name}", f"{readable(name).capitalize()} against batch size", SETTING,
@@ -141,6 +150,23 @@ def pictures(view: StudyView) -> Iterator[Picture]:
         yield Picture("curves", "Learning curves", CURVES, figures.learning_curves(result, view.convergence))
     if sum(row.predicted_epochs_median is not None for row in view.calibration) > 1:
         yield Picture("calibration", "Forecasts against outcomes", CALIBRATION, figures.calibration(view.calibration))
+
+
+def exhibited(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[str, Any]] | None:
+    """The launch whose model is shown: the forecast's newest that has an exhibit, else any newest; None without one."""
+    found = [(run, outcome, run.exhibits[outcome.id]) for run in result.runs for outcome in run.outcomes
+             if outcome.id in run.exhibits]
+    own = [each for each in found if each[0].plan.kind is PlanKind.FORECAST]
+    return (own or found)[-1] if found else None
+
+
+def told(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) -> str:
+    """Which model an exhibit shows, and what it reached beside what it must beat."""
+    model = (f"Settings from {KIND_NAMES[run.plan.kind]}, global batch size {number(run.plan.global_batch_size)}, "
+             f"seed {outcome.seed}")
+    parts = [f"{run.plan.job.target.metric} {number(outcome.best_metric) or 'not measured'}",
+             *(f"{name} {number(float(value))}" for name, value in shown.get("references", {}).items())]
+    return f"{model}: {'; '.join(parts)}."
 
 
 def _observed(run: PlannedRun) -> str:

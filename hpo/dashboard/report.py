@@ -11,6 +11,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from hpo.dashboard import page
+from hpo.dashboard.exhibit_figures import WIDTH
 from hpo.dashboard.next_steps import next_steps
 from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import HpoError
@@ -45,12 +46,13 @@ def render(view: StudyView, now: datetime) -> str:
         forecast=result.forecast, runs=page.runs_table(result), rungs=page.rungs_table(result),
         verdict=page.verdict(result), steps=next_steps(view),
         pictures=[(picture, _figure_html(picture)) for picture in page.pictures(view)],
-        plotly=Markup(get_plotlyjs()), now=now, version=version("largebatch"))
+        plotly=Markup(get_plotlyjs()), now=now, width=WIDTH, version=version("largebatch"))
 
 
 def _figure_html(picture: page.Picture) -> Markup:
     # the page has a heading of its own; plotly's JSON escapes <, > and /, so that no name can end the script
-    figure = picture.figure.update_layout(title_text=None, margin_t=30)
+    top = picture.figure.layout.margin.t or 30
+    figure = picture.figure.update_layout(title_text=None, margin_t=top)
     return Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{picture.key}",
                                  config=FIGURE_CONFIG))
 

@@ -9,15 +9,27 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpo.errors import LaunchError
 from hpo.planning.launchers import local
 from hpo.planning.plan import Plan
 from trainers import report
+from trainers.errors import WorkloadError
+from trainers.exhibits import check_exhibit
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What one launch reported: how the training ended, and what its model is shown by (None where by nothing)."""
+
+    outcome: TrainingOutcome
+    exhibit: dict[str, Any] | None = None
 
 
 def write_plan(plan: Plan, directory: Path, *, backend: str) -> None:
@@ -42,7 +54,7 @@ def choose_backend(backend: str | None) -> str:
 
 
 def run_plan(plan: Plan, directory: Path, *, backend: str, seed: int,
-             on_point: Callable[[ConvergencePoint], None]) -> TrainingOutcome:
+             on_point: Callable[[ConvergencePoint], None]) -> Launched:
     """Train the plan once with ``plan.workers`` processes; its files go to a folder of this seed.
 
     Raises :class:`LaunchError`, with the last words of the processes, where they end without an outcome.
@@ -63,22 +75,22 @@ def run_plan(plan: Plan, directory: Path, *, backend: str, seed: int,
             _follow(process, reported, on_point)
         finally:
             _end(process)
-    outcome = report.read_outcome(reported) if reported.exists() else None
-    if outcome is None:
+    if not reported.exists() or report.read_outcome(reported) is None:
         raise LaunchError(f"the run ended with exit code {process.returncode} and no outcome; its log is {log}:\n"
                           f"{_last_words(log)}")
-    return outcome
+    return read_launched(reported)
 
 
-def read_outcome(path: Path) -> TrainingOutcome:
-    """The outcome in a report that a launched plan wrote; :class:`LaunchError` where it holds none."""
+def read_launched(path: Path) -> Launched:
+    """What a launched plan reported in a file; :class:`LaunchError` where it holds no outcome."""
     try:
-        outcome = report.read_outcome(path)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        outcome, exhibit = report.read_outcome(path), report.read_exhibit(path)
+        exhibit = None if exhibit is None else check_exhibit(exhibit)
+    except (OSError, ValueError, TypeError, KeyError, WorkloadError) as error:
         raise LaunchError(f"cannot read {path} as the report of a run: {error}") from error
     if outcome is None:
         raise LaunchError(f"{path} holds no outcome: the run has not ended, or the file is not one that it wrote")
-    return outcome
+    return Launched(outcome, exhibit)
 
 
 def _follow(process: subprocess.Popen[bytes], file: Path, on_point: Callable[[ConvergencePoint], None]) -> None:
@@ -93,7 +105,7 @@ def _follow(process: subprocess.Popen[bytes], file: Path, on_point: Callable[[Co
                     if not line.endswith(b"\n"):
                         break
                     position += len(line)
-                    if not line.startswith(b'{"outcome"'):
+                    if report.is_point(line):
                         on_point(ConvergencePoint.from_json(line.decode()))
         if ended:
             return

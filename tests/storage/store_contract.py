@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
+from exhibit_contract import ExhibitContract
 from sqlalchemy import event, func, select, text
 from store_samples import (
     OTHER_SETTINGS,
@@ -50,7 +51,7 @@ REACHED = TrialResult(state=TrialState.REACHED, epochs_to_target=4.5, epochs=5.0
 CENSORED = TrialResult(state=TrialState.CENSORED, epochs=40.0)
 
 
-class StoreContract:
+class StoreContract(ExhibitContract):
     @pytest.fixture
     def store(self, url):
         with Store.open(url) as store:
@@ -422,7 +423,7 @@ class StoreContract:
             (trial,) = make_trials(store, owner, 16)
             store.record({trial.id: make_points(2)})
             plan = store.add_plan(forecast_plan(owner, make_forecast(store, owner)))
-            store.add_outcome(new_outcome(plan.id))
+            store.add_exhibit(store.add_outcome(new_outcome(plan.id)).id, {"title": "shown"})
 
         def sizes():
             with store._database.read() as connection:

@@ -1,4 +1,4 @@
-"""The settings of every large-batch technique; earlier trainings did what the defaults say."""
+"""The settings of every large-batch technique; earlier trainings did what the defaults say. Exhibits of outcomes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ def upgrade() -> None:
     for table in TABLES:
         for column in _settings():
             op.add_column(table, column)
+    op.create_table(
+        "exhibits",
+        sa.Column("outcome_id", sa.Integer(), sa.ForeignKey("outcomes.id", ondelete="CASCADE"), primary_key=True,
+                  nullable=False),
+        sa.Column("content", sa.Text(), nullable=False),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("exhibits")
     for table in TABLES:
         with op.batch_alter_table(table) as batch:
             for column in _settings():
