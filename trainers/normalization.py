@@ -102,6 +102,11 @@ def end_update(norms: Sequence[GhostBatchNorm], groups: int) -> None:
         norm.groups = 0
 
 
+def statistics_depend_on_micro_batches(model: nn.Module) -> bool:
+    """Whether a model has batch norm of another kind, for which a smaller micro batch is another training."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
 def persistent_statistics(model: nn.Module) -> list[Tensor]:
     """The floating-point buffers that a checkpoint holds: what workers must average before an evaluation."""
     parameters = {id(parameter) for parameter in model.parameters()}

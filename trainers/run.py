@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainers.batch_control import course
 from trainers.errors import CheckpointError, JobError, WorkloadError, nearest
 from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
@@ -59,13 +60,15 @@ class TrainingRun(ABC):
         self.job = job
         self.progress = Progress()
         self.train_samples = workload.train_samples
-        steps_per_epoch = workload.train_samples / job.global_batch_size
-        self.total_steps = max(1, math.ceil(job.epochs * steps_per_epoch - 1e-9))
-        self.steps_per_evaluation = max(1, round(steps_per_epoch / job.evaluations_per_epoch))
+        self.course = course(job.settings, job.global_batch_size, workload.train_samples, job.epochs,
+                             job.evaluations_per_epoch)
 
     @abstractmethod
     def _train(self, first_step: int, last_step: int) -> Stretch:
-        """Do the updates from ``first_step`` up to, not including, ``last_step``, then evaluate."""
+        """Do the updates from ``first_step`` up to, not including, ``last_step``, then evaluate.
+
+        All of them are of one phase, so of one global batch size.
+        """
 
     @abstractmethod
     def _weights(self) -> dict[str, Any]:
@@ -96,8 +99,7 @@ class TrainingRun(ABC):
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
         at = self.progress
-        evaluations = at.step // self.steps_per_evaluation
-        last = min(self.total_steps, (evaluations + 1) * self.steps_per_evaluation)
+        last = self.course.next_evaluation(at.step)
         stretch = self._train(at.step, last)
         at.step, at.seconds = last, at.seconds + stretch.seconds
         if math.isnan(at.first_loss):
@@ -128,21 +130,22 @@ class TrainingRun(ABC):
         elif target.reached(metric):
             at.state = "reached"
             at.reason = f"{target.metric} {metric:.4g} reached the target {target}"
-        elif at.step >= self.total_steps:
+        elif at.step >= self.course.total_steps:
             at.state = "censored"
             at.reason = (f"the budget of {self.job.epochs:g} epochs ended before the target {target}; "
                          f"the best was {at.best_metric:.4g}")
 
     def _point(self, stretch: Stretch) -> ConvergencePoint:
-        at, job = self.progress, self.job
+        at = self.progress
         return ConvergencePoint(
-            step=at.step, samples=at.step * job.global_batch_size, epochs=self._epochs(at.step), seconds=at.seconds,
-            train_loss=stretch.train_loss, loss=stretch.scores["loss"], metric=stretch.scores[job.target.metric],
-            learning_rate=stretch.learning_rate, global_batch_size=job.global_batch_size,
+            step=at.step, samples=self.course.samples(at.step), epochs=self._epochs(at.step), seconds=at.seconds,
+            train_loss=stretch.train_loss, loss=stretch.scores["loss"], metric=stretch.scores[self.job.target.metric],
+            learning_rate=stretch.learning_rate,
+            global_batch_size=self.course.phase(at.step - 1).global_batch_size,
             gradient_noise_scale=stretch.gradient_noise_scale)
 
     def _epochs(self, step: int) -> float:
-        return step * self.job.global_batch_size / self.train_samples
+        return self.course.samples(step) / self.train_samples
 
 
 def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:

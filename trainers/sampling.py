@@ -47,23 +47,52 @@ class SampleStream:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """One micro batch: ``count`` samples from stream position ``first`` on, and whether a chunk ends with it."""
+
+    first: int
+    count: int
+    ends_chunk: bool
+
+
+@dataclass(frozen=True)
 class BatchLayout:
-    """How a global batch is cut over workers and micro batches; all sizes in samples."""
+    """How a global batch is cut over workers, chunks and micro batches; all sizes in samples.
+
+    A chunk is what is measured as one gradient (``noise_scale``): some micro batches of one worker, and where
+    nothing is measured the whole local batch. No micro batch crosses the end of a chunk.
+    """
 
     global_batch_size: int
     local_batch_size: int
+    chunk_size: int
     micro_batch_size: int
 
     @property
     def micro_batches(self) -> int:
         """Forward passes per update and worker."""
-        return -(-self.local_batch_size // self.micro_batch_size)
+        whole, rest = divmod(self.local_batch_size, self.chunk_size)
+        return whole * -(-self.chunk_size // self.micro_batch_size) + -(-rest // self.micro_batch_size)
 
-    def positions(self, step: int, rank: int) -> Iterator[tuple[int, int]]:
-        """The first stream position and the samples of each micro batch of update ``step`` (from 0)."""
-        start = step * self.global_batch_size + rank * self.local_batch_size
-        for offset in range(0, self.local_batch_size, self.micro_batch_size):
-            yield start + offset, min(self.micro_batch_size, self.local_batch_size - offset)
+    @property
+    def chunks(self) -> int:
+        """Chunks per update over all workers."""
+        workers = self.global_batch_size // self.local_batch_size
+        return workers * -(-self.local_batch_size // self.chunk_size)
+
+    def cuts(self, first_sample: int, rank: int) -> Iterator[Cut]:
+        """The micro batches of one worker, of the update whose first sample is at ``first_sample``."""
+        start = first_sample + rank * self.local_batch_size
+        for chunk in range(0, self.local_batch_size, self.chunk_size):
+            end = min(chunk + self.chunk_size, self.local_batch_size)
+            for offset in range(chunk, end, self.micro_batch_size):
+                count = min(self.micro_batch_size, end - offset)
+                yield Cut(start + offset, count, offset + count == end)
+
+    def in_chunks(self, chunk_size: int) -> BatchLayout:
+        """The same batch in chunks of (at most) ``chunk_size`` samples each."""
+        return BatchLayout(self.global_batch_size, self.local_batch_size, chunk_size,
+                           min(chunk_size, self.micro_batch_size))
 
 
 def batch_layout(global_batch_size: int, workers: int, group: int, largest_micro_batch: int) -> BatchLayout:
@@ -75,7 +104,7 @@ def batch_layout(global_batch_size: int, workers: int, group: int, largest_micro
                        f"micro_batch_size {largest_micro_batch} and normalization_batch_size {group}; raise the "
                        f"first to {group} or lower the second")
     local = global_batch_size // workers
-    return BatchLayout(global_batch_size, local, min(local, largest_micro_batch // group * group))
+    return BatchLayout(global_batch_size, local, local, min(local, largest_micro_batch // group * group))
 
 
 def _indivisible(global_batch_size: int, workers: int, group: int) -> str:

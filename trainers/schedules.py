@@ -1,15 +1,24 @@
 """The learning rate as a pure function of progress in epochs.
 
-Gradual warmup (Goyal et al., arXiv:1706.02677, section 2.2): the rate rises by a constant each update from
-``warmup_start_factor`` times the peak to the peak, which it reaches after ``warmup_epochs``. Then one of
+During ``warmup_epochs`` the rate rises to the peak from s = ``warmup_start_factor`` times the peak; with t from 0
+to 1 over the warmup it is the peak times
 
-    constant     peak
-    step         peak * decay_factor^(milestones passed)
-    polynomial   end + (peak - end) * (1 - t)^decay_power        You et al., arXiv:1708.03888; MLPerf: power 2
-    cosine       end + (peak - end) * (1 + cos(pi t)) / 2        Loshchilov and Hutter, arXiv:1608.03983
+    gradual      s + (1 - s) t           a constant more each update: Goyal et al., arXiv:1706.02677, section 2.2
+    constant     s                       the same, "constant warmup"
+    exponential  s^(1 - t)               a constant factor more each update
+    quadratic    s + (1 - s) t^2         NVCaffe's ramp-up
 
-with t from 0 at the end of the warmup to 1 at ``decay_epochs``, and end = ``end_learning_rate_factor`` *
-peak.
+Then, with t from 0 at the end of the warmup to 1 at ``decay_epochs`` and e = ``end_learning_rate_factor``, it is
+the peak times
+
+    constant     1
+    step         decay_factor^(milestones passed)
+    piecewise    decay_values[milestones passed]      Akiba et al., arXiv:1711.04325, "slow start": 0.5, 0.075, 0.01
+                                                      and 0.001 with milestones at 40, 70 and 85 epochs
+    polynomial   e + (1 - e) (1 - t)^decay_power      You et al., arXiv:1708.03888; MLPerf: power 2
+    cosine       e + (1 - e) (1 + cos(pi t)) / 2      Loshchilov and Hutter, arXiv:1608.03983
+
+Where the batch size changes, :func:`trainers.batch_control.rate_factor` comes on top.
 """
 
 from __future__ import annotations
@@ -17,6 +26,7 @@ from __future__ import annotations
 import math
 
 from search_spaces.settings import TrainingSettings
+from trainers.batch_control import rate_factor
 
 
 def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: float) -> float:
@@ -24,18 +34,28 @@ def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: floa
 
     ``budget_epochs`` is where a polynomial or cosine decay ends whose ``decay_epochs`` is None.
     """
+    peak = settings.learning_rate * rate_factor(settings, epochs)
     if epochs < settings.warmup_epochs:
-        start = settings.warmup_start_factor
-        return settings.learning_rate * (start + (1 - start) * epochs / settings.warmup_epochs)
-    return settings.learning_rate * _decay_factor(settings, epochs, budget_epochs)
+        return peak * _warmup_factor(settings, epochs / settings.warmup_epochs)
+    return peak * _decay_factor(settings, epochs, budget_epochs)
+
+
+def _warmup_factor(settings: TrainingSettings, t: float) -> float:
+    start = settings.warmup_start_factor
+    if settings.warmup_shape == "constant":
+        return start
+    if settings.warmup_shape == "exponential":
+        return math.pow(start, 1 - t)
+    return start + (1 - start) * (t * t if settings.warmup_shape == "quadratic" else t)
 
 
 def _decay_factor(settings: TrainingSettings, epochs: float, budget_epochs: float) -> float:
     if settings.decay == "constant":
         return 1.0
-    if settings.decay == "step":
+    if settings.decay in ("step", "piecewise"):
         passed = sum(epochs >= milestone for milestone in settings.decay_milestones)
-        return math.pow(settings.decay_factor, passed)
+        return settings.decay_values[passed] if settings.decay == "piecewise" \
+            else math.pow(settings.decay_factor, passed)
     end, last = settings.end_learning_rate_factor, settings.decay_epochs or budget_epochs
     t = min(1.0, (epochs - settings.warmup_epochs) / (last - settings.warmup_epochs))
     if settings.decay == "polynomial":

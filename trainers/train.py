@@ -9,26 +9,28 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from search_spaces.settings import TrainingSettings
 from trainers import checkpoint as checkpoints
+from trainers.adascale import AdaScale
 from trainers.distributed.communicator import Communicator
-from trainers.errors import CheckpointError, WorkloadError
+from trainers.errors import CheckpointError, JobError, WorkloadError
+from trainers.feeding import Feed
+from trainers.gradients import Gradients
 from trainers.job import TrainingJob
-from trainers.normalization import common_group_size, end_update, ghost_batch_norms, persistent_statistics
+from trainers.noise_scale import SMOOTHING, GradientStatistics
 from trainers.optimizers import make_optimizer
-from trainers.prefetch import prefetched
-from trainers.random_numbers import mixed_seed
+from trainers.replica import Replica, evaluate
 from trainers.report import ConvergencePoint, TrainingOutcome
 from trainers.run import Stretch, TrainingRun
-from trainers.sampling import SampleStream, batch_layout
 from trainers.schedules import learning_rate
-from trainers.workloads import Batch, Workload, begin_training, load_workload
+from trainers.workloads import Workload, begin_training, load_workload
 
 
 def train(job: TrainingJob, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,
@@ -73,120 +75,99 @@ class Training(TrainingRun):
                  workload: Workload | None = None) -> None:
         self.workload = workload or _load(job)
         super().__init__(job, self.workload)
+        _check_settings(job.settings)
         self.communicator = communicator
-        self.device = communicator.device
-        self._build_model()
-        self._lay_out_batches()
+        self.replica = Replica(self.workload, job.settings, job.seed, communicator.device)
+        communicator.broadcast_(self.replica.parameters)
+        self.feed = Feed(self.workload, job, self.course, communicator, self.replica)
+        self.gradients = Gradients(self.replica, job.settings, communicator)
         self.optimizer = make_optimizer(self.model.parameters(), job.settings)
-        self._batches = self._training_batches(0)
+        self.statistics = GradientStatistics(SMOOTHING)
+        self.adascale = None if job.settings.adascale_batch_size is None else AdaScale(
+            job.settings.adascale_batch_size, job.global_batch_size, self.train_samples)
+        self._micro_batches = self.feed.micro_batches(0)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is trained."""
+        return self.replica.model
+
+    def exhibit(self) -> dict[str, Any] | None:
+        """What the workload shows of the model as it is now, as plain values; None where it shows nothing."""
+        show = getattr(self.workload, "exhibit", None)
+        if show is None:
+            return None
+        self.model.eval()
+        with torch.no_grad(), self.replica.computing:
+            shown: dict[str, Any] | None = show(self.model)
+        return shown
 
     def _train(self, first_step: int, last_step: int) -> Stretch:
         started = time.perf_counter()
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+        with torch.random.fork_rng(devices=[self.replica.device] if self.replica.device.type == "cuda" else []):
             losses, rate = self._updates(first_step, last_step)
-            scores = self._evaluate()
+            scores = evaluate(self.replica, self.communicator,
+                              self.job.micro_batch_size or self.workload.largest_micro_batch)
         return Stretch(train_loss=float(losses.mean()), first_loss=float(losses[0]), learning_rate=rate, scores=scores,
-                       seconds=time.perf_counter() - started)
-
-    def _weights(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def _load_weights(self, state: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._batches = self._training_batches(self.progress.step)
-
-    # building
-
-    def _build_model(self) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mixed_seed(self.job.seed, 1))
-            self.model = self.workload.build_model(self.job.settings).to(self.device)
-        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.norms = ghost_batch_norms(self.model)
-        self.statistics = persistent_statistics(self.model)
-        self.communicator.broadcast_(self.parameters)
-
-    def _lay_out_batches(self) -> None:
-        job = self.job
-        self.group_size = common_group_size(self.norms)
-        largest = job.micro_batch_size or max(self.group_size, self.workload.largest_micro_batch)
-        self.layout = batch_layout(job.global_batch_size, self.communicator.size, self.group_size, largest)
-        self.stream = SampleStream(self.workload.train_samples, job.seed)
-
-    def _training_batches(self, first_step: int) -> Iterator[tuple[float, Batch]]:
-        """Every micro batch from update ``first_step`` on, with its share of the local batch."""
-        def load(position: tuple[int, int]) -> tuple[float, Batch]:
-            indices, epochs = self.stream.take(*position)
-            return len(indices) / self.layout.local_batch_size, self.workload.training_batch(
-                indices, epochs, self.job.seed)
-        positions = itertools.chain.from_iterable(
-            self.layout.positions(step, self.communicator.rank) for step in itertools.count(first_step))
-        return prefetched(map(load, positions), self.workload.prefetched_batches)
-
-    # training
+                       seconds=time.perf_counter() - started, gradient_noise_scale=self.statistics.noise_scale)
 
     def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:
         """The mean loss of each update over all workers, shape ``(updates,)``, and the last learning rate."""
         self.model.train()
         losses, rate = [], math.nan
         for step in range(first_step, last_step):
-            rate = learning_rate(self.job.settings, self._epochs(step), self.job.epochs)
-            losses.append(self._update(step, rate))
+            loss, rate = self._update(step)
+            losses.append(loss)
+        self.gradients.settle()
         means = torch.stack(losses).double()
         self.communicator.all_reduce_mean_([means])
         return means, rate
 
-    def _update(self, step: int, rate: float) -> Tensor:
-        """One update; returns this worker's mean loss."""
-        self._seed_generators(step)
-        local_loss = torch.zeros((), device=self.device)
-        for share, batch in itertools.islice(self._batches, self.layout.micro_batches):
-            loss = self.workload.loss(self.model, self._on_device(batch), self.job.settings) * share
-            loss.backward()  # type: ignore[no-untyped-call]
-            local_loss += loss.detach()
-        self.communicator.all_reduce_mean_(self._gradients())
-        end_update(self.norms, self.job.global_batch_size // self.group_size)
-        self.optimizer.step(rate)
-        for parameter in self.parameters:
-            parameter.grad = None
-        return local_loss
+    def _update(self, step: int) -> tuple[Tensor, float]:
+        """One update; returns this worker's mean loss and the learning rate."""
+        self.replica.seed_generators(step, self.communicator.rank)
+        layout = self.feed.layout(step)
+        micro_batches = itertools.islice(self._micro_batches, layout.micro_batches)
+        loss, arrived = self.gradients.compute(micro_batches, self.feed.measured(step))
+        self.replica.end_update(layout.global_batch_size)
+        if arrived.measured is not None:
+            self.statistics.add(arrived.measured)
+            if self.adascale is not None:
+                self.adascale.add(arrived.measured)
+        rate = self._step_optimizer(step, overflowed=arrived.overflowed)
+        self.replica.set_gradients(None)
+        return loss, rate
 
-    def _seed_generators(self, step: int) -> None:
-        """Seed what dropout draws from, so that a checkpoint need not hold a generator's state."""
-        seed = mixed_seed(self.job.seed, 2, step, self.communicator.rank)
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed also visits every other device, at 0.1 ms
-        if self.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+    def _step_optimizer(self, step: int, *, overflowed: bool) -> float:
+        """Move the weights by the gradients, unless one overflowed; returns the learning rate."""
+        epochs = self._epochs(step) if self.adascale is None else self.adascale.epochs
+        gain = 1.0 if self.adascale is None else self.adascale.gain
+        rate = gain * learning_rate(self.job.settings, epochs, self.job.epochs)
+        if not overflowed:
+            self.optimizer.step(rate, epochs)
+            if self.adascale is not None:
+                self.adascale.advance()
+        return rate
 
-    def _gradients(self) -> list[Tensor]:
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+    def _weights(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+                "gradients": self.gradients.state_dict(), "statistics": self.statistics.state_dict(),
+                "adascale": self.adascale.state_dict() if self.adascale else {}}
 
-    def _on_device(self, batch: Batch) -> Batch:
-        if self.device.type == "cpu":
-            return batch
-        return tuple(tensor.to(self.device, non_blocking=True) for tensor in batch)
+    def _load_weights(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.gradients.load_state_dict(state["gradients"])
+        self.statistics.load_state_dict(state["statistics"])
+        if self.adascale is not None:
+            self.adascale.load_state_dict(state["adascale"])
+        self._micro_batches = self.feed.micro_batches(self.progress.step)
 
-    # evaluation
 
-    @torch.no_grad()
-    def _evaluate(self) -> dict[str, float]:
-        """The mean of every metric over all evaluation samples, each worker scoring its share."""
-        self.communicator.all_reduce_mean_(self.statistics)
-        self.model.eval()
-        rank, size, samples = self.communicator.rank, self.communicator.size, self.workload.evaluation_samples
-        mine = torch.arange(samples * rank // size, samples * (rank + 1) // size)
-        totals = torch.zeros(len(self.workload.metrics), dtype=torch.float64, device=self.device)
-        largest = self.job.micro_batch_size or self.workload.largest_micro_batch
-        for first in range(0, len(mine), largest):
-            batch = self._on_device(self.workload.evaluation_batch(mine[first : first + largest]))
-            scores = self.workload.score(self.model, batch)
-            totals += torch.stack([scores[name].double().sum() for name in self.workload.metrics])
-        self.communicator.all_reduce_sum_([totals])
-        return dict(zip(self.workload.metrics, (totals / samples).tolist(), strict=True))
+def _check_settings(settings: TrainingSettings) -> None:
+    if settings.adascale_batch_size is not None and settings.gradient_reduction != "mean":
+        raise JobError("AdaScale (adascale_batch_size) compares gradients with their mean and needs "
+                       f"gradient_reduction 'mean', but got {settings.gradient_reduction!r}")
 
 
 def _load(job: TrainingJob) -> Workload:

@@ -37,14 +37,19 @@ def test_going_back_gives_the_same_samples():
     assert torch.equal(stream.take(0, 10)[0], early)
 
 
+@pytest.mark.parametrize("chunk", [None, 8, 24])
 @pytest.mark.parametrize(("workers", "micro"), [(1, 64), (1, 16), (2, 16), (4, 8), (1, 24)])
-def test_workers_and_micro_batches_cover_the_global_batch_in_order(workers, micro):
+def test_workers_and_micro_batches_cover_the_global_batch_in_order(workers, micro, chunk):
     layout = batch_layout(64, workers, 8, micro)
-    cut = [position for rank in range(workers) for position in layout.positions(3, rank)]
-    assert [first for first, _ in cut] == [192 + sum(count for _, count in cut[:index]) for index in range(len(cut))]
-    assert sum(count for _, count in cut) == 64
-    assert all(count % 8 == 0 and count <= micro for _, count in cut)
+    layout = layout if chunk is None else layout.in_chunks(chunk)
+    cuts = [list(layout.cuts(192, rank)) for rank in range(workers)]
+    cut = [each for mine in cuts for each in mine]
+    assert [each.first for each in cut] == [192 + sum(each.count for each in cut[:index]) for index in range(len(cut))]
+    assert sum(each.count for each in cut) == 64
+    assert all(each.count % 8 == 0 and each.count <= min(micro, chunk or 64) for each in cut)
     assert len(cut) == workers * layout.micro_batches
+    assert sum(each.ends_chunk for each in cut) == layout.chunks == workers * -(-64 // workers // (chunk or 64))
+    assert all(mine[-1].ends_chunk for mine in cuts)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

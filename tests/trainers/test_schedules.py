@@ -42,6 +42,46 @@ def test_cosine_ends_with_the_budget_at_the_end_factor():
     assert learning_rate(settings, 12, 12) == pytest.approx(0.2)
 
 
+def test_goyal_constant_warmup_keeps_the_low_rate():
+    # arXiv:1706.02677, section 2.2: "we use a low constant learning rate for the first few epochs"; 0.1 before 3.2
+    settings = GOYAL.replace(warmup_shape="constant")
+    assert [learning_rate(settings, epochs, 90) for epochs in (0, 2.5, 4.999)] == pytest.approx([0.1] * 3)
+    assert learning_rate(settings, 5, 90) == pytest.approx(3.2)
+
+
+def test_exponential_warmup_multiplies_by_a_constant_each_update():
+    settings = GOYAL.replace(warmup_shape="exponential")
+    rates = [learning_rate(settings, step / 156, 90) for step in range(5 * 156 + 1)]
+    assert rates[0] == pytest.approx(0.1) and rates[-1] == pytest.approx(3.2)
+    factors = [after / before for before, after in itertools.pairwise(rates)]
+    assert factors == pytest.approx([32 ** (1 / (5 * 156))] * len(factors))
+
+
+def test_quadratic_warmup_is_the_ramp_up_of_nvcaffe():
+    # sgd_solver.cpp: rate = rampup_lr + (base_lr - rampup_lr) * alpha * alpha, alpha = iter / rampup_interval
+    settings = TrainingSettings(learning_rate=2.0, warmup_shape="quadratic", warmup_epochs=4.0,
+                                warmup_start_factor=0.25)
+    assert [learning_rate(settings, epochs, 9) for epochs in (0, 1, 2, 4)] == pytest.approx(
+        [0.5, 0.5 + 1.5 / 16, 0.5 + 1.5 / 4, 2.0])
+
+
+@pytest.mark.parametrize(("epochs", "factor"), [
+    (0, 0.5), (39.9, 0.5), (40, 0.075), (69.9, 0.075), (70, 0.01), (84.9, 0.01), (85, 0.001), (89.9, 0.001)])
+def test_akiba_slow_start(epochs, factor):
+    # arXiv:1711.04325: of the base rate 0.1 * 32768 / 256, for 40, 30, 15 and 5 epochs
+    settings = TrainingSettings(learning_rate=12.8, decay="piecewise", decay_milestones=(40.0, 70.0, 85.0),
+                                decay_values=(0.5, 0.075, 0.01, 0.001))
+    assert learning_rate(settings, epochs, 90) == pytest.approx(12.8 * factor)
+
+
+def test_you_at_batch_32768_is_polynomial_with_power_2():
+    # tensorflow/tpu lars_util.py, batch 32768: peak 34 after 12 epochs of warmup, power 2 to 0 at epoch 90
+    settings = TrainingSettings(optimizer="lars", learning_rate=34.0, warmup_epochs=12.0, decay="polynomial",
+                                decay_power=2.0)
+    assert [learning_rate(settings, epochs, 90) for epochs in (0, 6, 12, 51, 90)] == pytest.approx(
+        [0.0, 17.0, 34.0, 34.0 / 4, 0.0])
+
+
 @pytest.mark.parametrize("decay", ["constant", "step", "polynomial", "cosine"])
 def test_rates_rise_to_the_peak_and_never_after(decay):
     settings = TrainingSettings(learning_rate=0.7, warmup_epochs=3.0, decay=decay, decay_milestones=(5.0, 8.0))

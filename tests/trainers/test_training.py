@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -11,7 +12,9 @@ from trainers import CheckpointError, JobError, Target, TrainingJob, WorkloadErr
 from trainers import checkpoint as checkpoints
 from trainers.distributed.single import SingleProcess
 from trainers.train import Training, train
-from trainers.workloads import Workload
+from trainers.workloads import Workload, begin_training
+
+HERE = str(Path(__file__).parent)
 
 
 def job(*, settings=None, **changes):
@@ -156,12 +159,14 @@ def test_groups_that_do_not_fit_the_batch_are_an_error():
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
 def test_accumulation_does_not_change_the_weights(optimizer):
     settings = {"optimizer": optimizer, "weight_decay": 1e-3, "nesterov": True}
-    whole, parts = (Training(job(settings=settings, micro_batch_size=micro), SingleProcess()) for micro in (64, 16))
+    whole, parts = (begin_training(job(settings=settings, micro_batch_size=micro, workload="double_digits:DoubleDigits",
+                                       search_path=HERE)) for micro in (64, 16))
     first, second = whole.advance(), parts.advance()
-    for one, other in zip(whole.statistics + whole.parameters, parts.statistics + parts.parameters, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-    assert first.loss == pytest.approx(second.loss, rel=1e-5)
-    assert first.train_loss == pytest.approx(second.train_loss, rel=1e-5)
+    ours, theirs = ([*each.replica.statistics, *each.replica.parameters] for each in (whole, parts))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert first.loss == pytest.approx(second.loss, rel=1e-9)
+    assert first.train_loss == pytest.approx(second.train_loss, rel=1e-9)
 
 
 def test_seeds_differ_and_one_seed_repeats():

@@ -19,6 +19,7 @@ __all__ = ["AnyWorkload", "Batch", "Workload", "begin_training", "check_options"
            "workload_class"]
 
 _OWN = {"resnet": "trainers.workloads.resnet.task:ResNetWorkload",
+        "segmentation": "trainers.workloads.segmentation.task:SegmentationWorkload",
         "noisy_quadratic": "trainers.workloads.noisy_quadratic.task:NoisyQuadratic"}
 
 

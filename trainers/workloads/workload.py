@@ -51,6 +51,9 @@ class Workload(AnyWorkload):
         evaluation_samples: size of the evaluation set. largest_micro_batch: the most samples per forward
         pass, where a job does not say. prefetched_batches: micro batches that a background thread prepares
         ahead; for data that are slow to read. The others are those of every workload.
+
+    A workload may also define ``exhibit(model) -> dict``: what a report shows of the trained model, as plain values
+    that JSON holds (pictures, predictors to compare with). The model is in evaluation mode, without gradients.
     """
 
     evaluation_samples: int
@@ -58,8 +61,11 @@ class Workload(AnyWorkload):
     prefetched_batches: int = 0
 
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> TrainingRun:
-        """A training of the model that :meth:`build_model` gives, by the loop of ``trainers.train``."""
+        """A training of the model that :meth:`build_model` gives, in the update mode of the settings."""
         from trainers.distributed.single import SingleProcess
+        if job.settings.update_mode != "synchronous":
+            from trainers.asynchronous.training import AsynchronousTraining
+            return AsynchronousTraining(job, communicator or SingleProcess(), workload=self)
         from trainers.train import Training
         return Training(job, communicator or SingleProcess(), workload=self)
 

@@ -30,7 +30,7 @@ class Expected:
 
     def __init__(self, initial_squares: Array) -> None:
         self.state = start(initial_squares)
-        self._map: tuple[float, int, Array] | None = None
+        self._map: tuple[tuple[float, float, int], Array] | None = None
 
     @property
     def squares(self) -> Array:
@@ -41,7 +41,8 @@ class Expected:
     def move(self, update: Update, steps: int, first_step: int) -> Array:   # noqa: ARG002 - nothing is drawn
         """Do ``steps`` updates at once where they are many, else one by one."""
         if steps >= _WORTH_A_MAP:
-            self.state, total = apply(self._many(update, steps), self.state)
+            state, total = apply(self._many(update, steps), self.state)
+            self.state = np.ascontiguousarray(state)    # as a checkpoint gives it back: sums depend on the layout
             return total
         total = np.zeros_like(self.squares)
         for _ in range(steps):
@@ -50,11 +51,11 @@ class Expected:
         return total
 
     def _many(self, update: Update, steps: int) -> Array:
-        # from one evaluation to the next the map is the same: of one training only the rate may change
-        rate = float(update.learning_rate.flat[0])
-        if self._map is None or self._map[:2] != (rate, steps):
-            self._map = (rate, steps, many_steps(update, steps))
-        return self._map[2]
+        # from one evaluation to the next the map is the same: of one training only rate and batch may change
+        key = (float(update.learning_rate.flat[0]), float(update.noise.flat[0]), steps)
+        if self._map is None or self._map[0] != key:
+            self._map = (key, many_steps(update, steps))
+        return self._map[1]
 
 
 class Sampled:

@@ -24,14 +24,16 @@ SMALL_NETWORKS = {"resnet8": 1, "resnet20": 3, "resnet32": 5, "resnet44": 7, "re
 NAMES = (*SMALL_NETWORKS, "resnet50")
 
 
-def build_resnet(name: str, channels: int, classes: int, width: int, group_size: int) -> nn.Module:
+def build_resnet(name: str, channels: int, classes: int, width: int, group_size: int, *, momentum: float = 0.9,
+                 zero_gamma: bool | None = None) -> nn.Module:
     """The network ``name`` for images of ``channels`` channels; ``width`` is the channels of its first stage.
 
-    ``group_size`` is the normalization batch size. Input ``(n, channels, height, width)``, output ``(n,
-    classes)``.
+    ``group_size`` is the normalization batch size, ``momentum`` that of the running statistics. ``zero_gamma``
+    starts the last normalization of each block at zero; None: ResNet-50 does, the small networks do not. Input
+    ``(n, channels, height, width)``, output ``(n, classes)``.
     """
     def norm(features: int) -> GhostBatchNorm:
-        return GhostBatchNorm(features, group_size)
+        return GhostBatchNorm(features, group_size, momentum=momentum)
     if name == "resnet50":
         stem = [_convolution(channels, width, 7, 2), norm(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
         blocks, features = _stages(Bottleneck, width, (3, 4, 6, 3), norm), Bottleneck.expansion * width * 8
@@ -41,7 +43,9 @@ def build_resnet(name: str, channels: int, classes: int, width: int, group_size:
     model = ResNet(nn.Sequential(*stem, *blocks), nn.Linear(features, classes))
     _initialize_convolutions(model)
     if name == "resnet50":
-        _initialize_as_goyal(model)
+        _initialize_classifier_as_goyal(model)
+    if name == "resnet50" if zero_gamma is None else zero_gamma:
+        _initialize_blocks_as_identity(model)
     # the normalization of small groups is a third faster in this layout, and tensor cores want it
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
@@ -125,9 +129,12 @@ def _initialize_convolutions(model: ResNet) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-def _initialize_as_goyal(model: ResNet) -> None:
+def _initialize_blocks_as_identity(model: ResNet) -> None:
     for module in model.modules():
-        if isinstance(module, Bottleneck):
+        if isinstance(module, (BasicBlock, Bottleneck)):
             nn.init.zeros_(module.last_norm.weight)
+
+
+def _initialize_classifier_as_goyal(model: ResNet) -> None:
     nn.init.normal_(model.classifier.weight, std=0.01)
     nn.init.zeros_(model.classifier.bias)

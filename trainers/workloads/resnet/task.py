@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
-from trainers.errors import DataError, nearest
+from trainers.errors import DataError, JobError, nearest
 from trainers.workloads.resnet.data import open_images
 from trainers.workloads.resnet.model import NAMES, SMALL_NETWORKS, build_resnet
 from trainers.workloads.workload import Batch, Workload, check_options
@@ -36,8 +36,12 @@ class ResNetWorkload(Workload):
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
         """The network that the data options name, by default one that suits the image size."""
+        if settings.class_weighting != "none":
+            raise JobError("class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
+                           f"{settings.class_weighting!r} for the workload resnet; set class_weighting 'none'")
         return build_resnet(self.model_name, self.images.channels, self.images.classes, self.width,
-                            settings.normalization_batch_size)
+                            settings.normalization_batch_size, momentum=settings.normalization_momentum,
+                            zero_gamma=settings.zero_gamma)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
         """Images ``(n, channels, size, size)`` and their classes ``(n,)``."""

@@ -1,0 +1,136 @@
+"""The global batch size as a pure function of progress, and where each update finds its samples.
+
+    constant     the job's global batch size throughout
+    piecewise    batch_factors[i] times it from batch_milestones[i] epochs on; the rate follows batch_rate_rule.
+                 Mikami et al. (arXiv:1811.05233) go from 34K to 68K so.
+    grow         where decay 'step' would multiply the rate by decay_factor, the batch grows by 1 / decay_factor
+                 instead, up to batch_limit_factor; what is left of the factor lowers the rate. Smith et al.
+                 (arXiv:1711.00489): the noise scale lr (N / B - 1) falls as much either way.
+
+The size changes with the first update that starts at or after a milestone. Updates of one size make a phase.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from search_spaces.settings import TrainingSettings
+from trainers.errors import JobError
+
+
+def batch_factor(settings: TrainingSettings, epochs: float) -> float:
+    """The global batch size of the update that starts after ``epochs`` epochs, over the job's own."""
+    if settings.batch_control == "piecewise":
+        passed = sum(epochs >= milestone for milestone in settings.batch_milestones)
+        return settings.batch_factors[passed - 1] if passed else 1.0
+    if settings.batch_control == "grow" and epochs >= settings.warmup_epochs:
+        passed = sum(epochs >= milestone for milestone in settings.decay_milestones)
+        return min(math.pow(settings.decay_factor, -passed), settings.batch_limit_factor or math.inf)
+    return 1.0
+
+
+def rate_factor(settings: TrainingSettings, epochs: float) -> float:
+    """What batch control multiplies the learning rate by; with 'grow' it takes back the step decay."""
+    if settings.batch_control == "grow":
+        return batch_factor(settings, epochs)
+    if settings.batch_control == "piecewise" and settings.batch_rate_rule != "none":
+        factor = batch_factor(settings, epochs)
+        return factor if settings.batch_rate_rule == "linear" else math.sqrt(factor)
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Updates of one global batch size, from update ``first_step`` and stream position ``first_sample`` on."""
+
+    first_step: int
+    first_sample: int
+    global_batch_size: int
+
+
+@dataclass(frozen=True)
+class Course:
+    """Every update of a training within its budget: its batch size, its samples, and the evaluations between.
+
+    A phase ends with an evaluation, so the updates between two evaluations are of one size.
+    """
+
+    phases: tuple[Phase, ...]
+    train_samples: int
+    total_steps: int
+    evaluations_per_epoch: float
+
+    def phase(self, step: int) -> Phase:
+        """The phase of update ``step`` (from 0)."""
+        return self.phases[bisect_right(self.phases, step, key=lambda phase: phase.first_step) - 1]
+
+    def samples(self, step: int) -> int:
+        """Samples processed before update ``step``: its position in the stream of samples."""
+        phase = self.phase(step)
+        return phase.first_sample + (step - phase.first_step) * phase.global_batch_size
+
+    def next_evaluation(self, step: int) -> int:
+        """The step, greater than ``step``, at which the next evaluation comes."""
+        phase = self.phase(step)
+        steps_per_epoch = self.train_samples / phase.global_batch_size
+        every = max(1, round(steps_per_epoch / self.evaluations_per_epoch))
+        following = step + every - (step - phase.first_step) % every
+        end = next((after.first_step for after in self.phases if after.first_step > step), self.total_steps)
+        # an evaluation shortly before that at the end of a phase would tell nothing new
+        return end if following > end or (end < self.total_steps and 2 * (end - following) < every) else following
+
+
+def course(settings: TrainingSettings, global_batch_size: int, train_samples: int, budget_epochs: float,
+           evaluations_per_epoch: float) -> Course:
+    """The course of a training whose first batch holds ``global_batch_size`` samples.
+
+    Raises :class:`~trainers.errors.JobError` where a factor gives no whole number of samples.
+    """
+    phases = [Phase(0, 0, global_batch_size)]
+    for boundary in _boundaries(settings):
+        last, steps = phases[-1], _steps_until(boundary, phases[-1], train_samples)
+        if last.first_step + steps >= _end(last, train_samples, budget_epochs):
+            break
+        first_sample = last.first_sample + steps * last.global_batch_size
+        start = Phase(last.first_step + steps, first_sample,
+                      _size(settings, global_batch_size, first_sample / train_samples))
+        if steps == 0:
+            phases[-1] = start
+        elif start.global_batch_size != last.global_batch_size:
+            phases.append(start)
+    return Course(tuple(phases), train_samples, _end(phases[-1], train_samples, budget_epochs), evaluations_per_epoch)
+
+
+def _boundaries(settings: TrainingSettings) -> list[float]:
+    if settings.batch_control == "piecewise":
+        return list(settings.batch_milestones)
+    if settings.batch_control == "grow":    # during the warmup nothing decays, so nothing grows
+        return sorted({max(milestone, settings.warmup_epochs) for milestone in settings.decay_milestones})
+    return []
+
+
+def _steps_until(boundary: float, last: Phase, train_samples: int) -> int:
+    size = last.global_batch_size
+    steps = max(0, math.floor((boundary * train_samples - last.first_sample) / size))
+    # the same comparison as the schedule's, so that rate and batch change with the same update
+    while (last.first_sample + steps * size) / train_samples < boundary:
+        steps += 1
+    return steps
+
+
+def _size(settings: TrainingSettings, first_size: int, epochs: float) -> int:
+    size = batch_factor(settings, epochs) * first_size
+    if round(size) < 1 or abs(size - round(size)) > 1e-6 * size:
+        name = "batch_factors" if settings.batch_control == "piecewise" else "decay_factor and batch_limit_factor"
+        raise JobError(f"{name} must give whole global batch sizes, but the one from epoch {epochs:g} on is {size:g} "
+                       f"({size / first_size:g} times global_batch_size {first_size}); change the factors or "
+                       "global_batch_size")
+    return round(size)
+
+
+def _end(phase: Phase, train_samples: int, budget_epochs: float) -> int:
+    size = phase.global_batch_size
+    steps = budget_epochs * (train_samples / size) - phase.first_sample / size
+    return phase.first_step + max(1, math.ceil(steps - 1e-9))

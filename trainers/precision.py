@@ -1,0 +1,80 @@
+"""Reduced precision: what runs in bf16 or fp16, and the loss scaling that keeps fp16 gradients above zero.
+
+Micikevicius et al. (arXiv:1710.03740): matrix products in the reduced type, normalization, loss and updates in
+fp32, and the loss multiplied by a scale by which gradients are divided again before anything looks at them. A
+dynamic scale halves where a gradient overflowed, whose update is left out, and doubles after
+``loss_scale_growth_updates`` updates without an overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from search_spaces.settings import TrainingSettings
+from trainers.errors import JobError
+
+REDUCED_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+_MATRIX_PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d,
+                    nn.ConvTranspose3d)
+
+
+def computing(settings: TrainingSettings, device: torch.device) -> AbstractContextManager[Any]:
+    """The context in which loss and scores are computed; may be entered again and again."""
+    if settings.precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=REDUCED_TYPES[settings.precision])
+
+
+def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
+    """With ``reduced_weights``: keep convolutions and linear layers in the reduced type, all else as it is.
+
+    Their gradients are accumulated in fp32 all the same: divided by the loss scale in fp16, they would vanish.
+    """
+    if not settings.reduced_weights:
+        return
+    if not hasattr(torch.Tensor, "grad_dtype"):
+        raise JobError(f"reduced_weights needs PyTorch 2.10 or later, for gradients wider than their weights, but this "
+                       f"is {torch.__version__}; leave reduced_weights out, or install a later one")
+    for module in model.modules():
+        if isinstance(module, _MATRIX_PRODUCTS):
+            module.to(REDUCED_TYPES[settings.precision])
+            for parameter in module.parameters():
+                parameter.grad_dtype = torch.float32
+
+
+def zero_gradient(parameter: nn.Parameter) -> Tensor:
+    """Zeros of the type in which the parameter's gradient is accumulated."""
+    return torch.zeros_like(parameter, dtype=getattr(parameter, "grad_dtype", None) or parameter.dtype)
+
+
+class LossScale:
+    """What the loss is multiplied by before the back-propagation: 1, a constant, or as large as goes."""
+
+    def __init__(self, settings: TrainingSettings) -> None:
+        self.dynamic = settings.loss_scaling == "dynamic"
+        self.value = 1.0 if settings.loss_scaling == "none" else settings.loss_scale
+        self.growth_updates = settings.loss_scale_growth_updates
+        self.updates_without_overflow = 0
+
+    def update(self, *, overflowed: bool) -> None:
+        """Take in whether the gradient of the last update, which is the same on every worker, was finite."""
+        if overflowed:
+            self.value, self.updates_without_overflow = self.value / 2, 0
+            return
+        self.updates_without_overflow += 1
+        if self.updates_without_overflow == self.growth_updates:
+            self.value, self.updates_without_overflow = self.value * 2, 0
+
+    def state_dict(self) -> dict[str, float]:
+        """The scale and its count, as plain numbers."""
+        return {"value": self.value, "updates_without_overflow": self.updates_without_overflow}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        self.value, self.updates_without_overflow = state["value"], state["updates_without_overflow"]
