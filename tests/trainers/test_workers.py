@@ -28,7 +28,8 @@ needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, 
 def job(recipe, **changes):
     settings = TrainingSettings(**RECIPES[recipe], weight_decay=1e-3, warmup_epochs=0.2, normalization_batch_size=8)
     values = {"workload": "double_digits:DoubleDigits", "search_path": str(Path(__file__).parent),
-              "data": {"source": "digits"}, "target": Target("top1", 0.9999), "settings": settings, "global_batch_size": 64, "seed": 1, "epochs": 0.5, "evaluations_per_epoch": 4}
+              "data": {"source": "digits"}, "target": Target("top1", 0.9999), "settings": settings,
+              "global_batch_size": 64, "seed": 1, "epochs": 0.5, "evaluations_per_epoch": 4}
     return TrainingJob(**{**values, **changes})
 
 
