@@ -150,8 +150,7 @@ def forecast(study: str, batches: tuple[int, ...], budgets: tuple[float, ...], s
     result = api.read_study(study, storage)
     batches = batches or _full_scale(result)
     posterior = api.fit_posterior(result)
-    past = api.calibration(storage)
-    forecasts = [api.forecast(result, batch, posterior, budgets=budgets, past=past) for batch in batches]
+    forecasts = [api.forecast(result, batch, posterior, budgets=budgets) for batch in batches]
     _show(lambda: [each.to_dict() for each in forecasts],
           lambda: tables.show_forecasts([each.numbers for each in forecasts]), as_json)
 

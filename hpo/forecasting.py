@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from hpo.errors import EvidenceError
+from hpo.extrapolation.calibration import PastForecast
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.posterior import Posterior, fit
 from hpo.extrapolation.stored import study_evidence
@@ -15,14 +17,19 @@ from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, check_workers, most_workers, planned_job
 from hpo.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput, training_samples
 from search_spaces.scaling_rules import SCALING_RULES
-from storage.records import PlanKind
+from storage.records import CalibrationRow, PlanKind
 
 BASELINES = {PlanKind.LINEAR_SCALING: "linear", PlanKind.NO_SCALING: "none"}
 """What a validated forecast is compared with: the best swept settings, moved by these scaling rules."""
 
 
-def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior | None = None) -> StudyForecast:
+def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior | None = None, *,
+             budgets: Sequence[float] = ()) -> StudyForecast:
     """Settings and epochs to target at a batch size, from all trials of a study.
+
+    The chance of reaching the target is told for each of ``budgets``, in epochs. Outcomes of earlier plans, of this
+    study or others, widen or narrow the interval; those of this study at this very batch size are what the forecast
+    is to be compared with, and do not count.
 
     Raises :class:`EvidenceError` where no trial of the study reached the target, and for a batch size below 1.
     """
@@ -32,16 +39,26 @@ def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior |
     if best is None:
         raise EvidenceError(f"no trial of study {result.study.name!r} reached its target, so that there are no "
                             "settings to start from; raise budget.epochs_per_trial or widen the ranges under search")
-    numbers = forecast_from(posterior or fit_posterior(result), global_batch_size)
+    own = (result.study.name, global_batch_size)
+    earlier = [row for row in result.past if (row.study, row.global_batch_size) != own]
+    numbers = forecast_from(posterior or fit_posterior(result), global_batch_size, budgets=budgets,
+                            past=_past_forecasts(earlier))
     samples = training_samples(result.trials)
     return StudyForecast(spec=result.spec, study_id=result.study.id, numbers=numbers,
                          settings=complete_settings(best.settings, numbers, result.spec.search), train_samples=samples,
                          samples_per_second=throughput(result.trials, samples), storage=result.storage)
 
 
+def _past_forecasts(rows: Sequence[CalibrationRow]) -> list[PastForecast]:
+    return [PastForecast(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high,
+                         row.observed_epochs_mean if row.reached == row.runs else None, row.inside) for row in rows
+            if row.predicted_epochs_median and row.predicted_epochs_low and row.predicted_epochs_high]
+
+
 def fit_posterior(result: StudyResult) -> Posterior:
     """The laws fitted to a study's trials, for bands and forecasts at many batch sizes."""
-    return fit(study_evidence(result.trials, result.spec.search), rng=np.random.default_rng(0))
+    evidence = study_evidence(result.trials, result.spec.search, result.noise_scales)
+    return fit(evidence, rng=np.random.default_rng(0))
 
 
 def make_plan(forecast: StudyForecast, machine: str = "local", nodes: int | None = None,

@@ -64,7 +64,8 @@ def read_result(store: Store, name: str, storage: str) -> StudyResult:
                  for run in planned_runs(store, study, spec))
     trials = tuple(store.trials(study.id))
     return StudyResult(spec=spec, study=study, trials=trials, storage=storage, runs=runs,
-                       noise_scales=noise_scales(store.convergence(measured_trials(trials))))
+                       noise_scales=noise_scales(store.convergence(measured_trials(trials))),
+                       past=tuple(store.calibration()))
 
 
 def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpo.extrapolation.forecast import Forecast, Interval
+from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.planning.plan import Plan
 from hpo.study import StudySpec
 from search_spaces.domains import Int
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.calibration import is_inside
-from storage.records import Outcome, PlanKind, Study, StudyState, Trial, TrialState
+from storage.records import CalibrationRow, Outcome, PlanKind, Study, StudyState, Trial, TrialState
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,16 @@ class StudyForecast:
         """Why it is trusted that far."""
         return self.numbers.reason
 
+    @property
+    def chances(self) -> tuple[Chance, ...]:
+        """The probability of reaching the target within budgets of epochs."""
+        return self.numbers.chances
+
+    @property
+    def sensitivity(self) -> tuple[Sensitivity, ...]:
+        """What a learning rate half or twice as large costs."""
+        return self.numbers.sensitivity
+
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values: the contract of ``hpo extrapolate``, with laws and complete settings."""
         return {**self.numbers.to_dict(), "laws": self.numbers.laws_dict(),
@@ -70,10 +81,14 @@ class StudyForecast:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A plan and the outcomes of its launches so far."""
+    """A plan and the outcomes of its launches so far.
+
+    ``exhibits`` holds what the trained models are shown by, by the id of the outcome; see ``trainers.exhibits``.
+    """
 
     plan: Plan
     outcomes: tuple[Outcome, ...]
+    exhibits: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def reached(self) -> tuple[float, ...]:
@@ -93,17 +108,26 @@ class PlannedRun:
         low, high = (self.plan.epochs.low, self.plan.epochs.high) if self.plan.epochs else (None, None)
         return is_inside(low, high, [(each.state, each.epochs_to_target, each.epochs) for each in self.outcomes])
 
+    def references(self, outcome: Outcome) -> dict[str, float]:
+        """The target's metric of what an outcome's model must beat, by name; empty where its workload tells none."""
+        return dict(self.exhibits.get(outcome.id, {}).get("references", {}))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {"plan": self.plan.to_dict(), "observed_epochs_to_target": self.observed_epochs,
                 "outcomes": [{"seed": o.seed, "backend": o.backend, "workers": o.workers, "state": str(o.state),
                               "epochs_to_target": o.epochs_to_target, "epochs": o.epochs, "seconds": o.seconds,
-                              "best_metric": o.best_metric, "reason": o.reason} for o in self.outcomes]}
+                              "best_metric": o.best_metric, "references": self.references(o) or None,
+                              "reason": o.reason} for o in self.outcomes]}
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """A study as the database holds it."""
+    """A study as the database holds it.
+
+    ``noise_scales`` holds the gradient noise scale in samples that trials measured, by the id of the trial; ``past``
+    what became of every launched plan of the storage, of this study or others.
+    """
 
     spec: StudySpec
     study: Study
@@ -111,6 +135,8 @@ class StudyResult:
     storage: str
     forecast: StudyForecast | None = None
     runs: tuple[PlannedRun, ...] = ()
+    noise_scales: Mapping[int, float] = field(default_factory=dict)
+    past: tuple[CalibrationRow, ...] = ()
 
     @property
     def complete(self) -> bool:

@@ -85,6 +85,69 @@ def learning_rate_surge(batch: Number, max_rate: Number, noise_scale: Number) ->
     return np.asarray(2 * max_rate / (root + 1 / root))
 
 
+def learning_rate_legw(batch: Number, base_rate: Number, base_batch: Number) -> Array:
+    """The rate of LARS by LEGW, lr = lr_0 sqrt(B / B_0), together with :func:`warmup_power` at p = 1.
+
+    You et al. 2019, arXiv:1901.08256; the square root keeps the variance of an update.
+    """
+    return learning_rate_sqrt(batch, base_rate, base_batch)
+
+
+def lars_layer_rate(trust_coefficient: Number, weight_norm: Number, gradient_norm: Number,
+                    weight_decay: Number = 0.0) -> Array:
+    """The rate of one layer over the global one, eta |w| / (|g| + wd |w|) (You et al. 2017, arXiv:1708.03888, eq. 6).
+
+    Times the global rate it makes an update of eta lr |w| whatever the gradient's size.
+    """
+    weight_norm = np.asarray(weight_norm)
+    return np.asarray(trust_coefficient * weight_norm / (gradient_norm + weight_decay * weight_norm))
+
+
+def trust_coefficient_sqrt(batch: Number, base_coefficient: Number, base_batch: Number) -> Array:
+    """The trust coefficient where the global rate is kept, eta = eta_0 sqrt(B / B_0).
+
+    An update is eta lr |w|, so only the product counts, and LEGW lets that grow with the square root of the batch.
+    """
+    return np.asarray(base_coefficient * np.sqrt(np.asarray(batch) / base_batch))
+
+
+def noise_temperature(learning_rate: Number, batch: Number, train_samples: Number, momentum: Number = 0.0) -> Array:
+    """Smith's noise scale of SGD, g = lr (N / B - 1) / (1 - m), about lr N / (B (1 - m)).
+
+    Smith and Le 2017, arXiv:1710.06451; momentum in Smith et al. 2017, arXiv:1711.00489, section 2. Zero with the
+    whole data set as one batch.
+    """
+    return np.asarray(learning_rate * (train_samples / np.asarray(batch) - 1) / (1 - np.asarray(momentum)))
+
+
+def batch_by_control(batch: Number, rate_factor: Number) -> Array:
+    """Batch-size control: instead of a rate times ``rate_factor``, a batch of B / rate_factor.
+
+    It leaves lr N / (B (1 - m)) as the decay of the rate would (Smith et al. 2017, arXiv:1711.00489), as long as B is
+    far below the data set and below the critical batch.
+    """
+    return np.asarray(np.asarray(batch) / rate_factor)
+
+
+def momentum_by_control(batch: Number, base_momentum: Number, base_batch: Number) -> Array:
+    """The momentum that keeps lr N / (B (1 - m)) at the same rate, 1 - m = (1 - m_0) B_0 / B; 0 where that is below it.
+
+    Smith et al. 2017, arXiv:1711.00489, section 3.2.
+    """
+    lag = (1 - np.asarray(base_momentum)) * base_batch / np.asarray(batch)
+    return np.asarray(np.maximum(1 - lag, 0.0))
+
+
+def log_critical_by_momentum(momentum: Number, best_momentum: Number) -> Array:
+    """Logarithm of B_crit(m) / B_crit(m*) = 1 / cosh(log((1 - m) / (1 - m*))), for momentum tuned with the rate.
+
+    The fewest updates are about a (1 - m) + b / (1 - m): the ceiling of the rate, and how fast momentum answers. The
+    first term is heavy ball's on a quadratic (Polyak 1964; Zhang et al. 2019, arXiv:1907.04164).
+    """
+    miss = np.log1p(-np.asarray(momentum)) - np.log1p(-np.asarray(best_momentum))
+    return np.asarray(np.log(2) - np.logaddexp(miss, -miss))
+
+
 def warmup_power(batch: Number, base_warmup_epochs: Number, base_batch: Number,
                  exponent: Number = 1.0) -> Array:
     """Warmup in epochs, w = w_0 (B / B_0)^p.

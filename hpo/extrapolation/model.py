@@ -19,14 +19,19 @@ from hpo.extrapolation.evidence import Aggregate, Evidence, Observation
 from hpo.extrapolation.laws import log_growth
 from hpo.extrapolation.parameters import Layout, Parameter
 from hpo.extrapolation.priors import Priors
+from hpo.extrapolation.rate_law import RateLaw, make_laws
 from hpo.extrapolation.rows import Rows, make_rows
-from hpo.extrapolation.setting_laws import RATE, SettingLaw, make_laws
+from hpo.extrapolation.setting_laws import RATE, SettingLaw
 from hpo.extrapolation.trials import Trials, make_trials
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
+# the measured noise scale predicts the critical batch, and the batch where the best rate turns flat, to an order of
+# magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the former
+MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.5
 TRIAL_SCATTER = (float(np.log(0.12)), 0.6)
+FAR_MISS = (float(np.log(0.12)), 0.6)       # by what share of its cost the cost of a miss is itself wrong
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,10 @@ class Model:
             mean = self.mean(values, self.trials.rung_log_batch)
             total += self.trials.log_likelihood(values, mean, self.laws)
         if self.log_noise_scale is not None:
-            # an order-of-magnitude predictor of the critical batch: a factor of e either way
-            total -= 0.5 * (values["log_critical"] - self.log_noise_scale) ** 2
+            total -= 0.5 * ((values["log_critical"] - self.log_noise_scale) / MEASURED_NOISE) ** 2
+            for law in self.laws:
+                if isinstance(law, RateLaw):
+                    total -= 0.5 * ((law.log_noise(values) - self.log_noise_scale) / MEASURED_NOISE_OF_RATE) ** 2
         return np.asarray(total)
 
     def log_posterior_apart(self, name: str, particles: Array) -> Array:
@@ -66,6 +73,14 @@ class Model:
             if law.name == name:
                 total += self.rows.log_likelihood_of_settings(values, law, seen)
         return np.asarray(total)
+
+    def guesses(self, count: int, rng: np.random.Generator) -> Array:
+        """Particles (count, dimension) around the prior's mean, at the settings that did best at the largest rung."""
+        found = 0.5 * rng.standard_normal((count, self.layout.dimension))
+        for law, value in self.trials.best_settings(self.laws):
+            found[:, self.layout.index(f"{law.name}.anchor")] = \
+                (value - law.centre) / law.spread + 0.2 / law.spread * rng.standard_normal(count)
+        return found
 
     def mean(self, values: Values, log_batch: Array) -> Array:
         """Log epochs of the best settings by the law alone: (particles, batches)."""
@@ -96,6 +111,7 @@ def make_model(evidence: Evidence, priors: Priors) -> Model:
         if law.name not in apart:
             parameters += law.parameters(response=bool(observations))
     if observations:
+        parameters += [Parameter("log_far_miss", *FAR_MISS)] if laws else []
         parameters += [Parameter("log_trial_scatter", *TRIAL_SCATTER),
                        Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch))]
     return Model(Layout(parameters), apart, laws, rows, trials, _log_noise_scale(observations))

@@ -33,6 +33,11 @@ class Layout:
         """Coordinates in a particle."""
         return sum(parameter.size for parameter in self.parameters)
 
+    def index(self, name: str) -> int:
+        """The (first) coordinate of a parameter."""
+        names = [parameter.name for parameter in self.parameters]
+        return sum(parameter.size for parameter in self.parameters[:names.index(name)])
+
     def values(self, particles: Array) -> Mapping[str, Array]:
         """Parameters by name from ``particles`` (count, dimension): shape (count,), or (count, size)."""
         found: dict[str, Array] = {}

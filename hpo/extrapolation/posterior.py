@@ -15,13 +15,14 @@ from hpo.extrapolation.model import Model, make_model
 from hpo.extrapolation.priors import Priors
 from hpo.extrapolation.residual import across, kernel
 from hpo.extrapolation.sampler import near_mode, standard_normal, temper
-from hpo.extrapolation.setting_laws import RATE, SettingLaw
+from hpo.extrapolation.setting_laws import SettingLaw
 
 Array: TypeAlias = NDArray[np.float64]
 
 FEW_TRIALS = 40                  # up to here the sampler starts from the prior, else near the mode
 MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
-WORK = 600_000                   # particles times trials: what one step of the sampler may cost
+GUESSES = 300
+WORK = 160_000                   # particles times trials: what one step of the sampler may cost
 TYPICAL_RUNS = 5                 # how many runs the mean of a new configuration is taken over
 
 
@@ -49,30 +50,28 @@ class Posterior:
         known = ", ".join(law.name for law in self.model.laws) or "none"
         raise EvidenceError(f"{name!r} was not tuned in this evidence; the tuned settings are: {known}")
 
-    def log_epochs(self, log_batch: float) -> tuple[Array, Array]:
+    def log_epochs(self, log_batch: float, runs: float = TYPICAL_RUNS) -> tuple[Array, Array]:
         """Mean and standard deviation of the log epochs of a new configuration, (particles,) each.
 
-        The best settings are assumed; the residual is carried over from neighbouring rungs.
+        They are those of the mean of ``runs`` trainings with the best settings; the residual is carried over from
+        neighbouring rungs.
         """
         mean = self.model.mean(self.values, np.array([log_batch]))[:, 0]
         near = across(self.residual_log_batch, np.array([log_batch]))[:, 0]
         weight = np.linalg.solve(kernel(self.residual_log_batch), near)
         left = 1.0 - float(near @ weight)
-        variance = left * np.exp(2 * self.values["log_recipe_scatter"]) + self._run_variance()
+        variance = left * np.exp(2 * self.values["log_recipe_scatter"]) + self._run_variance(runs)
         return mean + self.residuals @ weight, np.sqrt(variance)
 
     def knows_cost(self, name: str) -> bool:
         """Whether the evidence says what missing the best value costs: trials do, tuned rows do not."""
         return not self.law(name).has_scatter(self.values)
 
-    def risk_of_divergence(self, name: str, miss: Array) -> Array:
-        """Probability of divergence for a setting ``miss`` above its best; 0 but for the learning rate."""
-        return self.law(name).divergence(self.values, miss) if name == RATE else np.zeros_like(miss)
-
-    def _run_variance(self) -> Array | float:
+    def _run_variance(self, runs: float) -> Array | float:
         if "log_trial_scatter" in self.values:
-            return np.asarray(np.exp(2 * self.values["log_trial_scatter"]) / TYPICAL_RUNS)
-        return float(np.median(self.model.rows.error)) ** 2
+            return np.asarray(np.exp(2 * self.values["log_trial_scatter"]) / runs)
+        # what rows tell is the scatter of means of about as many trainings
+        return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
 
 
 def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None = None) -> Posterior:
@@ -83,7 +82,8 @@ def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None =
     """
     model = make_model(evidence, priors or Priors())
     trials, dimension = len(model.trials), model.layout.dimension
-    start = standard_normal(dimension) if trials <= FEW_TRIALS else near_mode(model.log_posterior, dimension)
+    start = standard_normal(dimension) if trials <= FEW_TRIALS else near_mode(
+        model.log_posterior, dimension, guesses=model.guesses(GUESSES, rng))
     count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, MOST_PARTICLES))
     sample = temper(start, model.log_posterior, count, rng)
     values = dict(model.layout.values(sample.particles))

@@ -63,9 +63,11 @@ def standard_normal(dimension: int) -> Start:
     return Start(np.zeros(dimension), np.eye(dimension))
 
 
-def near_mode(log_posterior: LogDensity, dimension: int, widen: float = 1.5) -> Start:
+def near_mode(log_posterior: LogDensity, dimension: int, widen: float = 1.5, *,
+              guesses: Array | None = None) -> Start:
     """A wide Student-t at the mode, from the curvature there; never wider than ``widen`` times the prior.
 
+    The search for the mode starts at the best of ``guesses`` (guesses, dimension), without them at the prior's mean.
     A cheaper start than the prior where there are many trials; the tempering corrects its shape.
     """
     from scipy.optimize import minimize  # half a second that a table does not need
@@ -75,7 +77,8 @@ def near_mode(log_posterior: LogDensity, dimension: int, widen: float = 1.5) -> 
         values = log_posterior(point + steps)
         return float(-values[0]), np.asarray(-(values[1:dimension + 1] - values[dimension + 1:]) / 2e-4)
 
-    found = minimize(value_and_slope, np.zeros(dimension), jac=True, method="L-BFGS-B",
+    first = np.zeros(dimension) if guesses is None else guesses[int(np.argmax(_finite(log_posterior(guesses))))]
+    found = minimize(value_and_slope, np.clip(first, -5.0, 5.0), jac=True, method="L-BFGS-B",
                      bounds=[(-5.0, 5.0)] * dimension, options={"maxiter": 80})
     mode = np.asarray(found.x)
     hessian = np.empty((dimension, dimension))

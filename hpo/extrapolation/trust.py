@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from hpo.extrapolation.calibration import Calibration
 from hpo.extrapolation.laws import growth_slope
 from hpo.extrapolation.posterior import Posterior
 
@@ -17,7 +18,8 @@ FEW_RUNGS = 4
 REGIMES = ((0.2, "perfect scaling"), (0.6, "diminishing returns"), (np.inf, "maximal data parallelism"))
 
 
-def judge(posterior: Posterior, global_batch_size: float, low: float, high: float) -> tuple[Trust, str]:
+def judge(posterior: Posterior, global_batch_size: float, low: float, high: float,
+          calibration: Calibration | None = None) -> tuple[Trust, str]:
     """Trust and its reason for epochs between ``low`` and ``high`` at ``global_batch_size``."""
     doubts = _grave(posterior)
     worries = []
@@ -38,6 +40,8 @@ def judge(posterior: Posterior, global_batch_size: float, low: float, high: floa
     spread = law_disagreement(posterior, global_batch_size)
     if spread > 1.3 and beyond > 1:
         worries.append(f"laws that fit the rungs alike differ by a factor of {spread:.2g} there")
+    if calibration and calibration.doubt:
+        doubts.append(calibration.doubt)
     trust: Trust = "low" if doubts or len(worries) >= 3 else "medium" if worries else "high"
     return trust, _sentence(posterior, global_batch_size, beyond, width, doubts + worries)
 

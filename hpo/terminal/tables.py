@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -36,6 +36,8 @@ def show_study(result: StudyResult) -> None:
         console.print(f"trust {result.forecast.trust}: {result.forecast.reason}", markup=False)
     if result.launched:
         console.print(_launched(result))
+        for line in _references(result):
+            console.print(line, markup=False)
 
 
 def show_forecasts(forecasts: Sequence[Forecast]) -> None:
@@ -44,6 +46,21 @@ def show_forecasts(forecasts: Sequence[Forecast]) -> None:
     console.print(_forecasts(forecasts, "forecast"))
     for each in forecasts:
         console.print(f"at {each.global_batch_size:g}, trust {each.trust}: {each.reason}", markup=False)
+        console.print(prospects(each), markup=False)
+
+
+def prospects(forecast: Forecast) -> str:
+    """The chances of reaching the target, the risk of divergence and what a wrong learning rate costs, in one line."""
+    within = ", ".join(f"{number(each.epochs)}: {each.probability:.0%}" for each in forecast.chances)
+    said = [f"chance of reaching the target within epochs {within}"]
+    if forecast.divergence is not None:
+        said.append(f"risk of divergence {forecast.divergence:.0%}")
+    said += [f"learning rate x{each.factor:g}: epochs x{interval(each.epochs_factor)}, risk {each.divergence:.0%}"
+             for each in forecast.sensitivity]
+    if forecast.calibration.count:
+        said.append(f"{forecast.calibration.held} of {forecast.calibration.count} earlier forecasts held, "
+                    f"spread x{forecast.calibration.scale:.2f}")
+    return "  " + "; ".join(said)
 
 
 def show_studies(studies: Sequence[Study]) -> None:
@@ -170,6 +187,17 @@ def _launched(result: StudyResult) -> Table:
                       *(number(getattr(plan.job.settings, name)) for name in scaled), interval(plan.epochs),
                       number(run.observed_epochs), _each(run), YES_OR_NO[run.inside])
     return table
+
+
+def _references(result: StudyResult) -> Iterator[str]:
+    """What each launch reached beside what its workload says must be beaten."""
+    for run in result.launched:
+        for outcome in run.outcomes:
+            others = run.references(outcome)
+            if others:
+                told = "; ".join(f"{name} {number(float(value))}" for name, value in others.items())
+                yield (f"{KIND_NAMES[run.plan.kind]} at {number(run.plan.global_batch_size)}, seed {outcome.seed}: "
+                       f"{result.study.metric} {number(outcome.best_metric) or 'not measured'}; {told}")
 
 
 def _each(run: PlannedRun) -> str:

@@ -152,6 +152,22 @@ def test_corrected_momentum_is_momentum_with_the_rate_outside():
     assert not torch.allclose(inside[0], outside[0], rtol=1e-3)
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_corrected_momentum_keeps_the_gradients_that_came_at_a_rate_of_zero(nesterov):
+    """PyTorch's SGD, whose buffer never sees the rate, through a warmup from 0 and a rate of 0 on the way."""
+    corrected, outside = parameters(), parameters()
+    ours = make_optimizer(corrected, TrainingSettings(momentum_form="corrected", nesterov=nesterov, weight_decay=0.0))
+    witness = torch.optim.SGD(outside, momentum=0.9, nesterov=nesterov)
+    for step, learning_rate in enumerate((0.0, 0.1, 0.2, 0.0, 0.3)):
+        for moved in (corrected, outside):
+            for index, parameter in enumerate(moved):
+                parameter.grad = gradient(index, parameter.shape, step)
+        witness.param_groups[0]["lr"] = learning_rate
+        ours.step(learning_rate)
+        witness.step()
+    torch.testing.assert_close(corrected, outside, rtol=1e-10, atol=1e-13)
+
+
 def test_a_rate_of_zero_moves_nothing_that_stands_still():
     for name in RULES:
         moved = parameters()

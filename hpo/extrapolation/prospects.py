@@ -1,0 +1,83 @@
+"""What may happen at a batch with the recommended settings: epochs, chances, and what a wrong learning rate costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.posterior import TYPICAL_RUNS, Posterior
+from hpo.extrapolation.recommend import LEVELS, Choices, Interval
+from hpo.extrapolation.setting_laws import RATE
+
+Array: TypeAlias = NDArray[np.float64]
+
+NORMAL_NODES = np.array([NormalDist().inv_cdf((node + 0.5) / 25) for node in range(25)])
+BUDGETS = (0.8, 1.0, 1.25, 1.5, 2.0, 3.0)       # times the median epochs
+WRONG_RATES = (0.5, 2.0)
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The probability that one training reaches the target within a budget of epochs."""
+
+    epochs: float
+    probability: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain values."""
+        return {"epochs": self.epochs, "probability": self.probability}
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What a learning rate off by ``factor`` does: the factor on the epochs, and the risk that the training diverges.
+
+    The factor is that of trainings that do not diverge; it ends at ``recommend.LOST``, where a run is given up.
+    """
+
+    factor: float
+    epochs_factor: Interval
+    divergence: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"factor": self.factor, "epochs_factor": self.epochs_factor.to_dict(), "divergence": self.divergence}
+
+
+def epochs_interval(posterior: Posterior, choices: Choices, scale: float = 1.0) -> Interval:
+    """Epochs to target of a new configuration with these settings: the mean of runs that do not diverge."""
+    samples = _log_epochs(posterior, choices, TYPICAL_RUNS, scale)
+    # the cap only keeps numbers finite where nothing is known
+    return Interval(*(float(np.exp(min(value, 200.0))) for value in np.quantile(samples, LEVELS)))
+
+
+def chances(posterior: Posterior, choices: Choices, budgets: Sequence[float], scale: float = 1.0) -> tuple[Chance, ...]:
+    """The probability of reaching the target within each budget of epochs, divergence included."""
+    samples = _log_epochs(posterior, choices, 1, scale)
+    stays = 1 - choices.risk(posterior)[:, None]
+    return tuple(Chance(float(budget), float(((samples <= np.log(budget)) * stays).mean())) for budget in budgets)
+
+
+def sensitivity(posterior: Posterior, choices: Choices) -> tuple[Sensitivity, ...]:
+    """What a wrong learning rate costs; empty where the evidence cannot tell, as with a table of tuned rows."""
+    if RATE not in choices or not posterior.knows_cost(RATE):
+        return ()
+    right, found = choices.cost(posterior), []
+    for factor in WRONG_RATES:
+        ratio = np.exp(choices.cost(posterior, factor) - right)
+        ends = Interval(*(float(value) for value in np.quantile(ratio, LEVELS)))
+        found.append(Sensitivity(factor, ends, float(choices.risk(posterior, factor).mean())))
+    return tuple(found)
+
+
+def _log_epochs(posterior: Posterior, choices: Choices, runs: float, scale: float) -> Array:
+    """Equally likely log epochs, 25 quantiles of each particle's normal, spread by ``scale`` about their median."""
+    mean, sd = posterior.log_epochs(choices.log_batch, runs)
+    samples = (mean + choices.cost(posterior))[:, None] + sd[:, None] * NORMAL_NODES
+    middle = np.median(samples)
+    return np.asarray(middle + scale * (samples - middle))

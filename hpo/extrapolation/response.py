@@ -1,0 +1,81 @@
+"""What settings off the best ones cost: a factor on the epochs, and for the learning rate the risk of divergence.
+
+Shapes: the arrays of a response are (particles, places), a place being a batch (and a momentum), or (particles, 1)
+where all places agree; coordinates are (places,) or (particles, places).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+Index: TypeAlias = NDArray[np.intp]
+
+DIVERGED_BY_CHANCE = 0.02
+MOST = 50.0     # log epochs: nothing is dearer
+
+
+@dataclass(frozen=True)
+class Response:
+    """Any setting: quadratic near the best, in units of the spread, and ever less beyond.
+
+    The law of such a setting is too vague for its far values to be held against it.
+    """
+
+    best: Array
+    curvature: Array
+    unit: float
+
+    def at(self, index: Index) -> Response:
+        """The response at some of the places, repeated or not."""
+        return Response(self.best[:, index], self.curvature, self.unit)
+
+    def cost(self, coordinate: Array) -> Array:
+        """Logarithm of the factor on the epochs: (particles, places)."""
+        miss = (coordinate - self.best) / self.unit
+        return np.asarray(self.curvature * 4 * np.log1p(miss**2 / 4))
+
+    def risk(self, coordinate: Array) -> Array | None:  # noqa: ARG002
+        """Probability of divergence: (particles, places); None for a setting that makes no training diverge."""
+        return None
+
+
+@dataclass(frozen=True)
+class RateResponse(Response):
+    """The learning rate. Below the best one progress is proportional to the rate, so the cost tends to |miss|.
+
+    Above it is quadratic at first, with a wall where noise keeps the training from its target, and beyond ``limit``
+    the training diverges. Arrays as in :class:`Response`; ``below`` is how far below the best rate the response is
+    round before it is a straight line, ``wall`` and ``width`` (of the divergence) are distances in log rate too. Both
+    sides shrink by ``room`` where a ceiling, and not noise, sets the best rate.
+    """
+
+    limit: Array
+    below: Array
+    above: Array
+    wall: Array
+    width: Array
+    room: Array
+
+    def at(self, index: Index) -> RateResponse:
+        """The response at some of the places, repeated or not."""
+        return RateResponse(self.best[:, index], self.curvature, self.unit, self.limit[:, index], self.below,
+                            self.above, self.wall, self.width, self.room[:, index])
+
+    def cost(self, coordinate: Array) -> Array:
+        """Logarithm of the factor on the epochs: (particles, places)."""
+        miss = coordinate - self.best
+        below = self.below * self.room
+        slow = np.sqrt(below**2 + np.minimum(miss, 0) ** 2) - below
+        far = np.minimum(np.maximum(miss, 0) / self.room, 10.0) ** 2
+        fast = far / (2 * self.above) * (1 + (far / self.wall**2) ** 2)
+        return np.asarray(slow + np.minimum(fast, MOST))
+
+    def risk(self, coordinate: Array) -> Array:
+        """Probability of divergence: (particles, places)."""
+        steep = 1 / (1 + np.exp(np.clip((self.limit - coordinate) / self.width, -50, 50)))
+        return np.asarray(DIVERGED_BY_CHANCE + (1 - 2 * DIVERGED_BY_CHANCE) * steep)

@@ -1,0 +1,1 @@
+"""The next trial by what it is expected to tell about the full-scale batch, per sample that it processes."""

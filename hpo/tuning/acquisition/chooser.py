@@ -1,0 +1,189 @@
+"""Chooses the next trial: rung, settings and limit of epochs with the most expected gain per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.posterior import Posterior, fit
+from hpo.extrapolation.setting_laws import RATE
+from hpo.tuning.acquisition import gain, prediction
+
+Array: TypeAlias = NDArray[np.float64]
+Settings: TypeAlias = Mapping[str, Any]
+
+PARTICLES = 256             # of the posterior, on which outcomes are simulated
+GUESSED, SPREAD = 20, 12    # candidates of a rung: near what particles hold best there, and anywhere in the domains
+WIDEN = 0.35                # how far the former lie about it, in e-folds or in shares of a range
+LIMITS = (1.5, 3.0)         # times the epochs of the best settings, after which a trial is stopped
+STARTUP = 0.2              # what starting a trial costs, times the epochs of the best settings
+LOWER_RATES = (0.9, 0.8, 0.65)
+ENOUGH_TRIALS, ENOUGH_REACHED = 3, 1
+REFIT_SHARE = 0.12          # the posterior is fitted again when the evidence has grown by this
+FEWEST_EFFECTIVE = 0.3      # or when so few of its particles are left, by their weights
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The next trial: train ``settings`` (the tuned ones) at ``global_batch_size``, no longer than ``limit_epochs``.
+
+    ``gain`` is the expected fall of the uncertainty per epoch, ``uncertainty`` what it is now: the expected share of
+    epochs lost at the full-scale batch.
+    """
+
+    global_batch_size: int
+    settings: dict[str, float]
+    limit_epochs: float
+    gain: float
+    uncertainty: float
+
+
+class Acquisition:
+    """Learns from trials and chooses the next; the same trials in the same order give the same choices.
+
+    ``rungs`` are the batch sizes that may be trained at, ``target`` the one that the settings are for, ``resolution``
+    the epochs between evaluations.
+    """
+
+    def __init__(self, rungs: Sequence[int], target: int, tuned: Sequence[ScaledSetting], *, resolution: float,
+                 seed: int = 0) -> None:
+        self._rungs, self._target, self._tuned = tuple(rungs), target, tuple(tuned)
+        self._resolution, self._seed = resolution, seed
+        self._observations: list[Observation] = []
+        self._posterior: Posterior | None = None
+        self._weights: Array = np.ones(0)
+        self._fitted = 0
+
+    @property
+    def observations(self) -> list[Observation]:
+        """All trials told so far."""
+        return self._observations
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is enough evidence to choose by."""
+        reached = sum(item.state == "reached" for item in self._observations)
+        return len(self._observations) >= ENOUGH_TRIALS and reached >= ENOUGH_REACHED
+
+    def tell(self, observation: Observation) -> None:
+        """Learn from a trial that has ended."""
+        self._observations.append(observation)
+
+    def choose(self, others: Settings | None = None, running: Sequence[tuple[int, Settings]] = ()) -> Choice:
+        """The next trial; ``others`` are the settings that are not chosen here, ``running`` the trials in flight.
+
+        Trials in flight count as told, with an average outcome, so that trials chosen together differ.
+        """
+        others = others or {}
+        rng = np.random.default_rng((self._seed, len(self._observations), len(running)))
+        posterior, weights = self._current(), self._weights
+        regret = self._regret(posterior, others)
+        for batch, settings in running:
+            weights = self._after(posterior, weights, batch, settings, rng)
+        now, best = float(gain.uncertainty(weights, regret)), None
+        for batch in self._rungs:
+            candidates = self._candidates(posterior, weights, batch, others, rng)
+            trials = prediction.predict(posterior, batch, [{**others, **each} for each in candidates])
+            usual = float(np.exp(weights @ prediction.log_best_epochs(posterior, batch)))
+            for limit in (factor * usual for factor in LIMITS):
+                outcomes = np.random.default_rng((self._seed, len(self._observations)))
+                after = gain.expected_uncertainty(trials, weights, regret, np.log(limit), outcomes)
+                epochs = gain.expected_epochs(trials, weights, np.log(limit), self._resolution) + STARTUP * usual
+                rate = (now - after) / epochs
+                at = int(np.argmax(rate))
+                if best is None or rate[at] > best.gain:
+                    best = Choice(batch, candidates[at], limit, float(rate[at]), now)
+        assert best is not None
+        return best
+
+    def recommend(self, others: Settings | None = None) -> dict[str, float]:
+        """The settings for the full-scale batch with the least expected epochs, of those that particles hold best.
+
+        Also of those with a lower learning rate: too high a rate may diverge, and too low a one is only slow.
+        """
+        others, posterior = others or {}, self._current()
+        choices = prediction.best_settings(posterior, self._target)
+        choices += [{**each, RATE: each[RATE] * factor} for each in choices for factor in LOWER_RATES if RATE in each]
+        loss = prediction.lost(posterior, self._target, [{**others, **each} for each in choices])
+        return choices[int(np.argmin(self._weights @ loss))]
+
+    def limit_epochs(self, global_batch_size: int) -> float | None:
+        """Epochs after which a trial at this batch tells little more; None without evidence."""
+        reached = [item for item in self._observations if item.state == "reached"]
+        if self.ready:
+            known = prediction.log_best_epochs(self._current(), global_batch_size)
+            return LIMITS[-1] * float(np.exp(self._weights @ known))
+        return LIMITS[-1] * min(item.epochs for item in reached) if reached else None
+
+    def posterior(self) -> Posterior:
+        """The posterior of all trials told so far, fitted to all of them."""
+        return fit(self._evidence(), rng=np.random.default_rng(self._seed))
+
+    def _evidence(self) -> Evidence:
+        return Evidence(observations=tuple(self._observations), tuned=self._tuned)
+
+    def _current(self) -> Posterior:
+        """The last fit, its particles reweighted by what came since; a new one where that is not enough."""
+        told = len(self._observations)
+        if self._posterior is not None and told <= self._fitted + REFIT_SHARE * self._fitted:
+            weights = self._reweighted(self._posterior)
+            if 1 / float(weights @ weights) >= FEWEST_EFFECTIVE * len(weights):
+                self._weights = weights
+                return self._posterior
+        self._posterior, self._fitted = prediction.thinned(self.posterior(), PARTICLES), told
+        self._weights = np.full(len(self._posterior.residuals), 1 / len(self._posterior.residuals))
+        return self._posterior
+
+    def _reweighted(self, posterior: Posterior) -> Array:
+        total = np.zeros(len(posterior.residuals))
+        for observation in self._observations[self._fitted:]:
+            total += prediction.log_likelihood(posterior, observation)
+        weights = np.exp(total - total.max())
+        return np.asarray(weights / weights.sum())
+
+    def _regret(self, posterior: Posterior, others: Settings) -> Array:
+        choices = [{**others, **each} for each in prediction.best_settings(posterior, self._target)]
+        return gain.pairwise_regret(prediction.lost(posterior, self._target, choices),
+                                    prediction.log_best_epochs(posterior, self._target))
+
+    def _after(self, posterior: Posterior, weights: Array, batch: int, settings: Settings,
+               rng: np.random.Generator) -> Array:
+        """Weights after a trial in flight, for one simulated outcome of it."""
+        trial = prediction.predict(posterior, batch, [settings])
+        limit = float(weights @ prediction.log_best_epochs(posterior, batch)) + float(np.log(LIMITS[-1]))
+        return np.asarray(gain.simulate(trial, weights, limit, rng)[0, rng.integers(gain.OUTCOMES)])
+
+    def _candidates(self, posterior: Posterior, weights: Array, batch: int, others: Settings,
+                    rng: np.random.Generator) -> list[dict[str, float]]:
+        held_best = prediction.best_settings(posterior, batch)
+        taken = rng.choice(len(held_best), GUESSED, p=weights)
+        found = [{setting.name: self._moved(setting, held_best[index].get(setting.name), rng)
+                  for setting in self._tuned} for index in taken]
+        return found + [{setting.name: _place(setting, float(rng.random())) for setting in self._tuned}
+                        for _ in range(SPREAD)]
+
+    def _moved(self, setting: ScaledSetting, value: float | None, rng: np.random.Generator) -> float:
+        low, high = _bounds(setting)
+        if value is None:
+            return _place(setting, float(rng.random()))
+        away = WIDEN * float(rng.standard_normal())
+        moved = value * float(np.exp(away)) if setting.scale == "log" else value + 0.3 * away * (high - low)
+        return float(np.clip(moved, low, high))
+
+
+def _bounds(setting: ScaledSetting) -> tuple[float, float]:
+    low, high = setting.low, setting.high
+    assert low is not None and high is not None, "a searched setting has bounds"
+    return low, high
+
+
+def _place(setting: ScaledSetting, unit: float) -> float:
+    low, high = _bounds(setting)
+    if setting.scale == "log":
+        return float(np.clip(low * (high / low) ** unit, low, high))
+    return low + unit * (high - low)

@@ -1,0 +1,73 @@
+"""When will a training reach its target? Read off the learning curve so far.
+
+A learning curve beyond its first part follows a power law with a floor, metric = a + b t^-c, or an exponential
+approach, a + b exp(-t / tau) (Domhan, Springenberg and Hutter 2015; Viering and Loog 2021, arXiv:2103.10948). For
+each of a grid of shapes (c or tau) a and b are a linear fit; shapes are weighted by how well they fit. The crossing is
+then a distribution: its 10 % quantile is what a training must be given before it is called hopeless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+
+LEAST_POINTS = 6            # a curve of fewer evaluations tells nothing
+POWERS = np.geomspace(0.1, 4.0, 16)
+DECAYS = np.geomspace(0.1, 10.0, 12)        # tau over the epochs trained
+LEAST_NOISE = 0.01          # of the metric's span so far: no curve follows the formula better
+LEVELS = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Epochs at which a curve is to cross its target: quantiles at 10, 50 and 90 %; inf where it never does."""
+
+    low: float
+    median: float
+    high: float
+
+
+def predict_crossing(epochs: ArrayLike, metric: ArrayLike, threshold: float) -> Crossing | None:
+    """The crossing of a curve that has not crossed; None where it is too short, or does not move, to tell.
+
+    ``epochs`` (evaluations,) increase from above 0.
+    """
+    t, y = np.asarray(epochs, dtype=float), np.asarray(metric, dtype=float)
+    usable = np.isfinite(y) & (t > 0)
+    t, y = t[usable], y[usable]
+    if len(t) < LEAST_POINTS:
+        return None
+    kept = t >= 0.2 * t[-1]     # how a training begins says little of how it goes on
+    t, y = t[kept] / t[-1], y[kept]
+    last, span = float(np.asarray(epochs, dtype=float)[usable][-1]), float(np.ptp(y))
+    if len(t) < LEAST_POINTS - 1 or span == 0:
+        return None
+    shapes = np.vstack([t ** -POWERS[:, None], np.exp(-t / DECAYS[:, None])])
+    centred, level = shapes - shapes.mean(axis=1, keepdims=True), y - y.mean()
+    slope = centred @ level / (centred**2).sum(axis=1)
+    misfit = level - slope[:, None] * centred
+    variance = (misfit**2).mean(axis=1) + (LEAST_NOISE * span) ** 2
+    weight = np.exp(-0.5 * len(t) * (np.log(variance) - np.log(variance.min())))
+    floor = y.mean() - slope * shapes.mean(axis=1)
+    return _quantiles(_times(floor, slope, threshold) * last, weight / weight.sum())
+
+
+def _times(floor: Array, slope: Array, threshold: float) -> Array:
+    """When each shape is at the threshold, over the epochs trained; inf where its floor lies before it."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        share = (threshold - floor) / slope
+        powers, decays = share[:len(POWERS)], share[len(POWERS):]
+        times = np.concatenate([powers ** (-1 / POWERS), -DECAYS * np.log(decays)])
+    return np.where(np.isfinite(times) & (share > 0), np.maximum(times, 1.0), np.inf)
+
+
+def _quantiles(times: Array, weight: Array) -> Crossing:
+    order = np.argsort(times)
+    below = np.cumsum(weight[order])
+    return Crossing(*(float(times[order][min(int(np.searchsorted(below, level)), len(times) - 1)])
+                      for level in LEVELS))
