@@ -3,7 +3,7 @@
 Each round trains so many updates and evaluates once, in three ways in turn: the hand-written loop below, the
 trainer without measuring the gradient noise scale, and the trainer as it is, which measures it at every 24th update.
 Times are those of the processor, on one thread, in the fastest round of each way, so that other work on the machine
-has little part in them.
+has little part in them. All three keep the memory that they free, as the processes that train do.
 
     python benchmarks/step_overhead.py [--rounds N] [--case NAME]
 """
@@ -23,6 +23,7 @@ from torch import Tensor
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
+from trainers.memory import keep_freed_memory
 from trainers.normalization import end_update, ghost_batch_norms
 from trainers.schedules import learning_rate
 from trainers.train import Training
@@ -162,6 +163,7 @@ def main() -> None:
     parser.add_argument("--case", choices=tuple(CASES))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     print("| model, data, global batch size | hand-written, ms an update | trainer | trainer, measuring |")
     print("|---|---|---|---|")
     for name, case in CASES.items():

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from trainers.errors import TrainerError
 from trainers.job import TrainingJob
+from trainers.memory import keep_freed_memory
 from trainers.report import ReportFile
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def _add_communication(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     job = TrainingJob.load(options.job)
+    keep_freed_memory()
     import torch
 
     from trainers.distributed import connect

@@ -24,6 +24,9 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     def setup(self, config: dict[str, Any]) -> None:
         """Build the training, or take up its checkpoint. A failure here is the trial's result, not a crash."""
+        from trainers.memory import keep_freed_memory
+
+        keep_freed_memory()
         self._workloads: dict[str, Any] = getattr(self, "_workloads", {})
         self._failure = ""
         try:

@@ -1,0 +1,25 @@
+"""Memory that a training frees and asks for again with the next update.
+
+glibc gives the free memory at the end of its heap back to the system, and every page of the next update's
+activations then costs a fault: 5 to 10 % of an update of a small network on a CPU
+(``benchmarks/step_overhead.py``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3       # mallopt(3)
+_KEPT_BYTES, _LARGEST_ON_HEAP = 2**30, 2**25
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep up to 1 GiB that it has freed; False where the C library has no such switch.
+
+    For processes that do nothing but train; a library call must not decide this for its caller.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES) and mallopt(_MMAP_THRESHOLD, _LARGEST_ON_HEAP))
