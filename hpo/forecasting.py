@@ -15,7 +15,7 @@ from hpo.extrapolation.stored import study_evidence
 from hpo.planning import time_model
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, check_workers, most_workers, planned_job
-from hpo.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput, training_samples
+from hpo.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput
 from search_spaces.scaling_rules import SCALING_RULES
 from storage.records import CalibrationRow, PlanKind
 
@@ -43,10 +43,10 @@ def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior |
     earlier = [row for row in result.past if (row.study, row.global_batch_size) != own]
     numbers = forecast_from(posterior or fit_posterior(result), global_batch_size, budgets=budgets,
                             past=_past_forecasts(earlier))
-    samples = training_samples(result.trials)
     return StudyForecast(spec=result.spec, study_id=result.study.id, numbers=numbers,
-                         settings=complete_settings(best.settings, numbers, result.spec.search), train_samples=samples,
-                         samples_per_second=throughput(result.trials, samples), storage=result.storage)
+                         settings=complete_settings(best.settings, numbers, result.spec.search),
+                         train_samples=result.train_samples,
+                         samples_per_second=throughput(result.trials, result.train_samples), storage=result.storage)
 
 
 def _past_forecasts(rows: Sequence[CalibrationRow]) -> list[PastForecast]:

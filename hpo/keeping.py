@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from hpo.study import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
 from storage import records
 from storage.errors import NotFound, StoreError
-from storage.records import NewForecast, NewOutcome, NewPlan, Outcome, Study, TrialState, Trust
+from storage.records import NewForecast, NewOutcome, NewPlan, Outcome, Study, Trial, TrialState, Trust
 from storage.store import Store
 
 
@@ -64,8 +64,16 @@ def read_result(store: Store, name: str, storage: str) -> StudyResult:
                  for run in planned_runs(store, study, spec))
     trials = tuple(store.trials(study.id))
     return StudyResult(spec=spec, study=study, trials=trials, storage=storage, runs=runs,
+                       train_samples=_train_samples(store, trials),
                        noise_scales=noise_scales(store.convergence(measured_trials(trials))),
                        past=tuple(store.calibration()))
+
+
+def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
+    """From an evaluation: its samples over its epochs, whatever the batch size did until then."""
+    evaluated = next((trial for trial in trials if trial.epochs), None)
+    points = store.points(evaluated.id) if evaluated else []
+    return round(points[-1].samples / points[-1].epochs) if points else 0
 
 
 def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun]:

@@ -125,14 +125,16 @@ class PlannedRun:
 class StudyResult:
     """A study as the database holds it.
 
-    ``noise_scales`` holds the gradient noise scale in samples that trials measured, by the id of the trial; ``past``
-    what became of every launched plan of the storage, of this study or others.
+    ``train_samples`` is the size of the training set, 0 until a trial was evaluated. ``noise_scales`` holds the
+    gradient noise scale in samples that trials measured, by the id of the trial; ``past`` what became of every
+    launched plan of the storage, of this study or others.
     """
 
     spec: StudySpec
     study: Study
     trials: tuple[Trial, ...]
     storage: str
+    train_samples: int = 0
     forecast: StudyForecast | None = None
     runs: tuple[PlannedRun, ...] = ()
     noise_scales: Mapping[int, float] = field(default_factory=dict)
@@ -216,12 +218,6 @@ def complete_settings(best: TrainingSettings, numbers: Forecast, space: SearchSp
     moved = {name: numbers.settings[name].median for name in space.scaled if name in numbers.settings}
     whole = {name: round(value) for name, value in moved.items() if isinstance(space.domains[name], Int)}
     return best.replace(**{**moved, **whole})
-
-
-def training_samples(trials: Sequence[Trial]) -> int:
-    """The size of the training set, from what a trial trained: steps * global_batch_size = epochs * samples."""
-    trained = next(trial for trial in trials if trial.steps and trial.epochs)
-    return round((trained.steps or 0) * trained.global_batch_size / (trained.epochs or 1.0))
 
 
 def throughput(trials: Sequence[Trial], train_samples: int) -> float | None:
