@@ -14,15 +14,11 @@ from pydantic import ValidationInfo
 
 from hpo.study_faults import Location, shown
 from search_spaces.recipes import Recipe, RecipeError, recipe
+from search_spaces.setting_rules import fault_of_use
 from search_spaces.space import SearchSpace, SearchSpaceError
 
-SCHEDULES = {
-    "decay_epochs": ("decay", ("polynomial", "cosine")),
-    "decay_milestones": ("decay", ("step", "piecewise")),
-    "batch_milestones": ("batch_control", ("piecewise",)),
-    "rmsprop_center_epochs": ("optimizer", ("rmsprop_warmup",)),
-}
-"""Settings that say when something happens, and the values of another setting that make use of them."""
+DURATIONS = ("decay_epochs", "decay_milestones", "batch_milestones", "rmsprop_center_epochs")
+"""Settings that say when something happens after the warmup."""
 
 
 def check_recipe(name: str) -> str:
@@ -62,9 +58,9 @@ def faults_of_durations(name: str | None, search: SearchSpace, own: Collection[s
     if name is None:
         return
     published = recipe(name)
-    for setting, (user, users) in SCHEDULES.items():
+    for setting in DURATIONS:
         value = search.fixed.get(setting)
-        if setting in own or not value or search.fixed.get(user, users[0]) not in users:
+        if setting in own or not value or fault_of_use(setting, search.possible) is not None:
             continue
         times = value if isinstance(value, tuple) else (value,)
         if max(times) > epochs or (isinstance(value, tuple) and max(times) == epochs):

@@ -67,7 +67,7 @@ def adascale(settings: TrainingSettings, from_batch: int, to_batch: int) -> Trai
 def smith_momentum(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
     """``1 - momentum`` over ``k``, all else equal; the noise scale stays without a larger learning rate.
 
-    Smith et al. 2018 (arXiv:1711.00489, section 4): B in proportion to learning_rate / (1 - momentum). They find it
+    Smith et al. 2018 (arXiv:1711.00489): B in proportion to learning_rate / (1 - momentum). They find it
     to cost accuracy where scaling the rate (:func:`linear`) does not. A batch so much smaller that the momentum
     would fall below 0 raises :class:`search_spaces.settings.SettingError`.
     """
@@ -78,7 +78,7 @@ def smith_momentum(settings: TrainingSettings, from_batch: int, to_batch: int) -
 def sgd_noise_scale(settings: TrainingSettings, global_batch_size: int, train_samples: int) -> float:
     """``lr (N / B - 1) / (1 - momentum)`` at the peak rate: the scale of the fluctuations of SGD.
 
-    Smith et al. 2018 (arXiv:1711.00489, sections 2 and 4; Smith and Le, arXiv:1710.06451). Trainings of one noise
+    Smith et al. 2018 (arXiv:1711.00489; Smith and Le, arXiv:1710.06451). Trainings of one noise
     scale end alike, as long as B is far below N. In units of the learning rate; not the gradient noise scale of
     McCandlish et al., which is a number of samples.
     """

@@ -40,18 +40,22 @@ class Range:
         return f"{'(' if self.low_open else '['}{self.low:g}, {self.high:g}{')' if self.high_open else ']'}"
 
 
-def _number(default: Any, unit: str, low: float, high: float = math.inf, *, open_low: bool = False,
+def _number(what: str, default: Any, unit: str, low: float, high: float = math.inf, *, open_low: bool = False,
             open_high: bool = False) -> Any:
     bounds = Range(low, high, low_open=open_low, high_open=open_high or math.isinf(high))
-    return field(default=default, metadata={"unit": unit, "range": bounds})
+    return field(default=default, metadata={"what": what, "unit": unit, "range": bounds})
 
 
-def _choice(default: str, *choices: str) -> Any:
-    return field(default=default, metadata={"choices": choices})
+def _choice(what: str, default: str, *choices: str) -> Any:
+    return field(default=default, metadata={"what": what, "choices": choices})
 
 
-def _list(unit: str) -> Any:
-    return field(default=(), metadata={"list": unit})
+def _flag(what: str, default: bool | None) -> Any:
+    return field(default=default, metadata={"what": what})
+
+
+def _list(what: str, unit: str) -> Any:
+    return field(default=(), metadata={"what": what, "list": unit})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,74 +67,106 @@ class TrainingSettings:
     """
 
     # the optimizer
-    optimizer: str = _choice("sgd", "sgd", "lars", "larc", "lamb", "adam", "adamw", "rmsprop_warmup", "shampoo")
-    learning_rate: float = _number(0.1, "per update", 0, open_low=True)
-    momentum: float = _number(0.9, "1", 0, 1, open_high=True)
-    momentum_form: str = _choice("outside", "outside", "inside", "corrected")
-    nesterov: bool = False
-    beta1: float = _number(0.9, "1", 0, 1, open_high=True)
-    beta2: float = _number(0.999, "1", 0, 1, open_high=True)
-    epsilon: float = _number(1e-8, "1", 0, open_low=True)
-    bias_correction: bool = True
-    weight_decay: float = _number(1e-4, "1", 0)
-    decay_norm_and_bias: bool = False
-    gradient_clip_norm: float | None = _number(None, "norm of the whole gradient", 0, open_low=True)
+    optimizer: str = _choice("the rule by which weights move",
+                             "sgd", "sgd", "lars", "larc", "lamb", "adam", "adamw", "rmsprop_warmup", "shampoo")
+    learning_rate: float = _number("peak of the rate, reached when the warmup ends",
+                                   0.1, "per update", 0, open_low=True)
+    momentum: float = _number("what the momentum buffer keeps of itself with each update",
+                              0.9, "1", 0, 1, open_high=True)
+    momentum_form: str = _choice("learning rate outside the momentum buffer, inside, or inside with correction",
+                                 "outside", "outside", "inside", "corrected")
+    nesterov: bool = _flag("Nesterov momentum in place of heavy-ball", False)
+    beta1: float = _number("what the average of the gradient keeps with each update", 0.9, "1", 0, 1, open_high=True)
+    beta2: float = _number("what the average of the squared gradient (of Shampoo's factors) keeps with each update",
+                           0.999, "1", 0, 1, open_high=True)
+    epsilon: float = _number("added to the root of the second moment; Shampoo's relative ridge",
+                             1e-8, "1", 0, open_low=True)
+    bias_correction: bool = _flag("divide the moments by 1 - beta^updates, since they start at 0", True)
+    weight_decay: float = _number("multiple of the weights added to their gradient or, decoupled, to their update",
+                                  1e-4, "1", 0)
+    decay_norm_and_bias: bool = _flag("decay biases and normalization parameters too", False)
+    gradient_clip_norm: float | None = _number("scale gradients down to this norm, once per update; null: no clipping",
+                                               None, "norm of the whole gradient", 0, open_low=True)
 
     # layer-wise adaptation: lars, larc, lamb
-    trust_coefficient: float = _number(0.001, "1", 0, open_low=True)
-    trust_epsilon: float = _number(0.0, "norm", 0)
-    adapt_norm_and_bias: bool = False
-    weight_norm_limit: float | None = _number(None, "norm", 0, open_low=True)
-    larc_mode: str = _choice("clip", "clip", "scale")
-    larc_optimizer: str = _choice("sgd", "sgd", "adam")
+    trust_coefficient: float = _number("multiple of ||w|| / ||g|| that makes a layer's rate",
+                                       0.001, "1", 0, open_low=True)
+    trust_epsilon: float = _number("added to the denominator of the trust ratio", 0.0, "norm", 0)
+    adapt_norm_and_bias: bool = _flag("adapt biases and normalization parameters layer by layer too", False)
+    weight_norm_limit: float | None = _number("upper limit of ||w|| in LAMB's ratio; null: no limit",
+                                              None, "norm", 0, open_low=True)
+    larc_mode: str = _choice("bound the layer's rate by the learning rate (clip), or multiply the two (scale)",
+                             "clip", "clip", "scale")
+    larc_optimizer: str = _choice("the optimizer that takes the gradients which LARC has scaled", "sgd", "sgd", "adam")
 
     # rmsprop_warmup and shampoo
-    rmsprop_learning_rate: float = _number(3e-4, "per update", 0, open_low=True)
-    rmsprop_center_epochs: float = _number(10.0, "epochs", 0)
-    rmsprop_period_epochs: float = _number(5.0, "epochs", 0, open_low=True)
-    preconditioner_interval: int = _number(10, "updates", 1)
-    preconditioner_size_limit: int = _number(1024, "rows or columns", 1)
+    rmsprop_learning_rate: float = _number("rate of the RMSprop share", 3e-4, "per update", 0, open_low=True)
+    rmsprop_center_epochs: float = _number("when RMSprop and SGD have equal shares", 10.0, "epochs", 0)
+    rmsprop_period_epochs: float = _number("time scale of the change; SGD is alone half of it after the center",
+                                           5.0, "epochs", 0, open_low=True)
+    preconditioner_interval: int = _number("updates from one computation of Shampoo's roots to the next",
+                                           10, "updates", 1)
+    preconditioner_size_limit: int = _number("larger dimensions are not preconditioned", 1024, "rows or columns", 1)
 
     # the learning rate over time
-    warmup_shape: str = _choice("gradual", "gradual", "constant", "exponential", "quadratic")
-    warmup_epochs: float = _number(0.0, "epochs", 0)
-    warmup_start_factor: float = _number(0.0, "of the peak", 0, 1)
-    decay: str = _choice("constant", "constant", "step", "piecewise", "polynomial", "cosine")
-    decay_epochs: float | None = _number(None, "epochs", 0, open_low=True)
-    decay_power: float = _number(2.0, "1", 0, open_low=True)
-    decay_milestones: tuple[float, ...] = _list("epochs")
-    decay_factor: float = _number(0.1, "1", 0, 1, open_low=True)
-    decay_values: tuple[float, ...] = _list("multiples of the peak")
-    end_learning_rate_factor: float = _number(0.0, "of the peak", 0, 1)
+    warmup_shape: str = _choice("how the rate rises to its peak",
+                                "gradual", "gradual", "constant", "exponential", "quadratic")
+    warmup_epochs: float = _number("length of the warmup", 0.0, "epochs", 0)
+    warmup_start_factor: float = _number("rate at which the warmup starts", 0.0, "of the peak", 0, 1)
+    decay: str = _choice("how the rate falls after the warmup",
+                         "constant", "constant", "step", "piecewise", "polynomial", "cosine")
+    decay_epochs: float | None = _number("when a polynomial or cosine decay ends; null: with the budget",
+                                         None, "epochs", 0, open_low=True)
+    decay_power: float = _number("exponent of the polynomial decay", 2.0, "1", 0, open_low=True)
+    decay_milestones: tuple[float, ...] = _list("when the rate changes by steps", "epochs")
+    decay_factor: float = _number("what each milestone multiplies the rate by", 0.1, "1", 0, 1, open_low=True)
+    decay_values: tuple[float, ...] = _list("the rate before the first milestone and after each",
+                                            "multiples of the peak")
+    end_learning_rate_factor: float = _number("rate at the end of the decay", 0.0, "of the peak", 0, 1)
 
     # the batch size over time
-    batch_control: str = _choice("constant", "constant", "grow", "piecewise")
-    batch_milestones: tuple[float, ...] = _list("epochs")
-    batch_factors: tuple[float, ...] = _list("multiples of the first batch size")
-    batch_limit_factor: float | None = _number(None, "of the first batch size", 1)
-    batch_rate_rule: str = _choice("none", "none", "linear", "sqrt")
-    adascale_batch_size: int | None = _number(None, "samples", 1)
+    batch_control: str = _choice("constant batch, growth in place of the step decay (Smith), or free steps (Mikami)",
+                                 "constant", "constant", "grow", "piecewise")
+    batch_milestones: tuple[float, ...] = _list("when the batch size changes", "epochs")
+    batch_factors: tuple[float, ...] = _list("the batch size from each milestone on",
+                                             "multiples of the first batch size")
+    batch_limit_factor: float | None = _number("where growth ends and the rate falls instead; null: no limit",
+                                               None, "of the first batch size", 1)
+    batch_rate_rule: str = _choice("how the rate follows the batch size", "none", "none", "linear", "sqrt")
+    adascale_batch_size: int | None = _number("base batch of AdaScale, whose gain scales the rate; null: no AdaScale",
+                                              None, "samples", 1)
 
     # loss, normalization, precision
-    label_smoothing: float = _number(0.0, "1", 0, 1, open_high=True)
-    class_weighting: str = _choice("none", "none", "inverse_sqrt", "inverse_eighth_root")
-    zero_gamma: bool | None = None
-    normalization_batch_size: int = _number(16, "samples", 1)
-    normalization_momentum: float = _number(0.9, "1", 0, 1, open_high=True)
-    precision: str = _choice("fp32", "fp32", "bf16", "fp16")
-    reduced_weights: bool = False
-    loss_scaling: str = _choice("none", "none", "static", "dynamic")
-    loss_scale: float = _number(65536.0, "1", 0, open_low=True)
-    loss_scale_growth_updates: int = _number(2000, "updates", 1)
+    label_smoothing: float = _number("share of the label that is spread over all classes",
+                                     0.0, "1", 0, 1, open_high=True)
+    class_weighting: str = _choice("power of its class frequency that weights a pixel's loss (segmentation)",
+                                   "none", "none", "inverse_sqrt", "inverse_eighth_root")
+    zero_gamma: bool | None = _flag("start the last gamma of each residual branch at 0; null: as the model has it",
+                                    None)
+    normalization_batch_size: int = _number("samples that share batch-norm statistics", 16, "samples", 1)
+    normalization_momentum: float = _number("what running statistics keep of themselves with each group of samples",
+                                            0.9, "1", 0, 1, open_high=True)
+    precision: str = _choice("type of the matrix products", "fp32", "fp32", "bf16", "fp16")
+    reduced_weights: bool = _flag("keep weights in the reduced type, with fp32 masters in the optimizer", False)
+    loss_scaling: str = _choice("multiply the loss and divide its gradient, so that small ones survive in fp16",
+                                "none", "none", "static", "dynamic")
+    loss_scale: float = _number("the factor, or its first value where it is dynamic", 65536.0, "1", 0, open_low=True)
+    loss_scale_growth_updates: int = _number("updates without an overflow after which a dynamic scale doubles",
+                                             2000, "updates", 1)
 
     # how the workers' gradients become an update
-    gradient_lag: int = _number(0, "updates", 0, 1)
-    gradient_compression: str = _choice("none", "none", "fp16", "bf16")
-    gradient_reduction: str = _choice("mean", "mean", "adasum")
-    update_mode: str = _choice("synchronous", "synchronous", "asynchronous", "stale_synchronous")
-    asynchronous_workers: int = _number(4, "workers", 1)
-    staleness_bound: int = _number(3, "updates", 0)
-    epoch_quorum: float = _number(0.75, "of the workers", 0, 1, open_low=True)
+    gradient_lag: int = _number("age of the gradient that an update uses", 0, "updates", 0, 1)
+    gradient_compression: str = _choice("type in which gradients travel between workers; none: their own",
+                                        "none", "none", "fp16", "bf16")
+    gradient_reduction: str = _choice("what workers make of their gradients: the mean, or Adasum",
+                                      "mean", "mean", "adasum")
+    update_mode: str = _choice("all workers at once, or a parameter server without or with a bound of staleness",
+                               "synchronous", "synchronous", "asynchronous", "stale_synchronous")
+    asynchronous_workers: int = _number("replicas around the parameter server", 4, "workers", 1)
+    staleness_bound: int = _number("updates by which a replica may be ahead of the slowest", 3, "updates", 0)
+    epoch_quorum: float = _number("share of replicas whose end of an epoch ends it for all",
+                                  0.75, "of the workers", 0, 1, open_low=True)
+
 
     def __post_init__(self) -> None:
         for knob in dataclasses.fields(self):
@@ -174,6 +210,12 @@ def check_value(name: str, value: Any) -> None:
     """Raise :class:`SettingError` unless the setting ``name`` may take ``value`` by itself."""
     check_name(name)
     _check(TrainingSettings.__dataclass_fields__[name], value)
+
+
+def default_of(name: str) -> Any:
+    """The value of a setting that nothing names."""
+    check_name(name)
+    return TrainingSettings.__dataclass_fields__[name].default
 
 
 def range_of(name: str) -> Range | None:

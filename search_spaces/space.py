@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from search_spaces import settings as _settings
 from search_spaces.domains import Choice, Domain, Float, Int, Role, Scalar
+from search_spaces.setting_rules import fault_of_use
 from search_spaces.settings import SettingError, TrainingSettings
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class SearchSpace:
     """``fixed`` values and tuned ``domains``, by setting; what neither names keeps its default.
 
     Created, it is checked against :class:`TrainingSettings`: every name exists, every value and every end of
-    a domain is allowed, and so is every combination of ends. All faults come in one
-    :class:`SearchSpaceError`.
+    a domain is allowed, and so is every combination of ends; and every tuned setting has an effect on some of
+    the trainings. All faults come in one :class:`SearchSpaceError`.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class SearchSpace:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fixed", dict(self.fixed))
         object.__setattr__(self, "domains", dict(self.domains))
-        faults = [*_faults_of_each(self.fixed, self.domains)] or [*_faults_of_corners(self)]
+        faults = [*_faults_of_each(self.fixed, self.domains)] or [*_faults_of_use(self), *_faults_of_corners(self)]
         if faults:
             raise SearchSpaceError(faults)
 
@@ -102,6 +103,12 @@ class SearchSpace:
     def shared(self) -> tuple[str, ...]:
         """The settings tuned once over all rungs."""
         return tuple(name for name, domain in self.domains.items() if domain.role is Role.SHARED)
+
+    def possible(self, name: str) -> tuple[Any, ...]:
+        """What a setting may be: its fixed value, its choices, the ends of its domain, or its default."""
+        if name in self.domains:
+            return _ends(self.domains[name])
+        return (self.fixed[name] if name in self.fixed else _settings.default_of(name),)
 
     def settings(self, values: Mapping[str, Any]) -> TrainingSettings:
         """The fixed values with ``values`` for every tuned setting.
@@ -205,6 +212,13 @@ def _check_domain(name: str, domain: Domain) -> None:
         raise SettingError(f"{name} is no number; use choice")
     for value in _ends(domain):
         _settings.check_value(name, value)
+
+
+def _faults_of_use(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
+    for name in space.domains:
+        fault = fault_of_use(name, space.possible)
+        if fault is not None:
+            yield name, f"{name} is tuned, but {fault}; choose one of these, or leave {name} out"
 
 
 def _faults_of_corners(space: SearchSpace) -> Iterator[tuple[str | None, str]]:

@@ -16,12 +16,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainers.errors import WorkloadError
 
+if TYPE_CHECKING:
+    from trainers.replica import Replica
+
 MAX_BYTES = 8_000_000
 """The largest exhibit that is kept, as JSON."""
+
+
+def exhibit_of(replica: Replica) -> dict[str, Any] | None:
+    """What the workload of a replica shows of its model as it is now; None where it shows nothing."""
+    import torch
+
+    show = getattr(replica.workload, "exhibit", None)
+    if show is None:
+        return None
+    replica.model.eval()
+    with torch.no_grad(), replica.computing:
+        shown: dict[str, Any] | None = show(replica.model)
+    return shown
 
 
 def check_exhibit(exhibit: Any) -> dict[str, Any]:

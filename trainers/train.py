@@ -21,6 +21,7 @@ from trainers import checkpoint as checkpoints
 from trainers.adascale import AdaScale
 from trainers.distributed.communicator import Communicator
 from trainers.errors import CheckpointError, JobError, WorkloadError
+from trainers.exhibits import exhibit_of
 from trainers.feeding import Feed
 from trainers.gradients import Gradients
 from trainers.job import TrainingJob
@@ -93,14 +94,8 @@ class Training(TrainingRun):
         return self.replica.model
 
     def exhibit(self) -> dict[str, Any] | None:
-        """What the workload shows of the model as it is now, as plain values; None where it shows nothing."""
-        show = getattr(self.workload, "exhibit", None)
-        if show is None:
-            return None
-        self.model.eval()
-        with torch.no_grad(), self.replica.computing:
-            shown: dict[str, Any] | None = show(self.model)
-        return shown
+        """What the workload shows of the model as it is now; see :mod:`trainers.exhibits`."""
+        return exhibit_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> Stretch:
         started = time.perf_counter()

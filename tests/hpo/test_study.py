@@ -101,7 +101,7 @@ def test_target_at_most() -> None:
     ("seeds: 2", "seeds: two", "line 13: seeds must be a whole number, but got 'two'"),
     ("seeds: 2", "seeds: true", "line 13: seeds must be a whole number, but got True"),
     ("seeds: 2", "seeds: 0", "line 13: seeds must be above 0, but got 0"),
-    ("seeds: 2", "sampler: tpee", "line 13: sampler must be one of tpe, gp, cmaes, qmc or random, but got "
+    ("seeds: 2", "sampler: tpee", "line 13: sampler must be one of tpe, gp, cmaes, qmc, random or forecast, but got "
      "'tpee'; did you mean 'tpe'?"),
     ("seeds: 2", "seeds: 2\nseeds: 3",
      "line 14: a key must stand once, but got 'seeds' a second time, after line 13"),

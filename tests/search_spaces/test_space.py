@@ -16,6 +16,8 @@ from search_spaces import (
     SettingError,
     TrainingSettings,
 )
+from search_spaces.setting_rules import USES
+from search_spaces.settings import check_value, names
 
 SEARCH = {
     "optimizer": "sgd",
@@ -127,3 +129,51 @@ def test_values_must_be_those_of_the_tuned_settings() -> None:
         SPACE.to_optuna(["learning_rat"])
     with pytest.raises(SettingError, match=r"must have 4 coordinates .* but got 1"):
         SPACE.from_unit([0.5])
+
+
+@pytest.mark.parametrize(("search", "name", "message"), [
+    ({"trust_coefficient": {"uniform": [0.001, 0.1]}}, "trust_coefficient",
+     "trust_coefficient is tuned, but has no effect with optimizer sgd; it is used with optimizer lars or larc"),
+    ({"optimizer": "lars", "rmsprop_period_epochs": {"uniform": [1, 5]}}, "rmsprop_period_epochs",
+     "no effect with optimizer lars; it is used with optimizer rmsprop_warmup"),
+    ({"optimizer": "lamb", "larc_mode": {"choice": ["clip", "scale"]}}, "larc_mode", "no effect with optimizer lamb"),
+    ({"optimizer": "larc", "beta2": {"uniform": [0.9, 0.99]}}, "beta2",
+     "no effect with optimizer larc and larc_optimizer sgd; .* or with optimizer larc and larc_optimizer adam; choose"),
+    ({"optimizer": {"choice": ["adam", "lamb"]}, "momentum": {"uniform": [0.8, 0.9]}}, "momentum",
+     "no effect with optimizer adam or lamb"),
+    ({"batch_limit_factor": {"uniform": [1, 4]}}, "batch_limit_factor", "no effect with batch_control constant"),
+    ({"batch_rate_rule": {"choice": ["linear", "sqrt"]}}, "batch_rate_rule", "it is used with batch_control piecewise"),
+    ({"warmup_start_factor": {"uniform": [0, 1]}}, "warmup_start_factor",
+     "no effect with warmup_epochs 0; it is used with warmup_epochs above 0"),
+    ({"weight_decay": 0, "decay_norm_and_bias": {"choice": [True, False]}}, "decay_norm_and_bias", "weight_decay 0"),
+    ({"decay": "cosine", "decay_power": {"uniform": [1, 2]}}, "decay_power", "it is used with decay polynomial"),
+    ({"loss_scaling": "static", "loss_scale_growth_updates": {"int_uniform": [10, 20]}}, "loss_scale_growth_updates",
+     "no effect with loss_scaling static"),
+    ({"update_mode": "asynchronous", "staleness_bound": {"int_uniform": [0, 4]}}, "staleness_bound",
+     "it is used with update_mode stale_synchronous"),
+])
+def test_a_tuned_setting_without_effect_is_refused(search: dict[str, object], name: str, message: str) -> None:
+    with pytest.raises(SearchSpaceError, match=message) as caught:
+        SearchSpace.parse(search)
+    assert [each for each, _ in caught.value.faults] == [name]
+
+
+@pytest.mark.parametrize("search", [
+    {"optimizer": {"choice": ["sgd", "lars"]}, "trust_coefficient": {"uniform": [0.001, 0.1]}},
+    {"optimizer": {"choice": ["adam", "larc"]}, "larc_optimizer": {"choice": ["sgd", "adam"]},
+     "momentum": {"uniform": [0.8, 0.9]}},
+    {"warmup_epochs": {"uniform": [0, 5]}, "warmup_start_factor": {"uniform": [0, 1]}},
+    {"optimizer": "sgd", "trust_coefficient": 0.02, "rmsprop_center_epochs": 3, "batch_factors": [2]},
+    {"optimizer": "rmsprop_warmup", "beta2": {"uniform": [0.9, 0.99]}},
+    {"weight_decay": {"uniform": [0, 1e-4]}, "decay_norm_and_bias": {"choice": [True, False]}},
+])
+def test_a_setting_that_some_of_the_trainings_use_may_be_tuned(search: dict[str, object]) -> None:
+    SearchSpace.parse(search)
+
+
+def test_every_use_names_settings_and_values_that_exist() -> None:
+    assert set(USES) < set(names())
+    for use in [use for uses in USES.values() for use in uses]:
+        for part in (use, use.also):
+            for value in () if part is None else part.values or (1,):
+                check_value(part.setting, value)

@@ -59,18 +59,31 @@ def test_the_linear_classifier_is_where_the_gradient_of_its_loss_vanishes():
     assert torch.cat([weight.grad.flatten(), bias.grad]).abs().max() < 2e-3 * at_start
 
 
-def test_one_class_alone_is_fitted_without_weights():
+def test_one_class_alone_is_predicted_everywhere():
     samples = StandInSamples()
     samples.labels = torch.zeros_like(samples.labels)
-    assert linear_classifier(samples).weighting == "none"
     assert mean_iou(linear_classifier(samples), samples) == 1
 
 
-def test_an_exhibit_is_plain_json_and_scores_the_model():
+def test_a_class_that_the_training_pixels_lack_leaves_the_others_their_weightings():
+    """Without its cyclones the stand-in is fitted as a data set of two classes is; the absent class counts 1."""
+    samples = StandInSamples(24, 12, 16, 24)
+    samples.labels[samples.labels == 1] = 0
+    fitted = linear_classifier(samples)
+    predictions = fitted(samples.evaluation_batch(torch.arange(12))[0])
+    assert set(predictions.unique().tolist()) <= {0, 2}
+    two = StandInSamples(24, 12, 16, 24)
+    two.labels, two.classes = samples.labels // 2, 2
+    again = linear_classifier(two)
+    assert again.weighting == fitted.weighting
+    assert again.training_iou * 2 + 1 == pytest.approx(fitted.training_iou * 3, abs=0.01)
+
+
+def test_an_exhibit_is_plain_json_and_shows_the_model_beside_what_it_must_beat():
     samples = StandInSamples(linear=True)
     shown = check_exhibit(json.loads(json.dumps(exhibit(Threshold().eval(), samples), allow_nan=False)))
-    assert shown["references"]["this model"] == 1
-    assert set(shown["references"]) == {"majority class", "per-pixel linear classifier", "this model"}
+    assert shown["references"] == {"majority class": mean_iou(majority_class(samples), samples),
+                                   "per-pixel linear classifier": mean_iou(linear_classifier(samples), samples)}
     assert shown["classes"] == ["background", "tropical cyclone", "atmospheric river"]
     assert (shown["samples"], len(shown["panels"])) == (8, 3)
     for panel in shown["panels"]:

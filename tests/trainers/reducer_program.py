@@ -1,5 +1,9 @@
-"""One of several workers: reduces known gradients in every way a backend has, and saves what came out."""
+"""One of several workers: reduces known gradients in every way a backend has, and saves what came out.
 
+Under torch it starts the workers itself (``python reducer_program.py FOLDER torch WORKERS``).
+"""
+
+import importlib
 import sys
 from itertools import product
 from pathlib import Path
@@ -61,7 +65,7 @@ def reduced(communicator, **options):
 def overlapped(communicator, **options):
     """Gradients of two micro batches, armed for the second, and the same without overlap."""
     found = []
-    for armed in (True, False, True):
+    for armed in (True, False):
         model, data = model_and_data(communicator.rank)
         reducer = GradientReducer(list(model.parameters()), communicator, bucket_bytes=600, **options)
         for _ in range(2):
@@ -72,7 +76,7 @@ def overlapped(communicator, **options):
             loss(model, data[1]).backward()
             reducer.finish()
         found.append([parameter.grad for parameter in model.parameters()])
-    return found[:2]
+    return found
 
 
 def hooked(hook, state, rank):
@@ -121,5 +125,15 @@ def main(folder, backend):
     torch.save(results, folder / f"{backend}.{communicator.rank}.pt")
 
 
+def main_of_forks(folder, size):
+    from tests.trainers.forked_workers import run_forked
+    importlib.import_module("torch._dynamo")        # DistributedDataParallel imports it
+    importlib.import_module("trainers.distributed.ddp_hooks")
+    importlib.import_module("trainers.distributed.torch_distributed")
+    return 0 if run_forked(size, lambda: main(folder, "torch")) else 1
+
+
 if __name__ == "__main__":
+    if sys.argv[2] == "torch":
+        sys.exit(main_of_forks(Path(sys.argv[1]), int(sys.argv[3])))
     main(Path(sys.argv[1]), sys.argv[2])

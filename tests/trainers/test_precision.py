@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -179,3 +180,10 @@ def test_what_a_workload_exhibits_is_computed_in_the_precision_of_the_training()
     training.workload.exhibit = exhibit
     shown = training.exhibit()
     assert len(shown["classes"]) == 4 and shown["training"] is False
+
+
+def test_weights_in_the_reduced_type_ask_for_a_pytorch_that_can(monkeypatch):
+    from trainers import precision
+    monkeypatch.setattr(precision, "torch", SimpleNamespace(Tensor=object, __version__="2.9.1"))
+    with pytest.raises(JobError, match=r"reduced_weights needs PyTorch 2\.10 or later.* but this is 2\.9\.1; leave"):
+        precision.store_reduced(nn.Linear(2, 2), TrainingSettings(precision="bf16", reduced_weights=True))

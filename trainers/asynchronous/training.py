@@ -17,6 +17,7 @@ from trainers.asynchronous.messages import Epoch, Setup
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.single import SingleProcess
 from trainers.errors import JobError
+from trainers.exhibits import exhibit_of
 from trainers.feeding import Feed
 from trainers.job import TrainingJob
 from trainers.noise_scale import SMOOTHING, GradientStatistics
@@ -81,14 +82,8 @@ class AsynchronousTraining(TrainingRun):
             self._actors = None
 
     def exhibit(self) -> dict[str, Any] | None:
-        """What the workload shows of the model as it is now, as plain values; None where it shows nothing."""
-        show = getattr(self.workload, "exhibit", None)
-        if show is None:
-            return None
-        self.model.eval()
-        with torch.no_grad():
-            shown: dict[str, Any] | None = show(self.model)
-        return shown
+        """What the workload shows of the model as it is now; see :mod:`trainers.exhibits`."""
+        return exhibit_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> Stretch:
         actors = self._started()

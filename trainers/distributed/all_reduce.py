@@ -2,15 +2,16 @@
 
 With X workers in a row (or node) and Y rows, and n bytes:
 
-- ``torus`` (Mikami et al., arXiv:1811.05233, section 3): reduce-scatter along the row, all-reduce of n/X along
+- ``torus`` (Mikami et al., arXiv:1811.05233): reduce-scatter along the row, all-reduce of n/X along
   the column, all-gather along the row. X is by default the largest divisor up to the square root.
 - ``hierarchical``: the same three phases with the node as row, so that between the nodes only n/X travel per
   worker (Horovod's hierarchical all-reduce does likewise).
-- ``masters`` (Jia et al., arXiv:1807.11205, section 3.3): reduce to the first worker of each node, all-reduce
+- ``masters`` (Jia et al., arXiv:1807.11205): reduce to the first worker of each node, all-reduce
   between these masters, broadcast in the node.
 
-torch 2.13's gloo builds its reduce-scatter from an all-reduce of the whole (and so saves no traffic); here it
-is an exchange of parts that each worker sums, in fp32 where the numbers are 16 bits wide. NCCL has its own.
+Gloo's reduce-scatter in PyTorch is a part of an all-reduce of the whole, twice the traffic (pytorch/pytorch, pull
+request 118911); here it is an exchange of parts that each worker sums, in fp32 where the numbers are 16 bits wide. NCCL
+has its own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The rule runs on the masters with gradients cast to fp32, so that an update smaller than half a unit in the last place
 of the reduced weight is not lost; then the result is rounded down into the model. Norms and ratios of
-LARS, LARC and LAMB are those of the masters (Jia et al., arXiv:1807.11205, section 3.1).
+LARS, LARC and LAMB are those of the masters (Jia et al., arXiv:1807.11205).
 """
 
 from __future__ import annotations

@@ -24,21 +24,21 @@ def move_outside_(batch: Batch, gradients: list[Tensor], rate: float, momentum: 
                 rate=rate, dampening=0.0, nesterov=nesterov)
 
 
-def move_inside_(batch: Batch, gradients: list[Tensor], rates: float | Tensor, momentum: float, *, nesterov: bool,
-                 correction: float = 1.0) -> None:
+def move_inside_(batch: Batch, gradients: list[Tensor], rates: float | Tensor, momentum: float, *,
+                 nesterov: bool) -> None:
     """Move a batch with the rate inside the buffer; ``gradients`` hold no decay yet, the batch's is added.
 
-    ``rates`` is one rate, or one for each tensor, shape ``(tensors,)``. ``correction`` multiplies the buffer first.
+    ``rates`` is one rate, or one for each tensor, shape ``(tensors,)``.
     """
     if nesterov or not (isinstance(rates, float) or batch.on_cpu):
-        _move_inside_by_passes_(batch, gradients, rates, momentum, nesterov=nesterov, correction=correction)
+        _move_inside_by_passes_(batch, gradients, rates, momentum, nesterov=nesterov)
     elif isinstance(rates, float):
-        _move_inside_fused_(batch.parameters, gradients, batch.states["momentum"], rates, momentum * correction,
+        _move_inside_fused_(batch.parameters, gradients, batch.states["momentum"], rates, momentum,
                             batch.weight_decay)
     else:
         for weight, gradient, buffer, rate in zip(batch.parameters, gradients, batch.states["momentum"],
                                                   rates.tolist(), strict=True):
-            _move_inside_fused_([weight], [gradient], [buffer], rate, momentum * correction, batch.weight_decay)
+            _move_inside_fused_([weight], [gradient], [buffer], rate, momentum, batch.weight_decay)
 
 
 def _move_inside_fused_(weights: list[Tensor], gradients: list[Tensor], buffers: list[Tensor], rate: float,
@@ -51,14 +51,14 @@ def _move_inside_fused_(weights: list[Tensor], gradients: list[Tensor], buffers:
 
 
 def _move_inside_by_passes_(batch: Batch, gradients: list[Tensor], rates: float | Tensor, momentum: float, *,
-                            nesterov: bool, correction: float) -> None:
+                            nesterov: bool) -> None:
     weights, buffers = batch.parameters, batch.states["momentum"]
     updates = torch._foreach_add(gradients, weights, alpha=batch.weight_decay)
     if isinstance(rates, float):
         torch._foreach_mul_(updates, rates)
     else:
         torch._foreach_mul_(updates, list(rates.unbind()))
-    torch._foreach_mul_(buffers, momentum * correction)
+    torch._foreach_mul_(buffers, momentum)
     torch._foreach_add_(buffers, updates)
     torch._foreach_sub_(weights, buffers, alpha=momentum if nesterov else 1.0)
     if nesterov:

@@ -42,7 +42,6 @@ class GroupOptimizer(ABC):
         self.groups, self.settings = groups, settings
         self.updates = 0
         self.epochs = 0.0
-        self.last_rate = 0.0
         for group in groups:
             for name in self.state_names:
                 group.add_state(name)
@@ -56,16 +55,14 @@ class GroupOptimizer(ABC):
         for batch in self.batches:
             batch.follow()
             self.update(batch, learning_rate)
-        self.last_rate = learning_rate
 
     @abstractmethod
     def update(self, batch: Batch, learning_rate: float) -> None:
         """Update the parameters and the state of one batch; ``self.updates`` counts from 1."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of updates, the last learning rate, and the tensors of every group."""
-        return {"updates": self.updates, "last_rate": self.last_rate,
-                "groups": [group.state_dict() for group in self.groups]}
+        """The number of updates and the tensors of every group."""
+        return {"updates": self.updates, "groups": [group.state_dict() for group in self.groups]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave; another model's or rule's raises :class:`CheckpointError`."""
@@ -76,4 +73,4 @@ class GroupOptimizer(ABC):
                                   "the settings it was made with")
         for group, saved in zip(self.groups, groups, strict=True):
             group.load_state_dict(saved)
-        self.updates, self.last_rate = int(state["updates"]), float(state["last_rate"])
+        self.updates = int(state["updates"])

@@ -1,4 +1,4 @@
-"""RMSprop warm-up (Akiba, Suzuki and Fukuda, arXiv:1711.04325, section 3.1): RMSprop that becomes SGD.
+"""RMSprop warm-up (Akiba, Suzuki and Fukuda, arXiv:1711.04325): RMSprop that becomes SGD.
 
     m = beta2 * m + (1 - beta2) * g^2
     D = momentum * D - (a_sgd + a_rms / (sqrt(m) + epsilon)) * g
@@ -6,12 +6,13 @@
     a_rms = (1 - a_sgd) * rmsprop_learning_rate / rate
 
 a_sgd grows with the epochs, exponentially up to 1/2 at ``rmsprop_center_epochs`` and from there linearly up to 1,
-half of ``rmsprop_period_epochs`` later. g holds the decay, weight_decay * w. The paper trains with center 10,
-period 5, beta2 0.99, momentum 0.9, rmsprop_learning_rate 3e-4 and no other warmup. At rate 0 nothing moves, and a_rms
-counts as 0.
+half of ``rmsprop_period_epochs`` later. g holds the decay, weight_decay * w. At rate 0 nothing moves, and a_rms counts
+as 0.
 
-The formula that circulates for the linear part, 1/2 + 2 (epochs - center) / period, does not continue the slope at the
-center and would pass 1; value and slope are continuous, and 1 is met on time, with the form used here.
+Center 10 and period 5 are from a summary of the paper, whose text was not at hand; beta2 0.99, momentum 0.9 and
+rmsprop_learning_rate 3e-4 are recalled, and so is the absence of another warmup. That summary has 1/2 + 2 (epochs -
+center) / period for the linear part, which kinks at the center and would pass 1; with the form used here value and
+slope are continuous, and 1 is met on time.
 """
 
 from __future__ import annotations

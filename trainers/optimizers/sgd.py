@@ -4,12 +4,12 @@ With d = g + weight_decay * w, ``momentum_form`` is
 
     outside     v = momentum * v + d                  w = w - rate * v          PyTorch's rule
     inside      v = momentum * v + rate * d           w = w - v                 Caffe's and the LARS paper's rule
-    corrected   inside, after v = v * rate / last rate
+    corrected   v = momentum * v * rate / last rate + rate * d      w = w - v   inside, with momentum correction
 
 Nesterov: w - rate * (d + momentum * v) outside, w - momentum * v - rate * d inside. Goyal et al. (arXiv:1706.02677,
-section 3, remark 2): with the rate inside, the buffer must be corrected whenever the rate changes; it then moves
-as with the rate outside. Where the last rate was 0 the correction is undefined and the buffer, which that
-rate left empty, stays; so a warmup that starts at 0 loses its first gradient in this form.
+section 3, remark 2): with the rate inside, the buffer must be corrected whenever the rate changes. What the
+corrected form keeps here is v / rate, which obeys the rule outside; so the two are one, also after a rate of 0,
+where the correction by itself is undefined.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ class SGD(GroupOptimizer):
     def update(self, batch: Batch, learning_rate: float) -> None:
         """Update one batch."""
         form, momentum, nesterov = self.settings.momentum_form, self.settings.momentum, self.settings.nesterov
-        if form == "outside":
+        if form in ("outside", "corrected"):
             move_outside_(batch, batch.gradients(), learning_rate, momentum, nesterov=nesterov,
                           weight_decay=batch.weight_decay)
         else:
-            corrects = form == "corrected" and self.last_rate > 0
-            move_inside_(batch, batch.gradients(), learning_rate, momentum, nesterov=nesterov,
-                         correction=learning_rate / self.last_rate if corrects else 1.0)
+            move_inside_(batch, batch.gradients(), learning_rate, momentum, nesterov=nesterov)

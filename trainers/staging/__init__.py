@@ -6,7 +6,7 @@
 
 One staging process runs on each node; a *node* here is one rank of the communicator. Node i reads its share of
 the files from the shared folder, and the nodes exchange them over the network, after Kurth et al.
-(arXiv:1810.01993, section V-A1): staging straight from the file system let each file be read about 23 times.
+(arXiv:1810.01993), where without this each file was read about 23 times (a figure that is recalled).
 
 * mode ``all``: every node gets every file, as ``trainers.sampling``'s shuffle over the whole data set needs.
 * mode ``partition``: every node gets a random share, equal to one file; with ``files_per_node`` it also draws random

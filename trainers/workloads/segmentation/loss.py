@@ -2,7 +2,7 @@
 
 Class weights, from the share f of the pixels that a class has:
 
-    inverse_sqrt           f^(-1/2), normalized to sum 1                Kurth et al., arXiv:1810.01993, section V.B
+    inverse_sqrt           f^(-1/2), normalized to sum 1                Kurth et al., arXiv:1810.01993
     inverse_eighth_root    f^(-1/8)                                     MLPerf HPC DeepCAM, train.py
 
 The loss is the plain mean over pixels of the weighted cross entropies, as in DeepCAM's losses.py; PyTorch's own

@@ -81,20 +81,26 @@ def linear_classifier(samples: ClimateSamples) -> LinearClassifier:
     indices = torch.arange(count) * samples.train_samples // count
     fields, labels = samples.training_batch(indices, torch.zeros_like(indices), 0)
     frequencies = torch.bincount(labels.flatten(), minlength=samples.classes) / labels.numel()
-    weightings = EXPONENTS if bool((frequencies > 0).all()) else ("none",)
     pixels = fields.movedim(1, -1).flatten(0, 2)
     deviation, mean = torch.std_mean(pixels, 0)
     scale = 1 / deviation.clamp(min=1e-12)
     standardized = torch.cat(((pixels - mean) * scale, torch.ones(len(pixels), 1)), 1)
     coefficients, fitted = torch.zeros(samples.channels + 1, samples.classes), []
-    for weighting in weightings:        # each fit starts where the last one ended
-        weights = class_weights(frequencies.tolist(), weighting)
+    for weighting in EXPONENTS:         # each fit starts where the last one ended
+        weights = _weights(frequencies, weighting)
         coefficients = _fit(standardized, labels.flatten(), weights / (weights * frequencies).sum(), coefficients)
         weight = coefficients[:-1].T * scale
         found = LinearClassifier(weight, coefficients[-1] - weight @ mean, weighting, 0.0)
         iou = intersection_over_union(found(fields), labels, samples.classes).mean()
         fitted.append(replace(found, training_iou=float(iou)))
     return max(fitted, key=lambda each: each.training_iou)
+
+
+def _weights(frequencies: Tensor, weighting: str) -> Tensor:
+    """The class weights among the classes that the pixels have, ``(classes,)``; 0 for the others."""
+    weights = torch.zeros_like(frequencies)
+    weights[frequencies > 0] = class_weights(frequencies[frequencies > 0].tolist(), weighting)
+    return weights
 
 
 def _fit(pixels: Tensor, labels: Tensor, class_weight: Tensor, start: Tensor) -> Tensor:

@@ -1,0 +1,68 @@
+"""The page of all settings, docs/settings.md, from what they say of themselves.
+
+    python -m search_spaces.settings_table > docs/settings.md
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from search_spaces.setting_rules import USES
+from search_spaces.settings import Range, TrainingSettings
+
+_HEAD = """# Settings
+
+<!-- written by: python -m search_spaces.settings_table > docs/settings.md -->
+
+What `search` in a study file and `settings` in a training's job may name. A plain value fixes a setting, a domain
+tunes it (`search_spaces/space.py`); what is not named has its default. Epochs are samples processed over the size of
+the data set. A setting that is tuned must be used: a study whose values never make use of it is refused.
+
+| setting | default | values | meaning | used with |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page as Markdown."""
+    return _HEAD + "".join(f"| {' | '.join(row)} |\n" for row in _rows())
+
+
+def _rows() -> Iterator[tuple[str, ...]]:
+    for setting in dataclasses.fields(TrainingSettings):
+        meaning = setting.metadata["what"].replace("|", r"\|")
+        uses = "; ".join(map(str, USES.get(setting.name, ())))
+        yield f"`{setting.name}`", f"`{_plain(setting.default)}`", _values(setting), meaning, uses or "any"
+
+
+def _values(setting: dataclasses.Field[Any]) -> str:
+    if "choices" in setting.metadata:
+        return ", ".join(f"`{choice}`" for choice in setting.metadata["choices"])
+    if "list" in setting.metadata:
+        return f"list of {setting.metadata['list']}"
+    if "range" in setting.metadata:
+        unit = setting.metadata["unit"]
+        return _interval(setting.metadata["range"]) + ("" if unit == "1" else f" {unit}")
+    return "`true`, `false`"
+
+
+def _interval(bounds: Range) -> str:
+    if math.isinf(bounds.high):
+        return f"{'>' if bounds.low_open else '>='} {bounds.low:g}"
+    return str(bounds)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(list(value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,19 @@
+"""The page of all settings is what the settings say now."""
+
+import dataclasses
+from pathlib import Path
+
+from search_spaces.settings import TrainingSettings
+from search_spaces.settings_table import page
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m search_spaces.settings_table > docs/settings.md"
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for setting in dataclasses.fields(TrainingSettings):
+        assert 10 <= len(setting.metadata["what"]) <= 100, setting.name
+        assert f"\n| `{setting.name}` | " in page()
