@@ -20,6 +20,13 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/trial_overhead.py
+	$(BIN)/python benchmarks/step_overhead.py
+	$(BIN)/python benchmarks/optimizer_step.py --floor
+	$(BIN)/python benchmarks/all_reduce.py
+	$(BIN)/python benchmarks/reading.py
+	$(BIN)/python -m benchmarks.techniques goyal digits
+	$(BIN)/python -m benchmarks.techniques tuned digits
+	$(BIN)/python -m benchmarks.noisy_quadratic
 	$(BIN)/python -m benchmarks.extrapolation
 
 # one stamp for Python packages, one for Horovod: a failed Horovod build is said once, and everything runs without it

@@ -117,7 +117,7 @@ def start_workers(folder, size):
         port = str(probe.getsockname()[1])
     common = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1]), "WORLD_SIZE": str(size),
               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [subprocess.Popen([sys.executable, str(HERE / "worker_program.py"), str(folder), "together", "torch"],
+    return [subprocess.Popen([sys.executable, str(HERE / "worker_program.py"), str(folder), "together", "torch", "default"],
                              env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(size)]
 
 

@@ -44,8 +44,8 @@ def folder(tmp_path_factory):
     return path
 
 
-def run_workers(folder, backend, size):
-    command = [PROGRAM, str(folder), f"{backend}{size}", backend]
+def run_workers(folder, backend, size, all_reduce):
+    command = [PROGRAM, str(folder), f"{backend}{size}", backend, all_reduce]
     if backend == "torch":
         codes, answers = wait(start_torch_workers(size, command), 120)
         assert codes == [0] * size, answers
@@ -55,11 +55,11 @@ def run_workers(folder, backend, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "size"), [
-    ("torch", 2), ("torch", 4), pytest.param("horovod", 2, marks=needs_horovod),
-    pytest.param("horovod", 4, marks=needs_horovod)])
-def test_any_number_of_workers_gives_the_same_weights(folder, backend, size):
-    run_workers(folder, backend, size)
+@pytest.mark.parametrize(("backend", "size", "all_reduce"), [
+    ("torch", 2, "default"), ("torch", 4, "torus"), pytest.param("horovod", 2, "default", marks=needs_horovod),
+    pytest.param("horovod", 4, "default", marks=needs_horovod)])
+def test_any_number_of_workers_gives_the_same_weights(folder, backend, size, all_reduce):
+    run_workers(folder, backend, size, all_reduce)
     sums, means, sent = checkpoints.load(folder / f"collectives.{backend}{size}.pt")
     assert (sums[0], means[0], sent[0]) == (size * (size + 1) / 2, (size + 1) / 2, size)
     for recipe in RECIPES:

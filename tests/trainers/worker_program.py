@@ -11,8 +11,8 @@ from trainers.train import train
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, label, backend = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    communicator = connect(backend, timeout_seconds=60)
+    folder, label, backend, all_reduce = Path(sys.argv[1]), *sys.argv[2:]
+    communicator = connect(backend, timeout_seconds=60, all_reduce=all_reduce)
     for path in sorted(folder.glob("*.json")):
         train(TrainingJob.load(path), communicator, lambda point: None, checkpoint=folder / f"{path.stem}.{label}.pt")
     sums, means, sent = (torch.full((3,), float(communicator.rank + 1)) for _ in range(3))
