@@ -1,10 +1,6 @@
 """The estimators against a known covariance, and what a training measures against the same sums by hand."""
 
 import itertools
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +9,7 @@ import torch
 from torch import nn
 
 from search_spaces.settings import TrainingSettings
+from tests.trainers.worker_processes import start_torch_workers, wait
 from trainers import Target, TrainingJob
 from trainers import checkpoint as checkpoints
 from trainers.distributed.single import SingleProcess
@@ -111,16 +108,6 @@ def test_what_is_measured_are_the_chunks_of_every_so_many_updates(changes, chunk
     assert point.gradient_noise_scale == pytest.approx(expected["covariance_trace"] / expected["squared_gradient"])
 
 
-def start_workers(folder, size):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1]), "WORLD_SIZE": str(size),
-              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [subprocess.Popen([sys.executable, str(HERE / "worker_program.py"), str(folder), "together", "torch", "default"],
-                             env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(size)]
-
-
 @pytest.mark.slow
 def test_two_workers_measure_their_own_chunks_and_share_gain_and_weights(tmp_path):
     lagged = {"gradient_lag": 1, "gradient_clip_norm": 0.5, "learning_rate": 0.01, "loss_scaling": "dynamic"}
@@ -129,12 +116,9 @@ def test_two_workers_measure_their_own_chunks_and_share_gain_and_weights(tmp_pat
     for name, task in tasks.items():
         task.save(tmp_path / f"{name}.json")
         train(task, SingleProcess(torch.device("cpu")), lambda point: None, checkpoint=tmp_path / f"{name}.alone.pt")
-    workers = start_workers(tmp_path, 2)
-    try:
-        assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
-    finally:
-        for worker in workers:
-            worker.kill()
+    program = [str(HERE / "worker_program.py"), str(tmp_path), "together", "torch", "default"]
+    codes, answers = wait(start_torch_workers(2, program), 120)
+    assert codes == [0, 0], answers
     saved = {(name, how): checkpoints.load(tmp_path / f"{name}.{how}.pt")
              for name, how in itertools.product(tasks, ("alone", "together"))}
     assert saved["plain", "together"]["statistics"] == pytest.approx(by_hand(tasks["plain"], 16), rel=1e-6)
