@@ -105,7 +105,7 @@ class StudySpec(_Section):
                       PlainSerializer(SearchSpace.to_plain)]
     budget: Budget
     seeds: Count = 1
-    sampler: Literal["tpe", "gp", "cmaes", "qmc", "random"] = "tpe"
+    sampler: Literal["tpe", "gp", "cmaes", "qmc", "random", "forecast"] = "tpe"
 
     _text: str | None = PrivateAttr(None)
     _path: str | None = PrivateAttr(None)

@@ -16,11 +16,10 @@ from benchmarks.search_cost.simulation import (
     Task,
     Training,
 )
-from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
-from hpo.extrapolation.posterior import fit
-from hpo.extrapolation.recommend import recommend
-from hpo.tuning.acquisition.chooser import Acquisition
-from hpo.tuning.acquisition.curves import predict_crossing
+from hpo.extrapolation.evidence import Observation, ScaledSetting
+from hpo.tuning.acquisition import confirm
+from hpo.tuning.acquisition.chooser import LIMITS, Acquisition
+from hpo.tuning.acquisition.curves import hopeless
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,10 @@ class Moment:
     factor: float
 
 
+FEWEST_ON_LADDER, MOST_ON_LADDER, MOST_TRIALS = 8, 30, 48
+SWEEP_TRIALS = 40
+NOTHING: tuple[float, float | None, float | None] = (np.inf, None, None)     # epochs and settings of the best so far
+
 Search = Callable[[Task, int, float], Iterator[Moment]]
 """A search of one task with a seed, until it has spent so many samples."""
 
@@ -42,10 +45,13 @@ class _Ledger:
     def __init__(self, task: Task) -> None:
         self._task = task
         self.samples = self.at_target = 0.0
+        self.at_target_trials = 0
 
     def spend(self, batch: int, training: Training) -> None:
         self.samples += training.samples
-        self.at_target += training.samples if batch == TARGET_BATCH else 0.0
+        if batch == TARGET_BATCH:
+            self.at_target += training.samples
+            self.at_target_trials += 1
 
     def moment(self, learning_rate: float | None, momentum: float | None) -> Moment:
         factor = np.inf if learning_rate is None else self._task.factor(learning_rate, momentum or 0.0)
@@ -54,7 +60,7 @@ class _Ledger:
 
 def random_search(task: Task, seed: int, most: float) -> Iterator[Moment]:
     """Settings drawn evenly, each trained at the target batch until its target or its budget."""
-    rng, ledger, best = np.random.default_rng((seed, 1)), _Ledger(task), (np.inf, None, None)
+    rng, ledger, best = np.random.default_rng((seed, 1)), _Ledger(task), NOTHING
     limit = task.budget(TARGET_BATCH)
     while ledger.samples < most:
         rate = float(np.exp(rng.uniform(*np.log(task.rates))))
@@ -71,7 +77,7 @@ def tpe_with_halving(task: Task, seed: int, most: float) -> Iterator[Moment]:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    rng, ledger, best = np.random.default_rng((seed, 2)), _Ledger(task), (np.inf, None, None)
+    rng, ledger, best = np.random.default_rng((seed, 2)), _Ledger(task), NOTHING
     limit = task.budget(TARGET_BATCH)
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=4, reduction_factor=4)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), pruner=pruner, direction="minimize")
@@ -110,60 +116,100 @@ def _suggest(trial: Any, task: Task) -> tuple[float, float]:
 
 
 def forecast_with_target(task: Task, seed: int, most: float) -> Iterator[Moment]:
-    """The acquisition over the ladder and the target batch itself."""
-    return _acquired(task, seed, most, (*LADDER, TARGET_BATCH))
+    """The acquisition on the ladder, then confirming trials at the target batch.
+
+    These begin when as much has been spent on the ladder as one of them is expected to cost, after at least
+    ``FEWEST_ON_LADDER`` trials there, or when all that may be trained there has been.
+    """
+    return _acquired(task, seed, most, confirming=True)
 
 
 def forecast_on_ladder(task: Task, seed: int, most: float) -> Iterator[Moment]:
-    """The acquisition over the ladder alone: nothing is trained at the target batch."""
-    return _acquired(task, seed, most, LADDER)
+    """The acquisition on the ladder alone: nothing is trained at the target batch."""
+    return _acquired(task, seed, most, confirming=False)
 
 
-TRACE = False
-PATIENCE = 0.33             # of the limit, before a training may be called hopeless
+def tpe_on_ladder(task: Task, seed: int, most: float) -> Iterator[Moment]:
+    """The sweep of a study with ``sampler: tpe``, all of it, its forecast, and then the same confirming trials."""
+    from benchmarks.search_cost.sweep import swept
+
+    ledger, acquisition = _Ledger(task), _acquisition(task, seed)
+    for batch, settings, training in swept(task, seed, SWEEP_TRIALS):
+        ledger.spend(batch, training)
+        acquisition.tell(_observation(batch, settings, training))
+        yield ledger.moment(None, None)
+    if not acquisition.ready:
+        return
+    yield _moment(task, acquisition, ledger)
+    rng, others = np.random.default_rng((seed, 4)), _others(task)
+    while ledger.samples < most and ledger.at_target_trials < MOST_TRIALS:
+        settings = {**others, **acquisition.confirm(others).try_next}
+        yield _trained(task, acquisition, ledger, TARGET_BATCH, settings, None, rng)
 
 
-def _acquired(task: Task, seed: int, most: float, rungs: tuple[int, ...]) -> Iterator[Moment]:
+def _acquired(task: Task, seed: int, most: float, *, confirming: bool) -> Iterator[Moment]:
     from scipy.stats import qmc
 
-    rng, ledger = np.random.default_rng((seed, 3)), _Ledger(task)
-    tuned = _tuned(task)
-    acquisition = Acquisition(rungs, TARGET_BATCH, tuned, resolution=1 / EVALUATIONS_PER_EPOCH, seed=seed)
-    spread = qmc.Halton(len(tuned), scramble=True, seed=seed)
-    budgets = {batch: task.budget(batch) for batch in rungs}
-    others = {"optimizer": "sgd"} | ({} if task.momentum is None else {"momentum": task.momentum})
-    while ledger.samples < most:
-        if acquisition.ready:
+    rng, ledger, acquisition, others = np.random.default_rng((seed, 3)), _Ledger(task), _acquisition(task, seed), \
+        _others(task)
+    spread = qmc.Halton(len(_tuned(task)), scramble=True, seed=seed)
+    for number in range(MOST_TRIALS if confirming else MOST_ON_LADDER):
+        if ledger.samples >= most:
+            return
+        confirms = confirming and number >= FEWEST_ON_LADDER and acquisition.ready and (
+            number >= MOST_ON_LADDER or ledger.at_target_trials > 0
+            or ledger.samples / task.problem.train_samples >= _expected_epochs(acquisition))
+        limit = None
+        if confirms:
+            batch, settings = TARGET_BATCH, acquisition.confirm(others).try_next
+        elif acquisition.ready:
             choice = acquisition.choose(others)
             batch, settings, limit = choice.global_batch_size, choice.settings, choice.limit_epochs
         else:
-            batch, settings = LADDER[0], _placed(tuned, spread.random(1)[0])
-            limit = acquisition.limit_epochs(batch) or budgets[batch]
-        limit = min(limit, budgets[batch])
-        settings = {**others, **settings}
-        training = task.train(batch, settings["learning_rate"], settings["momentum"], limit, rng,
-                              _hopeless(task.target_loss, limit))
-        ledger.spend(batch, training)
-        acquisition.tell(_observation(batch, settings, training))
-        if not acquisition.ready:
-            yield ledger.moment(None, None)
-            continue
-        found = {**others, **acquisition.recommend(others)}
-        moment = ledger.moment(found["learning_rate"], found["momentum"])
-        if TRACE:
-            print(f"{batch:5d} lr {settings['learning_rate']:.4f} m {settings['momentum']:.2f} limit {limit:.1f} "
-                  f"{training.state} {training.epochs:.2f} -> {found['learning_rate']:.4f} {found['momentum']:.3f} "
-                  f"factor {moment.factor:.3f}")
-        yield moment
+            batch, settings = LADDER[0], _placed(_tuned(task), spread.random(1)[0])
+        yield _trained(task, acquisition, ledger, batch, {**others, **settings}, limit, rng)
+
+
+def _trained(task: Task, acquisition: Acquisition, ledger: _Ledger, batch: int, settings: dict[str, Any],
+             limit: float | None, rng: np.random.Generator) -> Moment:
+    """Train, tell, and look at what is recommended then."""
+    limit = min(limit or acquisition.limit_epochs(batch) or np.inf, task.budget(batch),
+                confirm.WORTH * _fewest(acquisition, batch) if batch == TARGET_BATCH else np.inf)
+    training = task.train(batch, settings["learning_rate"], settings["momentum"], limit, rng,
+                          _hopeless(task.target_loss, limit))
+    ledger.spend(batch, training)
+    acquisition.tell(_observation(batch, settings, training))
+    return _moment(task, acquisition, ledger)
+
+
+def _moment(task: Task, acquisition: Acquisition, ledger: _Ledger) -> Moment:
+    if not acquisition.ready:
+        return ledger.moment(None, None)
+    others = _others(task)
+    use = acquisition.confirm(others).use if ledger.at_target_trials else acquisition.recommend(others)
+    found = {**others, **use}
+    return ledger.moment(found["learning_rate"], found["momentum"])
+
+
+def _fewest(acquisition: Acquisition, batch: int) -> float:
+    return min((item.epochs for item in acquisition.observations
+                if item.state == "reached" and item.global_batch_size == batch), default=np.inf)
+
+
+def _acquisition(task: Task, seed: int) -> Acquisition:
+    return Acquisition(LADDER, TARGET_BATCH, _tuned(task), resolution=1 / EVALUATIONS_PER_EPOCH, seed=seed)
+
+
+def _others(task: Task) -> dict[str, Any]:
+    return {"optimizer": "sgd"} | ({} if task.momentum is None else {"momentum": task.momentum})
+
+
+def _expected_epochs(acquisition: Acquisition) -> float:
+    return (acquisition.limit_epochs(TARGET_BATCH) or np.inf) / LIMITS[-1]
 
 
 def _hopeless(threshold: float, limit: float) -> Callable[[list[float], list[float]], bool]:
-    def stop(epochs: list[float], losses: list[float]) -> bool:
-        if epochs[-1] < PATIENCE * limit or len(epochs) % 2:
-            return False
-        crossing = predict_crossing(epochs, losses, threshold)
-        return crossing is not None and crossing.low > limit
-    return stop
+    return lambda epochs, losses: len(epochs) % 2 == 0 and hopeless(epochs, losses, threshold, limit)
 
 
 def _observation(batch: int, settings: dict[str, Any], training: Training) -> Observation:

@@ -53,6 +53,7 @@ class Task:
     momentum: float | None
     rates: tuple[float, float]
     best_epochs: float
+    budgets: dict[int, float] = field(default_factory=dict, repr=False)
 
     def factor(self, learning_rate: float, momentum: float) -> float:
         """Expected epochs of settings at the target batch over the fewest: the quality, 1 is best."""
@@ -62,8 +63,11 @@ class Task:
 
     def budget(self, batch: int) -> float:
         """Epochs that a trial at this batch may train at most."""
+        if batch in self.budgets:
+            return self.budgets[batch]
         momentum = 0.9 if self.momentum is None else self.momentum
-        return BUDGET * optimum(self.problem, self.target_loss, batch, momentum=momentum).epochs
+        self.budgets[batch] = BUDGET * optimum(self.problem, self.target_loss, batch, momentum=momentum).epochs
+        return self.budgets[batch]
 
     def train(self, batch: int, learning_rate: float, momentum: float, limit_epochs: float,
               rng: np.random.Generator, stop: Stop | None = None) -> Training:
@@ -75,10 +79,10 @@ class Task:
         update = make_update(problem.curvature, problem.noise, learning_rate=learning_rate, global_batch_size=batch,
                              momentum=momentum)
         map_, moments = many_steps(update, stride), start(problem.initial_squares)
-        exact, epochs, losses = [problem.initial_loss], [], []
+        exact, epochs, losses = [problem.initial_loss], list[float](), list[float]()
         state = "censored"
         with np.errstate(over="ignore", invalid="ignore"):
-            while state == "censored" and (len(epochs) + 1) * between <= limit_epochs * (1 + 1e-9) or not epochs:
+            while (state == "censored" and (len(epochs) + 1) * between <= limit_epochs * (1 + 1e-9)) or not epochs:
                 at = (len(epochs) + 1) / stretch
                 while len(exact) <= at + 1:
                     moments, _ = apply(map_, moments)

@@ -35,4 +35,4 @@ def images(name: str, path: Path | None) -> Images:
         raise SystemExit(f"cifar10 needs --path, the folder with train/CLASS/*.jpg and test/CLASS/*.jpg, "
                          f"but got {path}")
     data = {"source": "image_folder", "path": str(path), "image_size": 16, "model": "resnet8", "width": 8}
-    return Images("cifar10", data, (128, 1024, 12000), 0.36, 24, 1, 18, (64, 2048, 0.05), 18)
+    return Images("cifar10", data, (128, 1024, 12000), 0.30, 24, 1, 18, (64, 2048, 0.05), 9)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray import tune
 
-from hpo.tuning.stopping import LadderASHA
+from hpo.tuning.stopping import CurveStopping, LadderASHA
 from hpo.tuning.sweep import Sweep
 from storage.records import TrialState
 
@@ -14,7 +14,7 @@ from storage.records import TrialState
 class Recording(tune.Callback):  # type: ignore[misc]
     """Records every result, and every end with its true reason."""
 
-    def __init__(self, sweep: Sweep, scheduler: LadderASHA) -> None:
+    def __init__(self, sweep: Sweep, scheduler: LadderASHA | CurveStopping) -> None:
         self._sweep, self._scheduler = sweep, scheduler
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
@@ -28,7 +28,7 @@ class Recording(tune.Callback):  # type: ignore[misc]
         if self._sweep.interrupted and last.get("state") == "running":
             return      # it has not ended: it waits for the next run
         if trial.trial_id in self._scheduler.stopped:
-            reason = f"half of the trainings at this batch size did better by epoch {last['epochs']:.2f}"
+            reason = self._scheduler.reason(trial.trial_id, last["epochs"])
             self._sweep.end(trial.trial_id, TrialState.PRUNED, None, reason)
         else:
             self._sweep.end(trial.trial_id, TrialState(last["state"]), last.get("outcome"), last.get("reason", ""))

@@ -23,6 +23,8 @@ from storage.records import Trial, TrialState
 if TYPE_CHECKING:
     import optuna
 
+Chooser = Callable[[Mapping[str, Any]], tuple[int, Mapping[str, Any]]]
+
 EXPLORED_EVENLY = 4
 """Trainings of the first rung that are spread evenly before the sampler decides."""
 
@@ -45,22 +47,34 @@ class LadderSampler:
         self._rungs = {batch: _new_study(sampler, f"{name}/{batch}") for batch in ladder}
         self._ladder = _new_study(sampler, f"{name}/shared")
         self._tickets = 0
-        self._suggested: dict[int, tuple[optuna.Trial, optuna.Trial]] = {}
+        self._suggested: dict[int, tuple[optuna.Trial | None, optuna.Trial]] = {}
         self._values: dict[int, list[float]] = defaultdict(list)
         self._best: dict[int, tuple[float, Trial]] = {}
         self._started: set[int] = set()
 
     def suggest(self, global_batch_size: int) -> tuple[TrainingSettings, int]:
         """Settings to train next at this rung, and a ticket to give back with the finished trial."""
-        study = self._rungs[global_batch_size]
         if global_batch_size not in self._started:
             self._started.add(global_batch_size)
             for values in self._first_values(global_batch_size):
-                study.enqueue_trial(values, skip_if_exists=True)
-        scaled, shared = study.ask(self._scaled), self._ladder.ask(self._shared)
+                self._rungs[global_batch_size].enqueue_trial(values, skip_if_exists=True)
+        scaled, shared = self._rungs[global_batch_size].ask(self._scaled), self._ladder.ask(self._shared)
+        return self._ticket(scaled, scaled.params, shared)
+
+    def suggest_by(self, choose: Chooser) -> tuple[int, TrainingSettings, int]:
+        """A rung with settings and ticket, the rung and its scaled settings as ``choose`` says.
+
+        It is given all other settings: the fixed ones, and the shared ones that are sampled here.
+        """
+        shared = self._ladder.ask(self._shared)
+        batch, values = choose({**self._space.fixed, **shared.params})
+        return batch, *self._ticket(None, values, shared)
+
+    def _ticket(self, scaled: optuna.Trial | None, values: Mapping[str, Any],
+                shared: optuna.Trial) -> tuple[TrainingSettings, int]:
         self._tickets += 1
         self._suggested[self._tickets] = (scaled, shared)
-        return self._space.settings({**scaled.params, **shared.params}), self._tickets
+        return self._space.settings({**values, **shared.params}), self._tickets
 
     def tell(self, trial: Trial, ticket: int | None = None) -> None:
         """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""
@@ -70,14 +84,18 @@ class LadderSampler:
         if value is None:
             if ticket is not None:
                 scaled, shared = self._suggested.pop(ticket)
-                self._rungs[batch].tell(scaled, state=optuna.trial.TrialState.FAIL)
+                if scaled is not None:
+                    self._rungs[batch].tell(scaled, state=optuna.trial.TrialState.FAIL)
                 self._ladder.tell(shared, state=optuna.trial.TrialState.FAIL)
             return
         self._values[batch].append(value)
         centred = value - math.fsum(self._values[batch]) / len(self._values[batch])
         if ticket is not None:
             scaled, shared = self._suggested.pop(ticket)
-            self._rungs[batch].tell(scaled, value)
+            if scaled is not None:
+                self._rungs[batch].tell(scaled, value)
+            else:
+                self._add(self._rungs[batch], self._scaled, trial, value)
             self._ladder.tell(shared, centred)
         else:
             self._add(self._rungs[batch], self._scaled, trial, value)

@@ -1,8 +1,9 @@
-"""Asynchronous successive halving (ASHA, arXiv:1810.05934), one bracket for each rung of the ladder.
+"""What ends a training early: successive halving, or a learning curve that will not reach the target in time.
 
-Learning curves at different batch sizes are not comparable, so a training is measured only against others at
-its own global batch size. Repetitions with another seed are never stopped: they are there to measure scatter,
-and scatter measured on survivors is too small.
+Asynchronous successive halving (ASHA, arXiv:1810.05934) has one bracket for each rung of the ladder: learning curves at
+different batch sizes are not comparable, so a training is measured only against others at its own global batch size.
+Repetitions with another seed are never stopped: they are there to measure scatter, and scatter measured on survivors is
+too small.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+
+from hpo.tuning.acquisition.curves import hopeless
 
 REDUCTION_FACTOR = 2
 """Half of the trainings go on past each milestone; halving keeps enough of a rung's response to fit a law to."""
@@ -71,6 +74,10 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
         if _is_stoppable(trial) and trial.trial_id not in self.stopped:
             self._complete(self._bracket(trial), trial, result)
 
+    def reason(self, trial_id: str, epochs: float) -> str:
+        """Why a trial was stopped."""
+        return f"half of the trainings at this batch size did better by epoch {epochs:.2f}"
+
     def debug_string(self) -> str:
         """How many trials were stopped."""
         return f"ASHA over {len(self._brackets)} batch sizes: {len(self.stopped)} trials stopped"
@@ -85,6 +92,53 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
 
     def _bracket(self, trial: Any) -> AsyncHyperBandScheduler:
         return self._brackets[trial.config["job"]["global_batch_size"]]
+
+
+class CurveStopping(FIFOScheduler):  # type: ignore[misc]
+    """Stops a trial at its limit of epochs, or as soon as its learning curve says that it will not make it.
+
+    The limit is ``config["limit_epochs"]``: beyond it a trial tells the forecast little more. ``stopped`` collects the
+    ids of the trials that it ended.
+    """
+
+    def __init__(self, threshold: float, *, interrupted: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
+        self._threshold, self._interrupted = threshold, interrupted
+        self._curves: dict[str, list[tuple[float, float]]] = {}
+        self._reasons: dict[str, str] = {}
+
+    @property
+    def stopped(self) -> set[str]:
+        """The trials that were ended here."""
+        return set(self._reasons)
+
+    def replay(self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]) -> None:
+        """Nothing: a curve is measured by itself alone."""
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Go on, or stop a hopeless trial; stop everything where interrupted."""
+        if self._interrupted():
+            tune_controller.request_stop_experiment()
+        limit = trial.config.get("limit_epochs")
+        if not _is_stoppable(trial) or limit is None or result.get("state") != "running":
+            return str(FIFOScheduler.CONTINUE)
+        curve = self._curves.setdefault(trial.trial_id, [])
+        curve += [(point["epochs"], point["metric"]) for point in result["points"]]
+        epochs, metrics = [each for each, _ in curve], [each for _, each in curve]
+        if epochs[-1] >= limit or hopeless(epochs, metrics, self._threshold, limit):
+            self._reasons[trial.trial_id] = (
+                f"by its curve up to epoch {epochs[-1]:.2f} it needs more than {limit:.2f} epochs, more than a trial "
+                "at this batch size is worth")
+            return str(FIFOScheduler.STOP)
+        return str(FIFOScheduler.CONTINUE)
+
+    def reason(self, trial_id: str, epochs: float) -> str:
+        """Why a trial was stopped."""
+        return self._reasons[trial_id]
+
+    def debug_string(self) -> str:
+        """How many trials were stopped."""
+        return f"learning curves: {len(self._reasons)} trials stopped"
 
 
 def _is_stoppable(trial: Any) -> bool:

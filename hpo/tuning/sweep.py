@@ -16,7 +16,8 @@ from typing import Any
 from hpo.errors import TuningError
 from hpo.jobs import training_job
 from hpo.study import StudySpec
-from hpo.tuning.agenda import Done, Explore, Repeat, next_task, rung_budgets
+from hpo.tuning.agenda import Choose, Done, Explore, Repeat, Task, next_choice, next_task, rung_budgets
+from hpo.tuning.forecast_sampler import ForecastSampler
 from hpo.tuning.recorder import Recorder
 from hpo.tuning.sampler import LadderSampler
 from search_spaces.settings import TrainingSettings
@@ -47,8 +48,9 @@ class Sweep:
         stored = store.trials(study.id, purpose=PURPOSE)
         self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in stored)})
         self._budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
-        self._sampler = LadderSampler(spec.search, self.batches, sampler=spec.sampler, name=spec.name,
-                                      epochs=spec.budget.epochs_per_trial)
+        self._forecasting = ForecastSampler(spec) if spec.sampler == "forecast" else None
+        self._sampler = self._forecasting or LadderSampler(
+            spec.search, self.batches, sampler=spec.sampler, name=spec.name, epochs=spec.budget.epochs_per_trial)
         self._trials: dict[int, Trial] = {}
         self._tickets: dict[int, int] = {}
         self._ids: dict[str, int] = {}
@@ -73,7 +75,7 @@ class Sweep:
     def complete(self) -> bool:
         """Whether every training of the budget has ended."""
         trials = list(self._trials.values())
-        return all(t.state.finished for t in trials) and isinstance(next_task(self._budgets, trials), Done)
+        return all(t.state.finished for t in trials) and isinstance(self._next_task(), Done)
 
     def next_config(self, tune_id: str) -> dict[str, Any] | Done | None:
         """What the next actor trains; None while that depends on running trials."""
@@ -86,8 +88,9 @@ class Sweep:
         self._store.start_trials([trial.id])
         self._trials[trial.id] = dataclasses.replace(trial, state=TrialState.RUNNING)
         self._ids[tune_id] = trial.id
-        return {"job": self._job(trial), "checkpoint": str(self._checkpoints / f"{trial.number}.pt"),
-                "checkpoint_seconds": CHECKPOINT_SECONDS}
+        limit = self._forecasting.limit_epochs(trial.global_batch_size) if self._forecasting else None
+        return {"job": self._job(trial), "limit_epochs": limit, "checkpoint_seconds": CHECKPOINT_SECONDS,
+                "checkpoint": str(self._checkpoints / f"{trial.number}.pt")}
 
     def result(self, tune_id: str, result: Mapping[str, Any]) -> None:
         """Take one report of a trial."""
@@ -123,17 +126,28 @@ class Sweep:
                 self._in_flight.append(trial)
 
     def _next_trial(self) -> Trial | Done | None:
-        task = next_task(self._budgets, list(self._trials.values()))
-        if isinstance(task, Explore):
-            settings, ticket = self._sampler.suggest(task.global_batch_size)
-            trial = self._add(NewTrial(global_batch_size=task.global_batch_size, seed=0,
-                                       settings=settings.to_dict(), purpose=PURPOSE))
+        task = self._next_task()
+        if isinstance(task, (Explore, Choose)):
+            batch, settings, ticket = self._suggest(task)
+            trial = self._add(NewTrial(global_batch_size=batch, seed=0, settings=settings.to_dict(), purpose=PURPOSE))
             self._tickets[trial.id] = ticket
             return trial
         if isinstance(task, Repeat):
             return self._add(NewTrial(global_batch_size=task.global_batch_size, seed=task.seed,
                                       settings=dict(task.settings), purpose=PURPOSE))
         return task if isinstance(task, Done) else None
+
+    def _next_task(self) -> Task:
+        trials = list(self._trials.values())
+        if self._forecasting:
+            return next_choice(self._spec.budget.trials, self._spec.seeds, trials)
+        return next_task(self._budgets, trials)
+
+    def _suggest(self, task: Explore | Choose) -> tuple[int, TrainingSettings, int]:
+        if isinstance(self._sampler, ForecastSampler):
+            return self._sampler.suggest(trial for trial in self._trials.values() if not trial.state.finished)
+        assert isinstance(task, Explore), "only an acquisition picks its rung"
+        return task.global_batch_size, *self._sampler.suggest(task.global_batch_size)
 
     def _add(self, new: NewTrial) -> Trial:
         trial = self._store.add_trials(self._study.id, [new])[0]

@@ -79,11 +79,15 @@ def _tune(spec: StudySpec, sweep: Sweep, store: Store, scratch: Path) -> None:
 
     from hpo.tuning.callbacks import Recording
     from hpo.tuning.searcher import SweepSearcher
-    from hpo.tuning.stopping import LadderASHA
+    from hpo.tuning.stopping import CurveStopping, LadderASHA
     from hpo.tuning.trainable import TrialTrainable
 
-    scheduler = LadderASHA(sweep.batches, spec.budget.epochs_per_trial,
-                           higher_is_better=spec.target.higher_is_better, interrupted=lambda: sweep.interrupted)
+    scheduler: LadderASHA | CurveStopping
+    if spec.sampler == "forecast":
+        scheduler = CurveStopping(spec.target.threshold, interrupted=lambda: sweep.interrupted)
+    else:
+        scheduler = LadderASHA(sweep.batches, spec.budget.epochs_per_trial,
+                               higher_is_better=spec.target.higher_is_better, interrupted=lambda: sweep.interrupted)
     for trial in sweep.finished_trials:
         points: list[dict[str, Any]] = [{"epochs": point.epochs, "metric": point.metric}
                                         for point in store.points(trial.id)]

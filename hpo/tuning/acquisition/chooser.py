@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.posterior import Posterior, fit
-from hpo.extrapolation.setting_laws import RATE
-from hpo.tuning.acquisition import gain, prediction
+from hpo.extrapolation.recommend import LOST
+from hpo.extrapolation.setting_laws import RATE, coordinates
+from hpo.tuning.acquisition import confirm, gain, prediction
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
@@ -22,6 +23,7 @@ GUESSED, SPREAD = 20, 12    # candidates of a rung: near what particles hold bes
 WIDEN = 0.35                # how far the former lie about it, in e-folds or in shares of a range
 LIMITS = (1.5, 3.0)         # times the epochs of the best settings, after which a trial is stopped
 STARTUP = 0.2              # what starting a trial costs, times the epochs of the best settings
+AROUND = (1.0, 0.6, 0.75, 0.87, 1.15, 1.35)     # times the best rates of particles: candidates at the target batch
 LOWER_RATES = (0.9, 0.8, 0.65)
 ENOUGH_TRIALS, ENOUGH_REACHED = 3, 1
 REFIT_SHARE = 0.12          # the posterior is fitted again when the evidence has grown by this
@@ -43,6 +45,18 @@ class Choice:
     uncertainty: float
 
 
+@dataclass(frozen=True)
+class Confirmation:
+    """At the full-scale batch: settings to ``use`` now, settings to ``try_next``, and what that may gain in log epochs.
+
+    ``gain`` is infinite before any training there has reached its target.
+    """
+
+    use: dict[str, float]
+    try_next: dict[str, float]
+    gain: float
+
+
 class Acquisition:
     """Learns from trials and chooses the next; the same trials in the same order give the same choices.
 
@@ -57,7 +71,8 @@ class Acquisition:
         self._observations: list[Observation] = []
         self._posterior: Posterior | None = None
         self._weights: Array = np.ones(0)
-        self._fitted = 0
+        self._told = 0
+        self._at_checkpoint: tuple[int, Posterior] | None = None
 
     @property
     def observations(self) -> list[Observation]:
@@ -87,7 +102,7 @@ class Acquisition:
             weights = self._after(posterior, weights, batch, settings, rng)
         now, best = float(gain.uncertainty(weights, regret)), None
         for batch in self._rungs:
-            candidates = self._candidates(posterior, weights, batch, others, rng)
+            candidates = self._candidates(posterior, weights, batch, rng)
             trials = prediction.predict(posterior, batch, [{**others, **each} for each in candidates])
             usual = float(np.exp(weights @ prediction.log_best_epochs(posterior, batch)))
             for limit in (factor * usual for factor in LIMITS):
@@ -112,6 +127,37 @@ class Acquisition:
         loss = prediction.lost(posterior, self._target, [{**others, **each} for each in choices])
         return choices[int(np.argmin(self._weights @ loss))]
 
+    def confirm(self, others: Settings | None = None) -> Confirmation:
+        """What trials at the full-scale batch leave to be gained there, and the settings to try next, or to use."""
+        others, posterior = others or {}, self._current()
+        held_best = prediction.best_settings(posterior, self._target)
+        choices = [self.recommend(others)] + [
+            {**each, **({RATE: each[RATE] * factor} if RATE in each else {})}
+            for each in held_best[::2] for factor in AROUND]
+        tried = [item for item in self._observations if item.global_batch_size == self._target]
+        settings = [{**others, **each} for each in choices]
+        if not any(item.state == "reached" for item in tried):
+            return Confirmation(choices[0], choices[0] if not tried else self._lower(choices[0], len(tried)), np.inf)
+        everything = settings + [dict(item.settings) for item in tried]
+        place = np.stack([coordinates(law, everything) for law in posterior.model.laws], axis=1)
+        missed, risks = prediction.miss(posterior, self._target, everything)
+        prior, risk = self._weights @ np.minimum(missed, confirm.MOST_MISS), self._weights @ risks
+        least = min(item.epochs for item in tried if item.state == "reached")
+        seen = [np.log(confirm.counted(item.state, item.epochs, least)) for item in tried]
+        count = len(choices)
+        corrected = confirm.correct(prior, place, place[count:], prior[count:], seen)
+        improvement = (1 - risk[:count]) * corrected.improvement(float(corrected.mean[count:].min()))[:count]
+        improvement = improvement * confirm.apart(place[:count], place[count:])
+        # what was tried and did not diverge has shown that it does not
+        at = int(np.argmin(corrected.mean + np.log(LOST) * np.append(risk[:count], np.zeros(len(tried)))))
+        use = choices[at] if at < count else {name: float(tried[at - count].settings[name]) for name in choices[0]}
+        return Confirmation(use, choices[int(np.argmax(improvement))], float(improvement.max()))
+
+    @staticmethod
+    def _lower(settings: dict[str, float], times: int) -> dict[str, float]:
+        """Trials at the target that missed or diverged: a lower rate next."""
+        return {name: value * 0.7**times if name == RATE else value for name, value in settings.items()}
+
     def limit_epochs(self, global_batch_size: int) -> float | None:
         """Epochs after which a trial at this batch tells little more; None without evidence."""
         reached = [item for item in self._observations if item.state == "reached"]
@@ -120,28 +166,34 @@ class Acquisition:
             return LIMITS[-1] * float(np.exp(self._weights @ known))
         return LIMITS[-1] * min(item.epochs for item in reached) if reached else None
 
-    def posterior(self) -> Posterior:
-        """The posterior of all trials told so far, fitted to all of them."""
-        return fit(self._evidence(), rng=np.random.default_rng(self._seed))
-
-    def _evidence(self) -> Evidence:
-        return Evidence(observations=tuple(self._observations), tuned=self._tuned)
-
     def _current(self) -> Posterior:
-        """The last fit, its particles reweighted by what came since; a new one where that is not enough."""
-        told = len(self._observations)
-        if self._posterior is not None and told <= self._fitted + REFIT_SHARE * self._fitted:
-            weights = self._reweighted(self._posterior)
-            if 1 / float(weights @ weights) >= FEWEST_EFFECTIVE * len(weights):
-                self._weights = weights
-                return self._posterior
-        self._posterior, self._fitted = prediction.thinned(self.posterior(), PARTICLES), told
-        self._weights = np.full(len(self._posterior.residuals), 1 / len(self._posterior.residuals))
-        return self._posterior
+        """A fit to the trials up to the last checkpoint, its particles reweighted by those since.
 
-    def _reweighted(self, posterior: Posterior) -> Array:
+        Where too few particles carry the weight it is fitted to all of them. A function of the trials alone, so that a
+        resumed search goes on as it would have.
+        """
+        told = len(self._observations)
+        if self._posterior is not None and told == self._told:
+            return self._posterior
+        checkpoint = _checkpoint(told)
+        if self._at_checkpoint is None or self._at_checkpoint[0] != checkpoint:
+            self._at_checkpoint = checkpoint, self._fit(checkpoint)
+        posterior = self._at_checkpoint[1]
+        weights = self._reweighted(posterior, self._observations[checkpoint:])
+        if 1 / float(weights @ weights) < FEWEST_EFFECTIVE * len(weights):
+            posterior = self._fit(told)
+            weights = self._reweighted(posterior, [])
+        self._posterior, self._weights, self._told = posterior, weights, told
+        return posterior
+
+    def _fit(self, count: int) -> Posterior:
+        evidence = Evidence(observations=tuple(self._observations[:count]), tuned=self._tuned)
+        return prediction.thinned(fit(evidence, rng=np.random.default_rng(self._seed)), PARTICLES)
+
+    @staticmethod
+    def _reweighted(posterior: Posterior, observations: Sequence[Observation]) -> Array:
         total = np.zeros(len(posterior.residuals))
-        for observation in self._observations[self._fitted:]:
+        for observation in observations:
             total += prediction.log_likelihood(posterior, observation)
         weights = np.exp(total - total.max())
         return np.asarray(weights / weights.sum())
@@ -158,7 +210,7 @@ class Acquisition:
         limit = float(weights @ prediction.log_best_epochs(posterior, batch)) + float(np.log(LIMITS[-1]))
         return np.asarray(gain.simulate(trial, weights, limit, rng)[0, rng.integers(gain.OUTCOMES)])
 
-    def _candidates(self, posterior: Posterior, weights: Array, batch: int, others: Settings,
+    def _candidates(self, posterior: Posterior, weights: Array, batch: int,
                     rng: np.random.Generator) -> list[dict[str, float]]:
         held_best = prediction.best_settings(posterior, batch)
         taken = rng.choice(len(held_best), GUESSED, p=weights)
@@ -174,6 +226,14 @@ class Acquisition:
         away = WIDEN * float(rng.standard_normal())
         moved = value * float(np.exp(away)) if setting.scale == "log" else value + 0.3 * away * (high - low)
         return float(np.clip(moved, low, high))
+
+
+def _checkpoint(told: int) -> int:
+    """The last number of trials, of those at which the posterior is fitted anew, up to ``told``."""
+    checkpoint = following = ENOUGH_TRIALS
+    while following <= told:
+        checkpoint, following = following, following + max(1, int(REFIT_SHARE * following))
+    return checkpoint
 
 
 def _bounds(setting: ScaledSetting) -> tuple[float, float]:

@@ -8,6 +8,7 @@ then a distribution: its 10 % quantile is what a training must be given before i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,6 +21,10 @@ LEAST_POINTS = 6            # a curve of fewer evaluations tells nothing
 POWERS = np.geomspace(0.1, 4.0, 16)
 DECAYS = np.geomspace(0.1, 10.0, 12)        # tau over the epochs trained
 LEAST_NOISE = 0.01          # of the metric's span so far: no curve follows the formula better
+# the misfit of neighbouring evaluations is one and the same: a curve says as much as so many independent points. Chosen
+# on 250 curves of random noisy quadratics: with 3 the bands from 10 to 90 % held in 95 % of them, with 6 in 65 %
+WITNESSES = 3.0
+PATIENCE = 0.25
 LEVELS = (0.1, 0.5, 0.9)
 
 
@@ -52,9 +57,20 @@ def predict_crossing(epochs: ArrayLike, metric: ArrayLike, threshold: float) -> 
     slope = centred @ level / (centred**2).sum(axis=1)
     misfit = level - slope[:, None] * centred
     variance = (misfit**2).mean(axis=1) + (LEAST_NOISE * span) ** 2
-    weight = np.exp(-0.5 * len(t) * (np.log(variance) - np.log(variance.min())))
+    weight = np.exp(-0.5 * WITNESSES * (np.log(variance) - np.log(variance.min())))
     floor = y.mean() - slope * shapes.mean(axis=1)
     return _quantiles(_times(floor, slope, threshold) * last, weight / weight.sum())
+
+
+def hopeless(epochs: Sequence[float], metric: Sequence[float], threshold: float, limit_epochs: float) -> bool:
+    """Whether a training that has come this far is to need more than ``limit_epochs``, with 90 % probability.
+
+    It is given ``PATIENCE`` of the limit first.
+    """
+    if not epochs or epochs[-1] < PATIENCE * limit_epochs:
+        return False
+    crossing = predict_crossing(epochs, metric, threshold)
+    return crossing is not None and crossing.low > limit_epochs
 
 
 def _times(floor: Array, slope: Array, threshold: float) -> Array:

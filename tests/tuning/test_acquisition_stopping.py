@@ -1,0 +1,40 @@
+"""A curve that will not cross its target in time ends its trial; others, and repetitions, go on."""
+
+import math
+from types import SimpleNamespace
+
+from hpo.tuning.stopping import CurveStopping
+
+
+def ended(curve, *, limit=20.0, seed=0, upto=40, threshold=0.1):
+    """The epoch at which the scheduler stops a training with this curve; None where it lets it go on."""
+    scheduler = CurveStopping(threshold)
+    job = {"seed": seed, "global_batch_size": 16}
+    trial = SimpleNamespace(trial_id="one", config={"job": job, "limit_epochs": limit})
+    scheduler.on_trial_add(None, trial)
+    for quarter in range(1, 4 * upto + 1):
+        at = quarter / 4
+        result = {"state": "running", "points": [{"epochs": at, "metric": curve(at)}]}
+        if scheduler.on_trial_result(None, trial, result) == "STOP":
+            assert scheduler.stopped == {"one"}
+            assert "needs more than 20.00 epochs" in scheduler.reason("one", at)
+            return at
+    assert not scheduler.stopped
+    return None
+
+
+def test_a_hopeless_training_is_stopped_long_before_its_limit():
+    assert 5 <= ended(lambda at: 0.5 + math.exp(-at)) <= 8
+
+
+def test_one_that_nearly_makes_it_is_stopped_at_its_limit():
+    assert ended(lambda at: 2.1 / at) == 20
+
+
+def test_one_that_makes_it_is_not_stopped_before():
+    assert ended(lambda at: 1.5 / at, upto=15) is None
+
+
+def test_a_repetition_and_a_trial_without_a_limit_go_on():
+    assert ended(lambda at: 0.5 + math.exp(-at), seed=1) is None
+    assert ended(lambda at: 0.5 + math.exp(-at), limit=None) is None

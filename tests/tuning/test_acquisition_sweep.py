@@ -1,0 +1,47 @@
+"""A whole study with ``sampler: forecast`` on Ray: it leaves the smallest rung, stops early, and goes on when rerun."""
+
+import pytest
+
+import hpo
+from storage.records import TrialState
+
+STUDY = """\
+name: a forecast study
+workload: noisy_quadratic
+data: {{modes: 100, noise_scale: 10.0, train_samples: 4096}}
+target: {{metric: loss, at_most: 0.05}}
+ladder: [16, 32, 64, 128]
+full_scale: {{global_batch_size: 1024}}
+search:
+  learning_rate: {{log_uniform: [0.003, 2.0], role: scaled}}
+  momentum: 0.0
+  decay: constant
+  warmup_epochs: 0.0
+  normalization_batch_size: 1
+budget: {{trials: {trials}, epochs_per_trial: 60}}
+seeds: 2
+sampler: forecast
+"""
+
+
+def test_a_study_by_the_acquisition_spends_its_budget_over_the_ladder_and_goes_on_with_a_larger_one(tmp_path):
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        found = []
+        for trials in (8, 12):
+            (tmp_path / "study.yaml").write_text(STUDY.format(trials=trials))
+            found.append(hpo.run_study(hpo.load_study(tmp_path / "study.yaml"), f"sqlite:///{tmp_path}/hpo.db",
+                                       folder=tmp_path / ".hpo"))
+    finally:
+        ray.shutdown()
+    first, second = found
+    assert first.complete and len(first.trials) == 8
+    assert second.complete and len(second.trials) == 12
+    assert second.trials[:8] == first.trials
+    assert len({trial.global_batch_size for trial in second.trials}) > 1
+    assert any(trial.seed == 1 for trial in second.trials)
+    pruned = [trial for trial in second.trials if trial.state is TrialState.PRUNED]
+    assert all("by its curve" in trial.reason for trial in pruned)
+    assert second.forecast is not None
+    assert 0.003 < second.forecast.settings.learning_rate < 4
