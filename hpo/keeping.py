@@ -70,9 +70,12 @@ def read_result(store: Store, name: str, storage: str) -> StudyResult:
 
 
 def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
-    """From an evaluation: its samples over its epochs, whatever the batch size did until then."""
-    evaluated = next((trial for trial in trials if trial.epochs), None)
-    points = store.points(evaluated.id) if evaluated else []
+    """Samples over epochs of a trial; those of a growing batch are told by its evaluations only."""
+    trained = [trial for trial in trials if trial.steps and trial.epochs]
+    for trial in trained:
+        if trial.settings["batch_control"] == "constant":
+            return round((trial.steps or 0) * trial.global_batch_size / (trial.epochs or 1.0))
+    points = store.points(trained[0].id) if trained else []
     return round(points[-1].samples / points[-1].epochs) if points else 0
 
 

@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, count in zip(CLASSES, counts, strict=True):
         sys.stdout.write(f"{name:18} {count / counts.sum():.5f} of the training pixels\n")
     size = sum(file.stat().st_size for file in options.folder.rglob("*.h5"))
-    sys.stdout.write(f"{size / 1e6:.1f} MB in {options.folder}, {time.perf_counter() - start:.1f} seconds\n")
+    sys.stdout.write(f"{size / 1e6:.1f} MB in {options.folder}, {time.perf_counter() - start:.2f} seconds\n")
     return 0
 
 
