@@ -7,18 +7,23 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, inspect, text
 from store_samples import make_points, make_study, make_trials
 
+from search_spaces.settings import TrainingSettings
 from storage import migrations
 from storage.database import Database
 from storage.errors import SchemaTooNew, StoreUnavailable
 from storage.migrations import HEAD, VERSION_TABLE, upgrade
 from storage.store import Store
-from storage.tables import metadata
+from storage.tables import EARLIER_VALUES, metadata
+
+NOW = "2026-01-01 00:00:00.000000"
 
 
 @pytest.fixture
@@ -134,3 +139,31 @@ def test_failed_upgrade_leaves_no_trace(path):
     with pytest.raises(StoreUnavailable, match="ix_outcomes_plan_id already exists"):
         Store.open(str(path))
     assert set(definitions(path)) == {"other", "ix_outcomes_plan_id"}
+
+
+def test_trials_of_the_first_schema_are_read_with_the_settings_of_their_time(database, path):
+    """A trial as revision 0001 wrote it, beside its study."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    with database.engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        study = {"name": "old", "state": "finished", "workload": "resnet", "metric": "top1", "threshold": 0.9,
+                 "higher_is_better": 1, "spec": "", "created_at": NOW, "updated_at": NOW, "message": ""}
+        settings = {name: value for name, value in TrainingSettings(optimizer="lars").to_dict().items()
+                    if name not in EARLIER_VALUES and name in columns(connection, "trials")}
+        trial = {**settings, "study_id": 1, "number": 0, "state": "reached", "global_batch_size": 64, "seed": 1,
+                 "purpose": "search", "epochs_to_target": 2.0, "epochs": 2.0, "steps": 10, "seconds": 1.0, "reason": "",
+                 "decay_milestones": ""}
+        for table, row in (("studies", study), ("trials", trial)):
+            names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
+            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
+    with Store.open(str(path)) as store:
+        (read,) = store.trials(store.study("old").id)
+    assert read.settings == TrainingSettings(optimizer="lars").to_dict()
+    assert read.epochs_to_target == 2.0
+
+
+def columns(connection, table: str) -> set[str]:
+    return {column["name"] for column in inspect(connection).get_columns(table)}
