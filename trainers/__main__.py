@@ -13,13 +13,11 @@ other failure.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainers.errors import TrainerError
+from trainers.command import exit_status, leave
 from trainers.job import TrainingJob
 from trainers.memory import keep_freed_memory
 from trainers.report import ReportFile
@@ -31,16 +29,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        _run(options)
-    except TrainerError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return 2
-    except Exception:
-        traceback.print_exc()
-        return 1
-    return 0
+    return exit_status(_run, _parser().parse_args(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,9 +93,8 @@ def _train(job: TrainingJob, communicator: Communicator, report: ReportFile, che
 def _show(training: TrainingRun, report: ReportFile) -> None:
     """Report what the workload shows of its model; where that fails, the outcome stands and standard error says why."""
     from trainers.exhibits import check_exhibit
-    show = getattr(training, "exhibit", None)
     try:
-        exhibit = None if show is None else show()
+        exhibit = training.exhibit()
         if exhibit is not None:
             report.exhibit(check_exhibit(exhibit))
     except Exception as error:
@@ -114,8 +102,4 @@ def _show(training: TrainingRun, report: ReportFile) -> None:
 
 
 if __name__ == "__main__":
-    # a worker that fails must not wait in an exit handler for its peers: the launcher ends them
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status) if status else sys.exit(0)
+    leave(main())

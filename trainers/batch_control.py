@@ -71,6 +71,10 @@ class Course:
         phase = self.phase(step)
         return phase.first_sample + (step - phase.first_step) * phase.global_batch_size
 
+    def epochs(self, step: int) -> float:
+        """Epochs processed before update ``step``."""
+        return self.samples(step) / self.train_samples
+
     def next_evaluation(self, step: int) -> int:
         """The step, greater than ``step``, at which the next evaluation comes."""
         phase = self.phase(step)

@@ -74,19 +74,21 @@ class Replica:
 
 
 @torch.no_grad()
-def evaluate(replica: Replica, communicator: Communicator, largest_micro_batch: int) -> dict[str, float]:
+def evaluate(replica: Replica, communicator: Communicator, micro_batch_size: int | None) -> dict[str, float]:
     """The mean of every metric over all evaluation samples, each worker scoring its share.
 
-    Averages the statistics of normalization over the workers first, and leaves the model in evaluation mode.
+    ``micro_batch_size`` is the most samples per forward pass (None: the workload's own limit). Averages the
+    statistics of normalization over the workers first, and leaves the model in evaluation mode.
     """
     communicator.all_reduce_mean_(replica.statistics)
     replica.model.eval()
     workload = replica.workload
+    largest = micro_batch_size or workload.largest_micro_batch
     rank, size, samples = communicator.rank, communicator.size, workload.evaluation_samples
     mine = torch.arange(samples * rank // size, samples * (rank + 1) // size)
     totals = torch.zeros(len(workload.metrics), dtype=torch.float64, device=replica.device)
-    for first in range(0, len(mine), largest_micro_batch):
-        scores = replica.scores(workload.evaluation_batch(mine[first : first + largest_micro_batch]))
+    for first in range(0, len(mine), largest):
+        scores = replica.scores(workload.evaluation_batch(mine[first : first + largest]))
         totals += torch.stack([scores[name].double().sum() for name in workload.metrics])
     communicator.all_reduce_sum_([totals])
     return dict(zip(workload.metrics, (totals / samples).tolist(), strict=True))

@@ -78,6 +78,10 @@ class TrainingRun(ABC):
     def _load_weights(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`_weights` gave; ``progress`` is already where it was then."""
 
+    def exhibit(self) -> dict[str, Any] | None:
+        """What the workload shows of its model as it is now (``trainers.exhibits``); None where it shows nothing."""
+        return None
+
     @property
     def finished(self) -> bool:
         """Whether the target was reached, the budget ended, or the training diverged."""
@@ -89,7 +93,7 @@ class TrainingRun(ABC):
         if not self.finished:
             raise JobError("a training has an outcome only once it is finished; call advance() until it is")
         at = self.progress
-        epochs = self._epochs(at.step)
+        epochs = self.course.epochs(at.step)
         return TrainingOutcome(
             state=at.state, epochs_to_target=epochs if at.state == "reached" else None, epochs=epochs, steps=at.step,
             seconds=at.seconds, best_metric=at.best_metric, final_metric=at.final_metric, reason=at.reason)
@@ -138,14 +142,11 @@ class TrainingRun(ABC):
     def _point(self, stretch: Stretch) -> ConvergencePoint:
         at = self.progress
         return ConvergencePoint(
-            step=at.step, samples=self.course.samples(at.step), epochs=self._epochs(at.step), seconds=at.seconds,
+            step=at.step, samples=self.course.samples(at.step), epochs=self.course.epochs(at.step), seconds=at.seconds,
             train_loss=stretch.train_loss, loss=stretch.scores["loss"], metric=stretch.scores[self.job.target.metric],
             learning_rate=stretch.learning_rate,
             global_batch_size=self.course.phase(at.step - 1).global_batch_size,
             gradient_noise_scale=stretch.gradient_noise_scale)
-
-    def _epochs(self, step: int) -> float:
-        return self.course.samples(step) / self.train_samples
 
 
 def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:

@@ -20,7 +20,7 @@ from search_spaces.settings import TrainingSettings
 from trainers import checkpoint as checkpoints
 from trainers.adascale import AdaScale
 from trainers.distributed.communicator import Communicator
-from trainers.errors import CheckpointError, JobError, WorkloadError
+from trainers.errors import CheckpointError, JobError
 from trainers.exhibits import exhibit_of
 from trainers.feeding import Feed
 from trainers.gradients import Gradients
@@ -31,7 +31,7 @@ from trainers.replica import Replica, evaluate
 from trainers.report import ConvergencePoint, TrainingOutcome
 from trainers.run import Stretch, TrainingRun
 from trainers.schedules import learning_rate
-from trainers.workloads import Workload, begin_training, load_workload
+from trainers.workloads import Workload, begin_training, load_model_workload
 
 
 def train(job: TrainingJob, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,
@@ -74,7 +74,7 @@ class Training(TrainingRun):
 
     def __init__(self, job: TrainingJob, communicator: Communicator, *,
                  workload: Workload | None = None) -> None:
-        self.workload = workload or _load(job)
+        self.workload = workload or load_model_workload(job)
         super().__init__(job, self.workload)
         _check_settings(job.settings)
         self.communicator = communicator
@@ -101,8 +101,7 @@ class Training(TrainingRun):
         started = time.perf_counter()
         with torch.random.fork_rng(devices=[self.replica.device] if self.replica.device.type == "cuda" else []):
             losses, rate = self._updates(first_step, last_step)
-            scores = evaluate(self.replica, self.communicator,
-                              self.job.micro_batch_size or self.workload.largest_micro_batch)
+            scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
         return Stretch(train_loss=float(losses.mean()), first_loss=float(losses[0]), learning_rate=rate, scores=scores,
                        seconds=time.perf_counter() - started, gradient_noise_scale=self.statistics.noise_scale)
 
@@ -135,7 +134,7 @@ class Training(TrainingRun):
 
     def _step_optimizer(self, step: int, *, overflowed: bool) -> float:
         """Move the weights by the gradients, unless one overflowed; returns the learning rate."""
-        epochs = self._epochs(step) if self.adascale is None else self.adascale.epochs
+        epochs = self.course.epochs(step) if self.adascale is None else self.adascale.epochs
         gain = 1.0 if self.adascale is None else self.adascale.gain
         rate = gain * learning_rate(self.job.settings, epochs, self.job.epochs)
         if not overflowed:
@@ -163,11 +162,3 @@ def _check_settings(settings: TrainingSettings) -> None:
     if settings.adascale_batch_size is not None and settings.gradient_reduction != "mean":
         raise JobError("AdaScale (adascale_batch_size) compares gradients with their mean and needs "
                        f"gradient_reduction 'mean', but got {settings.gradient_reduction!r}")
-
-
-def _load(job: TrainingJob) -> Workload:
-    workload = load_workload(job.workload, job.data, job.search_path)
-    if not isinstance(workload, Workload):
-        raise WorkloadError(f"the workload {job.workload!r} trains itself, without a model of PyTorch; begin it with "
-                            "trainers.workloads.begin_training")
-    return workload

@@ -10,10 +10,9 @@ import torch
 from trainers.asynchronous.messages import Setup
 from trainers.batch_control import Course, course
 from trainers.distributed.communicator import local_device
-from trainers.errors import WorkloadError
 from trainers.job import TrainingJob
 from trainers.replica import Replica
-from trainers.workloads import Workload, load_workload
+from trainers.workloads import Workload, load_model_workload
 
 
 @dataclass(frozen=True)
@@ -25,20 +24,13 @@ class Built:
     course: Course
     replica: Replica
 
-    def epochs(self, step: int) -> float:
-        """The epochs before update ``step``."""
-        return self.course.samples(step) / self.workload.train_samples
-
 
 def build(setup: Setup, number: int) -> Built:
     """Build in this process, which belongs to one actor; ``number`` picks its GPU where there are some."""
     _show_devices(setup.visible_devices)
     torch.set_num_threads(setup.threads)
     job = TrainingJob.from_dict(setup.job)
-    workload = load_workload(job.workload, job.data, job.search_path)
-    if not isinstance(workload, Workload):
-        raise WorkloadError(f"the workload {job.workload!r} has no model of PyTorch; train it with update_mode "
-                            "synchronous")
+    workload = load_model_workload(job)
     replica = Replica(workload, job.settings, job.seed, local_device(number))
     planned = course(job.settings, job.global_batch_size, workload.train_samples, job.epochs, job.evaluations_per_epoch)
     return Built(job, workload, planned, replica)

@@ -92,8 +92,7 @@ class AsynchronousTraining(TrainingRun):
         result = actors.run(Epoch(len(self.staleness), first_step, last_step))
         self._record(result.staleness)
         actors.copy_weights(self.replica.parameters, self.replica.statistics)
-        scores = evaluate(self.replica, self.communicator,
-                          self.job.micro_batch_size or self.workload.largest_micro_batch)
+        scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
         losses = torch.tensor(result.losses, dtype=torch.float64)
         return Stretch(train_loss=float(losses.mean()), first_loss=float(losses[0]),
                        learning_rate=result.learning_rate, scores=scores, seconds=time.perf_counter() - started,

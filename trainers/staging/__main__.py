@@ -10,27 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
-import traceback
 from pathlib import Path
 
-from trainers.errors import TrainerError
+from trainers.command import exit_status, leave
 from trainers.staging.plan import MODES
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        _run(options)
-    except TrainerError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return 2
-    except Exception:
-        traceback.print_exc()
-        return 1
-    return 0
+    return exit_status(_run, _parser().parse_args(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,8 +52,4 @@ def _run(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    # a node that fails must not wait in an exit handler for the others: the launcher ends them
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status) if status else sys.exit(0)
+    leave(main())

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from trainers.distributed import Communicator
     from trainers.run import TrainingRun
 
-__all__ = ["AnyWorkload", "Batch", "Workload", "begin_training", "check_options", "load_workload", "metrics_of",
-           "workload_class"]
+__all__ = ["AnyWorkload", "Batch", "Workload", "begin_training", "check_options", "load_model_workload",
+           "load_workload", "metrics_of", "workload_class"]
 
 _OWN = {"resnet": "trainers.workloads.resnet.task:ResNetWorkload",
         "segmentation": "trainers.workloads.segmentation.task:SegmentationWorkload",
@@ -42,6 +42,15 @@ def load_workload(name: str, data: Mapping[str, Any], search_path: str | None = 
         if not isinstance(count, int) or count < 1:
             raise WorkloadError(f"{name}.{attribute} must be a whole number of at least 1, but got "
                                 f"{count!r}; set it in __init__")
+    return workload
+
+
+def load_model_workload(job: TrainingJob) -> Workload:
+    """The workload of a job whose model is trained here; WorkloadError for one that trains itself."""
+    workload = load_workload(job.workload, job.data, job.search_path)
+    if not isinstance(workload, Workload):
+        raise WorkloadError(f"the workload {job.workload!r} trains itself, without a model of PyTorch; begin it with "
+                            "trainers.workloads.begin_training")
     return workload
 
 

@@ -40,7 +40,7 @@ class SimulatedTraining(TrainingRun):
     def _train(self, first_step: int, last_step: int) -> Stretch:
         first_loss, total, step, rate = self._loss(), np.zeros(self.problem.modes), first_step, math.nan
         batch = self.course.phase(first_step).global_batch_size
-        rates = (learning_rate(self.job.settings, self._epochs(at), self.job.epochs)
+        rates = (learning_rate(self.job.settings, self.course.epochs(at), self.job.epochs)
                  for at in range(first_step, last_step))
         with np.errstate(over="ignore", invalid="ignore"):      # a training that diverges says so itself
             for rate, same in itertools.groupby(rates):
