@@ -31,12 +31,12 @@ LAYERS = (
     [{"results", "forecasting", "keeping", "words"}],
     [{"api"}],
     [{"__init__"}],
-    [{"service"}, {"dashboard"}, {"cli", "terminal"}],
+    [{"service"}, {"dashboard"}, {"cli", "commands", "terminal"}],
     [{"__main__"}],
 )
 # `hpo serve` and `hpo report` start the neighbours of the command line, and `hpo.figures` is the dashboard's;
 # each inside the function that needs it
-LAZY_EDGES = {("cli", "service"), ("cli", "dashboard"), ("__init__", "dashboard")}
+LAZY_EDGES = {("commands", "service"), ("commands", "dashboard"), ("__init__", "dashboard")}
 WEB = ("flask", "fastapi", "starlette", "uvicorn", "werkzeug", "aiohttp", "django", "tornado", "bottle")
 HOMES = {
     **dict.fromkeys(("torchvision", "horovod", "h5py"), ("trainers",)),
@@ -191,7 +191,7 @@ CLEAN = {
     "hpo/api.py": "from hpo.tuning import tuner\nfrom hpo.planning import plan\nfrom trainers import train\n",
     "hpo/dashboard/figures.py": "import plotly\nfrom hpo import api\n",
     "hpo/service/app.py": "import flask\nimport hpo\n",
-    "hpo/cli.py": "from hpo import api\ndef report():\n    from hpo.dashboard import figures\n",
+    "hpo/commands/study.py": "from hpo import api\ndef report():\n    from hpo.dashboard import figures\n",
 }
 PLANTED = {
     "upward between packages": ("search_spaces/space.py", "import trainers.train", "must not know trainers"),

@@ -1,0 +1,48 @@
+"""What several commands share: options, and how a result is printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hpo.results import StudyResult
+
+DEFAULT_STORAGE = "sqlite:///hpo.db"
+
+storage = click.option("--storage", metavar="URL", envvar="HPO_STORAGE", default=DEFAULT_STORAGE, show_default=True,
+                       help="Database URL or SQLite file; also HPO_STORAGE.")
+budgets = click.option("--budget-epochs", "budgets", metavar="E", type=click.FloatRange(min=0, min_open=True),
+                       multiple=True, help="Tell the chance of reaching the target within E epochs; may be repeated.")
+json_output = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+
+
+def show(document: Callable[[], Any], shown: Callable[[], None], as_json: bool) -> None:
+    """Print a result: ``document()`` as JSON, or what ``shown`` prints."""
+    if as_json:
+        print_json(document())
+    else:
+        shown()
+
+
+def print_json(document: Any) -> None:
+    """Print plain values; JSON has no NaN and no infinity, so that what was not measured is null."""
+    click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+
+
+def full_scale(result: StudyResult) -> tuple[int, ...]:
+    """The batch size that a study is for; a usage error where its file names none."""
+    if result.spec.full_scale is None:
+        raise click.UsageError(f"study {result.study.name!r} names no full_scale batch size; give one")
+    return (result.spec.full_scale.global_batch_size,)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value
