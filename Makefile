@@ -34,7 +34,7 @@ setup: $(VENV)/.installed $(VENV)/.horovod
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,serve,export,dev]'
 	touch $@
 
 $(VENV)/.horovod: scripts/build_horovod.sh $(VENV)/.installed
