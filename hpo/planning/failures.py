@@ -1,0 +1,100 @@
+"""What failures of nodes cost: how often to write a checkpoint, and how much longer a run takes.
+
+A node fails at a constant rate, and the run with it: it starts again from its last checkpoint. With M the mean time
+between failures of all nodes together, D the time to write a checkpoint, R the time from a failure to training again
+and t the training time between two checkpoints (J. T. Daly, Future Generation Computer Systems 22, 2006):
+
+- the best t is about ``sqrt(2 D M) - D`` (Young 1974; Daly's equation 37 adds terms for D near M);
+- the expected time of a run of T training seconds is ``M exp(R/M) (exp((t + D)/M) - 1) T / t`` (Daly's equation 20).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.errors import PlanError
+
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Failures:
+    """How often a node fails (mean hours between failures of one node; infinite: never), and what a restart takes."""
+
+    node_hours: float = math.inf
+    restart_seconds: float = 300.0
+    checkpoint_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("node_hours", "checkpoint_seconds"):
+            if not getattr(self, name) > 0:
+                raise PlanError(f"{name} of failures must be above 0, but got {getattr(self, name)}")
+        if not self.restart_seconds >= 0:
+            raise PlanError(f"restart_seconds of failures must be 0 or more, but got {self.restart_seconds}")
+
+    def seconds_between(self, nodes: int) -> float:
+        """Mean seconds between failures of any of ``nodes`` nodes."""
+        return self.node_hours * SECONDS_PER_HOUR / nodes
+
+    def checkpoint_interval(self, nodes: int) -> float:
+        """The training seconds between two checkpoints that make the expected time least (Daly 2006, eq. 37).
+
+        Infinite where nothing fails; M where a checkpoint takes longer than half the time between failures.
+        """
+        between, writing = self.seconds_between(nodes), self.checkpoint_seconds
+        if math.isinf(between):
+            return math.inf
+        if writing >= 2 * between:
+            return between
+        ratio = writing / (2 * between)
+        return math.sqrt(2 * writing * between) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - writing
+
+    def expected_seconds(self, training_seconds: float, nodes: int, interval: float | None = None) -> float:
+        """Expected seconds of a run that trains for ``training_seconds`` (Daly 2006, eq. 20).
+
+        ``interval`` is the training time between two checkpoints, the best one if not given.
+        """
+        between = self.seconds_between(nodes)
+        interval = self.checkpoint_interval(nodes) if interval is None else interval
+        if math.isinf(between):
+            written = 0.0 if math.isinf(interval) else self.checkpoint_seconds * training_seconds / interval
+            return training_seconds + written
+        interval = min(interval, training_seconds)
+        attempt = (interval + self.checkpoint_seconds) / between
+        if attempt > 500:
+            return math.inf
+        return between * math.exp(self.restart_seconds / between) * math.expm1(attempt) * training_seconds / interval
+
+    def sample_seconds(self, training_seconds: NDArray[np.float64], nodes: int, rng: np.random.Generator,
+                       interval: float | None = None) -> NDArray[np.float64]:
+        """Draws of the time that runs of shape (runs,) take; their mean is near :meth:`expected_seconds`.
+
+        Each stretch between two checkpoints is tried until no failure falls into it; a failed try lasts as long as an
+        exponential time does that is shorter than the stretch, and is followed by a restart. A failure while
+        restarting starts the restart again.
+        """
+        between = self.seconds_between(nodes)
+        interval = self.checkpoint_interval(nodes) if interval is None else interval
+        if math.isinf(between):
+            stretches = np.zeros_like(training_seconds) if math.isinf(interval) else training_seconds / interval
+            return training_seconds + self.checkpoint_seconds * stretches
+        stretches = np.maximum(np.ceil(training_seconds / interval), 1.0)
+        length = training_seconds / stretches + self.checkpoint_seconds
+        failed = rng.negative_binomial(stretches, np.maximum(np.exp(-length / between), 1e-12))
+        lost = np.array([self._lost(int(count), one, between, rng) for count, one in zip(failed, length, strict=True)])
+        return stretches * length + lost
+
+    def _lost(self, count: int, length: float, between: float, rng: np.random.Generator) -> float:
+        """Seconds of ``count`` failed tries of a stretch and the restarts after them."""
+        if not count:
+            return 0.0
+        shorter = -np.expm1(-length / between)
+        tries = -between * np.log1p(-rng.random(count) * shorter)
+        # a restart is tried until it outlasts the next failure: the mean is M (exp(R/M) - 1)
+        again = rng.negative_binomial(count, math.exp(-self.restart_seconds / between))
+        cut = -between * np.log1p(rng.random(again) * math.expm1(-self.restart_seconds / between))
+        return float(tries.sum() + cut.sum() + count * self.restart_seconds)

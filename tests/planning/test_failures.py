@@ -1,0 +1,78 @@
+"""Failures of nodes: the published formulas, their limits, and a simulation written another way."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hpo.errors import PlanError
+from hpo.planning.failures import Failures
+
+
+def one_run(training: float, interval: float, failures: Failures, between: float, rng: np.random.Generator) -> float:
+    """A run by the clock: the next failure is drawn once, and again after each."""
+    clock, done, following = 0.0, 0.0, rng.exponential(between)
+    while done < training:
+        stretch = min(interval, training - done)
+        end = clock + stretch + failures.checkpoint_seconds
+        if following >= end:
+            clock, done = end, done + stretch
+            continue
+        clock = following
+        while True:
+            following = clock + rng.exponential(between)
+            if following >= clock + failures.restart_seconds:
+                clock += failures.restart_seconds
+                break
+            clock = following
+    return clock
+
+
+@pytest.mark.parametrize(("node_hours", "interval"), [(2000.0, 900.0), (500.0, 300.0), (200.0, 600.0)])
+def test_expected_and_sampled_seconds_agree_with_a_simulation_by_the_clock(node_hours: float, interval: float) -> None:
+    failures, nodes, training = Failures(node_hours, restart_seconds=120, checkpoint_seconds=20), 512, 7200.0
+    rng = np.random.default_rng(1)
+    between = failures.seconds_between(nodes)
+    simulated = np.array([one_run(training, interval, failures, between, rng) for _ in range(3000)])
+    error = simulated.std() / math.sqrt(len(simulated))
+    # the last checkpoint ends the run in the simulation and in the draws; Daly's formula counts all of them, too
+    assert failures.expected_seconds(training, nodes, interval) == pytest.approx(simulated.mean(), abs=4 * error)
+    drawn = failures.sample_seconds(np.full(3000, training), nodes, rng, interval)
+    assert drawn.mean() == pytest.approx(simulated.mean(), abs=5 * error)
+    assert drawn.std() == pytest.approx(simulated.std(), rel=0.1)
+
+
+def test_the_interval_is_the_best_of_all() -> None:
+    failures, nodes, day = Failures(20_000, restart_seconds=300, checkpoint_seconds=30), 4560, 86_400.0
+    best = failures.checkpoint_interval(nodes)
+    assert best == pytest.approx(math.sqrt(2 * 30 * failures.seconds_between(nodes)) - 30, rel=0.02)    # Young 1974
+    grid = np.geomspace(best / 5, best * 5, 401)
+    found = grid[np.argmin([failures.expected_seconds(day, nodes, interval) for interval in grid])]
+    assert best == pytest.approx(found, rel=0.02)
+
+
+def test_limits() -> None:
+    never = Failures(checkpoint_seconds=10)
+    assert never.expected_seconds(5000, 1000) == 5000
+    assert never.expected_seconds(5000, 1000, interval=1000) == 5050
+    assert never.checkpoint_interval(1000) == math.inf
+    assert never.sample_seconds(np.array([5000.0]), 1000, np.random.default_rng(0))[0] == 5000
+    rare = Failures(1e9, checkpoint_seconds=10)
+    assert rare.expected_seconds(5000, 1, interval=1000) == pytest.approx(5050, rel=1e-4)
+    assert Failures(0.001).expected_seconds(1e6, 4560, interval=1e5) == math.inf
+
+
+def test_more_nodes_and_worse_nodes_take_longer() -> None:
+    times = [Failures(hours).expected_seconds(3600, nodes) for hours, nodes in
+             ((50_000, 100), (50_000, 1000), (50_000, 4560), (5_000, 4560))]
+    assert times == sorted(times)
+    assert len(set(times)) == 4
+
+
+@pytest.mark.parametrize("values", [{"node_hours": 0.0}, {"node_hours": math.nan}, {"restart_seconds": -1.0},
+                                    {"checkpoint_seconds": 0.0}])
+def test_figures_that_cannot_be_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(PlanError, match=next(iter(values))):
+        Failures(**values)
