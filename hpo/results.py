@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hpo.extrapolation.forecast import Forecast, Interval
+from hpo.extrapolation.posterior import Posterior
 from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.planning.plan import Plan
 from hpo.study import StudySpec
@@ -17,7 +18,17 @@ from search_spaces.domains import Int
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.calibration import is_inside
-from storage.records import CalibrationRow, Outcome, PlanKind, Study, StudyState, Trial, TrialState
+from storage.records import (
+    CalibrationRow,
+    Outcome,
+    PlanKind,
+    Study,
+    StudyState,
+    Throughput,
+    Trial,
+    TrialState,
+)
+from trainers.cost import WorkloadCost
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class StudyForecast:
-    """A forecast together with what a plan needs: the study, and every setting, also those that do not move."""
+    """A forecast together with what a plan needs: the study, and every setting, also those that do not move.
+
+    ``posterior`` and ``source``, the laws and the study that it was made from, tell of other batch sizes.
+    """
 
     spec: StudySpec
     study_id: int
@@ -42,6 +56,8 @@ class StudyForecast:
     samples_per_second: float | None
     storage: str
     id: int | None = None
+    posterior: Posterior | None = field(default=None, repr=False, compare=False)
+    source: StudyResult | None = field(default=None, repr=False, compare=False)
 
     @property
     def global_batch_size(self) -> int:
@@ -127,7 +143,8 @@ class StudyResult:
 
     ``train_samples`` is the size of the training set, 0 until a trial was evaluated. ``noise_scales`` holds the
     gradient noise scale in samples that trials measured, by the id of the trial; ``past`` what became of every
-    launched plan of the storage, of this study or others.
+    launched plan of the storage, of this study or others. ``cost`` is what a sample of the workload costs, None where
+    that was not measured; ``throughputs`` are all that the storage holds, of any workload and machine.
     """
 
     spec: StudySpec
@@ -139,6 +156,8 @@ class StudyResult:
     runs: tuple[PlannedRun, ...] = ()
     noise_scales: Mapping[int, float] = field(default_factory=dict)
     past: tuple[CalibrationRow, ...] = ()
+    cost: WorkloadCost | None = None
+    throughputs: tuple[Throughput, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -153,13 +172,21 @@ class StudyResult:
     @property
     def baselines(self) -> tuple[PlannedRun, ...]:
         """The same run by rules of thumb, the newest of each."""
-        found = [self._newest(kind) for kind in PlanKind if kind is not PlanKind.FORECAST]
+        found = [self._newest(kind) for kind in (PlanKind.LINEAR_SCALING, PlanKind.NO_SCALING)]
         return tuple(run for run in found if run is not None)
 
     @property
     def launched(self) -> tuple[PlannedRun, ...]:
         """The plans that were run, in the order in which they were made."""
         return tuple(run for run in self.runs if run.outcomes)
+
+    def evidence(self, without: Collection[int] = ()) -> tuple[Trial, ...]:
+        """All trainings that say something: the trials, and the outcomes of launched plans in the form of trials.
+
+        Outcomes at the batch sizes ``without`` are left out: a forecast is compared with those, and may not know them.
+        """
+        return (*self.trials, *(_as_trial(run.plan, outcome, self.study.id) for run in self.launched
+                                if run.plan.global_batch_size not in without for outcome in run.outcomes))
 
     def _newest(self, kind: PlanKind) -> PlannedRun | None:
         batch = self.spec.full_scale.global_batch_size if self.spec.full_scale else None
@@ -181,6 +208,15 @@ class StudyResult:
             "outcome": self.plan.to_dict() if self.plan and self.plan.outcomes else None,
             "baselines": [run.to_dict() for run in self.baselines],
         }
+
+
+def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
+    """An outcome as the trial that it is, numbered below all trials of the sweep."""
+    return Trial(id=-outcome.id, study_id=study_id, number=-outcome.id, state=outcome.state,
+                 global_batch_size=plan.global_batch_size, seed=outcome.seed, settings=plan.job.settings.to_dict(),
+                 purpose="outcome", epochs_to_target=outcome.epochs_to_target, epochs=outcome.epochs, steps=None,
+                 seconds=outcome.seconds, best_metric=outcome.best_metric, final_metric=None, reason=outcome.reason,
+                 resolution_epochs=None, started_at=None, finished_at=outcome.created_at)
 
 
 def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[Candidate]:

@@ -28,7 +28,8 @@ LAYERS = (
     [{"jobs", "progress"}],
     [{"extrapolation"}],
     [{"tuning"}, {"planning"}],
-    [{"results", "forecasting", "keeping", "words"}],
+    [{"results", "forecasting", "keeping", "launching", "words", "leases", "mlperf"}],
+    [{"running"}],
     [{"api"}],
     [{"__init__"}],
     [{"service"}, {"dashboard"}, {"cli", "commands", "terminal"}],
@@ -36,7 +37,7 @@ LAYERS = (
 )
 # `hpo serve` and `hpo report` start the neighbours of the command line, and `hpo.figures` is the dashboard's;
 # each inside the function that needs it
-LAZY_EDGES = {("commands", "service"), ("commands", "dashboard"), ("__init__", "dashboard")}
+LAZY_EDGES = {("commands", "service"), ("commands", "dashboard"), ("__init__", "dashboard"), ("__init__", "service")}
 WEB = ("flask", "fastapi", "starlette", "uvicorn", "werkzeug", "aiohttp", "django", "tornado", "bottle")
 HOMES = {
     **dict.fromkeys(("torchvision", "horovod", "h5py"), ("trainers",)),
@@ -46,6 +47,7 @@ HOMES = {
     "ray": ("hpo.tuning", "hpo.planning.launchers.ray_jobs", "trainers.asynchronous"),
     "optuna": ("hpo.tuning", "search_spaces"),
     "plotly": ("hpo.dashboard",),
+    "pyarrow": ("storage",),
 }
 IMPORTERS = ("__import__", "import_module", "importlib.import_module")
 LAZY_HOMES = {("optuna", "search_spaces"), ("torch", "hpo.tuning.trainable")}

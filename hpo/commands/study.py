@@ -92,7 +92,7 @@ def forecast(study: str, batches: tuple[int, ...], budgets: tuple[float, ...], s
 
     result = api.read_study(study, storage)
     batches = batches or options.full_scale(result)
-    posterior = api.fit_posterior(result)
+    posterior = api.fit_posterior(result, batches)
     forecasts = [api.forecast(result, batch, posterior, budgets=budgets) for batch in batches]
     options.show(lambda: [each.to_dict() for each in forecasts],
                  lambda: tables.show_forecasts([each.numbers for each in forecasts]), as_json)

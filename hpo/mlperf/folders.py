@@ -1,0 +1,119 @@
+"""Folders of MLPerf results: ``SUBMITTER/results/SYSTEM[/strong|weak]/BENCHMARK/result_N.txt`` with
+``SUBMITTER/systems/SYSTEM.json`` beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpo.errors import EvidenceError
+from hpo.mlperf.log import LoggedRun, read_log
+from hpo.mlperf.settings import settings_of
+from search_spaces.settings import TrainingSettings
+
+_ROUND = re.compile(r"(training|hpc)_results_(v\d+\.\d+)")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What an MLPerf benchmark is here: a workload, a metric and its threshold."""
+
+    workload: str
+    metric: str
+    threshold: float
+
+
+BENCHMARKS = {"resnet": Benchmark("resnet", "top1", 0.759), "deepcam": Benchmark("segmentation", "iou", 0.82)}
+EARLIER_THRESHOLDS = {("training_v0.5", "resnet"): 0.749}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One training of a result folder: where it ran, with which settings, and its log."""
+
+    path: Path
+    round: str
+    submitter: str
+    system: str
+    benchmark: str
+    division: str
+    nodes: int
+    accelerators: int
+    global_batch_size: int
+    settings: TrainingSettings
+    run: LoggedRun
+
+    @property
+    def source(self) -> str:
+        """Where the outcome comes from, the same on every machine; tells it apart from all others."""
+        scaling = [part for part in self.path.parts[-3:-1] if part in ("strong", "weak")]
+        parts = [self.round, self.submitter, self.system, *scaling, self.benchmark, self.path.stem]
+        return "MLPerf " + "/".join(part for part in parts if part)
+
+    @property
+    def threshold(self) -> float:
+        """The metric that the round asked for."""
+        return EARLIER_THRESHOLDS.get((self.round, self.benchmark), BENCHMARKS[self.benchmark].threshold)
+
+
+def results_in(path: Path, round_name: str | None = None) -> Iterator[Result | EvidenceError]:
+    """Every result under a folder, by path; an error, not raised, for each that cannot be read.
+
+    Raises :class:`EvidenceError` where there is none at all. Benchmarks that are no workload here are left out.
+    """
+    logs = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path] if path.is_file() else []
+    if not logs:
+        raise EvidenceError(f"{path} holds no result_*.txt: give the folder of a round, a submitter or a benchmark, "
+                            "as in github.com/mlcommons/training_results_v2.1")
+    for log in logs:
+        if log.parent.name in BENCHMARKS:
+            try:
+                yield _result(log, round_name)
+            except EvidenceError as error:
+                yield error if str(log) in str(error) else EvidenceError(f"{log}: {error}")
+
+
+def _result(log: Path, round_name: str | None) -> Result:
+    parts = log.resolve().parts
+    if "results" not in parts[1:-3]:
+        raise EvidenceError(f"{log} does not lie in a folder SUBMITTER/results/SYSTEM/BENCHMARK")
+    place = max(index for index, part in enumerate(parts[:-3]) if part == "results")
+    submitter, system = parts[place - 1], parts[place + 1]
+    description = _description(Path(*parts[:place]) / "systems" / f"{system}.json")
+    run = read_log(log)
+    batch = run.whole("global_batch_size")
+    if batch is None or batch < 1:
+        raise EvidenceError("the log holds no global_batch_size")
+    per_node = run.whole("accelerators_per_node") or _whole(description, "accelerators_per_node") or 1
+    nodes = run.whole("number_of_nodes") or _whole(description, "number_of_nodes") or 1
+    accelerators = run.whole("number_of_ranks") or nodes * per_node
+    return Result(
+        path=log, round=round_name or _round_of(log), submitter=submitter, system=system, benchmark=run.benchmark,
+        division=str(run.values.get("submission_division") or description.get("division") or "closed").lower(),
+        nodes=max(1, -(-accelerators // per_node)), accelerators=accelerators, global_batch_size=batch,
+        settings=settings_of(run, workers=accelerators), run=run)
+
+
+def _description(path: Path) -> dict[str, Any]:
+    """A system's description; empty where there is none, as logs of newer rounds tell enough without it."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except ValueError as error:
+        raise EvidenceError(f"{path}: a system description must be JSON, but: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(description: dict[str, Any], key: str) -> int | None:
+    digits = re.match(r"\s*(\d+)", str(description.get(key, "")))
+    return int(digits[1]) or None if digits else None
+
+
+def _round_of(log: Path) -> str:
+    found = _ROUND.search(str(log.resolve()))
+    return f"{found[1]}_{found[2]}" if found else ""

@@ -1,0 +1,157 @@
+"""From MLPerf results into a storage: a study for each round and benchmark, a plan for each configuration that was run,
+an outcome for each training, and the throughput of each configuration.
+
+The plans are of kind ``imported``: nothing was predicted for them, so that they do not count in the calibration; their
+outcomes are evidence for forecasts, and their throughputs for the time model.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpo.errors import EvidenceError
+from hpo.mlperf.folders import BENCHMARKS, Result, results_in
+from hpo.study import StudySpec
+from storage.errors import NotFound
+from storage.records import NewOutcome, NewPlan, NewThroughput, PlanKind, Study, StudyState, TrialState
+from storage.store import Store
+
+BACKEND = "mlperf"
+_SEEDS = 2**63      # some submitters' seeds do not fit a signed column
+
+
+@dataclass
+class Imported:
+    """What an import did: outcomes by study, those that were there before, and why files were left out."""
+
+    outcomes: dict[str, int] = field(default_factory=dict)
+    known: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"outcomes": self.outcomes, "known": self.known, "left_out": self.faults}
+
+
+def import_results(store: Store, path: Path, round_name: str | None = None) -> Imported:
+    """Read a folder of MLPerf results into the storage; a second import adds nothing that is there.
+
+    Raises :class:`EvidenceError` where the folder holds no result that can be read.
+    """
+    imported, groups = Imported(), defaultdict[str, list[Result]](list)
+    for found in results_in(path, round_name):
+        if isinstance(found, EvidenceError):
+            imported.faults.append(str(found))
+        else:
+            groups[_study_name(found)].append(found)
+    if not groups:
+        reasons = "\n".join(imported.faults[:3]) or f"it has none of the benchmarks {', '.join(BENCHMARKS)}"
+        raise EvidenceError(f"nothing could be imported from {path}: {reasons}")
+    for name, results in groups.items():
+        study = _enter(store, name, results)
+        for configuration in _configurations(results).values():
+            added = _keep(store, study, configuration)
+            imported.outcomes[name] = imported.outcomes.get(name, 0) + added
+            imported.known += len(configuration) - added
+    return imported
+
+
+def _study_name(result: Result) -> str:
+    # the recipes change from round to round, and the open division's data and targets differ
+    parts = ["mlperf", result.round, result.benchmark, "" if result.division == "closed" else result.division]
+    return "-".join(part for part in parts if part).replace("_", "-")
+
+
+def _configurations(results: Sequence[Result]) -> Mapping[object, list[Result]]:
+    found = defaultdict[object, list[Result]](list)
+    for result in results:
+        found[result.system, result.path.parent, result.accelerators, result.global_batch_size,
+              result.settings].append(result)
+    return found
+
+
+def _enter(store: Store, name: str, results: Sequence[Result]) -> Study:
+    """The study of that name, with a rung for every batch size that it holds now."""
+    try:
+        known = store.study(name)
+        batches = {plan.global_batch_size for plan in store.plans(known.id)}
+        rates = [plan.settings["learning_rate"] for plan in store.plans(known.id)]
+    except NotFound:
+        batches, rates = set(), []
+    spec = _spec(name, results, batches, rates)
+    study = store.create_study(name, workload=spec.workload, metric=spec.target.metric,
+                               threshold=spec.target.threshold, higher_is_better=True,
+                               spec=known.spec if batches else spec.text)
+    store.update_spec(study.id, spec.text)
+    store.set_study_state(study.id, StudyState.FINISHED, "imported from published results")
+    return study
+
+
+def _spec(name: str, results: Sequence[Result], batches: set[int], rates: Sequence[float]) -> StudySpec:
+    """A study that says what the results are: their batch sizes are its ladder, their rates its range."""
+    first, every = results[0], batches | {result.global_batch_size for result in results}
+    rates = [*rates, *(result.settings.learning_rate for result in results)]
+    longest = max((each.epochs for result in results for each in result.run.evaluations), default=1.0)
+    return StudySpec.from_dict({
+        "name": name, "workload": BENCHMARKS[first.benchmark].workload, "data": {"source": f"mlperf-{first.benchmark}"},
+        "target": {"metric": BENCHMARKS[first.benchmark].metric, "at_least": first.threshold},
+        "ladder": sorted(every),
+        "search": {"optimizer": first.settings.optimizer, "normalization_batch_size": 1,
+                   "learning_rate": {"log_uniform": [min(rates) / 2, max(rates) * 2], "role": "scaled"}},
+        "budget": {"trials": len(every), "epochs_per_trial": float(math.ceil(longest))},
+    })
+
+
+def _keep(store: Store, study: Study, results: Sequence[Result]) -> int:
+    """Store the runs of one configuration that are not there yet; returns how many."""
+    first = results[0]
+    plan_id = _plan(store, study, first)
+    known = {outcome.source for outcome in store.outcomes(plan_id)}
+    new = [result for result in results if result.source not in known]
+    for result in new:
+        store.add_outcome(_outcome(plan_id, result))
+    rates = [result.run.samples_per_second for result in new if result.run.samples_per_second]
+    if rates:
+        store.add_throughputs([NewThroughput(
+            machine=first.system, workload=study.workload, nodes=first.nodes, accelerators=first.accelerators,
+            global_batch_size=first.global_batch_size, precision=first.settings.precision,
+            samples_per_second=statistics.median(rates), source=first.source)])
+    return len(new)
+
+
+def _plan(store: Store, study: Study, result: Result) -> int:
+    settings = result.settings.to_dict()
+    for plan in store.plans(study.id):
+        if (plan.kind is PlanKind.IMPORTED and plan.directory == _folder(result) and dict(plan.settings) == settings
+                and (plan.workers, plan.global_batch_size) == (result.accelerators, result.global_batch_size)):
+            return plan.id
+    return store.add_plan(NewPlan(
+        study_id=study.id, kind=PlanKind.IMPORTED, machine=result.system, nodes=result.nodes,
+        workers=result.accelerators, global_batch_size=result.global_batch_size,
+        local_batch_size=max(1, result.global_batch_size // result.accelerators), settings=settings,
+        directory=_folder(result))).id
+
+
+def _folder(result: Result) -> str:
+    return result.source.rpartition("/")[0]
+
+
+def _outcome(plan_id: int, result: Result) -> NewOutcome:
+    reached = next((each.epochs for each in result.run.evaluations if each.metric >= result.threshold), None)
+    state = TrialState.CENSORED if reached is None else TrialState.REACHED
+    return NewOutcome(
+        plan_id=plan_id, seed=(result.run.whole("seed") or 0) % _SEEDS, backend=BACKEND, workers=result.accelerators,
+        state=state, epochs_to_target=reached, epochs=_last(each.epochs for each in result.run.evaluations),
+        seconds=result.run.seconds, best_metric=max((each.metric for each in result.run.evaluations), default=None),
+        reason="" if reached is not None else f"ended as {result.run.status or 'unknown'}", nodes=result.nodes,
+        samples_per_second=result.run.samples_per_second, source=result.source)
+
+
+def _last(epochs: Iterable[float]) -> float:
+    return max(epochs, default=0.0)

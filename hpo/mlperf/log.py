@@ -1,0 +1,148 @@
+"""One training's MLPerf log: lines ``:::MLLOG {...}`` between whatever else the training printed.
+
+Keys and their meaning: MLCommons' ``mlperf_logging/mllog/constants.py`` and the training and HPC rules.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpo.errors import EvidenceError
+
+TOKEN = ":::MLLOG "
+_THROUGHPUT_NAMES = ("throughput", "imgs_sec")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the log: ``seconds`` of the submitter's clock, a key, its value and what is said about it."""
+
+    key: str
+    seconds: float
+    value: Any
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metric after so many ``epochs``; ``step`` where the log tells it; ``seconds`` since the run's start."""
+
+    epochs: float
+    step: int | None
+    seconds: float
+    metric: float
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """What one log tells. ``values`` holds the last value of every key; ``samples_per_second`` is of training alone."""
+
+    benchmark: str
+    status: str
+    seconds: float
+    values: Mapping[str, Any]
+    evaluations: tuple[Evaluation, ...]
+    samples_per_second: float | None
+
+    def whole(self, *keys: str) -> int | None:
+        """The first of ``keys`` that the log holds, as a whole number."""
+        return next((int(self.values[key]) for key in keys if self.values.get(key) is not None), None)
+
+
+def read_log(path: Path) -> LoggedRun:
+    """The run in a log file; :class:`EvidenceError` names what is missing, or the line that is broken."""
+    events = list(_events(path))
+    start, stop = _one(events, "run_start", path), _one(events, "run_stop", path, last=True)
+    values = {event.key: event.value for event in events if event.value is not None}
+    if "submission_benchmark" not in values:
+        raise EvidenceError(f"{path} holds no submission_benchmark: it is not the log of an MLPerf training")
+    return LoggedRun(
+        benchmark=str(values["submission_benchmark"]), status=str(stop.metadata.get("status", "")),
+        seconds=stop.seconds - start.seconds, values=values,
+        evaluations=tuple(_evaluation(event, start.seconds) for event in events if event.key == "eval_accuracy"
+                          and "epoch_num" in event.metadata),
+        samples_per_second=_throughput(events, values, start.seconds, stop.seconds))
+
+
+def _events(path: Path) -> Iterator[Event]:
+    # some submitters' tools put their own words before the token
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise EvidenceError(f"cannot read {path}: {error}") from error
+    for number, line in enumerate(lines, 1):
+        _, token, text = line.partition(TOKEN)
+        if not token:
+            continue
+        try:
+            document = json.loads(text)
+            yield Event(str(document["key"]), float(document["time_ms"]) / 1000, document["value"],
+                        document.get("metadata") or {})
+        except (ValueError, KeyError, TypeError) as error:
+            raise EvidenceError(f"{path}, line {number}: an MLLOG line must be JSON with key, value and time_ms, "
+                                f"but: {error}") from error
+
+
+def _one(events: list[Event], key: str, path: Path, *, last: bool = False) -> Event:
+    found = [event for event in events if event.key == key]
+    if not found:
+        raise EvidenceError(f"{path} holds no {key}: the training did not end, or it is not an MLPerf log")
+    return found[-1 if last else 0]
+
+
+def _evaluation(event: Event, start: float) -> Evaluation:
+    step = event.metadata.get("step_num")
+    return Evaluation(epochs=float(event.metadata["epoch_num"]), step=None if step is None else int(step),
+                      seconds=event.seconds - start, metric=float(event.value))
+
+
+def _throughput(events: list[Event], values: Mapping[str, Any], start: float, stop: float) -> float | None:
+    """Training samples per second: the median of what the log tells by epoch, or what its epochs took.
+
+    The first epoch often waits for data and is left out where others are there.
+    """
+    told = [_told(event) for event in events if event.key == "tracked_stats"]
+    told = [value for value in told if value] or [float(event.value) for event in events if event.key == "throughput"]
+    rates = [value for value in told if value]
+    if not rates:
+        rates = _epoch_rates(events, float(values.get("train_samples") or 0))
+    if not rates:
+        return _run_rate(events, values, stop - start)
+    return statistics.median(rates[1:] if len(rates) > 2 else rates)
+
+
+def _told(event: Event) -> float | None:
+    named = event.value if isinstance(event.value, dict) else {}
+    return next((float(named[name]) for name in _THROUGHPUT_NAMES if named.get(name)), None)
+
+
+def _epoch_rates(events: list[Event], train_samples: float) -> list[float]:
+    # from an epoch's start to the evaluation in it, or to its stop
+    starts: dict[Any, float] = {}
+    ends: dict[Any, float] = {}
+    for event in events:
+        epoch = event.metadata.get("epoch_num")
+        if event.key == "epoch_start":
+            starts[epoch] = event.seconds
+        elif event.key in ("epoch_stop", "eval_start") and epoch in starts:
+            ends.setdefault(epoch, event.seconds)
+    return [train_samples / (end - starts[epoch]) for epoch, end in ends.items()
+            if train_samples and end > starts[epoch]]
+
+
+def _run_rate(events: list[Event], values: Mapping[str, Any], seconds: float) -> float | None:
+    # the whole run without its evaluations
+    times: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        times[event.key].append(event.seconds)
+    evaluating = sum(stop - start for start, stop in zip(times["eval_start"], times["eval_stop"], strict=False))
+    epochs = max((float(event.metadata["epoch_num"]) for event in events
+                  if event.key == "eval_accuracy" and "epoch_num" in event.metadata), default=0.0)
+    samples, training = epochs * float(values.get("train_samples") or 0), seconds - evaluating
+    return samples / training if samples and training > 0 else None
