@@ -1,0 +1,27 @@
+"""Puts the dashboard on the server: neither of the two knows the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def dashboard_routers() -> list[Any]:
+    """The routers of the pages, with the server's rights and its fits behind them."""
+    from hpo.dashboard.access import Access
+    from hpo.dashboard.data_routes import data_routes
+    from hpo.dashboard.pages import pages
+    from hpo.service.context import SLASH, context_of, needs
+    from hpo.service.routes.plans import visible_calibration
+
+    def store(request: Any) -> Any:
+        return context_of(request).open_store()
+
+    def forecast(request: Any, study: Any, batch: int) -> Any:
+        return context_of(request).forecasts.make(store(request), study, [batch])[0]
+
+    access = Access(
+        reader=needs("read"), store=store,
+        study=lambda request, who, name: context_of(request).read_study(who, name.replace(SLASH, "/")),
+        laws=lambda request, study: context_of(request).forecasts.laws(store(request), study), forecast=forecast,
+        calibration=lambda request, who: visible_calibration(context_of(request), who))
+    return [pages(), data_routes(access)]

@@ -1,0 +1,31 @@
+"""What the pages ask of the server that carries them, so that neither knows the other's modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from hpo.extrapolation.posterior import Posterior
+from hpo.results import StudyForecast, StudyResult
+from storage.records import CalibrationRow, Study
+from storage.store import Store
+
+
+@dataclass(frozen=True)
+class Access:
+    """``reader`` is a dependency that lets in whoever may read; the others may raise what the server answers with.
+
+    ``study(request, who, name)`` is the study that the address means. ``laws(request, study)`` and
+    ``forecast(request, study, batch)`` may take seconds, and raise :class:`EvidenceError` where the trials say nothing.
+    ``calibration(request, who)`` holds the launched plans that may be seen.
+    """
+
+    reader: Callable[..., Any]
+    store: Callable[[Request], Store]
+    study: Callable[[Request, Any, str], Study]
+    laws: Callable[[Request, Study], tuple[StudyResult, Posterior]]
+    forecast: Callable[[Request, Study, int], StudyForecast]
+    calibration: Callable[[Request, Any], Sequence[CalibrationRow]]

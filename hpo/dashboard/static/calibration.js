@@ -1,0 +1,49 @@
+// How forecasts held: coverage in words, predicted against observed, every launched plan in a table.
+import { api, attempt, byId, duration, el, failure, interval, number, path, plot, words } from "./app.js";
+
+const held = (rows, name) => rows.filter((row) => row[name] === true).length;
+const known = (rows, name) => rows.filter((row) => row[name] !== null && row[name] !== undefined).length;
+
+function verdict(rows, forecasts) {
+  if (!forecasts.length) {
+    return el("div.empty", {}, el("h2", {}, "No forecast has been launched yet"),
+      el("p", {}, "Launch a plan with hpo launch, or take its report back with hpo record: its outcome stands here then."));
+  }
+  const told = known(forecasts, "inside");
+  const hours = known(forecasts, "inside_seconds");
+  const share = told ? held(forecasts, "inside") / told : 0;
+  const word = told < 3 ? "too few to judge" : share >= 0.75 ? "as they should" : "less often than they should";
+  return el("div", {}, el("p.forecast", {}, `${held(forecasts, "inside")} of ${told} intervals of epochs held: ${word}.`),
+    hours ? el("p", {}, `${held(forecasts, "inside_seconds")} of ${hours} intervals of time held.`) : null);
+}
+
+function table(rows) {
+  const ends = (row, name) => row[`predicted_${name}_median`] === null ? null : { median: row[`predicted_${name}_median`],
+    low: row[`predicted_${name}_low`], high: row[`predicted_${name}_high`] };
+  const spent = (row) => { const of = ends(row, "seconds"); return of ? `${duration(of.median)} (${duration(of.low)} to ${duration(of.high)})` : "–"; };
+  return el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of launched plans" }, el("table", {},
+    el("thead", {}, el("tr", {}, ...["Study", "Plan", "Machine", "Batch", "Predicted epochs", "Observed", "Held",
+      "Predicted time", "Observed time", "Trust"].map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, ...rows.map((row) => el("tr", {},
+      el("td.wrap", {}, el("a", { href: `/studies/${path(row.study)}` }, row.study)), el("td", {}, words(row.kind)),
+      el("td", {}, row.machine), el("td.number", {}, number(row.global_batch_size)),
+      el("td", {}, interval(ends(row, "epochs"))), el("td", {}, number(row.observed_epochs_mean)),
+      el("td", {}, row.inside === null ? "not known" : row.inside ? "✓ yes" : "✕ no"),
+      el("td", {}, spent(row)), el("td", {}, duration(row.observed_seconds_mean)), el("td", {}, row.trust ?? "–"))))));
+}
+
+try {
+  const { plans } = await api("calibration");
+  const forecasts = plans.filter((row) => row.predicted_epochs_median !== null);
+  byId("verdict").replaceChildren(verdict(plans, forecasts));
+  if (plans.length) {
+    byId("plans").hidden = false;
+    byId("plans").replaceChildren(table(plans));
+  }
+  if (forecasts.length) {
+    byId("picture").hidden = false;
+    await attempt(async () => plot(byId("figure"), await api("figures/calibration")));
+  }
+} catch (error) {
+  failure(byId("verdict"), error);
+}

@@ -1,0 +1,143 @@
+// Parallel coordinates on a canvas: ten thousand lines at once. Dragging along an axis filters; a click on it lets go.
+import { number, words } from "./app.js";
+import { COLOURS } from "./curves.js";
+
+const TOP = 30;
+const BOTTOM = 16;
+const SIDE = 56;
+
+export class ParallelCoordinates {
+  constructor(canvas, onbrush) {
+    Object.assign(this, { canvas, onbrush, brushes: {}, axes: [] });
+    canvas.addEventListener("pointerdown", (event) => this.#down(event));
+    canvas.addEventListener("pointermove", (event) => this.#move(event));
+    canvas.addEventListener("pointerup", () => this.#up());
+    new ResizeObserver(() => this.draw()).observe(canvas);
+    document.addEventListener("themechange", () => this.draw());
+  }
+
+  /** ``names`` are the axes; ``rows`` stand out, the others are faint. */
+  show(data, names, rows) {
+    Object.assign(this, { data, rows });
+    this.axes = names.map((name) => this.#axis(name)).filter(Boolean);
+    this.draw();
+  }
+
+  #axis(name) {
+    const values = this.data.values(name);
+    const numbers = values.filter((value) => typeof value === "number");
+    if (!numbers.length) return null;
+    const [low, high] = numbers.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+    const log = low > 0 && high / low > 20;
+    const of = (value) => log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low || 1);
+    const back = (share) => log ? low * (high / low) ** share : low + share * (high - low || 1);
+    return { name, values, of, back, low, high };
+  }
+
+  #place(index) {
+    const room = this.canvas.clientWidth - 2 * SIDE;
+    return SIDE + (this.axes.length > 1 ? room * index / (this.axes.length - 1) : room / 2);
+  }
+
+  #height(share) {
+    return this.canvas.clientHeight - BOTTOM - share * (this.canvas.clientHeight - TOP - BOTTOM);
+  }
+
+  draw() {
+    const { canvas } = this;
+    const ratio = devicePixelRatio || 1;
+    canvas.width = canvas.clientWidth * ratio;
+    canvas.height = canvas.clientHeight * ratio;
+    const pen = canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    pen.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
+    if (!this.axes.length) return;
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const chosen = new Set(this.rows);
+    const all = this.data.columns.number.length;
+    if (chosen.size < all) this.#lines(pen, Array.from({ length: all }, (_, row) => row).filter((row) => !chosen.has(row)), colour("--line"), 0.35);
+    for (const [rung, rows] of this.#byRung()) this.#lines(pen, rows, COLOURS[rung % COLOURS.length], Math.max(0.06, Math.min(0.8, 60 / chosen.size)));
+    pen.globalAlpha = 1;
+    pen.font = "12px system-ui, sans-serif";
+    this.axes.forEach((axis, index) => this.#drawAxis(pen, axis, this.#place(index), colour));
+  }
+
+  #byRung() {
+    const batches = [...new Set(this.data.columns.global_batch_size)].sort((a, b) => a - b);
+    const groups = new Map(batches.map((_, rung) => [rung, []]));
+    for (const row of this.rows) groups.get(batches.indexOf(this.data.columns.global_batch_size[row])).push(row);
+    return groups;
+  }
+
+  #lines(pen, rows, colour, opacity) {
+    pen.strokeStyle = colour;
+    pen.globalAlpha = opacity;
+    pen.lineWidth = 1;
+    pen.beginPath();
+    for (const row of rows) {
+      let drawing = false;
+      this.axes.forEach((axis, index) => {
+        const value = axis.values[row];
+        if (value === null || typeof value !== "number") { drawing = false; return; }
+        const [x, y] = [this.#place(index), this.#height(axis.of(value))];
+        if (drawing) pen.lineTo(x, y); else pen.moveTo(x, y);
+        drawing = true;
+      });
+    }
+    pen.stroke();
+  }
+
+  #drawAxis(pen, axis, x, colour) {
+    pen.strokeStyle = colour("--muted");
+    pen.fillStyle = colour("--muted");
+    pen.beginPath();
+    pen.moveTo(x, this.#height(0));
+    pen.lineTo(x, this.#height(1));
+    pen.stroke();
+    pen.textAlign = "center";
+    pen.fillText(words(axis.name), x, 12, 110);
+    pen.fillText(number(axis.high), x, TOP - 5);
+    pen.fillText(number(axis.low), x, this.canvas.clientHeight - 3);
+    const brush = this.brushes[axis.name];
+    if (!brush) return;
+    const [low, high] = brush.map((value) => this.#height(axis.of(value)));
+    pen.fillStyle = colour("--accent");
+    pen.globalAlpha = 0.35;
+    pen.fillRect(x - 7, high, 14, low - high);
+    pen.globalAlpha = 1;
+  }
+
+  #at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const x = event.clientX - box.left;
+    const share = (this.canvas.clientHeight - BOTTOM - (event.clientY - box.top)) / (this.canvas.clientHeight - TOP - BOTTOM);
+    const index = this.axes.findIndex((_, place) => Math.abs(this.#place(place) - x) < 22);
+    return { axis: this.axes[index], share: Math.min(1, Math.max(0, share)) };
+  }
+
+  #down(event) {
+    const { axis, share } = this.#at(event);
+    if (!axis) return;
+    this.canvas.setPointerCapture(event.pointerId);
+    this.drag = { axis, from: share };
+  }
+
+  #move(event) {
+    if (!this.drag) { this.canvas.style.cursor = this.#at(event).axis ? "ns-resize" : "default"; return; }
+    const { axis, from } = this.drag;
+    const { share } = this.#at({ ...event, clientX: event.clientX, clientY: event.clientY });
+    if (Math.abs(share - from) < 0.015) return;
+    this.brushes[axis.name] = [axis.back(Math.min(from, share)), axis.back(Math.max(from, share))];
+    this.drag.moved = true;
+    this.onbrush();
+  }
+
+  #up() {
+    if (this.drag && !this.drag.moved && this.brushes[this.drag.axis.name]) {
+      delete this.brushes[this.drag.axis.name];
+      this.onbrush();
+    }
+    this.drag = null;
+  }
+}

@@ -1,0 +1,96 @@
+// A table of thousands of trials: sorted, filtered and selected in columns; only the rows in sight are elements.
+import { el, number, path, state, words } from "./app.js";
+
+const ROW = 35;
+const SPARE = 10;
+const SHORT = 14;
+
+/** Indices of the rows that pass every filter, in order. */
+export function filtered(data, { state: wanted = "", batch = "", text = "", brushes = {} } = {}) {
+  const { columns } = data;
+  const needle = text.trim().toLowerCase();
+  const limits = Object.entries(brushes).map(([name, [low, high]]) => [data.values(name), low, high]);
+  const found = [];
+  for (let row = 0; row < columns.number.length; row += 1) {
+    if (wanted && columns.state[row] !== wanted) continue;
+    if (batch && columns.global_batch_size[row] !== Number(batch)) continue;
+    if (needle && String(columns.number[row]) !== needle && !columns.reason[row].toLowerCase().includes(needle)) continue;
+    if (limits.every(([values, low, high]) => values[row] !== null && values[row] >= low && values[row] <= high)) found.push(row);
+  }
+  return found;
+}
+
+/** The same indices sorted by a column; what is not there comes last, whichever way. */
+export function sorted(rows, values, descending) {
+  const sign = descending ? -1 : 1;
+  return rows.sort((a, b) => {
+    const [one, other] = [values[a], values[b]];
+    if (one === null || other === null) return (one === null) - (other === null) || a - b;
+    return one < other ? -sign : one > other ? sign : a - b;
+  });
+}
+
+export class TrialTable {
+  constructor(place, { study, onselect, onsort }) {
+    Object.assign(this, { place, study, onselect, onsort, rows: [], selected: new Set(), order: "number", descending: false });
+    this.body = el("tbody");
+    place.addEventListener("scroll", () => this.draw(), { passive: true });
+  }
+
+  /** Columns and how each is shown. */
+  #shown() {
+    const plain = (name, title) => ({ name, title, number: true, text: (row) => number(this.data.values(name)[row], 4) });
+    return [plain("number", "Trial"), { name: "state", title: "State", text: (row) => state(this.data.columns.state[row]) },
+      plain("global_batch_size", "Batch"), plain("seed", "Seed"), plain("epochs_to_target", "Epochs to target"), plain("epochs", "Epochs trained"),
+      plain("best_metric", "Best metric"), ...Object.keys(this.data.settings).map((name) => ({ ...plain(name, words(name)),
+        text: (row) => { const value = this.data.settings[name][row]; return typeof value === "number" ? number(value, 4) : String(value ?? "–"); } })),
+      plain("seconds", "Seconds")];
+  }
+
+  show(data, rows) {
+    this.data = data;
+    this.rows = rows;
+    this.columns = this.#shown();
+    const head = el("tr", {}, el("th", { scope: "col" }, el("span", { style: "position:absolute;left:-9999px" }, "Compare")), ...this.columns.map((column) =>
+      el(column.number ? "th.number" : "th", { scope: "col", "aria-sort": this.order === column.name ? (this.descending ? "descending" : "ascending") : "none" },
+        el("button.sort", { type: "button", onclick: () => this.#sort(column.name) },
+          `${column.title}${this.order === column.name ? (this.descending ? " ↓" : " ↑") : ""}`))));
+    this.place.classList.toggle("short", rows.length <= SHORT);
+    this.place.replaceChildren(el("table", { "aria-rowcount": rows.length }, el("thead", {}, head), this.body));
+    this.first = -1;
+    this.draw();
+  }
+
+  #sort(name) {
+    this.descending = this.order === name ? !this.descending : false;
+    this.order = name;
+    this.onsort();
+  }
+
+  draw() {
+    if (!this.data) return;
+    const short = this.rows.length <= SHORT;
+    const first = short ? 0 : Math.max(0, Math.floor(this.place.scrollTop / ROW) - SPARE);
+    const last = short ? this.rows.length : Math.min(this.rows.length, first + Math.ceil(this.place.clientHeight / ROW) + 2 * SPARE);
+    if (first === this.first && last === this.last && !this.dirty) return;
+    Object.assign(this, { first, last, dirty: false });
+    const gap = (count) => count > 0 ? el("tr.gap", { "aria-hidden": "true" }, el("td", { colspan: this.columns.length + 1, style: `height:${count * ROW}px` })) : null;
+    this.body.replaceChildren(...[gap(first), ...this.rows.slice(first, last).map((row) => this.#row(row)), gap(this.rows.length - last)].filter(Boolean));
+  }
+
+  #row(row) {
+    const trial = this.data.columns.number[row];
+    const box = el("input", { type: "checkbox", "aria-label": `compare trial ${trial}`, onchange: () => this.#toggle(trial) });
+    box.checked = this.selected.has(trial);
+    return el("tr", { "aria-selected": String(this.selected.has(trial)) }, el("td", {}, box), ...this.columns.map((column) =>
+      el(column.number ? "td.number" : "td", {}, column.name === "number"
+        ? el("a", { href: `/studies/${path(this.study)}/trials/${trial}` }, String(trial)) : column.text(row))));
+  }
+
+  #toggle(trial) {
+    if (!this.selected.delete(trial)) this.selected.add(trial);
+    this.dirty = true;
+    this.draw();
+    this.onselect([...this.selected]);
+  }
+}

@@ -1,0 +1,113 @@
+// One trial: how it converged, with which settings, why it ended, and the command that runs it again.
+import { api, attempt, byId, duration, el, failure, follow, number, path, plot, state, target, when, words } from "./app.js";
+import { MARGIN, line, nothing, readCurves, scale, targetLine } from "./curves.js";
+
+const { study: name, trial: given } = document.body.dataset;
+const trialNumber = Number(given);
+const where = `studies/${path(name)}`;
+let study;
+
+function facts(trial) {
+  const rows = [["Global batch size", number(trial.global_batch_size)], ["Seed", number(trial.seed)],
+    ["Epochs to target", trial.epochs_to_target === null ? "not reached" : number(trial.epochs_to_target)],
+    ["Trained", trial.epochs === null ? "–" : `${number(trial.epochs)} epochs, ${number(trial.steps)} updates`],
+    ["Time", duration(trial.seconds)], [`Best ${study.target.metric}`, number(trial.best_metric)],
+    ["Ended", trial.finished_at ? when(trial.finished_at) : "not yet"], ["Purpose", words(trial.purpose)]];
+  return el("dl.facts", {}, ...rows.flatMap(([term, fact]) => [el("dt", {}, term), el("dd", {}, fact)]));
+}
+
+const ENDS = { reached: "It reached the target.", censored: "Its budget ended before it reached the target.",
+  diverged: "Its loss blew up.", pruned: "It was stopped early: others of its batch size did better at the same point.",
+  failed: "It crashed; this says nothing about its settings.", running: "It is training now.", queued: "It waits for its turn." };
+
+function summary(trial) {
+  return [el("p.forecast", {}, ENDS[trial.state], trial.reason ? ` ${trial.reason}` : ""), facts(trial)];
+}
+
+async function draw() {
+  const columns = (await readCurves(name, [trialNumber])).get(trialNumber);
+  const layout = (title, more = {}) => ({ height: 300, margin: MARGIN, showlegend: false, xaxis: { title: { text: "epochs" } },
+    yaxis: { title: { text: title } }, ...more });
+  if (!columns.epochs.length) {
+    for (const place of ["metric", "loss", "schedule", "noise"]) await plot(byId(place), nothing("no evaluation yet"));
+    return;
+  }
+  await plot(byId("metric"), { data: [line(columns, "metric", study.target.metric, { mode: "lines+markers" })],
+    layout: layout(study.target.metric, targetLine(study.target)) });
+  const losses = [...columns.train_loss, ...columns.loss].filter((value) => value !== null);
+  await plot(byId("loss"), { data: [line(columns, "loss", "held-out"), line(columns, "train_loss", "training", { index: 1 })],
+    layout: layout("loss", { showlegend: true, legend: { orientation: "h", y: 1.15 },
+      yaxis: { title: { text: "loss" }, ...scale(losses) } }) });
+  await plot(byId("schedule"), { data: [line(columns, "learning_rate", "learning rate"),
+    line(columns, "global_batch_size", "global batch size", { index: 1, yaxis: "y2", line: { shape: "hv", dash: "dash", color: "#EE7733" } })],
+  layout: layout("learning rate", { showlegend: true, legend: { orientation: "h", y: 1.15 },
+    yaxis: { title: { text: "learning rate" }, rangemode: "tozero" },
+    yaxis2: { title: { text: "batch" }, overlaying: "y", side: "right", rangemode: "tozero", showgrid: false },
+    margin: { ...MARGIN, r: 64 } }) });
+  const measured = columns.gradient_noise_scale.some((value) => value !== null);
+  await plot(byId("noise"), measured
+    ? { data: [line(columns, "gradient_noise_scale", "noise scale", { mode: "lines+markers" })],
+      layout: layout("samples", { yaxis: { title: { text: "samples" }, type: "log" } }) }
+    : nothing("not measured in this trial"));
+}
+
+/** The best trial of the same batch size: what differs from it stands out. */
+async function best(trial) {
+  const query = new URLSearchParams({ state: "reached", global_batch_size: trial.global_batch_size, order: "epochs_to_target", limit: 1 });
+  return (await api(`${where}/trials?${query}`)).trials[0];
+}
+
+function settings(trial, other) {
+  const same = !other || other.number === trial.number;
+  byId("compared").textContent = !other ? "No trial of this batch size has reached the target."
+    : same ? "This is the best trial of its batch size." : `What differs from trial ${other.number}, the best of this batch size, stands first.`;
+  const names = Object.keys(trial.settings);
+  const differs = (setting) => !same && JSON.stringify(trial.settings[setting]) !== JSON.stringify(other.settings[setting]);
+  names.sort((a, b) => differs(b) - differs(a));
+  byId("settings").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Setting"),
+    el("th", { scope: "col" }, "This trial"), same ? null : el("th", { scope: "col" }, `Trial ${other.number}`))),
+  el("tbody", {}, ...names.map((setting) => el(differs(setting) ? "tr.differs" : "tr", {},
+    el("th", { scope: "row" }, words(setting)), el("td", {}, show(trial.settings[setting])),
+    same ? null : el("td", {}, show(other.settings[setting])))))));
+}
+
+const show = (value) => value === null ? "–" : typeof value === "number" ? number(value, 6)
+  : Array.isArray(value) ? (value.length ? value.map((each) => number(each, 6)).join(", ") : "–") : String(value);
+
+async function read() {
+  study = await api(where);
+  const trial = await api(`${where}/trials/${trialNumber}`);
+  byId("up").textContent = name;
+  byId("up").href = `/studies/${path(name)}`;
+  byId("number").textContent = trial.number;
+  byId("state").replaceChildren(state(trial.state));
+  byId("summary").replaceChildren(...summary(trial));
+  const all = Object.values(study.trials).reduce((sum, count) => sum + count, 0);
+  for (const [id, other] of [["before", trialNumber - 1], ["after", trialNumber + 1]]) {
+    const there = other >= 0 && other < all;
+    byId(id).hidden = !there;
+    if (there) byId(id).href = `/studies/${path(name)}/trials/${other}`;
+  }
+  settings(trial, await best(trial));
+  await command(trial);
+  await draw();
+}
+
+async function command(trial) {
+  const job = await attempt(() => api(`${where}/trials/${trial.number}/job`));
+  if (job) byId("command").textContent = `cat > trial-${trial.number}.json <<'JOB'\n${JSON.stringify(job, null, 1)}\nJOB\npython -m trainers trial-${trial.number}.json`;
+}
+
+byId("copy").addEventListener("click", () => attempt(async () => {
+  await navigator.clipboard.writeText(byId("command").textContent);
+  byId("copy").textContent = "Copied";
+}));
+
+try {
+  await read();
+  follow(name, { progress: (told) => {
+    if (String(trialNumber) in told.points || told.changed.some((each) => each.number === trialNumber)) attempt(read);
+  } });
+} catch (error) {
+  failure(byId("summary"), error);
+}

@@ -1,0 +1,27 @@
+// Who runs studies now, and when each was last heard of.
+import { api, byId, el, failure, number, path, when } from "./app.js";
+
+const place = byId("workers");
+const NAMES = ["Worker", "Machine", "Runs", "Cores", "Accelerators", "Version", "Last heard of"];
+
+async function read() {
+  try {
+    const { workers } = await api("workers");
+    if (!workers.length) {
+      place.replaceChildren(el("div.empty", {}, el("h2", {}, "No worker is there"),
+        el("p", {}, "Studies wait in the queue until one comes: start hpo worker beside the machine.")));
+      return;
+    }
+    place.replaceChildren(el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of workers" },
+      el("table", {}, el("thead", {}, el("tr", {}, ...NAMES.map((name) => el("th", { scope: "col" }, name)))),
+        el("tbody", {}, ...workers.map((worker) => el("tr", {}, el("td", {}, worker.name), el("td", {}, worker.host),
+          el("td.wrap", {}, worker.study ? el("a", { href: `/studies/${path(worker.study)}` }, worker.study) : "waits"),
+          el("td.number", {}, number(worker.cores)), el("td.number", {}, number(worker.accelerators)),
+          el("td", {}, worker.version), el("td", {}, when(worker.seen_at))))))));
+  } catch (error) {
+    failure(place, error);
+  }
+}
+
+read();
+setInterval(() => { if (!document.hidden) read(); }, 5000);
