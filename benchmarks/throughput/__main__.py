@@ -1,0 +1,113 @@
+"""Scores throughput forecasts on published runs.
+
+    python -m benchmarks.throughput RUNS.csv [--cases]
+
+RUNS.csv is a table of MLPerf Training and HPC result logs with the columns of families.py. The series of the shipped
+table that are from other reports are scored too. ``--cases`` prints every case of the step model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.throughput.families import Case, cases, read_series, scored
+from benchmarks.throughput.forecasters import forecasters
+from hpo.extrapolation.forecast import Interval
+from hpo.planning.throughput.learn import Series, read_reference_throughputs
+
+HORIZONS = ((1, 2), (2, 4), (4, 8), (8, np.inf))
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case and what was predicted."""
+
+    case: Case
+    predicted: Interval
+
+    @property
+    def error(self) -> float:
+        """Relative error of the median."""
+        return self.predicted.median / self.case.asked.samples_per_second - 1.0
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds what was measured."""
+        return self.predicted.low <= self.case.asked.samples_per_second <= self.predicted.high
+
+    @property
+    def width(self) -> float:
+        """Ratio of the interval's ends."""
+        return self.predicted.high / self.predicted.low
+
+
+def main() -> None:
+    """Print one table per group of families."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, help="table of MLPerf result logs")
+    parser.add_argument("--cases", action="store_true", help="print every case of the step model")
+    asked = parser.parse_args()
+    reference = read_reference_throughputs()
+    families = scored(read_series(asked.runs))
+    known = {one.origin for one in families}
+    ways = forecasters(reference)
+    for title, group in _groups(families, [one for one in reference if one.origin not in known]).items():
+        results = {name: [Result(case, way(case)) for series in group for case in cases(series)]
+                   for name, way in ways.items()}
+        _print_table(title, group, results)
+        if asked.cases:
+            _print_cases(results["round left out"])
+
+
+def _groups(families: Sequence[Series], others: Sequence[Series]) -> Mapping[str, Sequence[Series]]:
+    found: dict[str, list[Series]] = {}
+    for one in families:
+        found.setdefault(one.name.split(" / ")[0], []).append(one)
+    found["other reports"] = scored(others)
+    return {name: group for name, group in found.items() if group}
+
+
+def _print_table(title: str, group: Sequence[Series], results: Mapping[str, Sequence[Result]]) -> None:
+    bins = " | ".join(f"{low} to {high:g} times" if np.isfinite(high) else f"beyond {low}" for low, high in HORIZONS)
+    count = len(next(iter(results.values())))
+    print(f"\n{title}: {len(group)} families, {count} cases\n\n| | median error | of families | mean error | {bins} | "
+          f"coverage | median width |\n|---{'|---' * (5 + len(HORIZONS))}|")
+    for name, each in results.items():
+        errors = np.array([abs(one.error) for one in each])
+        horizons = np.array([one.case.horizon for one in each])
+        inside = [errors[(horizons > low) & (horizons <= high)] for low, high in HORIZONS]
+        cells = [_percent(np.median(errors)), _percent(_of_families(each)), _percent(errors.mean()),
+                 *(f"{_percent(np.median(part))} ({len(part)})" if len(part) else "" for part in inside)]
+        point = all(one.width == 1 for one in each)
+        cells += ["", ""] if point else [_percent(np.mean([one.covered for one in each])),
+                                         f"{np.median([one.width for one in each]):.2f}"]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def _of_families(results: Sequence[Result]) -> float:
+    names = {one.case.series.name for one in results}
+    return float(np.median([np.median([abs(one.error) for one in results if one.case.series.name == name])
+                            for name in names]))
+
+
+def _print_cases(results: Sequence[Result]) -> None:
+    print()
+    for one in results:
+        seen = ", ".join(f"{row.accelerators}x{row.local_batch_size:g}" for row in one.case.seen)
+        asked = one.case.asked
+        ends = [end / asked.samples_per_second for end in (one.predicted.low, one.predicted.high)]
+        print(f"{one.case.series.name}: {seen} -> {asked.accelerators}x{asked.local_batch_size:g}: {one.error:+.1%} "
+              f"[{ends[0]:.2f}, {ends[1]:.2f}]{'' if one.covered else '  missed'}")
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Families of measured runs from the MLPerf table: what is one family, one scale, one configuration."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from hpo.planning.throughput import Measurement
+from hpo.planning.throughput.learn import Series
+
+FAMILY = ("benchmark", "round", "submitter", "accelerator_model", "division")
+NEEDED = ("train_examples_per_second", "n_accelerators", "global_batch_size")
+LEAST_SCALES, LEAST_SPAN = 3, 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows of the smaller scales, and one configuration of a larger one that they are to predict."""
+
+    series: Series
+    seen: Sequence[Measurement]
+    asked: Measurement
+
+    @property
+    def horizon(self) -> float:
+        """How many times more accelerators than the largest scale seen."""
+        return self.asked.accelerators / max(row.accelerators for row in self.seen)
+
+
+def read_series(path: Path) -> list[Series]:
+    """Every family of the table with at least two numbers of accelerators, one row per configuration."""
+    found: dict[tuple[str, ...], dict[tuple[int, int, int | None], list[float]]] = {}
+    with path.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            if all(row[name] for name in NEEDED) and int(row["n_accelerators"]) > 0:     # 0: processors only
+                family = found.setdefault(tuple(row[name] for name in FAMILY), {})
+                family.setdefault(_configuration(row), []).append(float(row["train_examples_per_second"]))
+    series = [_series(family, configurations) for family, configurations in sorted(found.items())]
+    return [one for one in series if len(scales(one)) >= 2]
+
+
+def scales(series: Series) -> list[int]:
+    """The numbers of accelerators that were measured, ascending."""
+    return sorted({row.accelerators for row in series.rows})
+
+
+def scored(series: Sequence[Series]) -> list[Series]:
+    """The families with enough scales, spread wide enough, to be scored."""
+    return [one for one in series
+            if len(scales(one)) >= LEAST_SCALES and scales(one)[-1] >= LEAST_SPAN * scales(one)[0]]
+
+
+def cases(series: Series) -> Iterator[Case]:
+    """Every prefix of at least two scales, with every configuration of every larger scale."""
+    sizes = scales(series)
+    for count in range(2, len(sizes)):
+        seen = [row for row in series.rows if row.accelerators <= sizes[count - 1]]
+        for row in series.rows:
+            if row.accelerators > sizes[count - 1]:
+                yield Case(series, seen, row)
+
+
+def _configuration(row: Mapping[str, str]) -> tuple[int, int, int | None]:
+    return (int(row["n_accelerators"]), int(row["global_batch_size"]), int(row["n_nodes"]) if row["n_nodes"] else None)
+
+
+def _series(family: tuple[str, ...], configurations: Mapping[tuple[int, int, int | None], Sequence[float]]) -> Series:
+    # the table counts the nodes of some systems otherwise than their accelerators: then they are not known
+    rows = [Measurement(accelerators, batch, median(values), nodes if nodes and nodes <= accelerators else None,
+                        runs=len(values))
+            for (accelerators, batch, nodes), values in sorted(configurations.items(), key=lambda item: item[0][:2])]
+    return Series(" / ".join(part for part in family if part), family[1], rows)

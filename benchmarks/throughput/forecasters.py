@@ -1,0 +1,68 @@
+"""The ways of predicting that are compared: each takes a case and returns the median and the ends of an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+from scipy.optimize import nnls
+
+from benchmarks.throughput.families import Case
+from hpo.extrapolation.forecast import Interval
+from hpo.planning.throughput import Measurement, fit_throughput
+from hpo.planning.throughput.learn import Series, learn
+from hpo.planning.throughput.priors import StepPriors
+
+Forecaster: TypeAlias = Callable[[Case], Interval]
+
+
+def linear(case: Case) -> Interval:
+    """Samples per second in proportion to accelerators, from the largest scale seen."""
+    last = max(case.seen, key=lambda row: row.accelerators)
+    median = last.samples_per_second * case.asked.accelerators / last.accelerators
+    return Interval(median, median, median)
+
+
+def least_squares(case: Case) -> Interval:
+    """Relative least squares of a step time with non-negative terms b, 1 and log2 N, without beliefs."""
+    rows = np.array([_terms(row) * row.samples_per_second for row in case.seen])
+    coefficients, _ = nnls(rows, np.ones(len(rows)))
+    median = float(1.0 / (coefficients @ _terms(case.asked)))
+    return Interval(median, median, median)
+
+
+def _terms(row: Measurement) -> np.ndarray:
+    # seconds per sample
+    return np.array([1.0 / row.accelerators, 1.0 / row.global_batch_size,
+                     np.log2(row.accelerators) / row.global_batch_size])
+
+
+def step_model(reference: Sequence[Series], left_out: Callable[[Series, Series], bool], *,
+               nodes_known: bool = True) -> Forecaster:
+    """The step model, its beliefs learnt from the ``reference`` series that ``left_out(series, case's)`` spares."""
+    learnt: dict[tuple[str, ...], StepPriors] = {}
+
+    def forecast(case: Case) -> Interval:
+        spared = [one for one in reference if not left_out(one, case.series)]
+        key = tuple(one.name for one in spared)
+        if key not in learnt:
+            learnt[key] = learn(spared, rng=np.random.default_rng(0))
+        seen = case.seen if nodes_known else [replace(row, nodes=None) for row in case.seen]
+        model = fit_throughput(seen, priors=learnt[key])
+        return model.at(case.asked.accelerators, case.asked.global_batch_size).samples_per_second
+
+    return forecast
+
+
+def forecasters(reference: Sequence[Series]) -> Mapping[str, Forecaster]:
+    """All of them, by name."""
+    return {
+        "linear scaling": linear,
+        "least squares": least_squares,
+        "family left out": step_model(reference, lambda one, asked: one.name == asked.name),
+        "round left out": step_model(reference, lambda one, asked: one.origin == asked.origin),
+        "round left out, nodes not told": step_model(reference, lambda one, asked: one.origin == asked.origin,
+                                                     nodes_known=False),
+    }

@@ -1,0 +1,77 @@
+"""Cells of a CSV table of evidence; every error names file, line, column and value."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpo.errors import EvidenceError
+
+
+def read_lines(path: Path, required: Sequence[str], one_row_per: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header, and every row that is not empty with its line number.
+
+    The header is not checked but for being there and naming no column twice; :class:`EvidenceError` says ``required``
+    columns, or one row per what, where there is nothing.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvidenceError(f"cannot read the table {path}: {error}") from error
+    reader = csv.reader(lines)
+    header = [name.strip() for name in next(reader, [])]
+    if not any(header):
+        raise EvidenceError(f"{path} is empty; its first line must name the columns {', '.join(required)}")
+    repeated = sorted({name for name in header if header.count(name) > 1})
+    if repeated:
+        raise EvidenceError(f"{path}, line 1: column {repeated[0]!r} stands there twice; keep one")
+    rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    return header, _filled(path, rows, one_row_per)
+
+
+def _filled(path: Path, rows: Sequence[tuple[int, list[str]]], one_row_per: str) -> list[tuple[int, list[str]]]:
+    filled = [(line, row) for line, row in rows if any(row)]
+    if not filled:
+        raise EvidenceError(f"{path} has a header but no rows; give one row per {one_row_per}")
+    return filled
+
+
+def check_required(path: Path, header: Sequence[str], required: Sequence[str]) -> None:
+    """Raise unless every ``required`` column is there."""
+    for name in required:
+        if name not in header:
+            raise EvidenceError(f"{path}, line 1: column {name!r} is missing; "
+                                f"the header is {', '.join(header)}")
+
+
+def cells_of(path: Path, line: int, header: Sequence[str], row: Sequence[str],
+             required: Sequence[str]) -> dict[str, str]:
+    """The row's cells by column, without those that are empty; raises for an empty ``required`` one."""
+    if len(row) != len(header):
+        raise EvidenceError(f"{path}, line {line}: a row must have {len(header)} cells, like the header, "
+                            f"but got {len(row)}")
+    cells = {name: cell for name, cell in zip(header, row, strict=True) if cell}
+    for name in required:
+        if name not in cells:
+            raise EvidenceError(f"{path}, line {line}, column {name!r} is empty; fill it or drop the row")
+    return cells
+
+
+def number(path: Path, line: int, name: str, cells: Mapping[str, str], *, above: float = -math.inf,
+           at_least: float = -math.inf, whole: bool = False) -> float:
+    """The number in one cell, finite and within its bounds."""
+    where, text = f"{path}, line {line}, column {name!r}", cells[name]
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise EvidenceError(f"{where}: {text!r} is not a number") from error
+    if not math.isfinite(value):
+        raise EvidenceError(f"{where} must be finite, but got {text!r}")
+    if whole and value != int(value):
+        raise EvidenceError(f"{where} must be a whole number, but got {text!r}")
+    if not (value > above and value >= at_least):
+        bound = f"above {above:g}" if math.isfinite(above) else f"{at_least:g} or more"
+        raise EvidenceError(f"{where} must be {bound}, but got {text!r}")
+    return value

@@ -1,0 +1,80 @@
+"""The score on published runs, their rounds left out of the beliefs; the shipped beliefs; the scoring itself."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.throughput.__main__ import Result
+from benchmarks.throughput.families import cases, read_series, scored
+from benchmarks.throughput.forecasters import least_squares, linear, step_model
+from hpo.extrapolation.forecast import Interval
+from hpo.planning.throughput import Measurement
+from hpo.planning.throughput.learn import Series, learn, read_reference_throughputs
+from hpo.planning.throughput.priors import PRIORS
+
+FAMILY = Series("made up", "nowhere", [Measurement(n, 256 * n, 900.0 * n / (1 + 0.02 * np.log2(n)))
+                                       for n in (8, 16, 64)])
+
+
+def test_every_prefix_of_two_scales_predicts_every_larger_one() -> None:
+    rows = [*FAMILY.rows, Measurement(64, 4096, 50000.0), Measurement(128, 4096, 80000.0)]
+    found = list(cases(Series("made up", "nowhere", rows)))
+    assert [(len(case.seen), case.asked.accelerators, case.horizon) for case in found] == [
+        (2, 64, 4.0), (2, 64, 4.0), (2, 128, 8.0), (4, 128, 2.0)]
+
+
+def test_families_are_formed_as_the_benchmark_says(tmp_path: Path) -> None:
+    columns = "benchmark,round,submitter,accelerator_model,division,n_accelerators,n_nodes,global_batch_size," \
+              "train_examples_per_second"
+    lines = [f"resnet,v9,us,gpu,closed,{n},{n // 8},{32 * n},{speed}"
+             for n, speed in ((8, 10), (8, 30), (8, 11), (16, 20), (64, 70))]
+    lines += ["resnet,v9,them,gpu,closed,8,1,256,10", "resnet,v9,them,gpu,closed,32,4,256,30",
+              "resnet,v9,us,gpu,closed,128,16,4096,", "resnet,v9,us,,closed,0,1,256,5",
+              "resnet,v9,us,gpu,open,8,1,256,9"]
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join([columns, *lines]))
+    series = read_series(path)
+    assert [one.name for one in series] == ["resnet / v9 / them / gpu / closed", "resnet / v9 / us / gpu / closed"]
+    assert scored(series) == series[1:]
+    assert series[1].rows[0] == Measurement(8, 256, 11.0, nodes=1, runs=3)
+
+
+def test_the_baselines_find_what_they_assume() -> None:
+    perfect = [Measurement(n, 100 * n, 500.0 * n) for n in (2, 4, 8, 64)]
+    case = next(cases(Series("perfect", "nowhere", perfect)))
+    assert linear(case).median == pytest.approx(case.asked.samples_per_second)
+    amdahl = [Measurement(n, 100 * n, 100 * n / (2.0 + 0.3 * np.log2(n))) for n in (2, 4, 8, 64)]
+    case = list(cases(Series("amdahl", "nowhere", amdahl)))[1]
+    assert least_squares(case).median == pytest.approx(case.asked.samples_per_second, rel=1e-6)
+    assert linear(case).median > 1.1 * case.asked.samples_per_second
+
+
+def test_a_result_knows_its_error_and_whether_it_was_covered() -> None:
+    case = next(cases(FAMILY))
+    truth = case.asked.samples_per_second
+    result = Result(case, Interval(1.1 * truth, truth, 1.5 * truth))
+    assert (result.error, result.covered, result.width) == (pytest.approx(0.1), True, pytest.approx(1.5))
+    assert not Result(case, Interval(truth, 1.01 * truth, 2 * truth)).covered
+
+
+def test_rounds_left_out_are_predicted_within_ten_percent_and_their_intervals_hold() -> None:
+    reference = read_reference_throughputs()
+    families = [one for one in scored(reference) if one.name.startswith("resnet / ")]
+    way = step_model(reference, lambda one, asked: one.origin == asked.origin)
+    results = [Result(case, way(case)) for series in families for case in cases(series)]
+    plain = [Result(case, linear(case)) for series in families for case in cases(series)]
+    assert len(families) == 14
+    error = np.median([abs(one.error) for one in results])
+    assert error <= 0.1
+    assert error < 0.5 * np.median([abs(one.error) for one in plain])
+    assert 0.8 <= np.mean([one.covered for one in results]) <= 0.97
+    assert np.median([one.width for one in results]) < 1.6
+
+
+def test_the_shipped_beliefs_are_what_the_shipped_table_gives() -> None:
+    learnt = learn(read_reference_throughputs(), rng=np.random.default_rng(0))
+    for one in fields(PRIORS):
+        shipped, found = getattr(PRIORS, one.name), getattr(learnt, one.name)
+        assert (found.mean, found.sd) == pytest.approx((shipped.mean, shipped.sd), abs=0.1), one.name
