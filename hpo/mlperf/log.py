@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 from hpo.errors import EvidenceError
 
 TOKEN = ":::MLLOG "
-_THROUGHPUT_NAMES = ("throughput", "imgs_sec")
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def read_log(path: Path) -> LoggedRun:
         seconds=stop.seconds - start.seconds, values=values,
         evaluations=tuple(_evaluation(event, start.seconds) for event in events if event.key == "eval_accuracy"
                           and "epoch_num" in event.metadata),
-        samples_per_second=_throughput(events, values, start.seconds, stop.seconds))
+        samples_per_second=_throughput(events, float(values.get("train_samples") or 0), start.seconds))
 
 
 def _events(path: Path) -> Iterator[Event]:
@@ -102,47 +100,24 @@ def _evaluation(event: Event, start: float) -> Evaluation:
                       seconds=event.seconds - start, metric=float(event.value))
 
 
-def _throughput(events: list[Event], values: Mapping[str, Any], start: float, stop: float) -> float | None:
-    """Training samples per second: the median of what the log tells by epoch, or what its epochs took.
+def _throughput(events: list[Event], train_samples: float, start: float) -> float | None:
+    """Training samples per second: the median over the stretches between two evaluations.
 
-    The first epoch often waits for data and is left out where others are there.
+    A stretch goes from the end of one evaluation to the start of the next. The first often waits for data and is left
+    out where others are there. What logs tell of it themselves is not used: where epochs are queued on the device,
+    their ends and rates are logged before they are computed (ResNet-50 on 512 H100, round 3.0: 6.9 million images a
+    second by the log, and 2.1 million by the clock).
     """
-    told = [_told(event) for event in events if event.key == "tracked_stats"]
-    told = [value for value in told if value] or [float(event.value) for event in events if event.key == "throughput"]
-    rates = [value for value in told if value]
-    if not rates:
-        rates = _epoch_rates(events, float(values.get("train_samples") or 0))
-    if not rates:
-        return _run_rate(events, values, stop - start)
-    return statistics.median(rates[1:] if len(rates) > 2 else rates)
-
-
-def _told(event: Event) -> float | None:
-    named = event.value if isinstance(event.value, dict) else {}
-    return next((float(named[name]) for name in _THROUGHPUT_NAMES if named.get(name)), None)
-
-
-def _epoch_rates(events: list[Event], train_samples: float) -> list[float]:
-    # from an epoch's start to the evaluation in it, or to its stop
-    starts: dict[Any, float] = {}
-    ends: dict[Any, float] = {}
+    rates, began, done = list[float](), start, 0.0
     for event in events:
-        epoch = event.metadata.get("epoch_num")
-        if event.key == "epoch_start":
-            starts[epoch] = event.seconds
-        elif event.key in ("epoch_stop", "eval_start") and epoch in starts:
-            ends.setdefault(epoch, event.seconds)
-    return [train_samples / (end - starts[epoch]) for epoch, end in ends.items()
-            if train_samples and end > starts[epoch]]
-
-
-def _run_rate(events: list[Event], values: Mapping[str, Any], seconds: float) -> float | None:
-    # the whole run without its evaluations
-    times: dict[str, list[float]] = defaultdict(list)
-    for event in events:
-        times[event.key].append(event.seconds)
-    evaluating = sum(stop - start for start, stop in zip(times["eval_start"], times["eval_stop"], strict=False))
-    epochs = max((float(event.metadata["epoch_num"]) for event in events
-                  if event.key == "eval_accuracy" and "epoch_num" in event.metadata), default=0.0)
-    samples, training = epochs * float(values.get("train_samples") or 0), seconds - evaluating
-    return samples / training if samples and training > 0 else None
+        epoch = float(event.metadata.get("epoch_num", done))
+        if event.key == "eval_start" and epoch > done and event.seconds > began:
+            rates.append((epoch - done) * train_samples / (event.seconds - began))
+            done = epoch
+        elif event.key in ("eval_stop", "eval_accuracy"):
+            if event.key == "eval_accuracy" and epoch > done and event.seconds > began:     # no eval_start before it
+                rates.append((epoch - done) * train_samples / (event.seconds - began))
+                done = epoch
+            began = event.seconds
+    rates = [rate for rate in rates if rate > 0]
+    return statistics.median(rates[1:] if len(rates) > 2 else rates) if rates else None
