@@ -1,0 +1,185 @@
+"""What an all-reduce costs: how many messages follow one another, and how many bytes pass the busiest links.
+
+The alpha-beta model (Hockney 1994): a message of m bytes takes ``alpha + beta m`` seconds, and links carry both
+directions at once. For n bytes over p ranks, N nodes of L ranks each:
+
+=================== ====================================== ==========================================================
+all_reduce          messages one after the other           source
+=================== ====================================== ==========================================================
+ring                2 (p-1)                                Patarasuk and Yuan, JPDC 69, 2009; bytes 2 (p-1)/p n
+halving_doubling    2 (L-1) in a node, 2 log2 N between    Thakur et al., IJHPCA 19, 2005; Goyal et al., 1706.02677
+tree                2 (L-1) in a node, 2 log2 N between    Sanders, Speck, Traeff 2009; NCCL 2.4 (double binary tree)
+torus               2 (X-1) along a row, 2 (Y-1) along a   Mikami et al., arXiv:1811.05233
+                    column of X x Y = p ranks
+hierarchical        4 (k-1) in a group of k, 2 (p/k - 1)   Jia et al., arXiv:1807.11205
+                    between the groups
+hybrid              2 (L-1) in a node, 2 log2 N between    Kurth et al., arXiv:1810.01993; Horovod's hierarchical one
+parameter_server    2, and 2 (L-1) in a node               Chilimbi et al., OSDI 2014
+=================== ====================================== ==========================================================
+
+The time to add the numbers up is left out: on accelerators it is small beside that of the links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+Number: TypeAlias = "float | Array"
+
+GROUP_SIZE = 16
+"""Ranks of a group of the hierarchical all-reduce (Jia et al., section 4.3)."""
+
+NODES_PER_SERVER = 4.5
+"""Training nodes for each parameter server: 90 and 20 in Project Adam (Chilimbi et al., section 5.1)."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the ranks are: ``nodes`` of ``ranks_per_node`` each, neighbours by number in one node."""
+
+    nodes: int
+    ranks_per_node: int
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of all nodes."""
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Links:
+    """Seconds of a message and of a byte, between two ranks of a node and between nodes (a node's links together)."""
+
+    message_in_node: Number
+    byte_in_node: Number
+    message_between: Number
+    byte_between: Number
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An all-reduce of one byte, counted: messages in a row in a node and between nodes, and volumes.
+
+    Volumes are bytes for each byte of the gradient: what the busiest rank sends to others of its node, and what the
+    busiest node sends to other nodes. ``at_once``: both travel at the same time, and the slower one counts.
+    """
+
+    messages_in_node: float = 0.0
+    messages_between: float = 0.0
+    volume_in_node: float = 0.0
+    volume_between: float = 0.0
+    at_once: bool = False
+
+    def seconds(self, size: Number, links: Links) -> Number:
+        """The time of ``size`` bytes."""
+        latency = self.messages_in_node * links.message_in_node + self.messages_between * links.message_between
+        in_node, between = self.volume_in_node * links.byte_in_node, self.volume_between * links.byte_between
+        return latency + size * (np.maximum(in_node, between) if self.at_once else in_node + between)
+
+
+def ring(layout: Layout) -> Schedule:
+    """One ring over all ranks, node after node; of its p hops N lead from one node to the next."""
+    ranks = layout.ranks
+    crossing = layout.nodes / ranks if layout.nodes > 1 else 0.0
+    messages, volume = 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks
+    return Schedule(messages * (1 - crossing), messages * crossing, volume if layout.ranks_per_node > 1 else 0.0,
+                    volume if layout.nodes > 1 else 0.0, at_once=True)
+
+
+def halving_doubling(layout: Layout) -> Schedule:
+    """A reduction to one rank of each node, recursive halving and doubling between these, a broadcast in each node.
+
+    Where N is no power of two, binary blocks (Rabenseifner and Traeff 2004): two steps more, at most 2 n bytes.
+    """
+    if layout.nodes == 1:
+        return ring(layout)
+    nodes, local = layout.nodes, layout.ranks_per_node
+    whole = nodes & (nodes - 1) == 0
+    return Schedule(2.0 * (local - 1), 2.0 * math.ceil(math.log2(nodes)), 2.0 if local > 1 else 0.0,
+                    2.0 * (nodes - 1) / nodes if whole else 2.0)
+
+
+def tree(layout: Layout) -> Schedule:
+    """Two binary trees over the nodes, each for half of the bytes, and a chain in each node, all in small pieces."""
+    if layout.nodes == 1:
+        return ring(layout)
+    local = layout.ranks_per_node
+    return Schedule(2.0 * (local - 1), 2.0 * math.ceil(math.log2(layout.nodes)), 2.0 if local > 1 else 0.0, 2.0,
+                    at_once=True)
+
+
+def torus(layout: Layout, nodes_per_row: int | None = None) -> Schedule:
+    """Reduce-scatter along rows, all-reduce of 1/X along columns, all-gather along rows.
+
+    A row has all ranks of ``nodes_per_row`` nodes; where not given, as many as make the torus most nearly a square.
+    """
+    local = layout.ranks_per_node
+    wide = nodes_per_row or _squarest(layout)
+    row, column = local * wide, layout.nodes // wide
+    crossing = wide / row if wide > 1 else 0.0
+    along_row = 2.0 * (row - 1)
+    volume = along_row / row
+    between = (volume if wide > 1 else 0.0) + local * 2.0 * (column - 1) / column / row
+    return Schedule(along_row * (1 - crossing), along_row * crossing + 2.0 * (column - 1),
+                    volume if local > 1 else 0.0, between)
+
+
+def hierarchical(layout: Layout, group_size: int = GROUP_SIZE) -> Schedule:
+    """A ring reduction in each group, a ring over one master of each group, a broadcast in each group.
+
+    Reduction and broadcast are a ring's reduce-scatter and gather, scatter and all-gather: 2 (k-1) steps each.
+    """
+    group = min(group_size, layout.ranks)
+    groups = -(-layout.ranks // group)
+    nodes_in_group = -(-group // layout.ranks_per_node)
+    crossing = nodes_in_group / group if nodes_in_group > 1 else 0.0
+    leaving = min(layout.nodes, groups) / groups if layout.nodes > 1 else 0.0
+    inside, outside = 4.0 * (group - 1), 2.0 * (groups - 1)
+    in_node = (inside / group if layout.ranks_per_node > 1 else 0.0) + (outside / groups if leaving < 1 else 0.0)
+    between = (inside / group if crossing else 0.0) + (outside / groups if leaving else 0.0)
+    return Schedule(inside * (1 - crossing) + outside * (1 - leaving), inside * crossing + outside * leaving,
+                    in_node, between)
+
+
+def hybrid(layout: Layout) -> Schedule:
+    """NCCL reduces in the node, some ranks (four of Summit's six) all-reduce their parts by MPI, NCCL broadcasts.
+
+    Together these ranks fill all adapters of the node, whatever their number, so that it does not enter here.
+    """
+    return halving_doubling(layout)
+
+
+def parameter_server(layout: Layout, servers: int | None = None) -> Schedule:
+    """Each node sends its sum to the servers, which hold one part each, and fetches the weights."""
+    if layout.nodes == 1:
+        return ring(layout)
+    local = layout.ranks_per_node
+    number = servers or max(1, math.ceil(layout.nodes / NODES_PER_SERVER))
+    return Schedule(2.0 * (local - 1), 2.0, 2.0 if local > 1 else 0.0, 2.0 * max(1.0, layout.nodes / number))
+
+
+ALL_REDUCES: dict[str, Callable[[Layout], Schedule]] = {
+    "ring": ring, "tree": tree, "halving_doubling": halving_doubling, "torus": torus, "hierarchical": hierarchical,
+    "hybrid": hybrid, "parameter_server": parameter_server}
+
+
+def all_reduce_seconds(name: str, size: Number, layout: Layout, links: Links) -> Number:
+    """Seconds of the all-reduce ``name`` of ``size`` bytes; ``auto`` is the faster of ring and tree, as in NCCL."""
+    if layout.ranks == 1:
+        return 0.0 * np.asarray(size)
+    if name == "auto":
+        return np.minimum(ring(layout).seconds(size, links), tree(layout).seconds(size, links))
+    return ALL_REDUCES[name](layout).seconds(size, links)
+
+
+def _squarest(layout: Layout) -> int:
+    def ratio(wide: int) -> float:
+        return abs(math.log(layout.ranks_per_node * wide / (layout.nodes // wide)))
+    return min((wide for wide in range(1, layout.nodes + 1) if layout.nodes % wide == 0), key=ratio)

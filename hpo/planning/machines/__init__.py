@@ -1,0 +1,16 @@
+"""Machines that a plan can be made for: this one, those described in the YAML files here, or a user's own file.
+
+::
+
+    from hpo.planning.machines import load_machine
+
+    load_machine("summit").accelerators     # 27648
+    load_machine("my-cluster.yaml")
+"""
+
+from hpo.planning.machines.loader import load_machine, local_machine, machine_names, machine_text, parse_machine
+from hpo.planning.machines.local import local_file, measure_local
+from hpo.planning.machines.machine import Accelerator, Link, Machine, Source, Storage
+
+__all__ = ["Accelerator", "Link", "Machine", "Source", "Storage", "load_machine", "local_file", "local_machine",
+           "machine_names", "machine_text", "measure_local", "parse_machine"]

@@ -1,0 +1,168 @@
+"""Reading a machine file strictly: each figure by its rule, with its source; every fault is kept, with its line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hpo.extrapolation.recommend import Interval
+from hpo.planning.machines.machine import Source
+from hpo.study_faults import dotted, nearest, shown
+from hpo.yaml_text import Document, Location
+
+ASSUMED = "assumed"
+RANGE_KEYS = ("low", "median", "high")
+REMARK_KEYS = ("source", "note")
+ABSENT: Any = object()
+OWN_FILE = Source("given in the machine file without a source")
+
+
+class FigureReader:
+    """Takes values out of a document; what breaks a rule is noted in ``faults`` and stands in as a 1 or ""."""
+
+    def __init__(self, document: Document, place: str) -> None:
+        self.document = document
+        self.place = place
+        self.faults: list[tuple[int | None, str]] = []
+        self.sources: dict[str, Source] = {}
+        self.known = self._read_sources()
+
+    def fault(self, location: Location, message: str) -> None:
+        """Note what is wrong at a place; the keys of an empty location are those of the whole file."""
+        line = self.document.line(location)
+        where = self.place if line is None else f"{self.place}, line {line}"
+        self.faults.append((line, f"{where}: {message}"))
+
+    def mapping(self, location: Location, keys: Sequence[str], optional: Collection[str] = ()) -> bool:
+        """Whether there is a mapping with these keys and no others; faults are noted."""
+        value, name = self.at(location), dotted(location) or "a machine file"
+        if not isinstance(value, dict):
+            self.fault(location, f"{name} must be a mapping with the keys {', '.join(keys)}, but got {shown(value)}")
+            return False
+        for key in value:
+            if key not in keys:
+                hint = nearest(str(key), keys) or f"; the keys are {', '.join(keys)}"
+                self.fault((*location, key), f"unknown key {dotted((*location, str(key)))}{hint}")
+        misspelt = {near for key in value if key not in keys for near in keys if repr(near) in nearest(str(key), keys)}
+        missing = [dotted((*location, key)) for key in keys
+                   if key not in value and key not in optional and key not in misspelt]
+        if missing:
+            self.fault(location, f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; "
+                                 "`hpo machines summit --yaml` prints a file to start from")
+        return True
+
+    def at(self, location: Location) -> Any:
+        """The value at a place; None where there is none."""
+        value = self.document.value
+        for part in location:
+            if not isinstance(value, dict) or part not in value:
+                return None
+            value = value[part]
+        return value
+
+    def has(self, location: Location) -> bool:
+        """Whether the key is in the file."""
+        above = self.at(location[:-1])
+        return isinstance(above, dict) and location[-1] in above
+
+    def text(self, location: Location, among: Iterable[str] = ()) -> str:
+        """A text, one of ``among`` where that is given."""
+        value, names = self.at(location), tuple(among)
+        if not self.has(location):
+            return ""
+        if not isinstance(value, str) or not value.strip():
+            self.fault(location, f"{dotted(location)} must be text, but got {shown(value)}")
+        elif names and value not in names:
+            self.fault(location, f"{dotted(location)} must be one of {', '.join(names)}, but got {shown(value)}"
+                                 f"{nearest(value, names)}")
+        return str(value)
+
+    def count(self, location: Location) -> int:
+        """A whole number of at least 1."""
+        value = self._sourced(location)
+        if value is ABSENT:
+            return 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self.fault(location, f"{dotted(location)} must be a whole number of at least 1, but got {shown(value)}")
+            return 1
+        return value
+
+    def positive(self, location: Location) -> float:
+        """A finite number above 0, in the unit that the key names."""
+        value = self._sourced(location)
+        return 1.0 if value is ABSENT else self._number(location, value)
+
+    def share(self, location: Location) -> Interval:
+        """Three shares, low <= median <= high, each above 0 and at most 1."""
+        if not self.mapping(location, (*RANGE_KEYS, *REMARK_KEYS), optional=REMARK_KEYS):
+            return Interval(1.0, 1.0, 1.0)
+        self._note_source(location, self.at(location))
+        given = {key: self._number((*location, key), self.at((*location, key)))
+                 for key in RANGE_KEYS if self.has((*location, key))}
+        low, median, high = (given.get(key, 1.0) for key in RANGE_KEYS)
+        if len(given) == len(RANGE_KEYS) and not low <= median <= high <= 1:
+            self.fault(location, f"{dotted(location)} must hold low <= median <= high <= 1, but got low {low:g}, "
+                                 f"median {median:g} and high {high:g}")
+        return Interval(median, low, high)
+
+    def _number(self, location: Location, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.fault(location, f"{dotted(location)} must be a number, but got {shown(value)}")
+            return 1.0
+        if not math.isfinite(value) or value <= 0:
+            self.fault(location, f"{dotted(location)} must be a finite number above 0, but got {value}; a figure that "
+                                 f"is not published may be estimated: {location[-1]}: "
+                                 "{value: ..., source: assumed, note: why}")
+            return 1.0
+        return float(value)
+
+    def _sourced(self, location: Location) -> Any:
+        """The value of a figure, which stands alone or as {value, source, note}; ABSENT where it is missing."""
+        if not self.has(location):
+            return ABSENT
+        value = self.at(location)
+        if isinstance(value, dict):
+            if not self.mapping(location, ("value", *REMARK_KEYS), optional=REMARK_KEYS):
+                return ABSENT
+            self._note_source(location, value)
+            return value.get("value", ABSENT)
+        self.sources[dotted(location)] = OWN_FILE
+        return value
+
+    def _note_source(self, location: Location, value: dict[str, Any]) -> None:
+        key, note = value.get("source"), str(value.get("note") or "")
+        if key is None:
+            found = Source(OWN_FILE.title, note=note)
+        elif key == ASSUMED:
+            found = Source(ASSUMED, note=note, assumed=True)
+            if not note:
+                self.fault(location, f"{dotted(location)} is assumed and must say why; add note: ...")
+        elif key in self.known:
+            found = replace(self.known[key], note=note)
+        else:
+            self.fault((*location, "source"), f"{dotted(location)}.source must be {ASSUMED} or a key of sources "
+                                              f"({', '.join(self.known)}), but got {shown(key)}"
+                                              f"{nearest(str(key), [ASSUMED, *self.known])}")
+            return
+        self.sources[dotted(location)] = found
+
+    def _read_sources(self) -> dict[str, Source]:
+        found: dict[str, Source] = {}
+        given = self.at(("sources",))
+        if given is None:
+            return found
+        if not isinstance(given, dict):
+            self.fault(("sources",), f"sources must be a mapping of keys to title and url, but got {shown(given)}")
+            return found
+        for key in given:
+            location: Location = ("sources", key)
+            if self.mapping(location, ("title", "url", "checked"), optional=("url", "checked")):
+                checked = self.at((*location, "checked"))
+                if checked not in (None, True, False):
+                    self.fault((*location, "checked"), f"{dotted(location)}.checked must be true or false, but got "
+                                                       f"{shown(checked)}")
+                found[key] = Source(self.text((*location, "title")), str(self.at((*location, "url")) or ""),
+                                    checked=bool(checked))
+        return found

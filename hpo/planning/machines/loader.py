@@ -1,0 +1,143 @@
+"""Machine files: those that come with the service, and a user's own.
+
+A figure is ``{value: 25e9, source: KEY}`` with KEY one of the file's ``sources``, or ``{value: 2e-6, source: assumed,
+note: why}``; in a file of one's own a bare number will do. See README.md beside the shipped files.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from hpo import yaml_text
+from hpo.errors import PlanError
+from hpo.planning.machines import local
+from hpo.planning.machines.figures import FigureReader
+from hpo.planning.machines.machine import PRECISIONS, SCHEDULERS, Accelerator, Link, Machine, Storage
+from hpo.study_faults import dotted, nearest
+from hpo.yaml_text import Location
+
+KEYS = ("name", "title", "sources", "nodes", "accelerators_per_node", "accelerator", "intra_node", "inter_node",
+        "shared_filesystem", "node_storage", "scheduler")
+OPTIONAL = ("sources", "node_storage")
+ACCELERATOR_OPTIONAL = ("power_watts",)
+ACCELERATOR_KEYS = ("name", "memory_bytes", "peak_flops", "achieved_fraction", "power_watts")
+LINK_KEYS = ("name", "bandwidth_bytes_per_second", "latency_seconds", "topology")
+STORAGE_KEYS = ("name", "read_bytes_per_second", "capacity_bytes")
+LOCAL = "local"
+
+
+def machine_names() -> list[str]:
+    """The machines that come with the service, ``local`` first."""
+    shipped = sorted(entry.name.removesuffix(".yaml") for entry in files(__package__).iterdir()
+                     if entry.name.endswith(".yaml"))
+    return [LOCAL, *shipped]
+
+
+def load_machine(name: str | Path) -> Machine:
+    """``local``, one of :func:`machine_names`, or the machine in the YAML file of this path.
+
+    Raises :class:`PlanError` for a name that is neither, and for a file with a figure that is missing, not finite or
+    not above 0, or with a key that is not known: one line for each fault.
+    """
+    if str(name) == LOCAL:
+        return local_machine()
+    if str(name) in machine_names():
+        return parse_machine(machine_text(str(name)), f"{name}.yaml")
+    path = Path(name)
+    if not path.is_file():
+        raise PlanError(f"machine must be {', '.join(machine_names())} or the path of a machine file, but there is no "
+                        f"{str(name)!r}{nearest(str(name), machine_names())}")
+    try:
+        return parse_machine(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: a machine file must be readable UTF-8 text, but {error}") from error
+
+
+def local_machine() -> Machine:
+    """This machine, as measured; where nothing was measured, with assumed figures."""
+    path = local.local_file()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return local.with_cores(parse_machine(local.assumed(), LOCAL))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: what was measured of this machine cannot be read: {error}; remove the file or "
+                        "measure again with `hpo machines local --measure`") from error
+    return local.with_cores(parse_machine(text, str(path)))
+
+
+def machine_text(name: str) -> str:
+    """The file of a machine that comes with the service, as text; what one's own file may start from."""
+    if name == LOCAL:
+        return local.assumed()
+    return (files(__package__) / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def parse_machine(text: str, place: str) -> Machine:
+    """The machine that a YAML text describes; ``place`` is the file that errors name."""
+    document = yaml_text.read(text)
+    if document.faults:
+        raise PlanError("\n".join(f"{place}{f', line {fault.line}' if fault.line else ''}: "
+                                  f"{fault.message.replace('a study file', 'a machine file')}"
+                                  for fault in document.faults))
+    reader = FigureReader(document, place)
+    machine = _machine(reader) if reader.mapping((), KEYS, OPTIONAL) else None
+    if reader.faults or machine is None:
+        raise PlanError("\n".join(message for _, message in sorted(reader.faults, key=lambda fault: fault[0] or 0)))
+    return machine
+
+
+def _machine(reader: FigureReader) -> Machine:
+    return Machine(
+        name=reader.text(("name",)), title=reader.text(("title",)), nodes=reader.count(("nodes",)),
+        accelerators_per_node=reader.count(("accelerators_per_node",)), accelerator=_accelerator(reader),
+        intra_node=_link(reader, "intra_node"), inter_node=_link(reader, "inter_node"),
+        shared_filesystem=_storage(reader, "shared_filesystem"),
+        node_storage=_storage(reader, "node_storage") if reader.at(("node_storage",)) is not None else None,
+        scheduler=reader.text(("scheduler",), among=SCHEDULERS), sources=reader.sources)
+
+
+def _accelerator(reader: FigureReader) -> Accelerator:
+    top = "accelerator"
+    if not (reader.has((top,)) and reader.mapping((top,), ACCELERATOR_KEYS, ACCELERATOR_OPTIONAL)):
+        return Accelerator("", 1.0, {}, {})
+    peaks, shares = (top, "peak_flops"), (top, "achieved_fraction")
+    before = len(reader.faults)
+    named, reached = _precisions(reader, peaks), _precisions(reader, shares)
+    if named != reached and len(reader.faults) == before and reader.has(peaks) and reader.has(shares):
+        reader.fault(shares, f"{dotted(shares)} must have the precisions of {dotted(peaks)} ({', '.join(named)}), but "
+                             f"got {', '.join(reached) or 'none'}")
+    return Accelerator(
+        name=reader.text((top, "name")), memory_bytes=reader.positive((top, "memory_bytes")),
+        peak_flops={each: reader.positive((*peaks, each)) for each in named},
+        achieved_fraction={each: reader.share((*shares, each)) for each in reached},
+        power_watts=reader.positive((top, "power_watts")) if reader.has((top, "power_watts")) else None)
+
+
+def _precisions(reader: FigureReader, location: Location) -> list[str]:
+    value = reader.at(location)
+    if value is None or not reader.mapping(location, PRECISIONS, optional=PRECISIONS):
+        return []
+    found = [each for each in PRECISIONS if each in value]
+    if not value:
+        reader.fault(location, f"{dotted(location)} must have at least one of {', '.join(PRECISIONS)}, but got none")
+    return found
+
+
+def _link(reader: FigureReader, name: str) -> Link:
+    if not _section(reader, (name,), LINK_KEYS):
+        return Link("", 1.0, 1.0, "")
+    return Link(reader.text((name, "name")), reader.positive((name, "bandwidth_bytes_per_second")),
+                reader.positive((name, "latency_seconds")), reader.text((name, "topology")))
+
+
+def _storage(reader: FigureReader, name: str) -> Storage:
+    if not _section(reader, (name,), STORAGE_KEYS):
+        return Storage("", 1.0, 1.0)
+    return Storage(reader.text((name, "name")), reader.positive((name, "read_bytes_per_second")),
+                   reader.positive((name, "capacity_bytes")))
+
+
+def _section(reader: FigureReader, location: Location, keys: tuple[str, ...]) -> bool:
+    return reader.has(location) and reader.mapping(location, keys)

@@ -1,0 +1,141 @@
+"""Measure this machine: arithmetic of all cores at once, the loopback between two processes, the disk.
+
+Each figure is the best of a few short tries, as other work can only slow a try down. Cores are measured in processes
+of their own with one thread each, so that a library that already started its threads here does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpo.errors import PlanError
+
+MATRIX_SIZE, MATRIX_SECONDS = 768, 1.0
+LOOPBACK_BYTES, CHUNK_BYTES, ROUND_TRIPS = 2**28, 2**20, 2000
+DISK_BYTES = 2**28
+TRIES = 3
+
+ONE_THREAD: Mapping[str, str] = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
+
+MULTIPLY = f"""
+import json, time
+import numpy as np
+a = np.random.default_rng(0).random(({MATRIX_SIZE}, {MATRIX_SIZE}), dtype=np.float32)
+a @ a
+count, started = 0, time.perf_counter()
+while time.perf_counter() - started < {MATRIX_SECONDS}:
+    a @ a
+    count += 1
+print(json.dumps(2 * {MATRIX_SIZE}**3 * count / (time.perf_counter() - started)))
+"""
+
+ANSWER = f"""
+import socket, sys
+link = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+for _ in range({ROUND_TRIPS}):
+    link.sendall(link.recv(8))
+left = {LOOPBACK_BYTES} * {TRIES}
+buffer = bytearray({CHUNK_BYTES})
+while left:
+    left -= link.recv_into(buffer)
+    if left % {LOOPBACK_BYTES} == 0:
+        link.sendall(b"done")
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured: flop/s in fp32 of one core while all work, bytes per second and seconds of a message over the
+    loopback, bytes per second of reading a file that is not in memory.
+    """
+
+    flops_per_core: float
+    loopback_bytes_per_second: float
+    loopback_seconds: float
+    disk_bytes_per_second: float
+
+
+def measure(cores: int, folder: Path) -> Measured:
+    """Measure this machine; ``folder`` lies on the disk that counts. Takes about ten seconds.
+
+    Raises :class:`PlanError` where a process cannot be started or a file cannot be written.
+    """
+    try:
+        seconds, bandwidth = loopback()
+        return Measured(matrix_flops(cores), bandwidth, seconds, disk_bandwidth(folder))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise PlanError(f"this machine cannot be measured in {folder}: {error}") from error
+
+
+def matrix_flops(cores: int) -> float:
+    """flop/s in fp32 of one core while all of them multiply matrices."""
+    environment = {**os.environ, **ONE_THREAD}
+    running = [subprocess.Popen([sys.executable, "-c", MULTIPLY], env=environment, stdout=subprocess.PIPE, text=True)
+               for _ in range(cores)]
+    rates = [float(json.loads(process.communicate()[0])) for process in running]
+    return sum(rates) / cores
+
+
+def loopback() -> tuple[float, float]:
+    """Seconds of a small message, and bytes per second, between two processes over TCP, as Gloo uses it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        child = subprocess.Popen([sys.executable, "-c", ANSWER, str(server.getsockname()[1])])
+        try:
+            link, _ = server.accept()
+            with link:
+                link.settimeout(60)
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return _message_seconds(link), max(_bandwidth(link) for _ in range(TRIES))
+        finally:
+            child.kill()
+            child.wait()
+
+
+def disk_bandwidth(folder: Path) -> float:
+    """Bytes per second of reading a new file whose pages were dropped from memory, where the system allows that."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        block = os.urandom(CHUNK_BYTES)
+        for _ in range(DISK_BYTES // CHUNK_BYTES):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        return max(_read(file.fileno()) for _ in range(TRIES))
+
+
+def _message_seconds(link: socket.socket) -> float:
+    started = time.perf_counter()
+    for _ in range(ROUND_TRIPS):
+        link.sendall(b"12345678")
+        link.recv(8)
+    return (time.perf_counter() - started) / ROUND_TRIPS / 2
+
+
+def _bandwidth(link: socket.socket) -> float:
+    block = bytes(CHUNK_BYTES)
+    started = time.perf_counter()
+    for _ in range(LOOPBACK_BYTES // CHUNK_BYTES):
+        link.sendall(block)
+    link.recv(4)
+    return LOOPBACK_BYTES / (time.perf_counter() - started)
+
+
+def _read(descriptor: int) -> float:
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    started = time.perf_counter()
+    while os.read(descriptor, CHUNK_BYTES):
+        pass
+    return DISK_BYTES / (time.perf_counter() - started)

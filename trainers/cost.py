@@ -1,0 +1,149 @@
+"""What one sample of a workload costs: arithmetic, memory and bytes to read, and how much a gradient weighs.
+
+A model is measured, not estimated: one forward and backward pass is run on PyTorch's meta device, which does no
+arithmetic, and every operation and every tensor kept for the backward pass is counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from search_spaces.settings import TrainingSettings
+from trainers.errors import WorkloadError
+from trainers.workloads.workload import AnyWorkload, Batch, Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+SAMPLES = 2
+"""Samples of the pass that is counted: one normalization group."""
+
+READ_SAMPLES = 4
+"""Samples whose reading is counted, after one that opens the files."""
+
+PROCESS_IO = Path("/proc/self/io")
+
+
+@dataclass(frozen=True)
+class WorkloadCost:
+    """What a time model needs to know of a workload.
+
+    ``parameters`` that are trained, in ``gradient_tensors`` tensors. ``flops_per_sample``: forward and backward pass,
+    2 for each multiply-add. ``activation_bytes_per_sample``: what the forward pass keeps for the backward pass, in
+    fp32. ``sample_bytes``: read from storage for each sample; 0 for samples that stay in memory.
+    """
+
+    parameters: int
+    gradient_tensors: int
+    flops_per_sample: float
+    activation_bytes_per_sample: float
+    sample_bytes: float
+
+
+def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = None) -> WorkloadCost:
+    """The cost of a workload's samples; ``settings`` are those that its model is built with.
+
+    Raises :class:`~trainers.errors.WorkloadError` for a workload that trains itself, whose cost only it knows; it may
+    define ``cost() -> WorkloadCost``.
+    """
+    from trainers.workloads.noisy_quadratic.task import NoisyQuadratic
+
+    if isinstance(workload, NoisyQuadratic):
+        return _of_quadratic(workload.problem.modes)
+    if not isinstance(workload, Workload):
+        own = getattr(workload, "cost", None)
+        if own is None:
+            raise WorkloadError(f"the cost of {type(workload).__name__}, which trains itself, cannot be measured; "
+                                "define cost() -> WorkloadCost in it")
+        return WorkloadCost(**dataclasses.asdict(own()))
+    return _of_workload(workload, settings or TrainingSettings())
+
+
+def model_cost(build: Callable[[], nn.Module], loss: Callable[[nn.Module, Batch], Tensor], batch: Batch,
+               sample_bytes: float) -> WorkloadCost:
+    """The cost of the model that ``build`` makes, for each sample of ``batch``, ``(n, ...)`` tensors.
+
+    It is counted on the meta device, and by really computing where the model or its loss looks at values.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        try:
+            return _counted(build, loss, batch, sample_bytes, "meta")
+        except (NotImplementedError, RuntimeError):      # such as item() of a tensor without values
+            return _counted(build, loss, batch, sample_bytes, "cpu")
+
+
+def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost:
+    import torch
+
+    sample_bytes = _sample_bytes(workload)          # first, while the libraries hold no sample that is read again
+    count = min(SAMPLES, workload.train_samples)
+    settings = dataclasses.replace(settings, normalization_batch_size=count)
+    batch = workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
+    return model_cost(lambda: workload.build_model(settings),
+                      lambda model, samples: workload.loss(model, samples, settings), batch, sample_bytes)
+
+
+def _counted(build: Callable[[], nn.Module], loss: Callable[[nn.Module, Batch], Tensor], batch: Batch,
+             sample_bytes: float, device: str) -> WorkloadCost:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device(device):
+        model = build().to(device).train()
+        batch = tuple(tensor.to(device) for tensor in batch)
+        parameters = [each for each in model.parameters() if each.requires_grad]
+        kept: dict[int, tuple[Tensor, int]] = {}
+        ours = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers(), *batch)}
+
+        def keep(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in ours:
+                kept[storage._cdata] = tensor, storage.nbytes()     # the tensor keeps its storage's number its own
+            return tensor
+
+        with FlopCounterMode(display=False) as counter:
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                value = loss(model, batch)
+            value.backward()  # type: ignore[no-untyped-call]
+    count = len(batch[0])
+    return WorkloadCost(sum(each.numel() for each in parameters), len(parameters), counter.get_total_flops() / count,
+                        sum(size for _, size in kept.values()) / count, sample_bytes)
+
+
+def _of_quadratic(modes: int) -> WorkloadCost:
+    """A product and a sum for each mode in the forward pass, two of each in the backward pass; nothing is read."""
+    return WorkloadCost(modes, 1, 6.0 * modes, 8.0 * modes, 0.0)
+
+
+def _sample_bytes(workload: Workload) -> float:
+    """Bytes that the process reads for a sample, from files or from the cache of what was read before.
+
+    Where the operating system does not count them: the size of the sample's tensors.
+    """
+    import torch
+
+    count = max(1, min(READ_SAMPLES, workload.train_samples - 1))
+    indices = torch.linspace(0, workload.train_samples - 1, count + 1).long()
+    epochs = torch.zeros(count, dtype=torch.int64)
+    workload.training_batch(indices[:1], epochs[:1], 0)
+    before, again = _bytes_read(), _bytes_read()
+    batch = workload.training_batch(indices[1:], epochs, 0)
+    after = _bytes_read()
+    if before is None or again is None or after is None:
+        return float(sum(tensor.numel() * tensor.element_size() for tensor in batch)) / count
+    looking = again - before                # what reading the counter itself adds to it
+    return max(0.0, float(after - again - looking)) / count
+
+
+def _bytes_read() -> int | None:
+    try:
+        lines = PROCESS_IO.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("rchar:")), None)
