@@ -16,19 +16,25 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, exc, make_url
 from sqlalchemy.dialects import postgresql, sqlite
 
+from storage.clock import OPTION, Clock
 from storage.errors import Conflict, InvalidRecord, StoreError, StoreUnavailable
 
 DATABASES = ("sqlite", "postgresql")
+NOTHING_STORED = "check the path or URL; running or submitting a study makes a new database"
+_IDLE_SECONDS = 60  # between two statements of a transaction; ours follow one another at once
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}
 
 
 class Database:
     """An engine with reading and writing transactions; driver errors leave it as :class:`StoreError`."""
 
-    def __init__(self, url: str, *, timeout_seconds: float) -> None:
+    def __init__(self, url: str, *, timeout_seconds: float, create: bool = True, clock: Clock | None = None) -> None:
         parsed = _parse(url)
+        if not create:
+            _check_file(parsed, url)
         self.url = parsed.render_as_string(hide_password=True)
-        self.engine = _engine(parsed, timeout_seconds)
+        self.engine = _engine(_with_driver(parsed), timeout_seconds).execution_options(**{OPTION: clock})
+        self._driver: Any = self.engine.dialect.dbapi
         self._reader, self._writer = self.engine, self.engine.execution_options(sqlite_begin="IMMEDIATE")
         if self.engine.dialect.name == "postgresql":  # by default it looks anew at each statement
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
@@ -53,6 +59,9 @@ class Database:
             yield
         except exc.SQLAlchemyError as error:
             raise _translate(error, self.url) from error
+        except self._driver.Error as error:     # from where we speak to the driver itself
+            known = exc.DBAPIError.instance(None, None, error, self._driver.Error, dialect=self.engine.dialect)
+            raise _translate(known, self.url) from error
 
     def close(self) -> None:
         """Give back every connection; closing twice is harmless."""
@@ -79,7 +88,7 @@ def _parse(url: str) -> URL:
         parsed = URL.create("sqlite", database=str(Path(text).expanduser()))
     else:
         try:
-            parsed = make_url(text)
+            parsed = make_url(text.replace("postgres://", "postgresql://", 1) if text.startswith("postgres:") else text)
         except (exc.ArgumentError, ValueError) as error:
             raise StoreUnavailable(text, "this is no database URL",
                                    "write sqlite:///PATH or postgresql://USER@HOST/DATABASE") from error
@@ -89,6 +98,11 @@ def _parse(url: str) -> URL:
     if parsed.get_backend_name() == "sqlite":
         _check_path(parsed, text)
     return parsed
+
+
+def _with_driver(url: URL) -> URL:
+    """With psycopg 3, the driver that is installed with us, unless the URL names another."""
+    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
 def _check_path(url: URL, text: str) -> None:
@@ -103,6 +117,11 @@ def _check_path(url: URL, text: str) -> None:
         raise StoreUnavailable(text, "the path is a folder", f"give a file in it, such as {path / 'hpo.db'}")
 
 
+def _check_file(url: URL, text: str) -> None:
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise StoreUnavailable(text, f"there is no file {url.database}", NOTHING_STORED)
+
+
 def _engine(url: URL, timeout_seconds: float) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
@@ -110,7 +129,7 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
-        return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": ceil(timeout_seconds)})
+        return _postgresql(url, timeout_seconds)
     except exc.NoSuchModuleError as error:
         raise StoreUnavailable(str(url), f"there is no driver {url.drivername!r}",
                                "write sqlite:///PATH or postgresql://USER@HOST/DATABASE") from error
@@ -118,6 +137,27 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
         package = _PACKAGES.get(url.get_driver_name(), error.name)
         raise StoreUnavailable(str(url), f"the driver {url.get_driver_name()!r} cannot be loaded ({error})",
                                f"install it: pip install {package}") from error
+
+
+def _postgresql(url: URL, timeout_seconds: float) -> Engine:
+    """An engine that connects anew after the server was lost, and a server that ends the work of a client that was.
+
+    A machine that dies in mid-transaction would hold its locks until the network gives it up, hours later.
+    """
+    engine = create_engine(url, pool_pre_ping=True, connect_args={
+        "connect_timeout": ceil(timeout_seconds), "keepalives_idle": 30, "keepalives_interval": 10,
+        "keepalives_count": 3})
+    settings = {"lock_timeout": f"{ceil(timeout_seconds * 1000)}ms",
+                "idle_in_transaction_session_timeout": f"{_IDLE_SECONDS}s"}
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, record: object) -> None:  # noqa: ARG001
+        with connection.cursor() as cursor:
+            for name, value in settings.items():
+                cursor.execute(f"SET {name} = '{value}'")
+        connection.commit()
+
+    return engine
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:  # noqa: ARG001
@@ -150,6 +190,13 @@ _WAYS_OUT = {
     "unable to open": "check that the path is right and that you may read and write the file and its folder",
     "not a database": "give the path of a new file, or of a database that largebatch made",
     "malformed": "the file is damaged: restore a copy, or give the path of a new file",
+    "lock timeout": "another process is writing: wait for it, or open with a larger timeout_seconds",
+    "terminating connection": "the server was stopped: once it is back, the next call connects anew",
+    "closed the connection": "the server was stopped: once it is back, the next call connects anew",
+    "starting up": "wait until the server has started",
+    "shutting down": "start the server again",
+    "no such file": "start the server, or correct host and port in the URL",
+    "disk i/o": "check that the disk is sound and has room, and that no limit or quota keeps the file from growing",
     "full": "free some space, or give a path on another disk",
     "refused": "start the server, or correct host and port in the URL",
     "password": "correct user and password in the URL",

@@ -5,6 +5,7 @@ StoreError
       + SchemaTooNew   written by a newer release
   x NotFound           no such study, trial, forecast or plan
   x Conflict           contradicts what is stored already
+  x LeaseLost          another worker has taken the study over, or it was taken away
   x InvalidRecord      a value that the tables do not hold; also a ValueError
 """
 
@@ -41,6 +42,10 @@ class NotFound(StoreError):  # noqa: N818
 
 class Conflict(StoreError):  # noqa: N818
     """The change contradicts what is stored, such as finishing a trial twice."""
+
+
+class LeaseLost(StoreError):  # noqa: N818
+    """A worker's claim on a study has ended; whoever holds it now has all rights, so stop and write no more."""
 
 
 class InvalidRecord(StoreError, ValueError):  # noqa: N818

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, fields
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
 
-from storage import settings_columns, studies
+from storage import clock, settings_columns, studies
 from storage.records import Forecast, Law, NewForecast, SettingForecast
 from storage.tables import forecast_settings, forecasts, laws
 
@@ -22,7 +21,7 @@ def add(connection: Connection, new: NewForecast) -> Forecast:
         settings_columns.check_setting(setting.name)
     own = (field.name for field in fields(new) if field.name not in ("settings", "laws"))
     values = {name: getattr(new, name) for name in own}
-    statement = insert(forecasts).values(created_at=datetime.now(UTC), **values).returning(forecasts)
+    statement = insert(forecasts).values(created_at=clock.now(connection), **values).returning(forecasts)
     row = connection.execute(statement).one()
     _add_parts(connection, forecast_settings, row.id, new.settings)
     _add_parts(connection, laws, row.id, new.laws)

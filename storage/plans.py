@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
-from storage import settings_columns, studies
+from storage import clock, settings_columns, studies
 from storage.errors import InvalidRecord, NotFound
 from storage.records import NewOutcome, NewPlan, Outcome, Plan
 from storage.tables import forecasts, outcomes, plans
@@ -20,7 +19,7 @@ def add(connection: Connection, new: NewPlan) -> Plan:
     if new.forecast_id is not None:
         _check_forecast(connection, new.forecast_id, new.study_id)
     values = {field.name: getattr(new, field.name) for field in fields(new) if field.name != "settings"}
-    columns = {**values, "created_at": datetime.now(UTC), **settings_columns.to_columns(new.settings)}
+    columns = {**values, "created_at": clock.now(connection), **settings_columns.to_columns(new.settings)}
     return _plan(connection.execute(insert(plans).values(columns).returning(plans)).one())
 
 
@@ -44,7 +43,7 @@ def add_outcome(connection: Connection, new: NewOutcome) -> Outcome:
     """Store what a launch of a plan did."""
     by_id(connection, new.plan_id)
     values = {field.name: getattr(new, field.name) for field in fields(new)}
-    statement = insert(outcomes).values(created_at=datetime.now(UTC), **values).returning(outcomes)
+    statement = insert(outcomes).values(created_at=clock.now(connection), **values).returning(outcomes)
     return _outcome(connection.execute(statement).one())
 
 

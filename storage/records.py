@@ -6,18 +6,61 @@ timezone-aware UTC. Epochs are samples processed over data-set size; seconds are
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from storage.convergence_records import Convergence, ConvergencePoint
 from storage.errors import InvalidRecord
+from storage.service_records import (
+    Event,
+    NewThroughput,
+    NewToken,
+    Throughput,
+    Token,
+    Totals,
+    Usage,
+    Worker,
+    WorkerBeat,
+    WorkloadCost,
+)
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+__all__ = [
+    "CalibrationRow",
+    "Convergence",
+    "ConvergencePoint",
+    "Event",
+    "Forecast",
+    "Law",
+    "Lease",
+    "NewForecast",
+    "NewOutcome",
+    "NewPlan",
+    "NewThroughput",
+    "NewToken",
+    "NewTrial",
+    "Outcome",
+    "Plan",
+    "PlanKind",
+    "SettingForecast",
+    "Study",
+    "StudyState",
+    "StudySummary",
+    "Submission",
+    "Throughput",
+    "Token",
+    "Totals",
+    "Trial",
+    "TrialResult",
+    "TrialState",
+    "Trust",
+    "Usage",
+    "Worker",
+    "WorkerBeat",
+    "WorkloadCost",
+]
 
 
 class StudyState(StrEnum):
@@ -57,16 +100,22 @@ class Trust(StrEnum):
 
 
 class PlanKind(StrEnum):
-    """Where the settings of a plan come from: a forecast, or a baseline to compare it with."""
+    """Where the settings of a plan come from: a forecast, a baseline to compare it with, or somebody else."""
 
     FORECAST = "forecast"
     LINEAR_SCALING = "linear_scaling"  # the best swept settings, learning rate proportional to the batch
     NO_SCALING = "no_scaling"  # the best swept settings as they are
+    IMPORTED = "imported"  # a run that others planned, read from their published results
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One sweep and all that follows from it; ``spec`` is the study file's YAML text as it was given."""
+    """One sweep and all that follows from it; ``spec`` is the study file's YAML text as it was given.
+
+    ``queued_at`` is when it was last put in the queue, None for a study that its own process runs.
+    ``attempts`` counts the claims since then. A study that is running without a lease is run by a process
+    outside the queue.
+    """
 
     id: int
     name: str
@@ -79,6 +128,48 @@ class Study:
     created_at: datetime
     updated_at: datetime
     message: str
+    owner: str = ""
+    priority: int = 0
+    max_samples: int | None = None
+    max_accelerator_hours: float | None = None
+    queued_at: datetime | None = None
+    cancel_requested: bool = False
+    lease_worker: str | None = None
+    lease_expires_at: datetime | None = None
+    attempts: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A submitted study; ``created`` is False where the same submission had come before."""
+
+    study: Study
+    created: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """A worker's claim on a study until ``expires_at``, to be renewed before; how it guards: ``storage.queue``.
+
+    ``study`` is as it was when the lease was taken or last renewed; ``taken_over`` says that another worker had
+    it before and fell silent.
+    """
+
+    study: Study
+    worker: str
+    generation: int
+    expires_at: datetime
+    taken_over: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySummary:
+    """A study beside its trials: how many stand where, the fewest epochs to target, the samples processed."""
+
+    study: Study
+    trials: Mapping[TrialState, int]
+    best_epochs_to_target: float | None
+    samples: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,52 +226,7 @@ class Trial:
     resolution_epochs: float | None
     started_at: datetime | None
     finished_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class ConvergencePoint:
-    """One evaluation of a trial. A loss or metric that was not measured, or is no number, is NaN."""
-
-    step: int
-    samples: int
-    epochs: float
-    seconds: float
-    train_loss: float
-    loss: float
-    metric: float
-    learning_rate: float
-    global_batch_size: int
-    gradient_noise_scale: float | None = None  # samples (arXiv:1812.06162)
-
-
-@dataclass(frozen=True, eq=False)
-class Convergence:
-    """Convergence points of many trials in columns: arrays of shape (points,), by trial, then by step.
-
-    What was not measured is NaN.
-    """
-
-    trial_id: NDArray[np.int64]
-    step: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    epochs: NDArray[np.float64]
-    seconds: NDArray[np.float64]
-    train_loss: NDArray[np.float64]
-    loss: NDArray[np.float64]
-    metric: NDArray[np.float64]
-    learning_rate: NDArray[np.float64]
-    global_batch_size: NDArray[np.int64]
-    gradient_noise_scale: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.trial_id)
-
-    def of(self, trial_id: int) -> Convergence:
-        """The points of one trial, as views into these arrays; of length 0 where there are none."""
-        first = self.trial_id.searchsorted(trial_id, "left")
-        last = self.trial_id.searchsorted(trial_id, "right")
-        columns = (getattr(self, column.name) for column in dataclasses.fields(self))
-        return Convergence(*(column[first:last] for column in columns))
+    samples: int | None = None  # processed, once the trial has ended
 
 
 @dataclass(frozen=True)
@@ -233,6 +279,9 @@ class NewPlan:
 
     A plan of kind ``forecast`` names its forecast and predicts the epochs; a baseline need do neither.
     ``directory`` holds the launch script. ``micro_batch_size`` is None where no gradients are accumulated.
+    ``ranks_per_node`` of 0 becomes workers over nodes, rounded up. ``slot_seconds`` is the time that the machine
+    is lent for, ``chance_in_slot`` the probability of finishing in it; ``limited_by`` says what bounds the speed;
+    ``details`` is JSON.
     """
 
     study_id: int
@@ -253,6 +302,16 @@ class NewPlan:
     seconds_high: float | None = None
     trust: Trust | None = None
     directory: str
+    launcher: str = "local"
+    ranks_per_node: int = 0
+    slot_seconds: float | None = None
+    chance_in_slot: float | None = None
+    limited_by: str = ""
+    details: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.ranks_per_node == 0 and self.nodes > 0:
+            object.__setattr__(self, "ranks_per_node", -(-self.workers // self.nodes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +324,10 @@ class Plan(NewPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class NewOutcome:
-    """What one launch of a plan did; ``epochs_to_target`` is given exactly where ``state`` is reached."""
+    """What one launch of a plan did; ``epochs_to_target`` is given exactly where ``state`` is reached.
+
+    ``restarts`` counts how often it went on from a checkpoint; ``source`` says where an imported outcome is from.
+    """
 
     plan_id: int
     seed: int
@@ -277,6 +339,10 @@ class NewOutcome:
     seconds: float
     best_metric: float | None = None
     reason: str = ""
+    restarts: int = 0
+    nodes: int | None = None
+    samples_per_second: float | None = None
+    source: str = ""
 
     def __post_init__(self) -> None:
         _check_ending(self.state, self.epochs_to_target)

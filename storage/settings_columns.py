@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from storage.errors import InvalidRecord, nearest
-from storage.tables import OPTIONAL_SETTINGS, SETTING_TYPES
+from storage.setting_types import OPTIONAL_SETTINGS, SETTING_TYPES
 
 
 def check_setting(name: str) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Row, cast, func, insert, select, update
 
-from storage import settings_columns, studies
+from storage import clock, settings_columns, studies
 from storage.errors import Conflict, NotFound
 from storage.records import NewTrial, Trial, TrialResult, TrialState
-from storage.tables import trials
+from storage.tables import convergence, trials
 
 _Item = TypeVar("_Item")
 _CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most
@@ -28,7 +27,7 @@ def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[
     rows = [_new_row(study_id, number, trial) for number, trial in enumerate(new, first)]
     connection.execute(insert(trials), rows)
     added = select(trials).where(trials.c.study_id == study_id, trials.c.number >= first)
-    return [_trial(row) for row in connection.execute(added.order_by(trials.c.number))]
+    return [to_trial(row) for row in connection.execute(added.order_by(trials.c.number))]
 
 
 def start(connection: Connection, ids: Collection[int]) -> None:
@@ -37,7 +36,7 @@ def start(connection: Connection, ids: Collection[int]) -> None:
     for chunk in chunks(wanted):
         started += connection.execute(
             update(trials).where(trials.c.id.in_(chunk), trials.c.state == TrialState.QUEUED)
-            .values(state=TrialState.RUNNING, started_at=datetime.now(UTC))).rowcount
+            .values(state=TrialState.RUNNING, started_at=clock.now(connection))).rowcount
     if started < len(wanted):
         check_exist(connection, wanted)
         raise Conflict(f"only queued trials can be started, but {len(wanted) - started} of the trials "
@@ -49,10 +48,18 @@ def finish(connection: Connection, trial_id: int, result: TrialResult) -> None:
     values = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     unfinished = trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING])
     statement = update(trials).where(trials.c.id == trial_id, unfinished)
-    if connection.execute(statement.values(finished_at=datetime.now(UTC), **values)).rowcount == 0:
+    if connection.execute(statement.values(finished_at=clock.now(connection), **values)).rowcount == 0:
         check_exist(connection, [trial_id])
         state = connection.execute(select(trials.c.state).where(trials.c.id == trial_id)).scalar_one()
         raise Conflict(f"trial {trial_id} is finished already, as {str(state)!r}; a result is written once")
+
+
+def count_samples(connection: Connection, trial_id: int) -> None:
+    """Note how many samples a trial has processed: those of its last point, or of its steps where it has none."""
+    last = select(convergence.c.samples).where(convergence.c.trial_id == trials.c.id).order_by(
+        convergence.c.step.desc()).limit(1).scalar_subquery()
+    steps = trials.c.steps * cast(trials.c.global_batch_size, BigInteger)
+    connection.execute(update(trials).where(trials.c.id == trial_id).values(samples=func.coalesce(last, steps)))
 
 
 def requeue(connection: Connection, study_id: int) -> list[Trial]:
@@ -64,7 +71,7 @@ def requeue(connection: Connection, study_id: int) -> list[Trial]:
     for chunk in chunks(ids):
         connection.execute(update(trials).where(trials.c.id.in_(chunk))
                            .values(state=TrialState.QUEUED, started_at=None))
-        requeued += map(_trial, connection.execute(select(trials).where(trials.c.id.in_(chunk))))
+        requeued += map(to_trial, connection.execute(select(trials).where(trials.c.id.in_(chunk))))
     return sorted(requeued, key=lambda trial: trial.number)
 
 
@@ -76,7 +83,7 @@ def select_all(connection: Connection, study_id: int, states: Collection[TrialSt
         statement = statement.where(trials.c.state.in_([TrialState(state) for state in states]))
     if purpose is not None:
         statement = statement.where(trials.c.purpose == purpose)
-    return [_trial(row) for row in connection.execute(statement)]
+    return [to_trial(row) for row in connection.execute(statement)]
 
 
 def by_number(connection: Connection, study_id: int, number: int) -> Trial:
@@ -87,7 +94,7 @@ def by_number(connection: Connection, study_id: int, number: int) -> Trial:
         held = connection.execute(select(func.count()).where(trials.c.study_id == study_id)).scalar_one()
         numbers = f"its trials are numbered 0 to {held - 1}" if held else "it has no trials yet"
         raise NotFound(f"there is no trial {number} in the study with id {study_id}; {numbers}")
-    return _trial(row)
+    return to_trial(row)
 
 
 def count(connection: Connection, study_id: int, purpose: str | None) -> dict[int, dict[TrialState, int]]:
@@ -128,6 +135,7 @@ def _new_row(study_id: int, number: int, trial: NewTrial) -> dict[str, Any]:
             **settings_columns.to_columns(trial.settings)}
 
 
-def _trial(row: Row[Any]) -> Trial:
+def to_trial(row: Row[Any]) -> Trial:
+    """A trial from a row of the table."""
     settings, other = settings_columns.split_row(row)
     return Trial(settings=settings, **other)

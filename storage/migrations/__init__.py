@@ -13,26 +13,37 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 
 from storage import tables
+from storage.database import NOTHING_STORED
 from storage.errors import SchemaTooNew, StoreUnavailable
 
 VERSION_TABLE = "largebatch_schema"
-HEAD = "0002"  # the newest revision; a test holds it to the files in versions/
+HEAD = "0003"  # the newest revision; a test holds it to the files in versions/
 _LOCK_KEY = 0x6C617262  # any number, as long as every process that upgrades takes the same
 
 
-def upgrade(engine: Engine) -> None:
+def upgrade(engine: Engine, *, create: bool = True) -> None:
     """Create the tables or bring them up to date, in one transaction; does nothing where they are.
 
     Raises :class:`SchemaTooNew` for a revision unknown here, :class:`StoreUnavailable` where another program
-    uses our table names.
+    uses our table names, and without ``create`` for a database without our tables.
     """
     with engine.begin() as connection:
-        if revision(connection) == HEAD:
-            return
+        found = revision(connection)
+    if found == HEAD:
+        return
+    if found is None and not create:
+        raise StoreUnavailable(engine.url.render_as_string(), "nothing is stored in it yet", NOTHING_STORED)
+    with changing(engine) as connection:
+        bring_to(connection)
+
+
+@contextmanager
+def changing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that may change the schema, one process at a time; SQLite's foreign keys are off in it."""
     locking = engine.execution_options(sqlite_begin="IMMEDIATE")
     with locking.connect() as connection, _foreign_keys_off(connection), connection.begin():
         _lock(connection)
-        _upgrade(connection)
+        yield connection
 
 
 def revision(connection: Connection) -> str | None:
@@ -43,7 +54,21 @@ def revision(connection: Connection) -> str | None:
     return found
 
 
-def _upgrade(connection: Connection) -> None:
+def differences(connection: Connection) -> list[str]:
+    """How the tables that are there differ from those of this release, one line each; none for a sound database."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    ours = {VERSION_TABLE, *tables.metadata.tables}
+    context = MigrationContext.configure(connection, opts={
+        "version_table": VERSION_TABLE, "compare_type": True,
+        "include_name": lambda name, kind, _: kind != "table" or name in ours})    # the database may be shared
+    found = compare_metadata(context, tables.metadata)
+    return [" ".join(map(str, change[:4] if isinstance(change, tuple) else change[0][:4])) for change in found]
+
+
+def bring_to(connection: Connection, to: str = "head") -> None:
+    """Create the tables as of a revision, or bring them up to it, in the transaction of :func:`changing`."""
     # Alembic takes a tenth of a second to import, and most databases that are opened are up to date.
     from alembic import command
     from alembic.config import Config
@@ -58,7 +83,7 @@ def _upgrade(connection: Connection) -> None:
         _refuse_foreign_tables(connection, url)
     elif found not in {known.revision for known in ScriptDirectory.from_config(config).walk_revisions()}:
         raise SchemaTooNew(url, found, HEAD)
-    command.upgrade(config, "head")
+    command.upgrade(config, to)
 
 
 def _refuse_foreign_tables(connection: Connection, url: str) -> None:

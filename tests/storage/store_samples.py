@@ -20,9 +20,11 @@ from storage.records import (
     PlanKind,
     SettingForecast,
     Study,
+    Submission,
     Trial,
     TrialState,
     Trust,
+    WorkloadCost,
 )
 from storage.store import Store
 
@@ -32,9 +34,18 @@ OTHER_SETTINGS = TrainingSettings(
     decay_epochs=90.5, warmup_epochs=5, normalization_batch_size=64).to_dict()
 
 
+COST = WorkloadCost(parameters=25_557_032, gradient_tensors=161, flops_per_sample=2.4e10,
+                    activation_bytes_per_sample=1.1e8, sample_bytes=1.2e5)
+
+
 def make_study(store: Store, name: str = "digits", spec: str = "name: digits\n") -> Study:
     return store.create_study(name, workload="resnet", metric="top1", threshold=0.96, higher_is_better=True,
                               spec=spec)
+
+
+def submit(store: Store, name: str, spec: str = "name: digits\n", **options: Any) -> Submission:
+    return store.submit_study(name, workload="resnet", metric="top1", threshold=0.96, higher_is_better=True, spec=spec,
+                              **options)
 
 
 def make_trials(store: Store, study: Study, *global_batch_sizes: int, purpose: str = "sweep") -> list[Trial]:
@@ -97,3 +108,15 @@ def python(*arguments: str, **options: Any) -> subprocess.Popen[str]:
 def sweep(url: str, study: str, count: int, points: int) -> subprocess.Popen[str]:
     """Start a process that adds, records and finishes trials."""
     return python(str(Path(__file__).with_name("store_worker.py")), url, study, str(count), str(points))
+
+
+def claimers(url: str, count: int, mode: str, **options: Any) -> list[subprocess.Popen[str]]:
+    """Start processes that claim studies, all at the same moment."""
+    program = str(Path(__file__).with_name("claim_worker.py"))
+    workers = [python(program, url, f"worker {number}", mode, stdin=subprocess.PIPE, **options)
+               for number in range(count)]
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    return workers

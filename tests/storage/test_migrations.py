@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, inspect, text
-from store_samples import make_points, make_study, make_trials
+from migration_contract import MigrationContract
+from sqlalchemy import create_engine
+from store_samples import make_points, make_study, make_trials, python
 
-from search_spaces.settings import TrainingSettings
 from storage import migrations
 from storage.database import Database
 from storage.errors import SchemaTooNew, StoreUnavailable
 from storage.migrations import HEAD, VERSION_TABLE, upgrade
 from storage.store import Store
-from storage.tables import EARLIER_VALUES, metadata
-
-NOW = "2026-01-01 00:00:00.000000"
+from storage.tables import metadata
 
 
 @pytest.fixture
@@ -48,7 +45,8 @@ def definitions(path: Path) -> dict[str, set[str]]:
 
 def parts(sql: str) -> set[str]:
     """What stands between the outer commas; a column that was added later stands on the line of another."""
-    before, _, rest = re.sub(r"\s+", " ", sql).partition("(")
+    sql = re.sub(r"DEFAULT \(([^()]*)\)", r"DEFAULT \1", re.sub(r"\s+", " ", sql))  # as a table that was copied has it
+    before, _, rest = re.sub(r'^CREATE TABLE "(\w+)"', r"CREATE TABLE \1", sql).partition("(")
     inside, _, after = rest.rpartition(")")
     found, depth, start = {before.strip(), after.strip()}, 0, 0
     for at, sign in enumerate(f"{inside},"):
@@ -141,29 +139,18 @@ def test_failed_upgrade_leaves_no_trace(path):
     assert set(definitions(path)) == {"other", "ix_outcomes_plan_id"}
 
 
-def test_trials_of_the_first_schema_are_read_with_the_settings_of_their_time(database, path):
-    """A trial as revision 0001 wrote it, beside its study."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    with database.engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        study = {"name": "old", "state": "finished", "workload": "resnet", "metric": "top1", "threshold": 0.9,
-                 "higher_is_better": 1, "spec": "", "created_at": NOW, "updated_at": NOW, "message": ""}
-        settings = {name: value for name, value in TrainingSettings(optimizer="lars").to_dict().items()
-                    if name not in EARLIER_VALUES and name in columns(connection, "trials")}
-        trial = {**settings, "study_id": 1, "number": 0, "state": "reached", "global_batch_size": 64, "seed": 1,
-                 "purpose": "search", "epochs_to_target": 2.0, "epochs": 2.0, "steps": 10, "seconds": 1.0, "reason": "",
-                 "decay_milestones": ""}
-        for table, row in (("studies", study), ("trials", trial)):
-            names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
-            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
-    with Store.open(str(path)) as store:
-        (read,) = store.trials(store.study("old").id)
-    assert read.settings == TrainingSettings(optimizer="lars").to_dict()
-    assert read.epochs_to_target == 2.0
+class TestSqliteMigrations(MigrationContract):
+    @pytest.fixture
+    def empty_url(self, path):
+        return str(path)
 
 
-def columns(connection, table: str) -> set[str]:
-    return {column["name"] for column in inspect(connection).get_columns(table)}
+class TestPostgresqlMigrations(MigrationContract):
+    @pytest.fixture
+    def empty_url(self, empty_postgres_url):
+        return empty_postgres_url
+
+    def test_first_opened_by_many_processes_at_once(self, empty_url):
+        code = "import sys; from storage.store import Store; Store.open(sys.argv[1]).close()"
+        processes = [python("-c", code, empty_url, stderr=subprocess.PIPE) for _ in range(3)]
+        assert [process.communicate(timeout=60)[1] for process in processes] == [""] * 3

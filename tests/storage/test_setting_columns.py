@@ -9,8 +9,9 @@ from sqlalchemy import Boolean, Integer, Text
 
 from search_spaces.settings import TrainingSettings
 from storage.column_types import FloatList, Number
+from storage.setting_types import EARLIER_VALUES, SETTING_TYPES
 from storage.settings_columns import to_columns
-from storage.tables import EARLIER_VALUES, SETTING_TYPES, plans, trials
+from storage.tables import plans, trials
 
 COLUMN_OF = {
     str: (Text, False),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_contract import StoreContract
-from store_samples import make_study, python
+from store_samples import make_points, make_study, make_trials, python, submit
 
 from storage.errors import Conflict, InvalidRecord, NotFound, SchemaTooNew, StoreError, StoreUnavailable
+from storage.records import NewToken
 from storage.store import Store
 
 
@@ -131,6 +135,20 @@ def test_locked_by_another_process(path):
         make_study(store)
 
 
+def test_a_worker_that_finds_nothing_and_a_token_in_use_take_no_lock(path):
+    with Store.open(str(path), timeout_seconds=0.1) as store:
+        submit(store, "running")
+        assert store.claim_study("first", lease_seconds=60) is not None
+        token = store.add_token(NewToken(name="n", owner="ann", digest="d", scopes=frozenset({"read"})))
+        store.touch_token(token.id)
+        other = sqlite3.connect(path)
+        other.execute("BEGIN IMMEDIATE")
+        assert store.claim_study("second", lease_seconds=60) is None
+        store.touch_token(token.id)
+        other.rollback()
+        other.close()
+
+
 def test_first_opened_by_many_processes_at_once(path):
     code = "import sys; from storage.store import Store; Store.open(sys.argv[1]).close()"
     workers = [python("-c", code, str(path), stderr=subprocess.PIPE) for _ in range(4)]
@@ -157,6 +175,56 @@ def test_a_disk_that_is_full(path):
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreUnavailable, match="full; free some space"):
             make_study(store, spec="x" * 1_000_000)
+        assert store.studies() == []
+
+
+def run_full_disk_program(folder: Path, *before: str) -> dict[str, Any]:
+    program = Path(__file__).with_name("full_disk_program.py")
+    paths = os.pathsep.join([str(program.parent), *filter(None, sys.path)])
+    done = subprocess.run([*before, sys.executable, str(program), str(folder)], env={**os.environ, "PYTHONPATH": paths},
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.skipif(subprocess.run(["unshare", "-m", "-r", "true"], capture_output=True, check=False).returncode != 0
+                    if shutil.which("unshare") else True, reason="needs a small disk, by a mount of its own")
+def test_a_disk_that_is_full_and_has_room_again(tmp_path):
+    """On a disk in memory of 15 MB, which only the process sees."""
+    mounted = ("unshare", "-m", "-r", "sh", "-c", f'mount -t tmpfs -o size=15m tmpfs {tmp_path} && exec "$@"', "sh")
+    found = run_full_disk_program(tmp_path, *mounted)
+    assert "database or disk is full; free some space, or give a path on another disk" in found["message"]
+    assert found["written"] > 10
+    assert (found["kept"], found["after"], found["ended"]) == (True, True, "censored")
+
+
+def test_a_file_that_may_not_grow(path):
+    """A limit to the size of files, as batch systems and quotas set, comes as an error of input and output."""
+    with Store.open(str(path)) as store:
+        (trial,) = make_trials(store, make_study(store), 16)
+    code = ("import resource, signal, sys\n"
+            "from storage.store import Store; from store_samples import make_points\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "store = Store.open(sys.argv[1]); resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))\n"
+            f"try: store.record({{{trial.id}: make_points(50_000)}})\n"
+            "except Exception as error: print(type(error).__name__, error)\n"
+            f"store.record({{{trial.id}: make_points(10)}}); store.close()")
+    message, _ = python("-c", code, str(path)).communicate(timeout=60)
+    assert message.startswith("StoreUnavailable")
+    assert "check that the disk is sound and has room" in message
+    with Store.open(str(path)) as store:
+        assert store.points(trial.id) == make_points(10)
+
+
+def test_a_reader_makes_no_database(path):
+    with pytest.raises(StoreUnavailable, match=f"there is no file {path}; check the path or URL; running"):
+        Store.open(str(path), create=False)
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(StoreUnavailable, match="nothing is stored in it yet; check the path"):
+        Store.open(str(path), create=False)
+    Store.open(str(path)).close()
+    with Store.open(str(path), create=False) as store:
         assert store.studies() == []
 
 

@@ -1,0 +1,83 @@
+"""A PostgreSQL server of our own, from the ``pgserver`` wheel: for benchmarks and tests, gone when they end.
+
+It listens on a socket in a temporary folder. Started by root, it runs as the user ``pgserver``, which that wheel
+makes: PostgreSQL refuses to run as root.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+
+class PrivatePostgres:
+    """A running server; databases are made from an empty one, or as copies of another."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._numbers = itertools.count(1)
+
+    def url(self, database: str) -> str:
+        """The URL of a database."""
+        return f"postgresql://postgres@/{database}?host={self._server.get_postmaster_info().socket_dir}"
+
+    def new_database(self, template: str = "template0") -> str:
+        """The name of a new database, a copy of ``template``."""
+        name = f"database_{next(self._numbers)}"
+        self.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+        return name
+
+    def drop(self, database: str) -> None:
+        """Remove a database, and end the connections to it."""
+        self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database)))
+
+    def execute(self, *statements: sql.Composable | str) -> None:
+        """Run statements outside of transactions."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement if isinstance(statement, sql.Composable) else sql.SQL(statement))
+
+    def stop(self) -> None:
+        """Stop at once, as in a crash: open transactions are lost, what was committed is not."""
+        _commands().pg_ctl(["-w", "-m", "immediate", "stop"], pgdata=self._server.pgdata, user=self._server.system_user)
+
+    def start(self) -> None:
+        """Start again after :meth:`stop`, with the databases that were there."""
+        self._server.ensure_postgres_running()
+
+
+@contextmanager
+def private_postgres(*, durable: bool = True, folder: Path | None = None) -> Iterator[PrivatePostgres]:
+    """A new server; with ``durable=False`` what was committed outlives the server, and not a crash of the machine.
+
+    Its files go into ``folder``, or to where temporary files are. Raises ImportError without the wheel.
+    """
+    server = _pgserver().get_server(Path(tempfile.mkdtemp(prefix="postgres-", dir=folder)), cleanup_mode="delete")
+    try:
+        found = PrivatePostgres(server)
+        if not durable:
+            found.execute("ALTER SYSTEM SET fsync = off", "ALTER SYSTEM SET full_page_writes = off",
+                          "SELECT pg_reload_conf()")
+        yield found
+    finally:
+        server.cleanup()
+
+
+def _pgserver() -> Any:
+    with warnings.catch_warnings():     # it warns where XDG_RUNTIME_DIR is not set
+        warnings.simplefilter("ignore")
+        import pgserver
+    return pgserver
+
+
+def _commands() -> Any:
+    from pgserver import _commands
+    return _commands

@@ -1,0 +1,26 @@
+"""The clock that counts: the database's own, so that machines whose clocks differ agree on leases.
+
+PostgreSQL: the server's clock at the begin of the transaction. SQLite has no server, and the file is used from one
+host: the clock of that host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, func, select
+
+Clock = Callable[[], datetime]
+OPTION = "largebatch_clock"
+"""The execution option of a connection that holds another clock, for tests."""
+
+
+def now(connection: Connection) -> datetime:
+    """The time, in UTC."""
+    clock: Clock | None = connection.get_execution_options().get(OPTION)
+    if clock is not None:
+        return clock()
+    if connection.dialect.name == "postgresql":
+        return connection.execute(select(func.now())).scalar_one().astimezone(UTC)
+    return datetime.now(UTC)

@@ -1,0 +1,128 @@
+"""What the service remembers beside studies: events, tokens, workers, and how fast machines were.
+
+Frozen values as in ``storage.records``, which hands them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened, to one study or to the service; later events have larger ids.
+
+    ``study_name`` is "" for an event of the service. ``data`` holds plain JSON values.
+    """
+
+    id: int
+    study_id: int | None
+    study_name: str
+    at: datetime
+    kind: str
+    message: str
+    data: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewToken:
+    """The right to use the service, given to ``owner``; of the secret only the digest is stored."""
+
+    name: str
+    owner: str
+    digest: str
+    scopes: frozenset[str]
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token(NewToken):
+    """A token as stored."""
+
+    id: int
+    created_at: datetime
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerBeat:
+    """A sign of life of the worker process ``name``, with the study that it works on."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    study_id: int | None = None
+    cores: int
+    accelerators: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker(WorkerBeat):
+    """A worker as it was last seen."""
+
+    started_at: datetime
+    seen_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What a study has used so far; each trial counts one accelerator, each launch as many as it had workers."""
+
+    samples: int
+    accelerator_seconds: float
+    trials: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadCost:
+    """What one sample of a workload costs.
+
+    ``flops_per_sample``: floating-point operations, forward and backward, two per multiply-add.
+    ``sample_bytes``: read from storage per sample.
+    """
+
+    parameters: int
+    gradient_tensors: int
+    flops_per_sample: float
+    activation_bytes_per_sample: float
+    sample_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewThroughput:
+    """A measured speed of training; ``source`` says where it comes from, such as an outcome or a published result."""
+
+    machine: str
+    workload: str
+    nodes: int
+    accelerators: int
+    global_batch_size: int
+    precision: str
+    samples_per_second: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput(NewThroughput):
+    """A measured speed as stored."""
+
+    id: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What the whole database holds: studies and trials by state, convergence points, the start of the longest wait.
+
+    ``oldest_queued`` is None where no study is in the queue.
+    """
+
+    studies: Mapping[str, int]
+    trials: Mapping[str, int]
+    points: int
+    oldest_queued: datetime | None

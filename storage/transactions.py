@@ -1,0 +1,33 @@
+"""What every part of the Store stands on: transactions, guarded by a lease where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from storage import queue
+from storage.database import Database
+from storage.records import Lease
+
+
+class Transactions:
+    """Reading and writing transactions on one database."""
+
+    def __init__(self, database: Database, lease: Lease | None = None) -> None:
+        self._database = database
+        self._lease = lease
+
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        with self._database.read() as connection:
+            yield connection
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        """A writing transaction, in which the lease, where there is one, is held from begin to end."""
+        with self._database.write() as connection:
+            if self._lease is not None:
+                queue.check(connection, self._lease)
+            yield connection

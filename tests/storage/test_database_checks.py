@@ -1,0 +1,138 @@
+"""What `hpo db check` finds is what was planted, and nothing in a sound database."""
+
+import sqlite3
+
+import pytest
+from store_samples import make_points, make_study, make_trials, new_plan
+
+from benchmarks.private_postgres import private_postgres
+from storage import maintenance, migrations
+from storage.database import Database
+from storage.errors import StoreUnavailable
+from storage.records import StudyState, TrialResult, TrialState
+from storage.store import Store
+
+SOUND = {"integrity", "references", "schema", "curves", "trials", "plans", "checkpoints"}
+
+
+@pytest.fixture(scope="module")
+def postgresql():
+    with private_postgres(durable=False) as server:
+        yield lambda: server.url(server.new_database())
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path, postgresql):
+    url = f"sqlite:///{tmp_path}/hpo.db" if request.param == "sqlite" else postgresql()
+    with Store.open(url) as store:
+        study = make_study(store)
+        trials = make_trials(store, study, 16, 32)
+        store.finish_trial(trials[0].id, TrialResult(state=TrialState.REACHED, epochs_to_target=3), make_points(4))
+        store.finish_trial(trials[1].id, TrialResult(state=TrialState.FAILED, reason="crashed at once"))
+    return url
+
+
+def complaints(url, folder=None):
+    return {each.name: f"{each.message}; {each.way_out}" for each in maintenance.check(url, folder)
+            if each.level != "ok"}
+
+
+def test_a_sound_database(url, tmp_path):
+    found = maintenance.check(url, tmp_path)
+    assert {each.name for each in found} == SOUND
+    assert [each for each in found if each.level != "ok"] == []
+
+
+def test_trials_without_curves_and_left_running(url):
+    with Store.open(url) as store:
+        study = store.study("digits")
+        bare, running = make_trials(store, study, 64, 64)
+        store.finish_trial(bare.id, TrialResult(state=TrialState.CENSORED, epochs=3))
+        store.start_trials([running.id])
+        store.set_study_state(study.id, StudyState.FINISHED)
+    found = complaints(url)
+    assert set(found) == {"curves", "trials"}
+    assert "1 finished trials have no convergence point, in digits" in found["curves"]
+    assert "marked as running in studies that are not: digits" in found["trials"]
+
+
+def test_folders_that_are_gone_and_checkpoints_of_nobody(url, tmp_path):
+    with Store.open(url) as store:
+        study = store.study("digits")
+        store.add_plan(new_plan(study, directory=str(tmp_path / "gone")))
+        (queued,) = make_trials(store, study, 64)
+    folder = tmp_path / "checkpoints" / str(study.id)
+    folder.mkdir(parents=True)
+    for number in (queued.number, 0, 99):
+        (folder / f"{number}.pt").write_text("")
+    found = complaints(url, tmp_path)
+    assert set(found) == {"plans", "checkpoints"}
+    assert str(tmp_path / "gone") in found["plans"]
+    assert "2 checkpoints belong to no trial in flight" in found["checkpoints"]
+    assert "0.pt" in found["checkpoints"]
+    assert "99.pt" in found["checkpoints"]
+
+
+def test_tables_that_somebody_changed(url):
+    database = Database(url, timeout_seconds=5)
+    with database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE laws ADD COLUMN note TEXT")
+        connection.exec_driver_sql("DROP INDEX ix_plans_forecast_id")
+    database.close()
+    found = complaints(url)
+    assert set(found) == {"schema"}
+    assert "laws" in found["schema"]
+    assert "note" in found["schema"]
+    assert "ix_plans_forecast_id" in found["schema"]
+
+
+def test_an_older_schema_is_told_and_upgraded(tmp_path):
+    url = str(tmp_path / "old.db")
+    database = Database(url, timeout_seconds=5)
+    with migrations.changing(database.engine) as connection:
+        migrations.bring_to(connection, "0002")
+    database.close()
+    assert complaints(url) == {"schema": f"the schema is 0002, this release needs {migrations.HEAD}; hpo db upgrade"}
+    assert maintenance.upgrade(url) == ("0002", migrations.HEAD)
+    assert complaints(url) == {}
+    assert maintenance.upgrade(url) == (migrations.HEAD, migrations.HEAD)
+
+
+def test_rows_that_point_nowhere(tmp_path):
+    url = str(tmp_path / "hpo.db")
+    with Store.open(url) as store:
+        make_trials(store, make_study(store), 16, 16)
+    with sqlite3.connect(url) as connection:    # this driver does not enforce foreign keys unless it is told to
+        connection.execute("DELETE FROM studies")
+    connection.close()
+    assert "2 rows of trials point to studies that are not there; restore a backup" in complaints(url)["references"]
+
+
+def test_a_damaged_page(tmp_path):
+    url = str(tmp_path / "hpo.db")
+    with Store.open(url) as store:
+        (trial,) = make_trials(store, make_study(store), 16)
+        store.record({trial.id: make_points(2000)})
+    maintenance.vacuum(url)
+    content = bytearray((tmp_path / "hpo.db").read_bytes())
+    middle = len(content) // 8192 * 4096
+    content[middle:middle + 4096] = b"\xff" * 4096
+    (tmp_path / "hpo.db").write_bytes(content)
+    try:
+        assert "restore a backup" in complaints(url)["integrity"]
+    except StoreUnavailable as error:
+        assert "the file is damaged: restore a copy" in str(error)
+
+
+def test_a_wrong_path_does_not_become_a_file(tmp_path):
+    for work in (maintenance.check, maintenance.vacuum):
+        with pytest.raises(StoreUnavailable, match="there is no file"):
+            work(str(tmp_path / "none.db"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_of_ours_is_told_from_others(url, tmp_path, postgresql):
+    assert maintenance.is_ours(url)
+    assert not maintenance.is_ours(f"sqlite:///{tmp_path}/new.db")
+    assert not maintenance.is_ours(postgresql())
+    assert not (tmp_path / "new.db").exists()
