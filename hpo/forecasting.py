@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from hpo.errors import EvidenceError
+from hpo.errors import EvidenceError, PlanError
 from hpo.extrapolation.calibration import PastForecast
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.posterior import Posterior, fit
 from hpo.extrapolation.stored import study_evidence
-from hpo.planning import time_model
-from hpo.planning.machines import load_machine
-from hpo.planning.plan import Plan, check_workers, most_workers, planned_job
+from hpo.planning.candidates import HOUR, Situation, scaled
+from hpo.planning.cost_source import cost_of
+from hpo.planning.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
+from hpo.planning.impossible import check_wish
+from hpo.planning.launchers import LAUNCHERS
+from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
+from hpo.planning.machines import Machine, load_machine, machine_names
+from hpo.planning.optimise import Objective, Wish
+from hpo.planning.placements import memory_needs
+from hpo.planning.plan import Plan, check_workers, planned_job
+from hpo.planning.planner import Chosen, plan_placement, plan_untimed
+from hpo.planning.time_model import (
+    ModelledRates,
+    Rates,
+    SweepRates,
+    measured_rates,
+    seconds_to_target,
+    step_options,
+)
 from hpo.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput
+from hpo.study import StudySpec
 from search_spaces.scaling_rules import SCALING_RULES
-from storage.records import CalibrationRow, PlanKind
+from storage.records import CalibrationRow, PlanKind, Throughput
+from trainers.cost import WorkloadCost
+from trainers.job import TrainingJob
 
 BASELINES = {PlanKind.LINEAR_SCALING: "linear", PlanKind.NO_SCALING: "none"}
 """What a validated forecast is compared with: the best swept settings, moved by these scaling rules."""
@@ -27,26 +50,28 @@ def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior |
              budgets: Sequence[float] = ()) -> StudyForecast:
     """Settings and epochs to target at a batch size, from all trials of a study.
 
-    The chance of reaching the target is told for each of ``budgets``, in epochs. Outcomes of earlier plans, of this
-    study or others, widen or narrow the interval; those of this study at this very batch size are what the forecast
-    is to be compared with, and do not count.
+    The chance of reaching the target is told for each of ``budgets``, in epochs. Outcomes of earlier plans of this
+    study are evidence like its trials, and how earlier forecasts held, of this study or others, widens or narrows the
+    interval; outcomes of this study at this very batch size are what the forecast is to be compared with, and do not
+    count. A ``posterior`` must have been fitted without them.
 
     Raises :class:`EvidenceError` where no trial of the study reached the target, and for a batch size below 1.
     """
     if global_batch_size < 1:
         raise EvidenceError(f"global_batch_size must be at least 1, but got {global_batch_size}")
-    best = best_settings(result.trials)
+    best = best_settings(result.evidence(without=[global_batch_size]))
     if best is None:
         raise EvidenceError(f"no trial of study {result.study.name!r} reached its target, so that there are no "
                             "settings to start from; raise budget.epochs_per_trial or widen the ranges under search")
     own = (result.study.name, global_batch_size)
     earlier = [row for row in result.past if (row.study, row.global_batch_size) != own]
-    numbers = forecast_from(posterior or fit_posterior(result), global_batch_size, budgets=budgets,
-                            past=_past_forecasts(earlier))
+    posterior = posterior or fit_posterior(result, [global_batch_size])
+    numbers = forecast_from(posterior, global_batch_size, budgets=budgets, past=_past_forecasts(earlier))
     return StudyForecast(spec=result.spec, study_id=result.study.id, numbers=numbers,
                          settings=complete_settings(best.settings, numbers, result.spec.search),
                          train_samples=result.train_samples,
-                         samples_per_second=throughput(result.trials, result.train_samples), storage=result.storage)
+                         samples_per_second=throughput(result.trials, result.train_samples), storage=result.storage,
+                         posterior=posterior, source=dataclasses.replace(result, forecast=None))
 
 
 def _past_forecasts(rows: Sequence[CalibrationRow]) -> list[PastForecast]:
@@ -55,28 +80,194 @@ def _past_forecasts(rows: Sequence[CalibrationRow]) -> list[PastForecast]:
             if row.predicted_epochs_median and row.predicted_epochs_low and row.predicted_epochs_high]
 
 
-def fit_posterior(result: StudyResult) -> Posterior:
-    """The laws fitted to a study's trials, for bands and forecasts at many batch sizes."""
-    evidence = study_evidence(result.trials, result.spec.search, result.noise_scales)
+def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -> Posterior:
+    """The laws fitted to a study's trials and outcomes, for bands and forecasts at many batch sizes.
+
+    Outcomes at ``batches``, the study's full-scale batch if not given, are left out, so that a forecast for them is
+    one.
+    """
+    if batches is None:
+        batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
+    evidence = study_evidence(result.evidence(batches), result.spec.search, result.noise_scales)
     return fit(evidence, rng=np.random.default_rng(0))
 
 
-def make_plan(forecast: StudyForecast, machine: str = "local", nodes: int | None = None,
-              workers: int | None = None) -> Plan:
-    """A launchable plan for a forecast; ``workers`` is as many as accelerators and batch allow if not given.
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What is asked of a plan besides its machine, nodes and workers; what is None is chosen.
 
-    Raises :class:`PlanError` for a machine that is not known, or where the batch cannot be split over the workers.
+    ``global_batch_size`` is that of the forecast if None, and chosen within what the evidence supports if "best".
+    ``minimise`` is "time", "accelerator_hours" or "energy"; if None the time, or the accelerator hours where there is
+    a deadline. Within ``deadline_hours`` the target must be reached with the probability ``chance``; within
+    ``slot_hours`` it should. ``cost`` is what a sample of the workload costs: one of ``hpo.planning.costs`` by name, a
+    file, or the figures; if None those that the study measured. ``launcher`` is the machine's own scheduler if None.
     """
-    target = load_machine(machine)
-    nodes = target.nodes if nodes is None else nodes
-    epochs, seconds = forecast.epochs_to_target, None
-    job = planned_job(forecast.spec, forecast.settings, forecast.global_batch_size, epochs)
-    workers = most_workers(job, nodes * target.accelerators_per_node) if workers is None else workers
-    check_workers(job, workers, target, nodes)
-    if forecast.samples_per_second and target.name == "local":
-        seconds = time_model.seconds_to_target(epochs, forecast.train_samples, forecast.samples_per_second, workers)
-    return Plan(study=forecast.spec.name, kind=PlanKind.FORECAST, machine=target.name, nodes=nodes, workers=workers,
-                job=job, epochs=epochs, seconds=seconds, trust=forecast.trust, reason=forecast.reason)
+
+    global_batch_size: int | Literal["best"] | None = None
+    ranks_per_node: int | None = None
+    micro_batch_size: int | None = None
+    minimise: Objective | None = None
+    slot_hours: float | None = None
+    deadline_hours: float | None = None
+    chance: float = 0.9
+    cost: str | WorkloadCost | None = None
+    launcher: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, hours in (("slot", self.slot_hours), ("deadline", self.deadline_hours)):
+            if hours is not None and not 0 < hours < math.inf:
+                raise PlanError(f"{name} must be a number of hours above 0, but got {hours:g}")
+        if not 0 < self.chance < 1:
+            raise PlanError(f"chance must be a probability between 0 and 1, but got {self.chance:g}")
+
+    def wish(self, nodes: int | None, workers: int | None, global_batch_size: int) -> Wish:
+        """The same in the words of the optimiser; the batch is that given unless the best is asked for."""
+        def seconds(hours: float | None) -> float | None:
+            return None if hours is None else hours * HOUR
+
+        return Wish(minimise=self.minimise, nodes=nodes, workers=workers, ranks_per_node=self.ranks_per_node,
+                    global_batch_size=None if self.global_batch_size == "best" else global_batch_size,
+                    micro_batch_size=self.micro_batch_size, deadline_seconds=seconds(self.deadline_hours),
+                    slot_seconds=seconds(self.slot_hours), chance=self.chance)
+
+
+def make_plan(forecast: StudyForecast, machine: str | Machine = "local", nodes: int | None = None,
+              workers: int | None = None, **asked: Any) -> Plan:
+    """The best launchable plan for a forecast; what is None is chosen, and ``asked`` is as in :class:`PlanRequest`.
+
+    Raises :class:`PlanError` for a machine or cost that is not known, and for a plan that cannot be, with the nearest
+    that can.
+    """
+    return choose_plan(forecast, machine, nodes, workers, PlanRequest(**asked))[1]
+
+
+def choose_plan(made: StudyForecast, machine: str | Machine, nodes: int | None, workers: int | None,
+                asked: PlanRequest, notes: Sequence[str] = ()) -> tuple[StudyForecast, Plan]:
+    """The forecast at the batch of the best plan, and the plan, which tells the ``notes`` too."""
+    target = machine if isinstance(machine, Machine) else load_machine(machine)
+    if isinstance(asked.global_batch_size, int) and asked.global_batch_size != made.global_batch_size:
+        made = forecast_at(made, asked.global_batch_size)
+    if asked.global_batch_size != "best":
+        check_layout(planned_job(made.spec, made.settings, made.global_batch_size, None), target, nodes, workers)
+    wish = asked.wish(nodes, workers, made.global_batch_size)
+    figures = cost_of(made.source.cost if made.source else None, asked.cost)
+    memory = None if figures is None or target.name == "local" else \
+        memory_needs(figures, made.settings, target.accelerator.memory_bytes)
+    rates = _rates(made, target, figures, asked.cost)
+    situation = Situation(target, law_of(made), rates or SweepRates(1.0), made.train_samples,
+                          made.settings.normalization_batch_size, memory, _overhead(made.spec, target))
+    chosen = None if rates is None else plan_placement(situation, wish, notes)
+    place = chosen.candidate.placement if chosen else plan_untimed(situation, wish)
+    if place.global_batch_size != made.global_batch_size:
+        made = forecast_at(made, place.global_batch_size)
+    job = planned_job(made.spec, made.settings, made.global_batch_size, made.epochs_to_target)
+    if memory or wish.micro_batch_size:
+        job = dataclasses.replace(job, micro_batch_size=place.micro_batch_size)
+    plan = Plan(study=made.spec.name, kind=PlanKind.FORECAST, machine=target.name, nodes=place.nodes,
+                workers=place.workers, job=job, epochs=made.epochs_to_target, seconds=None, trust=made.trust,
+                reason=made.reason, ranks_per_node=place.ranks_per_node, slot_seconds=wish.slot_seconds,
+                launcher=asked.launcher or _scheduler_of(target))
+    plan = plan if chosen is None else _timed(plan, made, chosen)
+    own_file = None if isinstance(machine, Machine) or machine in machine_names() else str(Path(machine).absolute())
+    return made, dataclasses.replace(plan, details={**(plan.details or {}), "machine_file": own_file}) \
+        if own_file else plan
+
+
+def plan_study(result: StudyResult, machine: str | None = None, nodes: int | None = None, workers: int | None = None,
+               **asked: Any) -> tuple[StudyForecast, Plan]:
+    """The best plan for a study, after its forecast; what is None comes from the study's full scale, or is chosen.
+
+    ``asked`` is as in :class:`PlanRequest`. The batch is the study's full-scale batch where none is asked for, unless
+    it is too small for the nodes. Raises :class:`PlanError`, and :class:`EvidenceError` without a forecast.
+    """
+    request, full, notes = PlanRequest(**asked), result.spec.full_scale, []
+    machine = machine or (full.machine if full else "local")
+    if full and full.machine == machine and nodes is workers is request.ranks_per_node is None:
+        nodes, workers = full.nodes, full.workers
+    at = full.global_batch_size if full else 2 * max(result.spec.ladder)
+    made = forecast(result, request.global_batch_size if isinstance(request.global_batch_size, int) else at)
+    unit = made.settings.normalization_batch_size
+    too_small = (nodes or 0) * (request.ranks_per_node or 1) * unit > at
+    if request.global_batch_size is None and (full is None or too_small):
+        request = dataclasses.replace(request, global_batch_size="best")
+        notes = [f"the study's full-scale batch of {at} is too small for {nodes} nodes in normalization batches of "
+                 f"{unit}: another was chosen"] if full else []
+    return choose_plan(made, machine, nodes, workers, request, notes)
+
+
+def check_layout(job: TrainingJob, machine: Machine, nodes: int | None, workers: int | None) -> None:
+    """Raise :class:`PlanError`, with what is nearest, where a job's batch cannot be laid out on a machine as asked."""
+    if workers is not None and nodes is None:
+        check_workers(job, workers, machine, min(workers, machine.nodes))
+    situation = Situation(machine, EvenLaw(), SweepRates(1.0), 1, job.settings.normalization_batch_size)
+    check_wish(situation, Wish(nodes=nodes, workers=workers, global_batch_size=job.global_batch_size))
+
+
+def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
+    """The forecast of the same study at another batch size; :class:`PlanError` where its evidence is not at hand."""
+    if made.source is None:
+        raise PlanError(f"this forecast holds for global batch size {made.global_batch_size} only, but got "
+                        f"{global_batch_size}; make another with hpo.forecast",
+                        {"global_batch_size": made.global_batch_size})
+    return forecast(made.source, global_batch_size, made.posterior)
+
+
+def law_of(made: StudyForecast) -> EpochsLaw:
+    """The epochs over all batch sizes, or at that of the forecast alone where the fitted laws are not at hand."""
+    if made.posterior is None:
+        return IntervalLaw(made.global_batch_size, made.epochs_to_target, made.numbers.divergence or 0.0)
+    return PosteriorLaw(made.posterior, made.numbers.calibration.scale)
+
+
+def _timed(plan: Plan, made: StudyForecast, chosen: Chosen) -> Plan:
+    """The plan with what it costs. Where nothing but the ends of the rate are known, as for the cores of this machine,
+    they are taken together with those of the epochs; else the time has the quantiles of its joint distribution.
+    """
+    candidate, seconds = chosen.candidate, chosen.candidate.seconds
+    if plan.machine == "local" and plan.epochs:
+        seconds = seconds_to_target(plan.epochs, made.train_samples, candidate.rate.samples_per_second)
+    hours = scaled(seconds, candidate.accelerators / HOUR)
+    watts = candidate.power_watts
+    return dataclasses.replace(
+        plan, seconds=seconds, accelerator_hours=hours,
+        energy_kwh=None if watts is None else scaled(hours, watts / 1000),
+        chance_in_slot=None if plan.slot_seconds is None else candidate.chance_within(plan.slot_seconds),
+        limited_by=chosen.limited_by, details=chosen.details)
+
+
+def _rates(made: StudyForecast, machine: Machine, figures: WorkloadCost | None,
+           cost: str | WorkloadCost | None) -> Rates | None:
+    """What was measured on the machine with this workload, else the time model; here what the sweep measured."""
+    if machine.name == "local":
+        return SweepRates(made.samples_per_second) if made.samples_per_second else None
+    rows = [row for row in (made.source.throughputs if made.source else ()) if row.machine == machine.name
+            and row.precision in ("", made.settings.precision) and _is_of(row, made.spec, cost)]
+    return measured_rates(rows, machine) or (
+        ModelledRates(machine, figures, step_options(made.settings)) if figures else None)
+
+
+def _is_of(row: Throughput, spec: StudySpec, cost: str | WorkloadCost | None) -> bool:
+    """Whether a throughput is of the cost's workload, or else of the study's, in which no other study's outcome counts.
+
+    Studies of one workload may train models of different sizes.
+    """
+    if cost is not None:
+        return row.workload == cost
+    return row.workload == spec.workload and (
+        not row.source.startswith("outcome ") or row.source.endswith(f", {spec.name}"))
+
+
+def _overhead(spec: StudySpec, machine: Machine) -> float:
+    """Seconds of a slot before the first update, as the launch scripts assume them; none on this machine."""
+    if machine.name == "local":
+        return 0.0
+    stages = machine.node_storage is not None and "path" in spec.data
+    return float(STARTUP_SECONDS + (STAGING_SECONDS if stages else 0))
+
+
+def _scheduler_of(machine: Machine) -> str:
+    """The machine's own scheduler, or what serves without one."""
+    return machine.scheduler if machine.scheduler in LAUNCHERS else "other"
 
 
 def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
@@ -89,7 +280,8 @@ def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
         settings = SCALING_RULES[rule](best.settings, best.global_batch_size, plan.global_batch_size)
         plans.append(dataclasses.replace(
             plan, kind=kind, job=planned_job(result.spec, settings, plan.global_batch_size, None),
-            epochs=None, seconds=None, trust="", reason=""))
+            epochs=None, seconds=None, trust="", reason="", slot_seconds=None,
+            chance_in_slot=None, limited_by="", accelerator_hours=None, energy_kwh=None, details=None))
     return plans
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from hpo.errors import StorageUnavailableError, StudyNotFoundError
+from hpo.errors import StorageUnavailableError, StudyNotFoundError, TuningError
 from hpo.extrapolation.forecast import Interval
 from hpo.extrapolation.stored import measured_trials, noise_scales
+from hpo.jobs import search_path, workload_data
 from hpo.planning.launch import Launched, write_plan
 from hpo.planning.plan import Plan, planned_job
 from hpo.results import PlannedRun, StudyForecast, StudyResult
 from hpo.study import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
 from storage import records
-from storage.errors import NotFound, StoreError
-from storage.records import NewForecast, NewOutcome, NewPlan, Outcome, Study, Trial, TrialState, Trust
+from storage.errors import LeaseLost, NotFound, StoreError
+from storage.records import NewForecast, NewOutcome, NewPlan, NewThroughput, Outcome, Study, Trial, TrialState, Trust
 from storage.store import Store
+from trainers.cost import WorkloadCost
 
 
 @contextmanager
@@ -30,12 +34,17 @@ def open_store(storage: str) -> Iterator[Store]:
             yield store
     except NotFound as error:
         raise StudyNotFoundError(str(error)) from error
+    except LeaseLost as error:
+        raise TuningError(str(error)) from error
     except StoreError as error:
         raise StorageUnavailableError(str(error)) from error
 
 
 def enter_study(store: Store, spec: StudySpec) -> Study:
-    """The study of this name, made if it is new; one that exists must ask for the same kind of trainings."""
+    """The study of this name, made if it is new; one that exists must ask for the same kind of trainings.
+
+    A new one does not wait for a worker: whoever enters it runs it.
+    """
     try:
         study = store.study(spec.name)
     except NotFound:
@@ -48,8 +57,7 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
             raise spec.error(f"study {spec.name!r} is in the storage with another {name}, so that its trials and new "
                              f"ones would not compare: {old} there, {new} here; give this study another name",
                              *name.split("."))
-    store.update_spec(study.id, spec.text)
-    return store.study(spec.name)
+    return study
 
 
 COMPARABLE = ("workload", "data", "target", "search", "budget.epochs_per_trial", "budget.evaluations_per_epoch")
@@ -66,7 +74,38 @@ def read_result(store: Store, name: str, storage: str) -> StudyResult:
     return StudyResult(spec=spec, study=study, trials=trials, storage=storage, runs=runs,
                        train_samples=_train_samples(store, trials),
                        noise_scales=noise_scales(store.convergence(measured_trials(trials))),
-                       past=tuple(store.calibration()))
+                       past=tuple(store.calibration()), cost=_cost(store, study),
+                       throughputs=tuple(store.throughputs()))
+
+
+def keep_cost(store: Store, study: Study, cost: WorkloadCost) -> None:
+    """Store what a sample of the study's workload costs, for the plans that are made from it."""
+    if _cost(store, study) != cost:
+        store.keep_cost(study.id, records.WorkloadCost(**dataclasses.asdict(cost)))
+
+
+def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
+    """Measure and keep what a sample of the study's workload costs, unless it is known; returns what went wrong, or "".
+
+    A plan for another machine needs the cost, but the study does not: whatever the workload does is no fault of it.
+    """
+    from trainers.cost import workload_cost
+    from trainers.workloads import load_workload
+
+    if _cost(store, study) is not None:
+        return ""
+    try:
+        keep_cost(store, study, workload_cost(load_workload(spec.workload, workload_data(spec), search_path(spec))))
+    except StoreError:
+        raise
+    except Exception as error:      # the workload may be anybody's code
+        return f"what a sample costs could not be measured, so that plans need --cost: {error}"
+    return ""
+
+
+def _cost(store: Store, study: Study) -> WorkloadCost | None:
+    stored = store.cost(study.id)
+    return None if stored is None else WorkloadCost(**dataclasses.asdict(stored))
 
 
 def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
@@ -119,8 +158,10 @@ def keep_plan(store: Store, forecast: StudyForecast, plan: Plan, directory: Path
         study_id=forecast.study_id, forecast_id=forecast.id, kind=plan.kind, machine=plan.machine, nodes=plan.nodes,
         workers=plan.workers, global_batch_size=plan.global_batch_size, local_batch_size=plan.local_batch_size,
         micro_batch_size=plan.job.micro_batch_size, settings=plan.job.settings.to_dict(),
-        **_ends("epochs", plan.epochs), **_ends("seconds", plan.seconds),
-        trust=Trust(plan.trust) if plan.trust else None, directory=str(directory))
+        trust=Trust(plan.trust) if plan.trust else None, directory=str(directory), launcher=plan.launcher,
+        ranks_per_node=plan.ranks_per_node, slot_seconds=plan.slot_seconds, chance_in_slot=plan.chance_in_slot,
+        limited_by=plan.limited_by, details=_told(plan), **_ends("epochs", plan.epochs),
+        **_ends("seconds", plan.seconds))
     kept = dataclasses.replace(plan, id=store.add_plan(values).id)
     write_plan(kept, directory, backend=backend)
     return kept
@@ -128,15 +169,28 @@ def keep_plan(store: Store, forecast: StudyForecast, plan: Plan, directory: Path
 
 def keep_outcome(store: Store, plan_id: int, seed: int, backend: str, workers: int,
                  launched: Launched) -> Outcome:
-    """Store what a launch of a plan really did, and what its model is shown by."""
+    """Store what a launch of a plan really did, how fast it was, and what its model is shown by."""
     outcome = launched.outcome
     kept = store.add_outcome(NewOutcome(
         plan_id=plan_id, seed=seed, backend=backend, workers=workers, state=TrialState(outcome.state),
         epochs_to_target=outcome.epochs_to_target, epochs=outcome.epochs, seconds=outcome.seconds,
-        best_metric=outcome.best_metric, reason=outcome.reason))
+        best_metric=outcome.best_metric, reason=outcome.reason, restarts=launched.restarts,
+        nodes=launched.nodes or None, samples_per_second=launched.samples_per_second))
     if launched.exhibit is not None:
         store.add_exhibit(kept.id, launched.exhibit)
+    if launched.samples_per_second:
+        store.add_throughputs([_throughput(store, kept, launched.samples_per_second, launched.machine)])
     return kept
+
+
+def _throughput(store: Store, outcome: Outcome, samples_per_second: float, machine: str) -> NewThroughput:
+    plan = store.plan(outcome.plan_id)
+    study = next(study for study in store.studies() if study.id == plan.study_id)
+    return NewThroughput(
+        machine=machine or plan.machine, workload=study.workload, nodes=outcome.nodes or plan.nodes,
+        accelerators=outcome.workers, global_batch_size=plan.global_batch_size,
+        precision=str(plan.settings["precision"]), samples_per_second=samples_per_second,
+        source=f"outcome {outcome.id} of plan {plan.id}, {study.name}")
 
 
 def _value(spec: StudySpec, name: str) -> object:
@@ -150,15 +204,29 @@ def _plan_of(stored: records.Plan, spec: StudySpec, reason: str) -> Plan:
     settings = TrainingSettings.from_dict(stored.settings)
     epochs = _interval(stored.epochs_median, stored.epochs_low, stored.epochs_high)
     seconds = _interval(stored.seconds_median, stored.seconds_low, stored.seconds_high)
+    job = planned_job(spec, settings, stored.global_batch_size, epochs)
+    told = json.loads(stored.details) if stored.details else {}
     return Plan(study=spec.name, kind=stored.kind, machine=stored.machine, nodes=stored.nodes, workers=stored.workers,
-                job=planned_job(spec, settings, stored.global_batch_size, epochs), epochs=epochs, seconds=seconds,
-                trust=str(stored.trust or ""), reason=reason if epochs else "", id=stored.id)
+                job=dataclasses.replace(job, micro_batch_size=stored.micro_batch_size), epochs=epochs, seconds=seconds,
+                trust=str(stored.trust or ""), reason=reason if epochs else "", id=stored.id,
+                ranks_per_node=stored.ranks_per_node, launcher=stored.launcher, slot_seconds=stored.slot_seconds,
+                chance_in_slot=stored.chance_in_slot, limited_by=stored.limited_by,
+                accelerator_hours=Interval(**told["accelerator_hours"]) if told.get("accelerator_hours") else None,
+                energy_kwh=Interval(**told["energy_kwh"]) if told.get("energy_kwh") else None,
+                details=told.get("details"))
+
+
+def _told(plan: Plan) -> str | None:
+    """What of a plan has no column of its own, as JSON; None where there is nothing of it."""
+    told = {"accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
+            "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(), "details": plan.details}
+    return json.dumps(told) if any(told.values()) else None
 
 
 def _interval(median: float | None, low: float | None, high: float | None) -> Interval | None:
     return None if median is None or low is None or high is None else Interval(median, low, high)
 
 
-def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+def _ends(name: str, interval: Interval | None) -> dict[str, Any]:
     ends = dataclasses.astuple(interval) if interval else (None, None, None)
     return {f"{name}_{end}": value for end, value in zip(("median", "low", "high"), ends, strict=True)}

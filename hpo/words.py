@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpo.extrapolation.forecast import Interval
 
 KIND_NAMES = {PlanKind.FORECAST: "forecast", PlanKind.LINEAR_SCALING: "linear scaling",
-              PlanKind.NO_SCALING: "no scaling"}
+              PlanKind.NO_SCALING: "no scaling", PlanKind.IMPORTED: "published result"}
 
 
 def number(value: Any) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from storage.records import CalibrationRow, TrialState
+from storage.records import CalibrationRow, PlanKind, TrialState
 from storage.tables import outcomes, plans, studies
 
 _TELLING = (TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED)
 
 
 def rows(connection: Connection, study_id: int | None) -> list[CalibrationRow]:
-    """One row for each plan with outcomes, oldest plan first."""
+    """One row for each plan with outcomes, oldest first; none for imported ones: nothing was forecast for them."""
     return list(_rows(connection, study_id))
 
 
@@ -46,7 +46,8 @@ def _rows(connection: Connection, study_id: int | None) -> Iterator[CalibrationR
         plans.c.epochs_median, plans.c.epochs_low, plans.c.epochs_high,
         plans.c.seconds_median, plans.c.seconds_low, plans.c.seconds_high, studies.c.name.label("study"),
         outcomes.c.state, outcomes.c.epochs_to_target, outcomes.c.epochs, outcomes.c.seconds,
-    ).select_from(outcomes.join(plans).join(studies)).order_by(plans.c.id, outcomes.c.id)
+    ).select_from(outcomes.join(plans).join(studies)).where(plans.c.kind != PlanKind.IMPORTED)
+    statement = statement.order_by(plans.c.id, outcomes.c.id)
     if study_id is not None:
         statement = statement.where(plans.c.study_id == study_id)
     for _, runs in groupby(connection.execute(statement), key=lambda row: row.id):
@@ -55,6 +56,7 @@ def _rows(connection: Connection, study_id: int | None) -> Iterator[CalibrationR
 
 def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
     plan, reached = runs[0], [run for run in runs if run.state is TrialState.REACHED]
+    seconds = fmean(run.seconds for run in reached) if reached else None
     return CalibrationRow(
         plan_id=plan.id, study=plan.study, kind=plan.kind, trust=plan.trust, machine=plan.machine,
         global_batch_size=plan.global_batch_size,
@@ -69,5 +71,7 @@ def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
         predicted_seconds_median=plan.seconds_median,
         predicted_seconds_low=plan.seconds_low,
         predicted_seconds_high=plan.seconds_high,
-        observed_seconds_mean=fmean(run.seconds for run in reached) if reached else None,
+        observed_seconds_mean=seconds,
+        inside_seconds=None if seconds is None or plan.seconds_low is None or plan.seconds_high is None
+        else plan.seconds_low <= seconds <= plan.seconds_high,
     )

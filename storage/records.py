@@ -363,6 +363,7 @@ class CalibrationRow:
     ``runs`` counts the outcomes, ``reached`` those that reached the target; the observed means are over the
     latter. ``inside`` says whether the runs' mean epochs to target lie in the predicted interval: None where
     that is not known (nothing was predicted, every run crashed, or the budget ended too early to tell).
+    ``inside_seconds`` says it of the mean seconds of those that reached the target.
     """
 
     plan_id: int
@@ -382,6 +383,7 @@ class CalibrationRow:
     predicted_seconds_low: float | None
     predicted_seconds_high: float | None
     observed_seconds_mean: float | None
+    inside_seconds: bool | None = None
 
 
 def _check_ending(state: TrialState, epochs_to_target: float | None) -> None:

@@ -20,6 +20,27 @@ budgets = click.option("--budget-epochs", "budgets", metavar="E", type=click.Flo
 json_output = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 
 
+class _BatchOrBest(click.ParamType[int | str]):
+    """A batch size, or the word best."""
+
+    name = "batch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number, or "best"."""
+        if value == "best":
+            return str(value)
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"must be a whole number of samples of at least 1, or 'best', but got {value!r}", param, ctx)
+        return number
+
+
+BATCH_OR_BEST = _BatchOrBest()
+
+
 def show(document: Callable[[], Any], shown: Callable[[], None], as_json: bool) -> None:
     """Print a result: ``document()`` as JSON, or what ``shown`` prints."""
     if as_json:

@@ -19,10 +19,20 @@ from search_spaces.settings import TrainingSettings
 from storage.records import PlanKind
 from trainers.job import TrainingJob
 
+BUDGET_FACTOR = 1.5
+"""How much longer than the upper end of its forecast a planned run may train."""
+
 
 @dataclass(frozen=True)
 class Plan:
-    """One launchable run. ``epochs`` and ``seconds`` are 90 % intervals to the target; a baseline has none."""
+    """One launchable run. ``epochs`` and ``seconds`` are 90 % intervals to the target; a baseline has none.
+
+    ``workers`` counts the ranks of all nodes, ``ranks_per_node`` those of one (where not given, as many as it takes).
+    ``slot_seconds`` is the time that the run may take, and ``chance_in_slot`` the probability that it reaches its
+    target within it. ``accelerator_hours`` and ``energy_kwh`` are 90 % intervals too. ``details`` holds what else is
+    to be told of it, as plain values that JSON holds: that of :func:`hpo.planning.planner.explained`, and as
+    ``machine_file`` the path of a machine's own file.
+    """
 
     study: str
     kind: PlanKind
@@ -35,6 +45,18 @@ class Plan:
     trust: str
     reason: str
     id: int | None = None
+    ranks_per_node: int = 0
+    launcher: str = "local"
+    slot_seconds: float | None = None
+    chance_in_slot: float | None = None
+    limited_by: str = ""
+    accelerator_hours: Interval | None = None
+    energy_kwh: Interval | None = None
+    details: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ranks_per_node:
+            object.__setattr__(self, "ranks_per_node", -(-self.workers // self.nodes))
 
     @property
     def global_batch_size(self) -> int:
@@ -46,27 +68,48 @@ class Plan:
         """Samples per update on one worker."""
         return self.job.global_batch_size // self.workers
 
+    @property
+    def micro_batch_size(self) -> int | None:
+        """The most samples per forward pass; None where the workload's own limit holds."""
+        return self.job.micro_batch_size
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Forward and backward passes of one worker per update."""
+        return math.ceil(self.local_batch_size / self.job.micro_batch_size) if self.job.micro_batch_size else 1
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, the form of ``plan.json``."""
+        def plain(interval: Interval | None) -> dict[str, float] | None:
+            return interval.to_dict() if interval else None
+
         return {
             "id": self.id, "study": self.study, "kind": self.kind, "machine": self.machine, "nodes": self.nodes,
             "workers": self.workers, "global_batch_size": self.global_batch_size,
             "local_batch_size": self.local_batch_size, "settings": self.job.settings.to_dict(),
-            "epochs_to_target": self.epochs.to_dict() if self.epochs else None,
-            "seconds_to_target": self.seconds.to_dict() if self.seconds else None,
+            "epochs_to_target": plain(self.epochs), "seconds_to_target": plain(self.seconds),
             "trust": self.trust, "reason": self.reason, "job": self.job.to_dict(),
+            "ranks_per_node": self.ranks_per_node, "micro_batch_size": self.micro_batch_size,
+            "accumulation_steps": self.accumulation_steps, "launcher": self.launcher,
+            "slot_seconds": self.slot_seconds, "chance_in_slot": self.chance_in_slot, "limited_by": self.limited_by,
+            "accelerator_hours": plain(self.accelerator_hours), "energy_kwh": plain(self.energy_kwh),
+            "details": self.details,
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
-        """The plan that :meth:`to_dict` gave."""
+        """The plan that :meth:`to_dict` gave; what files of version 0.1 do not hold is as it was then."""
         def interval(name: str) -> Interval | None:
-            return Interval(**values[name]) if values[name] else None
+            return Interval(**values[name]) if values.get(name) else None
 
         return cls(study=values["study"], kind=PlanKind(values["kind"]), machine=values["machine"],
                    nodes=values["nodes"], workers=values["workers"], job=TrainingJob.from_dict(values["job"]),
                    epochs=interval("epochs_to_target"), seconds=interval("seconds_to_target"),
-                   trust=values["trust"], reason=values["reason"], id=values["id"])
+                   trust=values["trust"], reason=values["reason"], id=values["id"],
+                   ranks_per_node=values.get("ranks_per_node", 0), launcher=values.get("launcher", "local"),
+                   slot_seconds=values.get("slot_seconds"), chance_in_slot=values.get("chance_in_slot"),
+                   limited_by=values.get("limited_by", ""), accelerator_hours=interval("accelerator_hours"),
+                   energy_kwh=interval("energy_kwh"), details=values.get("details"))
 
 
 def folder_name(plan: Plan) -> str:
@@ -81,11 +124,12 @@ def planned_job(spec: StudySpec, settings: TrainingSettings, global_batch_size: 
                 epochs: Interval | None) -> TrainingJob:
     """What a plan trains. Its seed is one that the sweep did not use.
 
-    It may train half as long again as the forecast's upper end, and at least as long as a trial of the sweep.
+    It may train BUDGET_FACTOR times as long as the forecast's upper end says, and at least as long as a trial of the
+    sweep.
     """
     budget = spec.budget.epochs_per_trial
     if epochs:
-        budget = max(budget, float(math.ceil(1.5 * epochs.high)))
+        budget = max(budget, float(math.ceil(BUDGET_FACTOR * epochs.high)))
     return training_job(spec, settings, global_batch_size, seed=spec.seeds, epochs=budget)
 
 
@@ -95,21 +139,22 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
     Every worker takes the same share of the global batch, in whole normalization batches.
     """
     if nodes < 1 or nodes > machine.nodes:
-        raise PlanError(f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got {nodes}")
+        raise PlanError(f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got {nodes}",
+                        {"nodes": min(max(nodes, 1), machine.nodes)})
     if workers < 1:
-        raise PlanError(f"workers must be at least 1, but got {workers}")
+        raise PlanError(f"workers must be at least 1, but got {workers}", {"workers": 1})
     unit = job.settings.normalization_batch_size
     if job.global_batch_size % (workers * unit):
         groups = job.global_batch_size // unit
         if job.global_batch_size % unit:
             nearest = max(1, round(job.global_batch_size / unit)) * unit
-            way_out = f"the nearest batch that whole normalization batches fill is {nearest}"
+            way_out, name = f"the nearest batch that whole normalization batches fill is {nearest}", "global_batch_size"
         else:
             divisors = [number for number in range(1, groups + 1) if groups % number == 0]
             nearest = min(divisors, key=lambda number: abs(number - workers))
-            way_out = f"the nearest number of workers that divides it is {nearest}"
+            way_out, name = f"the nearest number of workers that divides it is {nearest}", "workers"
         raise PlanError(f"global batch size {job.global_batch_size} cannot be split over {workers} workers in whole "
-                        f"normalization batches of {unit} samples; {way_out}")
+                        f"normalization batches of {unit} samples; {way_out}", {name: nearest})
 
 
 def most_workers(job: TrainingJob, accelerators: int) -> int:

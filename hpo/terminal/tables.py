@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.text import Text
@@ -19,8 +18,8 @@ from storage.records import CalibrationRow, Study, TrialState
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hpo.planning.launch import Launched
     from hpo.planning.plan import Plan
-    from trainers.report import TrainingOutcome
 
 YES_OR_NO = {None: "", True: "yes", False: "no"}
 
@@ -100,27 +99,28 @@ def show_trials(result: StudyResult) -> None:
     new_console().print(table)
 
 
-def show_plan(plan: Plan, folder: Path) -> None:
-    """A plan in words."""
-    console = new_console()
-    epochs, seconds = plan.epochs, plan.seconds
-    console.print(f"plan {plan.id}: {plan.study} at global batch size {plan.global_batch_size} on {plan.workers} "
-                  f"workers of {plan.machine}, {plan.local_batch_size} samples each", markup=False)
-    if epochs:
-        console.print(f"epochs to target {interval(epochs)}, trust {plan.trust}: {plan.reason}", markup=False)
-    if seconds:
-        console.print(f"seconds of training {interval(seconds)}", markup=False)
-    console.print(f"launch it with `hpo launch {plan.id}` or {folder}/launch.sh", markup=False)
-
-
-def show_outcomes(plan: Plan, outcomes: Sequence[TrainingOutcome]) -> None:
-    """What launches of a plan did, beside its forecast."""
+def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
+    """What launches of a plan did, beside its forecast, and what their models had to beat."""
     table = new_table(f"plan {plan.id} at {plan.global_batch_size}", "outcome", "epochs", "forecast", "seconds",
-                      "reason")
-    for outcome in outcomes:
-        table.add_row(outcome.state, number(outcome.epochs_to_target or outcome.epochs),
-                      interval(plan.epochs), f"{outcome.seconds:.1f}", Text(outcome.reason))
-    new_console().print(table)
+                      "samples/s", "restarts", "reason")
+    for run in runs:
+        outcome = run.outcome
+        table.add_row(outcome.state, number(outcome.epochs_to_target or outcome.epochs), interval(plan.epochs),
+                      f"{outcome.seconds:.1f}", number(run.samples_per_second), str(run.restarts or ""),
+                      Text(outcome.reason))
+    console = new_console()
+    console.print(table)
+    metric = plan.job.target.metric
+    for run in runs:
+        if run.references:
+            told = "; ".join(f"{name} {number(float(value))}" for name, value in run.references.items())
+            console.print(f"{metric} {number(run.outcome.best_metric)}; {told}", markup=False)
+
+
+def launched_row(run: Launched) -> dict[str, Any]:
+    """A launch as plain values: its outcome, and what the launch adds."""
+    return {**run.outcome.to_dict(), "restarts": run.restarts, "workers": run.workers, "nodes": run.nodes,
+            "samples_per_second": run.samples_per_second, "references": run.references or None}
 
 
 def calibration_row(row: CalibrationRow) -> dict[str, Any]:
@@ -133,19 +133,20 @@ def calibration_row(row: CalibrationRow) -> dict[str, Any]:
 def show_calibration(rows: Sequence[CalibrationRow]) -> None:
     """Forecast against observed over all launched plans, and how many intervals held."""
     table = new_table("calibration", "plan", "study", "settings from", "batch size", "epochs forecast", "observed",
-                      "runs", "inside", "seconds forecast", "observed")
+                      "runs", "inside", "seconds forecast", "observed", "inside")
     for row in rows:
         table.add_row(str(row.plan_id), Text(row.study), KIND_NAMES[row.kind], str(row.global_batch_size),
                       _predicted(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high),
                       number(row.observed_epochs_mean), f"{row.reached}/{row.runs}",
                       YES_OR_NO[row.inside],
                       _predicted(row.predicted_seconds_median, row.predicted_seconds_low, row.predicted_seconds_high),
-                      number(row.observed_seconds_mean))
+                      number(row.observed_seconds_mean), YES_OR_NO[row.inside_seconds])
     console = new_console()
     console.print(table)
-    known = [row.inside for row in rows if row.inside is not None]
-    if known:
-        console.print(f"{sum(known)} of {len(known)} intervals held; 90 % of them should")
+    for what, found in (("epochs", [row.inside for row in rows]), ("time", [row.inside_seconds for row in rows])):
+        known = [each for each in found if each is not None]
+        if known:
+            console.print(f"{sum(known)} of {len(known)} intervals of {what} held; 90 % of them should")
 
 
 def _predicted(median: float | None, low: float | None, high: float | None) -> str:

@@ -45,7 +45,7 @@ def a_study(folder: Path, old: str = "", new: str = "") -> Path:
     ("metric: top1", "metric: top_1", ("line 4", "top_1", "did you mean 'top1'", "top5")),
     ("source: digits", "source: image_folder, path: not_there", ("line 3", "not_there", "does not exist")),
     ("search:", "full_scale: {global_batch_size: 64, workers: 3}\nsearch:", ("line 6", "3 workers", "is 2")),
-    ("search:", "full_scale: {global_batch_size: 64, machine: summitt}\nsearch:", ("line 6", "summitt", "YAML file")),
+    ("search:", "full_scale: {global_batch_size: 64, machine: summitt}\nsearch:", ("line 6", "summitt", "machine file")),
     ("workload: resnet", "workload: resnt", ("line 2", "resnt", "did you mean 'resnet'")),
     ("workload: resnet", "workload: no_such_module:Thing", ("line 2", "no_such_module")),
 ])

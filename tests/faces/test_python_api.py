@@ -15,6 +15,18 @@ from hpo.planning.launchers.local import has_horovod
 from hpo.planning.plan import folder_name
 from storage.records import PlanKind
 
+SIX_CARDS = """\
+name: six
+title: two nodes with three cards each
+nodes: 2
+accelerators_per_node: 3
+accelerator: {name: card, memory_bytes: 16.0e+9, peak_flops: {fp32: 1.0e+13}, achieved_fraction: {fp32: {low: 0.3, median: 0.4, high: 0.5}},
+              power_watts: 250}
+intra_node: {name: bus, bandwidth_bytes_per_second: 1.0e+10, latency_seconds: 1.0e-6, topology: tree}
+inter_node: {name: net, bandwidth_bytes_per_second: 1.0e+10, latency_seconds: 1.0e-6, topology: tree}
+shared_filesystem: {name: disks, read_bytes_per_second: 1.0e+10, capacity_bytes: 1.0e+15}
+scheduler: slurm
+"""
 BACKENDS = ["torch", pytest.param("horovod", marks=pytest.mark.skipif(not has_horovod(), reason="no Horovod here"))]
 
 
@@ -54,10 +66,10 @@ def test_a_plan_carries_the_forecast_and_splits_the_batch(study):
 
 
 def test_a_plan_takes_as_many_workers_as_accelerators_and_batch_allow(study):
-    (study.folder / "machine.yaml").write_text("{name: six, nodes: 2, accelerators_per_node: 3, source: made up}")
+    (study.folder / "machine.yaml").write_text(SIX_CARDS)
     plan = hpo.make_plan(hpo.forecast(study.result, 64), machine="machine.yaml")
-    assert (plan.machine, plan.nodes, plan.workers) == ("six", 2, 4)
-    assert plan.seconds is None      # nothing was measured there
+    assert (plan.machine, plan.nodes, plan.ranks_per_node, plan.workers) == ("six", 2, 2, 4)
+    assert plan.seconds is None and plan.launcher == "slurm"      # nothing was measured there
 
 
 @pytest.mark.parametrize(("batch", "workers", "nodes", "words"), [

@@ -157,11 +157,14 @@ def test_outcomes_throughputs_and_a_forecast_from_them(round_folder: Path, tmp_p
         assert [(each.accelerators, each.global_batch_size) for each in rates] == [
             (8 * 2**number, point[0]) for number, point in enumerate(LARS_POINTS)]
         assert all(each.samples_per_second == pytest.approx(25_000, rel=1e-4) for each in rates)
-        assert all(row.inside is None and row.predicted_epochs_median is None for row in store.calibration())
+        assert store.calibration() == []
     # three smaller batches predict the largest, of which the fit does not know: 56 epochs were published
     forecast = api.forecast(api.read_study("mlperf-training-v2.1-resnet", url), 32768)
     assert forecast.epochs_to_target.low < 56 < forecast.epochs_to_target.high
     assert forecast.settings.optimizer == "lars"
+    for command in (["show", "mlperf-training-v2.1-resnet"], ["calibration"], ["studies"]):
+        shown = CliRunner().invoke(main, [*command, "--storage", url])
+        assert shown.exit_code == 0, shown.output
 
 
 def test_a_run_that_missed_its_target_is_censored(tmp_path: Path) -> None:

@@ -403,6 +403,8 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         plan = store.add_plan(forecast_plan(study, forecast))
         baseline = store.add_plan(new_plan(study))
         store.add_plan(new_plan(study, kind=PlanKind.NO_SCALING))  # never launched: no row
+        imported = store.add_plan(new_plan(study, kind=PlanKind.IMPORTED))  # nothing was forecast for it: no row
+        store.add_outcome(new_outcome(imported.id, epochs_to_target=5.0))
         other = make_study(store, "other")
         foreign = store.add_plan(forecast_plan(other, make_forecast(store, other)))
         for epochs, seconds in ((9.0, 60.0), (12.0, 90.0)):
@@ -416,7 +418,7 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
             global_batch_size=512, predicted_epochs_median=10.0, predicted_epochs_low=8.0,
             predicted_epochs_high=13.0, observed_epochs_mean=10.5, runs=2, reached=2, inside=True,
             predicted_seconds_median=60.0, predicted_seconds_low=50.0, predicted_seconds_high=80.0,
-            observed_seconds_mean=75.0)
+            observed_seconds_mean=75.0, inside_seconds=True)
         assert (of_baseline.observed_epochs_mean, of_baseline.inside) == (20.0, None)
         assert (of_other.runs, of_other.reached, of_other.inside) == (1, 0, False)
         assert of_other.observed_epochs_mean is None

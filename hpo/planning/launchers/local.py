@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-import shlex
 import sys
+from pathlib import Path
 
-BACKENDS = ("horovod", "torch")
+from hpo.planning.launchers.run import FILES, Run
+from hpo.planning.launchers.script import Scheduler
+from trainers.backends import BACKENDS as TRAINER_BACKENDS
+
+BACKENDS = tuple(name for name in TRAINER_BACKENDS if name != "single")
+
+FUNCTIONS = """\
+healthy_hosts() { echo localhost; }
+start() { shift; "$@"; }  # one torchrun, on this machine
+resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for another slot
+"""
 
 
 def has_horovod() -> bool:
@@ -15,7 +25,7 @@ def has_horovod() -> bool:
 
 
 def command(backend: str, workers: int, arguments: list[str], *, python: str = sys.executable) -> list[str]:
-    """The command that runs ``python -m trainers ARGUMENTS`` on ``workers`` processes of this machine."""
+    """The command that runs ``python -m trainers ARGUMENTS`` on ``workers`` processes of this machine, once."""
     trainer = ["-m", "trainers", *arguments, "--backend", backend]
     if backend == "horovod":
         return [python, "-m", "horovod.runner.launch", "-np", str(workers), "--gloo", python, *trainer]
@@ -23,16 +33,14 @@ def command(backend: str, workers: int, arguments: list[str], *, python: str = s
             "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", *trainer]
 
 
-def script(title: str, backend: str, workers: int) -> str:
-    """A shell script, to stand beside ``job.json``, that launches the plan and that a person can read."""
-    arguments = ["job.json", "--report", "outcome.jsonl", "--checkpoint", "checkpoint.pt"]
-    line = " ".join(shlex.quote(part) for part in command(backend, workers, arguments, python="python"))
-    return f"""#!/usr/bin/env bash
-# {title}
-# Writes outcome.jsonl beside this script: one JSON line for each evaluation, the outcome at the end.
-# Run it again after an interruption and it goes on from checkpoint.pt. `hpo record` takes the outcome back.
-set -euo pipefail
-cd "$(dirname "$0")"
-export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
-exec {line}
-"""
+def trainer_arguments(folder: Path, checkpoint_minutes: float = 0.0) -> list[str]:
+    """What ``python -m trainers`` is told of the files of a run in ``folder``."""
+    return [str(folder / FILES.job), "--report", str(folder / FILES.report), "--checkpoint",
+            str(folder / FILES.checkpoint), "--checkpoint-minutes", f"{checkpoint_minutes:g}", "--stop-file",
+            str(folder / FILES.stop)]
+
+
+def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
+    """Functions for this machine alone."""
+    return Scheduler(submit="bash launch.sh", folder='$(dirname "$0")', job="$$", notice=True, functions=FUNCTIONS,
+                     directives=())

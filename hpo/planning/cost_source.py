@@ -1,0 +1,51 @@
+"""What a sample of a workload costs, for a plan: a published size by name, a file, or what the study measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+from hpo import yaml_text
+from hpo.errors import PlanError
+from hpo.study_faults import nearest, shown
+from trainers.cost import WorkloadCost
+
+KEYS = tuple(field.name for field in dataclasses.fields(WorkloadCost))
+MAY_BE_0 = ("sample_bytes",)     # samples may stay in memory
+
+
+def cost_of(measured: WorkloadCost | None, given: str | WorkloadCost | None) -> WorkloadCost | None:
+    """The cost that is given, by name, file or value, or else what was measured; None where there is neither.
+
+    Raises :class:`PlanError` for a name that is not known, and for a file that is not one of costs.
+    """
+    if given is None or isinstance(given, WorkloadCost):
+        return given or measured
+    from hpo.planning.step_time import cost_names, home_cost
+
+    if given in cost_names():
+        return home_cost(given)
+    if not Path(given).is_file():
+        raise PlanError(f"cost must be one of {', '.join(cost_names())} or the path of a file with the keys "
+                        f"{', '.join(KEYS)}, but there is no {given!r}{nearest(given, cost_names())}")
+    return _read(Path(given))
+
+
+def _read(path: Path) -> WorkloadCost:
+    try:
+        document = yaml_text.read(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: a file of costs must be readable UTF-8 text, but {error}") from error
+    values = document.value
+    if document.faults or not isinstance(values, dict) or set(values) != set(KEYS):
+        got = document.faults[0].message if document.faults else \
+            ", ".join(map(str, values)) if isinstance(values, dict) else shown(values)
+        raise PlanError(f"{path}: a file of costs has exactly the keys {', '.join(KEYS)}, but got {got}")
+    for name, value in values.items():
+        whole, enough = name in ("parameters", "gradient_tensors"), "of at least 0" if name in MAY_BE_0 else "above 0"
+        right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if not right or not 0 <= value < math.inf or (value == 0 and name not in MAY_BE_0):
+            raise PlanError(f"{path}: {name} must be a {'whole' if whole else 'finite'} number {enough}, "
+                            f"but got {shown(value)}")
+    return WorkloadCost(**values)

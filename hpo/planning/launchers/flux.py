@@ -1,0 +1,37 @@
+"""Flux: ``flux batch launch.sh``, ranks by ``flux run``. See flux-batch(1), flux-run(1) and flux-resource(1)."""
+
+from __future__ import annotations
+
+from hpo.planning.launchers.run import Run
+from hpo.planning.launchers.script import Scheduler, minutes
+
+FUNCTIONS = """\
+healthy_hosts() {  # of the hosts of this job, those that are up
+  flux hostlist --expand --delimiter=$'\\n' avail
+}
+start() {  # PER_NODE COMMAND...
+  local per_node=$1 list
+  shift
+  list=$(IFS=,; echo "${hosts[*]}")
+  flux run --nodes="${#hosts[@]}" --tasks-per-node="$per_node" --exclusive --requires="hosts:$list" \\
+    --setopt=cpu-affinity=off --setopt=gpu-affinity=off "$@"
+}
+resubmit() {  # to the instance that runs this job; the new job waits for its end
+  flux --parent batch --dependency=afterany:"$FLUX_ENCLOSING_ID" ${account:+--bank="$account"} \\
+    ${partition:+--queue="$partition"} launch.sh
+}
+"""
+
+
+def scheduler(run: Run) -> Scheduler:
+    """Directives and functions for Flux; the script keeps the time itself."""
+    return Scheduler(submit="flux batch launch.sh", folder=".", job="$FLUX_ENCLOSING_ID", notice=False,
+                     functions=FUNCTIONS, directives=(
+        f"# flux: --job-name={run.name}",
+        f"# flux: --nodes={run.nodes}",
+        "# flux: --exclusive",
+        f"# flux: --time-limit={minutes(run.slot_seconds)}m",
+        "# flux: --output=launch-{{id}}.log",
+        "# flux: # YOURS, where the site asks for them, or `hpo launch --account A --partition P`:",
+        "# flux: # --bank=BANK",
+        "# flux: # --queue=QUEUE"))

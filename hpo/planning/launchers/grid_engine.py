@@ -1,0 +1,44 @@
+"""Univa or Altair Grid Engine: ``qsub launch.sh``, ranks by ``mpiexec``, as on ABCI and TSUBAME 3.
+
+See qsub(1) and queue_conf(5) of Grid Engine: a job gets SIGUSR1 at its soft limit ``s_rt``.
+"""
+
+from __future__ import annotations
+
+from hpo.planning.launchers.mpi import START
+from hpo.planning.launchers.run import Run, clock
+from hpo.planning.launchers.script import Scheduler
+
+WHOLE_NODE = {"abci": "rt_F", "tsubame3": "f_node"}
+"""What the sites call a whole node among the resources that a job may ask for."""
+
+FUNCTIONS = """\
+healthy_hosts() {  # of the hosts of this job, those that run a command
+  local host
+  awk '{print $1}' "${SGE_JOB_HOSTLIST:-$PE_HOSTFILE}" | sort -u | while read -r host; do
+    if ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" true; then echo "$host"; fi
+  done
+}
+resubmit() {  # the new job waits for the end of this one
+  local handed="HPO_SLOT=$HPO_SLOT,HPO_ENVIRONMENT=$environment,HPO_ACCOUNT=$account,HPO_PARTITION=$partition"
+  handed+=",HPO_MAX_SLOTS=$max_slots,HPO_MAX_RESTARTS=$max_restarts,HPO_CHECKPOINT_MINUTES=$checkpoint_minutes"
+  qsub -hold_jid "$JOB_ID" -v "$handed" ${account:+-g "$account"} ${partition:+-q "$partition"} launch.sh
+}
+"""
+
+
+def scheduler(run: Run) -> Scheduler:
+    """Directives and functions for Grid Engine."""
+    known = run.plan.machine in WHOLE_NODE
+    note = () if known else ("# YOURS: what your site calls a whole node; rt_F at ABCI, f_node at TSUBAME 3",)
+    return Scheduler(submit="qsub launch.sh", folder="${SGE_O_WORKDIR:-.}", job="$JOB_ID", notice=True,
+                     functions=FUNCTIONS + START, directives=(
+        f"#$ -N {run.name}",
+        *note,
+        f"#$ -l {WHOLE_NODE.get(run.plan.machine, 'rt_F')}={run.nodes}",
+        f"#$ -l h_rt={clock(run.slot_seconds)}",
+        f"#$ -l s_rt={clock(run.slot_seconds - run.notice_seconds)}",
+        "#$ -cwd",
+        "#$ -j y",
+        "#$ -r y",
+        "# YOURS, where the site asks for it: qsub -g GROUP launch.sh, or `hpo launch --account GROUP`"))

@@ -1,0 +1,43 @@
+"""LSF with IBM's job step manager: ``bsub < launch.sh``, ranks by ``jsrun``, as on Summit.
+
+See IBM's reference of bsub (-W, -wa, -wt, -nnodes, -alloc_flags) and of jsrun, and the Summit User Guide.
+"""
+
+from __future__ import annotations
+
+from hpo.planning.launchers.run import Run
+from hpo.planning.launchers.script import Scheduler, minutes
+
+FUNCTIONS = """\
+healthy_hosts() {  # the compute nodes; the first line is the node that this script runs on. jsrun cannot leave one of
+  # them out by its name, so after a lost node the run goes on in another slot
+  grep -vxF "$(head -n 1 "$LSB_DJOB_HOSTFILE")" "$LSB_DJOB_HOSTFILE" | sort -u
+}
+start() {  # PER_NODE COMMAND...: one resource set a node, with all that the node has
+  local per_node=$1
+  shift
+  jsrun --nrs="${#hosts[@]}" --rs_per_host=1 --tasks_per_rs="$per_node" --cpu_per_rs=ALL_CPUS --gpu_per_rs=GPUS \\
+    --bind=none --exit_on_error=1 "$@"
+}
+resubmit() {  # the new job waits for the end of this one; bsub hands on the environment
+  bsub -w "ended($LSB_JOBID)" ${account:+-P "$account"} ${partition:+-q "$partition"} < launch.sh
+}
+"""
+
+
+def scheduler(run: Run) -> Scheduler:
+    """Directives and functions for LSF."""
+    limit = minutes(run.slot_seconds)
+    nvme = ("#BSUB -alloc_flags NVME",) if run.data_path is not None else ()
+    return Scheduler(submit="bsub < launch.sh", folder="${LS_SUBCWD:-.}", job="$LSB_JOBID", notice=True,
+                     functions=FUNCTIONS.replace("GPUS", str(run.accelerators)), disk="/mnt/bb/$USER", directives=(
+        f"#BSUB -J {run.name}",
+        f"#BSUB -nnodes {run.nodes}",
+        f"#BSUB -W {limit // 60:02d}:{limit % 60:02d}",
+        "#BSUB -wa USR1",
+        f"#BSUB -wt {minutes(run.notice_seconds)}",
+        *nvme,
+        "#BSUB -o launch-%J.log",
+        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
+        "##BSUB -P PROJECT",
+        "##BSUB -q QUEUE"))

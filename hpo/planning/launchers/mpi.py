@@ -1,0 +1,42 @@
+"""Ranks by ``mpiexec`` (Open MPI, MPICH or HPE's PALS) or ``aprun``, for schedulers without a launcher of their own.
+
+See the manual pages of mpiexec of Open MPI (--host) and of MPICH and PALS (--ppn, --hosts), and of aprun (-n, -N, -L).
+"""
+
+from __future__ import annotations
+
+from hpo.planning.launchers.run import Run
+from hpo.planning.launchers.script import Scheduler
+
+START = """\
+start() {  # PER_NODE COMMAND...: by what the machine has
+  local per_node=$1 ranks list slots
+  shift
+  ranks=$((${#hosts[@]} * per_node))
+  list=$(IFS=,; echo "${hosts[*]}")
+  if command -v aprun >/dev/null; then
+    aprun -n "$ranks" -N "$per_node" -L "$list" "$@"
+  elif mpiexec --version 2>&1 | grep -q "Open MPI"; then
+    slots=$(printf "%s:$per_node," "${hosts[@]}")
+    mpiexec -n "$ranks" --host "${slots%,}" --bind-to none "$@"
+  else
+    mpiexec -n "$ranks" --ppn "$per_node" --hosts "$list" "$@"
+  fi
+}
+"""
+
+BY_HAND = """\
+healthy_hosts() {  # of the names in the file `hosts`, one a line, those that answer
+  local host
+  while read -r host; do
+    if ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" true; then echo "$host"; fi
+  done < hosts
+}
+resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for another slot
+"""
+
+
+def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
+    """Functions for hosts without a scheduler, named in a file ``hosts`` beside the script."""
+    return Scheduler(submit="write the names of the nodes into a file `hosts`, one a line, then bash launch.sh",
+                     folder='$(dirname "$0")', job="$$", notice=True, functions=BY_HAND + START, directives=())

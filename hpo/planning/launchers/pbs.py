@@ -1,0 +1,35 @@
+"""PBS Pro and OpenPBS: ``qsub launch.sh``, ranks by ``mpiexec`` or ``aprun``. See the PBS Professional User's Guide."""
+
+from __future__ import annotations
+
+from hpo.planning.launchers.mpi import START
+from hpo.planning.launchers.run import Run, clock
+from hpo.planning.launchers.script import Scheduler
+
+FUNCTIONS = """\
+healthy_hosts() {  # of the hosts of this job, those that are neither down nor offline
+  comm -23 <(sort -u "$PBS_NODEFILE") <(pbsnodes -l 2>/dev/null | awk '{print $1}' | sort -u)
+}
+resubmit() {  # the new job waits for the end of this one
+  local handed="HPO_SLOT=$HPO_SLOT,HPO_ENVIRONMENT=$environment,HPO_ACCOUNT=$account,HPO_PARTITION=$partition"
+  handed+=",HPO_MAX_SLOTS=$max_slots,HPO_MAX_RESTARTS=$max_restarts,HPO_CHECKPOINT_MINUTES=$checkpoint_minutes"
+  qsub -W depend=afterany:"$PBS_JOBID" -v "$handed" ${account:+-A "$account"} ${partition:+-q "$partition"} launch.sh
+}
+"""
+
+
+def scheduler(run: Run) -> Scheduler:
+    """Directives and functions for PBS; PBS gives no notice before the limit, so the script keeps the time itself."""
+    gpus = f":ngpus={run.accelerators}" if run.accelerators else ""
+    return Scheduler(submit="qsub launch.sh", folder="${PBS_O_WORKDIR:-.}", job="$PBS_JOBID", notice=False,
+                     functions=FUNCTIONS + START, directives=(
+        f"#PBS -N {run.name}",
+        f"#PBS -l select={run.nodes}:ncpus={run.ranks}:mpiprocs={run.ranks}{gpus}",
+        "#PBS -l place=scatter:excl",
+        f"#PBS -l walltime={clock(run.slot_seconds)}",
+        "#PBS -j oe",
+        "#PBS -r y",
+        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`;",
+        "# ncpus above is one core a rank: write the number of a node's cores instead",
+        "##PBS -A ACCOUNT",
+        "##PBS -q QUEUE"))

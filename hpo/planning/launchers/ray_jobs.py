@@ -1,0 +1,159 @@
+"""Ray Jobs: a Python script that places one agent on each node of a Ray cluster, and its submission as a job.
+
+A placement group of one bundle per node (STRICT_SPREAD) holds the accelerators; an agent in each runs torchrun, all of
+which meet at the first agent's node. A lost node fails its agent; the script then places the agents anew, on as many
+nodes as are there. See the manual of ``ray job submit`` and of placement groups. Ray is imported by :func:`submit` and
+by the script, when they run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpo.errors import LaunchError, PlanError
+from hpo.planning.launchers.knobs import all_reduce_argument
+from hpo.planning.launchers.run import FILES, Run
+from hpo.planning.launchers.script import header
+
+SCRIPT = "launch.py"
+ADDRESS = "http://127.0.0.1:8265"
+
+BODY = '''\
+"""Trains job.json on a Ray cluster; see the comment above."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+FOLDER = Path(os.environ.get("HPO_FOLDER", Path(__file__).parent)).absolute()  # a folder that every node sees
+RANKS_PER_NODE = @ranks@
+RESOURCES = @resources@  # of each node
+POSSIBLE_NODES = @possible@  # over which the batch can be split, the most first
+MAX_RESTARTS = int(os.environ.get("HPO_MAX_RESTARTS", "3"))  # after a lost rank or node
+SECONDS_FOR_NODES = float(os.environ.get("HPO_SECONDS_FOR_NODES", "600"))  # to wait for the nodes at the start
+ENVIRONMENT = {
+@environment@
+}
+
+
+@ray.remote
+class Agent:
+    """Runs torchrun on its node."""
+
+    def address(self):
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+
+    def train(self, nodes, index, meeting_point, attempt):
+        trainer = [str(FOLDER / "@job@"), "--report", str(FOLDER / "@report@"), "--checkpoint",
+                   str(FOLDER / "@checkpoint@"), "--stop-file", str(FOLDER / "@stop@"),
+                   @all_reduce@"--backend", "torch"]
+        return subprocess.call(
+            [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={RANKS_PER_NODE}",
+             f"--max-restarts={MAX_RESTARTS}", "--rdzv-backend=c10d", f"--rdzv-id={attempt}",
+             f"--rdzv-endpoint={meeting_point}", f"--rdzv-conf=is_host={index == 0}",
+             "-m", "trainers", *trainer], env={**ENVIRONMENT, **os.environ})
+
+
+def count(kind):
+    """Lines of a kind in the report."""
+    report = FOLDER / "@report@"
+    lines = report.read_text().splitlines() if report.exists() else []
+    return sum(line.startswith(f'{{"{kind}"') for line in lines)
+
+
+def place():
+    """The most bundles that the cluster has room for and over which the batch can be split."""
+    for nodes in POSSIBLE_NODES:
+        group = placement_group([RESOURCES] * nodes, strategy="STRICT_SPREAD")
+        wanted = SECONDS_FOR_NODES if nodes == POSSIBLE_NODES[0] and not count("started") else 30
+        if group.wait(wanted):
+            return group, nodes
+        remove_placement_group(group)
+    sys.exit(f"no {POSSIBLE_NODES[-1]} nodes with {RESOURCES} are there")
+
+
+def attempt_once(attempt):
+    """Whether every agent came to its end."""
+    group, nodes = place()
+    agents = [Agent.options(num_cpus=RESOURCES.get("CPU", 0), num_gpus=RESOURCES.get("GPU", 0),
+                            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                                group, placement_group_bundle_index=index)).remote() for index in range(nodes)]
+    try:
+        meeting_point = ray.get(agents[0].address.remote())
+        running = [agent.train.remote(nodes, index, meeting_point, attempt) for index, agent in enumerate(agents)]
+        while running:  # the first agent that fails ends all: the others would wait for it
+            (done,), running = ray.wait(running)
+            if ray.get(done):
+                return False
+        return True
+    except ray.exceptions.RayError as error:
+        print(f"an agent was lost: {error}", file=sys.stderr)
+        return False
+    finally:
+        for agent in agents:
+            ray.kill(agent)
+        remove_placement_group(group)
+
+
+def main():
+    ray.init(address=os.environ.get("RAY_ADDRESS", "auto"))
+    (FOLDER / "@stop@").unlink(missing_ok=True)
+    for attempt in range(MAX_RESTARTS + 1):
+        started = count("started")
+        if attempt_once(attempt) or count("outcome"):
+            sys.exit(0 if count("outcome") else 75)  # 75: asked to stop by the file; run it again to go on
+        if count("started") == started:
+            sys.exit("the training did not begin: see what the ranks said above")
+        print(f"a rank or a node was lost; restart {attempt + 1} of {MAX_RESTARTS} from @checkpoint@", file=sys.stderr)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def script(run: Run) -> str:
+    """``launch.py`` of a plan: a program that a Ray job runs; :class:`PlanError` for another backend than torch."""
+    if run.backend != "torch":
+        raise PlanError(f"with Ray Jobs the ranks are started by torchrun; use --backend torch, not {run.backend}")
+    resources = {"GPU": run.accelerators} if run.accelerators else {"CPU": run.ranks}
+    way = all_reduce_argument(run.plan, run.backend)
+    values = {
+        "ranks": str(run.ranks), "resources": repr(resources), "possible": repr(list(run.possible_nodes[:24])),
+        "all_reduce": f'"--all-reduce", "{way}", ' if way != "default" else "",
+        "environment": "\n".join(f"    {knob.name!r}: {_value(knob.value)!r},  # {knob.why}" for knob in run.knobs),
+        "job": FILES.job, "report": FILES.report, "checkpoint": FILES.checkpoint, "stop": FILES.stop}
+    text = BODY
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    submit = f"ray job submit --address {ADDRESS} -- python $PWD/{SCRIPT}, where every node sees the folder"
+    return header(run, submit).replace("#!/usr/bin/env bash", "#!/usr/bin/env python3") + "\n" + text
+
+
+def submit(folder: Path, address: str | None = None) -> str:
+    """Submit the ``launch.py`` of a folder that every node sees to a Ray cluster; the job's number."""
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        client = JobSubmissionClient(address)
+        return str(client.submit_job(entrypoint=f"python {folder.absolute() / SCRIPT}",
+                                     runtime_env={"env_vars": {"HPO_FOLDER": str(folder.absolute())}}))
+    except (ImportError, RuntimeError, ConnectionError, ValueError) as error:
+        raise LaunchError(f"cannot submit a job to Ray at {address or 'RAY_ADDRESS'}: {error}; ray[default] must be "
+                          f"installed and the cluster's dashboard answer, or run python {folder / SCRIPT} on the "
+                          "head node") from error
+
+
+def _value(value: str) -> str:
+    """The value of a knob outside bash: ``${NAME:-default}`` stands for its default, as os.environ goes first."""
+    return value.rpartition(":-")[2].rstrip("}") if value.startswith("${") else value

@@ -1,0 +1,141 @@
+"""What a launch script must know of a plan: who starts what where, for how long, and what its reader wants to know."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpo.extrapolation.forecast import Interval
+from hpo.planning.launchers.knobs import Knob, knobs
+from hpo.planning.machines import Machine
+from hpo.planning.plan import Plan
+
+STARTUP_SECONDS = 300
+"""Assumed: from the start of the slot to the first update, on a machine with many nodes."""
+STAGING_SECONDS = 600
+"""Assumed: to copy the training set to the nodes' disks."""
+UNKNOWN_SECONDS = 3600
+"""The slot that is asked for where nothing tells how long the run takes."""
+LEAST_NOTICE_SECONDS = 120
+MOST_SLOTS = 20
+
+
+@dataclass(frozen=True)
+class Files:
+    """The names of the files in a plan's folder, that of a run here as well."""
+
+    job: str = "job.json"
+    report: str = "outcome.jsonl"
+    checkpoint: str = "checkpoint.pt"
+    stop: str = "stop"
+
+
+FILES = Files()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan as its launch script sees it.
+
+    ``accelerators`` counts those of a node, 0 where ranks run on processor cores. ``slot_seconds`` is the time limit,
+    ``notice_seconds`` how long before its end the training is asked to save and leave: two evaluations and a
+    minute. ``possible_nodes`` are the numbers of nodes over which the batch can be split, the most first.
+    ``data_path`` is the folder to be staged, None where there is nothing to stage or no disk to stage it to.
+    """
+
+    plan: Plan
+    machine_title: str
+    backend: str
+    accelerators: int
+    slot_seconds: int
+    notice_seconds: int
+    slots: int
+    possible_nodes: tuple[int, ...]
+    knobs: tuple[Knob, ...]
+    data_path: str | None
+    node_storage: str | None
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the run."""
+        return self.plan.nodes
+
+    @property
+    def ranks(self) -> int:
+        """Ranks on each node."""
+        return self.plan.ranks_per_node
+
+    @property
+    def name(self) -> str:
+        """A short name for the scheduler: letters, digits, dots and dashes, starting with a letter."""
+        slug = re.sub(r"[^A-Za-z0-9.-]+", "-", self.plan.study).strip("-.")[:24] or "run"
+        return f"{slug if slug[0].isalpha() else 'run-' + slug}-{self.plan.global_batch_size}"
+
+
+def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
+    """The facts of a plan; a ``machine`` of None is one that is known by its name alone."""
+    on_cores = machine is None or machine.name == "local" or "core" in machine.accelerator.name.lower()
+    data_path = staged_path(plan) if machine is not None and machine.node_storage and plan.launcher != "local" else None
+    slot = _slot(plan, staged=data_path is not None)
+    return Run(plan=plan, machine_title=machine.title if machine else plan.machine, backend=backend,
+               accelerators=0 if machine is None or on_cores else machine.accelerators_per_node, slot_seconds=slot,
+               notice_seconds=_notice(plan, slot), slots=_slots(plan, slot), possible_nodes=possible_nodes(plan),
+               knobs=knobs(plan, backend, on_cores=on_cores), data_path=data_path,
+               node_storage=machine.node_storage.name if machine and machine.node_storage else None)
+
+
+def possible_nodes(plan: Plan) -> tuple[int, ...]:
+    """The numbers of nodes, up to the plan's, over which its batch splits into whole normalization batches."""
+    groups = plan.global_batch_size // plan.job.settings.normalization_batch_size
+    return tuple(nodes for nodes in range(plan.nodes, 0, -1) if groups % (nodes * plan.ranks_per_node) == 0)
+
+
+def staged_path(plan: Plan) -> str | None:
+    """The folder of the plan's training data, None where the workload makes its own or reads a single file."""
+    path = plan.job.data.get("path")
+    return str(path) if isinstance(path, str) and path and not Path(path).is_file() else None
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``1 h 05 min``."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def durations(interval: Interval) -> str:
+    """An interval of seconds in words."""
+    return f"{duration(interval.median)} ({duration(interval.low)} to {duration(interval.high)})"
+
+
+def clock(seconds: int) -> str:
+    """``HH:MM:SS``; hours may exceed 24."""
+    return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}:{seconds % 60:02d}"
+
+
+def _slot(plan: Plan, *, staged: bool) -> int:
+    """The time limit in seconds, in whole minutes: the plan's slot, or the upper end of its time and what is around."""
+    if plan.slot_seconds is not None:
+        return max(60, math.floor(plan.slot_seconds / 60) * 60)
+    around = STARTUP_SECONDS + (STAGING_SECONDS if staged else 0)
+    return math.ceil(((plan.seconds.high if plan.seconds else UNKNOWN_SECONDS) + around) / 60) * 60
+
+
+def _notice(plan: Plan, slot: int) -> int:
+    """How long before the end of the slot the training is asked to stop; at most half of the slot."""
+    notice = LEAST_NOTICE_SECONDS
+    if plan.seconds and plan.epochs:
+        between = plan.seconds.high / plan.epochs.low / plan.job.evaluations_per_epoch
+        notice = max(notice, math.ceil((2 * between + 60) / 60) * 60)
+    return min(notice, slot // 2)
+
+
+def _slots(plan: Plan, slot: int) -> int:
+    """How many slots the run may take in all: what the upper end of its time needs, and one more."""
+    if plan.seconds is None:
+        return 3
+    usable = max(60, slot - _notice(plan, slot) - STARTUP_SECONDS)
+    return min(MOST_SLOTS, math.ceil(plan.seconds.high / usable) + 1)

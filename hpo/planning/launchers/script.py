@@ -1,0 +1,278 @@
+"""The part of a launch script that every scheduler shares; a scheduler adds its directives and four functions of bash.
+
+A script goes through these steps: it takes the hosts of its slot that answer, as many as the batch can be split
+over; copies the training data to their disks; trains, and after a lost rank or node trains again from the last
+checkpoint on the hosts that still answer; and asks for another slot where this one ends first or its hosts fail.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import textwrap
+from dataclasses import dataclass
+
+from hpo.planning.launchers.knobs import all_reduce_argument
+from hpo.planning.launchers.run import FILES, Run, duration, durations
+
+WIDTH = 110
+YOURS = """\
+account=${HPO_ACCOUNT:-}             # YOURS, where the site asks for them; further slots are asked for with them
+partition=${HPO_PARTITION:-}
+"""
+MOST_LISTED = 24
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """What a scheduler adds to the script.
+
+    ``submit`` is how a person submits it, ``folder`` where bash finds its files, ``job`` the job's number for bash.
+    ``directives`` are whole lines. ``functions`` is bash that defines ``healthy_hosts`` (prints hosts, one a line),
+    ``start PER_NODE COMMAND...`` (on the array ``hosts``) and ``resubmit``. ``notice`` says that the scheduler itself
+    sends SIGUSR1 before the slot ends.
+    """
+
+    submit: str
+    folder: str
+    job: str
+    directives: tuple[str, ...]
+    functions: str
+    notice: bool
+    disk: str = "${TMPDIR:-/tmp}"
+
+
+def script(run: Run, scheduler: Scheduler) -> str:
+    """The whole script of a plan, for ``launch.sh``."""
+    parts = [header(run, scheduler.submit), *scheduler.directives, "", _facts(run, scheduler), _environment(run),
+             section("The machine: its hosts, how ranks are started on them, how another slot is asked for"),
+             scheduler.functions.strip(), "", _workers(run), _staging(run, scheduler), _training(run),
+             _notice(run, scheduler), _loop()]
+    return "\n".join(parts)
+
+
+def header(run: Run, submit: str) -> str:
+    """What the run is, for a person: comment lines, the first of them the shebang."""
+    plan = run.plan
+    on = (f"{run.nodes} node{'s' if run.nodes > 1 else ''} of {run.machine_title}, {run.ranks} rank"
+          f"{'s' if run.ranks > 1 else ''} on each")
+    said = [f"{plan.study}: global batch size {plan.global_batch_size} on {on}: {plan.workers} ranks with "
+            f"{plan.local_batch_size} samples each per update.",
+            _expected(run), *([f"Trust {plan.trust}: {plan.reason}"] if plan.trust else []),
+            *([f"The speed is limited by the {plan.limited_by}."] if plan.limited_by else []),
+            f"It writes {FILES.report}, one line of JSON per evaluation and the outcome at the end; "
+            f"`hpo record {plan.id if plan.id is not None else 'PLAN'} {FILES.report}` takes it back.",
+            f"Run it from this folder: {submit}"]
+    lines = [line for text in said for line in textwrap.wrap(_plain(text), WIDTH, break_long_words=False)]
+    return "\n".join(["#!/usr/bin/env bash", *(f"# {line}" for line in lines), "#"])
+
+
+def section(title: str) -> str:
+    """A comment that begins a section."""
+    return f"# ---- {title} ".ljust(WIDTH, "-")
+
+
+def quoted(text: str) -> str:
+    """One word of bash."""
+    return shlex.quote(text)
+
+
+def _expected(run: Run) -> str:
+    plan, target = run.plan, run.plan.job.target
+    if plan.epochs is None:
+        return f"Target {target}. Nothing was forecast for it; it may take {plan.job.epochs:g} epochs."
+    said = (f"Target {target}, expected after {plan.epochs.median:.3g} epochs ({plan.epochs.low:.3g} to "
+            f"{plan.epochs.high:.3g})")
+    said += f" and {durations(plan.seconds)} of training" if plan.seconds else ""
+    said += "; both are 90 % intervals." if plan.seconds else ", a 90 % interval."
+    if plan.chance_in_slot is not None and plan.slot_seconds is not None:
+        said += f" Chance to reach it within a slot of {duration(plan.slot_seconds)}: {plan.chance_in_slot:.0%}."
+    return said
+
+
+def _facts(run: Run, scheduler: Scheduler) -> str:
+    listed = " ".join(map(str, run.possible_nodes[:MOST_LISTED]))
+    job = f"job={scheduler.job}\n" if run.backend == "torch" else ""
+    yours = YOURS if scheduler.directives else ""
+    return f"""\
+set -uo pipefail
+cd "{scheduler.folder}" || exit 1
+
+{section("The run")}
+ranks_per_node={run.ranks}
+possible_nodes="{listed}"  # numbers of nodes over which the batch can be split, the most first
+max_restarts=${{HPO_MAX_RESTARTS:-3}}  # in one slot, after a lost rank or node
+slot=${{HPO_SLOT:-1}}                  # which slot of the run this is, and how many it may take
+max_slots=${{HPO_MAX_SLOTS:-{run.slots}}}
+checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-0}}  # 0: save at every evaluation
+{yours}{job}"""
+
+
+def _environment(run: Run) -> str:
+    exports = "\n".join(f"export {knob.name}={knob.value}  # {knob.why}" for knob in run.knobs)
+    socket = "" if not run.accelerators else (
+        "\n# export NCCL_SOCKET_IFNAME=ib0  # where NCCL takes the wrong network: the interface of the fast one")
+    return f"""\
+{section("The environment of every rank")}
+# module load python cuda nccl       # YOURS: as your site calls them
+environment=${{HPO_ENVIRONMENT:-}}      # YOURS: the virtual environment that holds this package, if it is not active
+if [[ -n $environment ]]; then
+  # shellcheck disable=SC1091
+  source "$environment/bin/activate"
+fi
+{exports}{socket}
+"""
+
+
+def _workers(run: Run) -> str:
+    if run.backend == "torch":
+        return """\
+port=${HPO_PORT:-29500}
+attempt=0
+# workers PER_NODE MODULE ARGUMENTS...: one torchrun on each of the hosts, which start the ranks, find each other at the
+# first host, and start all ranks again where one of them is lost
+workers() {
+  local per_node=$1
+  shift
+  start 1 torchrun --nnodes="${#hosts[@]}" --nproc-per-node="$per_node" --max-restarts="$max_restarts" \\
+    --rdzv-backend=c10d --rdzv-id="$job.$attempt" --rdzv-endpoint="${hosts[0]}:$port" -m "$@" --backend torch
+}
+"""
+    hidden = "env -u LSB_JOBID " if run.plan.launcher == "lsf" else ""
+    why = "\n# In a job of LSF horovodrun 0.28.1 over Gloo ends with an error: LSF is hidden from it." if hidden else ""
+    return """\
+# workers PER_NODE MODULE ARGUMENTS...: ranks of Horovod on each of the hosts. Where Horovod was built with MPI they are
+# started as those of MPI; else by horovodrun, which needs ssh to the hosts. Horovod's own elastic mode is not used: it
+# would need ranks that outlive a lost one, while the loop below starts all again from the last checkpoint.WHY
+network=${HPO_NETWORK:-}  # YOURS, where horovodrun does not find the fast network: its interface, e.g. ib0
+attempt=0
+workers() {
+  local per_node=$1 slots
+  shift
+  if horovodrun --check-build 2>/dev/null | grep -q '\\[X\\] MPI'; then
+    start "$per_node" python -m "$@" --backend horovod
+  else
+    slots=$(printf "%s:$per_node," "${hosts[@]}")
+    HIDDENhorovodrun -np $((${#hosts[@]} * per_node)) -H "${slots%,}" --gloo \\
+      ${network:+--network-interfaces "$network"} python -m "$@" --backend horovod
+  fi
+}
+""".replace("WHY", why).replace("HIDDEN", hidden)
+
+
+def _staging(run: Run, scheduler: Scheduler) -> str:
+    if run.data_path is None:
+        return "stage() { :; }  # there is nothing to copy to the nodes' own disks\n"
+    return f"""\
+{section(f"Staging: the training data go to each node's own disk ({run.node_storage})")}
+shared_data={quoted(run.data_path)}
+local_data={scheduler.disk}/{run.name}  # YOURS: a folder on the disk of every node
+stage() {{  # every file is read once from the shared folder, and kept where an earlier slot left it whole
+  workers 1 trainers.staging "$shared_data" "$local_data"
+}}
+"""
+
+
+def _training(run: Run) -> str:
+    data = ' \\\n    --data-path "$local_data"' if run.data_path is not None else ""
+    way = all_reduce_argument(run.plan, run.backend)
+    travels = f" --all-reduce {way}" if way != "default" else ""
+    return f"""\
+{section("The training")}
+train() {{
+  workers "$ranks_per_node" trainers {FILES.job} --report {FILES.report} --checkpoint {FILES.checkpoint} \\
+    --checkpoint-minutes "$checkpoint_minutes" --stop-file {FILES.stop}{travels}{data}
+}}
+"""
+
+
+def _notice(run: Run, scheduler: Scheduler) -> str:
+    timer = "" if scheduler.notice else f"""
+slot_seconds=${{HPO_SLOT_SECONDS:-{run.slot_seconds}}}
+(sleep $((slot_seconds - {run.notice_seconds})) && kill -USR1 $$) >/dev/null 2>&1 &  # nobody else gives notice
+timer=$!
+trap 'pkill -P "$timer"; kill "$timer" 2>/dev/null' EXIT
+"""
+    return f"""\
+{section(f"The slot ends: {duration(run.notice_seconds)} before, the training is asked to save and leave")}
+ask_to_stop() {{
+  echo "$(date): the slot ends soon; the training saves at its next evaluation and leaves"
+  touch {FILES.stop}
+}}
+trap ask_to_stop USR1
+rm -f {FILES.stop}
+{timer}"""
+
+
+def _loop() -> str:
+    return f"""\
+count() {{  # lines of a kind in the report: step, started or outcome
+  local found
+  found=$(grep -c "^{{\\"$1\\"" {FILES.report} 2>/dev/null)
+  echo "${{found:-0}}"
+}}
+
+choose_hosts() {{  # the most of the hosts that answer over which the batch can be split
+  local wanted
+  mapfile -t hosts < <(healthy_hosts | grep .)
+  for wanted in $possible_nodes; do
+    if ((wanted <= ${{#hosts[@]}})); then
+      hosts=("${{hosts[@]:0:wanted}}")
+      return 0
+    fi
+  done
+  echo "${{#hosts[@]}} hosts answer, and the batch cannot be split over so few" >&2
+  return 1
+}}
+
+wait_for() {{  # a program in the background, because bash takes a signal only between two of them
+  while kill -0 "$1" 2>/dev/null; do wait "$1"; done
+}}
+
+if (($(count outcome) > 0)); then
+  echo "this run has ended: see {FILES.report}; without it and {FILES.checkpoint} it would run again"
+  exit 0
+fi
+points_before=$(count step)
+staged=no
+while choose_hosts; do
+  attempt=$((attempt + 1))
+  if [[ $staged == no ]]; then
+    stage || {{ echo "staging failed" >&2; exit 1; }}
+    staged=yes
+  fi
+  starts_before=$(count started)
+  (trap '' USR1; train) &
+  wait_for $!
+  if (($(count outcome) > 0)); then exit 0; fi
+  if [[ -e {FILES.stop} ]]; then break; fi
+  if (($(count started) == starts_before)); then
+    echo "the training did not begin: see what the ranks said above" >&2
+    exit 1
+  fi
+  if ((attempt > max_restarts)); then break; fi
+  echo "$(date): a rank or a node was lost; restart $attempt of $max_restarts from {FILES.checkpoint}"
+done
+
+if (($(count step) <= points_before)); then
+  echo "this slot brought the training no further; another would not either" >&2
+  exit 1
+fi
+if ((slot >= max_slots)); then
+  echo "slot $slot of $max_slots is over; HPO_MAX_SLOTS allows more, and the run goes on from {FILES.checkpoint}" >&2
+  exit 1
+fi
+export HPO_SLOT=$((slot + 1))
+echo "$(date): asking for slot $HPO_SLOT of $max_slots"
+resubmit
+"""
+
+
+def _plain(text: str) -> str:
+    """One line; what a study's name or reason holds cannot end the comment."""
+    return " ".join(text.split())
+
+
+def minutes(seconds: float) -> int:
+    """Whole minutes, rounded up."""
+    return math.ceil(seconds / 60)

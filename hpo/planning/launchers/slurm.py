@@ -1,0 +1,45 @@
+"""Slurm: ``sbatch launch.sh``, ranks by ``srun``. See the manual pages of sbatch, srun and sinfo."""
+
+from __future__ import annotations
+
+from hpo.planning.launchers.run import Run, clock
+from hpo.planning.launchers.script import Scheduler
+
+FUNCTIONS = """\
+healthy_hosts() {  # of the hosts of this job, those that answer
+  { sinfo --responding --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format=%n ||
+    scontrol show hostnames "$SLURM_JOB_NODELIST"; } | sort -u
+}
+start() {  # PER_NODE COMMAND...; where one rank fails all end, so that the loop below can start them again
+  local per_node=$1 list
+  shift
+  list=$(IFS=,; echo "${hosts[*]}")
+  srun --nodes="${#hosts[@]}" --nodelist="$list" --ntasks=$((${#hosts[@]} * per_node)) --ntasks-per-node="$per_node" \\
+    --cpu-bind=none --no-kill --kill-on-bad-exit=1 "$@"
+}
+resubmit() {  # the new job waits for the end of this one; sbatch hands on the environment
+  sbatch --dependency=afterany:"$SLURM_JOB_ID" ${account:+--account="$account"} \\
+    ${partition:+--partition="$partition"} launch.sh
+}
+"""
+
+
+def scheduler(run: Run) -> Scheduler:
+    """Directives and functions for Slurm."""
+    gpus = (f"#SBATCH --gpus-per-node={run.accelerators}",) if run.accelerators else ()
+    return Scheduler(submit="sbatch launch.sh", folder="${SLURM_SUBMIT_DIR:-.}", job="$SLURM_JOB_ID", notice=True,
+                     functions=FUNCTIONS, directives=(
+        f"#SBATCH --job-name={run.name}",
+        f"#SBATCH --nodes={run.nodes}",
+        f"#SBATCH --ntasks-per-node={run.ranks}",
+        *gpus,
+        "#SBATCH --exclusive",
+        f"#SBATCH --time={clock(run.slot_seconds)}",
+        f"#SBATCH --signal=B:USR1@{run.notice_seconds}",
+        "#SBATCH --no-kill",
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --output=launch-%j.log",
+        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
+        "##SBATCH --account=ACCOUNT",
+        "##SBATCH --partition=PARTITION"))

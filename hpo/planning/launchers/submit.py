@@ -1,0 +1,71 @@
+"""Hands a plan's folder to its scheduler, where the scheduler's command is there, and says how where it is not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpo.errors import LaunchError
+from hpo.planning.launchers import ray_jobs
+
+SCRIPT = "launch.sh"
+ACCOUNT_OPTIONS = {"slurm": ("--account", "--partition"), "lsf": ("-P", "-q"), "pbs": ("-A", "-q"),
+                   "grid_engine": ("-g", "-q"), "flux": ("--bank", "--queue")}
+PROGRAMS = {"slurm": ["sbatch"], "lsf": ["bsub"], "pbs": ["qsub"], "grid_engine": ["qsub"], "flux": ["flux", "batch"]}
+HANDS_ON = ("slurm", "lsf", "flux")
+"""Schedulers whose jobs get the environment of the submission; the others are told of it."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job in a scheduler's hands: its number or what the scheduler said of it, and the folder it writes to."""
+
+    launcher: str
+    job: str
+    folder: Path
+
+
+def submit(launcher: str, folder: Path, *, account: str | None = None, partition: str | None = None) -> Submitted:
+    """Submit the script of ``folder``; :class:`LaunchError` where the scheduler is not there or refuses it.
+
+    ``account`` and ``partition`` are what the scheduler calls so, or project and queue; further slots of the run are
+    asked for with them too.
+    """
+    if launcher == "ray":
+        return Submitted(launcher, ray_jobs.submit(folder), folder)
+    if launcher not in PROGRAMS:
+        raise LaunchError(f"nobody starts jobs there: {_by_hand(folder, f'run {SCRIPT} as its first lines say')}")
+    words = _command(launcher, account, partition)
+    if shutil.which(words[0]) is None:
+        told = " ".join([*words, "<" if launcher == "lsf" else "", SCRIPT]).replace("  ", " ")
+        raise LaunchError(f"there is no {words[0]} here: {_by_hand(folder, f'run `{told}` in it')}; --workers N runs "
+                          "the plan on this machine instead")
+    if launcher != "lsf":
+        words.append(SCRIPT)
+    text = (folder / SCRIPT).read_text(encoding="utf-8") if launcher == "lsf" else None
+    handed = {"HPO_ACCOUNT": account, "HPO_PARTITION": partition}
+    done = subprocess.run(words, cwd=folder, input=text, capture_output=True, text=True, check=False,
+                          env={**os.environ, **{name: value for name, value in handed.items() if value}})
+    if done.returncode:
+        raise LaunchError(f"{words[0]} refused {folder / SCRIPT}: {(done.stderr or done.stdout).strip()}")
+    return Submitted(launcher, done.stdout.strip(), folder)
+
+
+def _command(launcher: str, account: str | None, partition: str | None) -> list[str]:
+    words = list(PROGRAMS[launcher])
+    for option, value in zip(ACCOUNT_OPTIONS[launcher], (account, partition), strict=True):
+        if value and option.startswith("--"):
+            words.append(f"{option}={value}")
+        elif value:
+            words += [option, value]
+    handed = {"HPO_ACCOUNT": account, "HPO_PARTITION": partition}
+    if launcher not in HANDS_ON and (account or partition):
+        words += ["-v", ",".join(f"{name}={value}" for name, value in handed.items() if value)]
+    return words
+
+
+def _by_hand(folder: Path, how: str) -> str:
+    return f"take the folder {folder} to the machine, where the file system is shared by its nodes, and {how}"

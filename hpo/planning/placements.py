@@ -1,0 +1,176 @@
+"""Placements: how a global batch is laid out over nodes, ranks and micro batches, and which of them fit in memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from search_spaces.settings import TrainingSettings
+from trainers.cost import WorkloadCost
+
+GIB = 2**30
+RESERVED_BYTES = 1.5 * GIB
+"""Assumed: what the accelerator's driver, the kernels' workspaces and the buffers of the all-reduces take."""
+STATE_BYTES = {"sgd": 4, "lars": 4, "larc": 8, "lamb": 8, "adam": 8, "adamw": 8, "rmsprop_warmup": 8, "shampoo": 12}
+"""Bytes of optimizer state per parameter, in fp32: one momentum buffer, or two moments; Shampoo's factors, of which
+the size depends on the shapes, are counted as one copy more."""
+EVERY_NODE_COUNT = 16            # up to here each number of nodes is tried, beyond four per octave
+
+
+@dataclass(frozen=True, order=True)
+class Placement:
+    """``nodes`` with ``ranks_per_node`` workers each, every worker with the same share of the global batch, in samples.
+
+    ``micro_batch_size`` is what one forward pass takes; the last of an update may be smaller.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    local_batch_size: int
+    micro_batch_size: int
+
+    @property
+    def workers(self) -> int:
+        """Ranks of all nodes."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per update over all workers."""
+        return self.workers * self.local_batch_size
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Forward and backward passes of one worker per update."""
+        return -(-self.local_batch_size // self.micro_batch_size)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one accelerator holds: bytes of weights, gradients and optimizer state, and activations per sample."""
+
+    capacity: float
+    state: float
+    per_sample: float
+
+    def needed(self, micro_batch_size: int) -> float:
+        """Bytes that a micro batch takes, with all that is there besides it."""
+        return RESERVED_BYTES + self.state + self.per_sample * micro_batch_size
+
+    @property
+    def largest_micro_batch(self) -> int:
+        """The most samples per forward pass; 0 where not even one fits."""
+        left = self.capacity - RESERVED_BYTES - self.state
+        return max(0, math.floor(left / self.per_sample)) if self.per_sample else 10**9
+
+
+def memory_needs(cost: WorkloadCost, settings: TrainingSettings, capacity: float) -> Memory:
+    """The memory of a training with these settings on accelerators of ``capacity`` bytes.
+
+    Activations take half in fp16 and bf16; with reduced weights these and the gradients do too, beside fp32 masters.
+    A lagged gradient is kept as well.
+    """
+    half = settings.precision in ("fp16", "bf16")
+    weights, gradients = (2 + 4, 2) if half and settings.reduced_weights else (4, 4)
+    kept = gradients * (1 + settings.gradient_lag) + STATE_BYTES[settings.optimizer]
+    return Memory(capacity, float(cost.parameters * (weights + kept)),
+                  cost.activation_bytes_per_sample * (0.5 if half else 1.0))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Within what placements are looked for; a range's ends belong to it.
+
+    ``unit`` is the normalization batch size, which no worker and no micro batch may cut.
+    """
+
+    nodes: tuple[int, int]
+    ranks_per_node: tuple[int, int]
+    batches: tuple[int, int]
+    unit: int
+    largest_micro_batch: int
+    workers: int | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether the memory holds one normalization batch."""
+        return self.largest_micro_batch >= self.unit
+
+    def placement(self, nodes: int, ranks_per_node: int, local_batch_size: int) -> Placement:
+        """The placement with the fewest micro batches, of about one size."""
+        groups = local_batch_size // self.unit
+        passes = -(-groups // max(1, self.largest_micro_batch // self.unit))
+        return Placement(nodes, ranks_per_node, local_batch_size, -(-groups // passes) * self.unit)
+
+    def holds(self, placement: Placement) -> bool:
+        """Whether a placement lies within these limits."""
+        return (self.nodes[0] <= placement.nodes <= self.nodes[1]
+                and self.ranks_per_node[0] <= placement.ranks_per_node <= self.ranks_per_node[1]
+                and self.batches[0] <= placement.global_batch_size <= self.batches[1]
+                and placement.local_batch_size % self.unit == 0
+                and self.workers in (None, placement.workers))
+
+
+def placements(limits: Limits) -> list[Placement]:
+    """The placements to compare: all for one batch size, a grid over nodes and local batches where it is free.
+
+    With a free batch a rank is put on every accelerator, and fewer only where there is no other way.
+    """
+    if not limits.possible:
+        return []
+    if limits.batches[0] == limits.batches[1]:
+        return list(_of_one_batch(limits, limits.batches[0]))
+    most = limits.ranks_per_node[1]
+    full = list(_of_many_batches(limits, [most]))
+    return full or list(_of_many_batches(limits, range(limits.ranks_per_node[0], most)))
+
+
+def neighbours(placement: Placement, limits: Limits) -> Iterator[Placement]:
+    """Placements like this one with a few nodes or normalization batches more or less, where the batch is free."""
+    groups = placement.local_batch_size // limits.unit
+    for nodes, share in itertools.product(_around(placement.nodes), _around(groups)):
+        found = limits.placement(nodes, placement.ranks_per_node, share * limits.unit)
+        if found != placement and limits.holds(found):
+            yield found
+
+
+def steps_between(low: int, high: int) -> list[int]:
+    """Whole numbers from ``low`` to ``high``: each of the first EVERY_NODE_COUNT, then four per octave, and the end."""
+    numbers = {number for number in range(low, high + 1) if number <= EVERY_NODE_COUNT}
+    octaves = range(max(low.bit_length() - 3, 0), high.bit_length())
+    numbers |= {number for k in octaves for quarter in (4, 5, 6, 7) if low <= (number := quarter << k) <= high}
+    return sorted(numbers | {low, high})
+
+
+def _of_one_batch(limits: Limits, batch: int) -> Iterator[Placement]:
+    if batch % limits.unit:
+        return
+    for workers in _divisors(batch // limits.unit):
+        for ranks in range(limits.ranks_per_node[0], limits.ranks_per_node[1] + 1):
+            if workers % ranks == 0:
+                found = limits.placement(workers // ranks, ranks, batch // workers)
+                if limits.holds(found):
+                    yield found
+
+
+def _of_many_batches(limits: Limits, ranks: Iterable[int]) -> Iterator[Placement]:
+    for nodes, per_node in itertools.product(steps_between(*limits.nodes), ranks):
+        unit = nodes * per_node * limits.unit
+        first, last = -(-limits.batches[0] // unit), limits.batches[1] // unit
+        for groups in steps_between(max(first, 1), last) if last >= max(first, 1) else ():
+            found = limits.placement(nodes, per_node, groups * limits.unit)
+            if limits.holds(found):
+                yield found
+
+
+def _around(number: int) -> Sequence[int]:
+    near = {number + step for step in (-2, -1, 0, 1, 2)} | {number // 2, number * 2, round(number * 1.1),
+                                                            round(number / 1.1)}
+    return sorted(each for each in near if each >= 1)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
