@@ -19,6 +19,7 @@ from hpo.extrapolation.stored import study_evidence
 from hpo.planning.candidates import HOUR, Situation, scaled
 from hpo.planning.cost_source import cost_of
 from hpo.planning.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
+from hpo.planning.failures import Failures
 from hpo.planning.impossible import check_wish
 from hpo.planning.launchers import LAUNCHERS
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
@@ -101,6 +102,7 @@ class PlanRequest:
     a deadline. Within ``deadline_hours`` the target must be reached with the probability ``chance``; within
     ``slot_hours`` it should. ``cost`` is what a sample of the workload costs: one of ``hpo.planning.costs`` by name, a
     file, or the figures; if None those that the study measured. ``launcher`` is the machine's own scheduler if None.
+    ``node_failure_hours`` is the mean time between failures of one node; if None no failures are counted with.
     """
 
     global_batch_size: int | Literal["best"] | None = None
@@ -112,6 +114,7 @@ class PlanRequest:
     chance: float = 0.9
     cost: str | WorkloadCost | None = None
     launcher: str | None = None
+    node_failure_hours: float | None = None
 
     def __post_init__(self) -> None:
         for name, hours in (("slot", self.slot_hours), ("deadline", self.deadline_hours)):
@@ -155,7 +158,8 @@ def choose_plan(made: StudyForecast, machine: str | Machine, nodes: int | None, 
         memory_needs(figures, made.settings, target.accelerator.memory_bytes)
     rates = _rates(made, target, figures, asked.cost)
     situation = Situation(target, law_of(made), rates or SweepRates(1.0), made.train_samples,
-                          made.settings.normalization_batch_size, memory, _overhead(made.spec, target))
+                          made.settings.normalization_batch_size, memory, _overhead(made.spec, target),
+                          Failures(asked.node_failure_hours) if asked.node_failure_hours is not None else None)
     chosen = None if rates is None else plan_placement(situation, wish, notes)
     place = chosen.candidate.placement if chosen else plan_untimed(situation, wish)
     if place.global_batch_size != made.global_batch_size:

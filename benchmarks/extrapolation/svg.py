@@ -27,11 +27,12 @@ class Picture:
         self._axes(x_title, y_title, x, y)
 
     def line(self, x: Numbers, y: Numbers, colour: str, name: str, *, dashed: bool = False) -> None:
-        """A line through (x, y)."""
+        """A line through (x, y); without a name it is not in the legend."""
         style = ' stroke-dasharray="6 4"' if dashed else ""
         self._marks.append(f'<polyline points="{self._path(x, y)}" fill="none" stroke="{colour}" '
                            f'stroke-width="2"{style}/>')
-        self._legend.append((name, colour, "dashed" if dashed else "line"))
+        if name:
+            self._legend.append((name, colour, "dashed" if dashed else "line"))
 
     def band(self, x: Numbers, low: Numbers, high: Numbers, colour: str) -> None:
         """The area between two curves."""

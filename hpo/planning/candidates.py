@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hpo.extrapolation.forecast import Interval
 from hpo.extrapolation.recommend import LEVELS
 from hpo.planning.epochs import Epochs, EpochsLaw, quantiles
+from hpo.planning.failures import Failures
 from hpo.planning.machines import Machine
 from hpo.planning.placements import Memory, Placement
 from hpo.planning.time_model import Rate, Rates
@@ -27,7 +28,8 @@ class Situation:
     """All that a choice depends on: the machine, the epochs, the rates, and what a batch must be made of.
 
     ``unit`` is the normalization batch size in samples. ``memory`` is None where the workload's needs are not known.
-    ``overhead_seconds`` of a slot go by before the first update, for starting and staging.
+    ``overhead_seconds`` of a slot go by before the first update, for starting and staging. ``failures`` is None where
+    nothing is said of them, and none are counted with.
     """
 
     machine: Machine
@@ -37,6 +39,7 @@ class Situation:
     unit: int
     memory: Memory | None = None
     overhead_seconds: float = 0.0
+    failures: Failures | None = None
 
     @property
     def power_watts(self) -> float | None:
@@ -58,14 +61,16 @@ class Situation:
         """A placement with what it would cost; ``exact`` looks up the epochs at this very batch size."""
         epochs = self.law.at if exact else self.law.near
         return Candidate(placement, self.rates(placement), epochs(placement.global_batch_size), self.train_samples,
-                         self.accelerators(placement), self.power_watts, self.overhead_seconds)
+                         self.accelerators(placement), self.power_watts, self.overhead_seconds,
+                         self.failures.slowdown(placement.nodes) if self.failures else 1.0)
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A placement with its rate and the epochs at its batch size; the two are independent of each other.
 
-    seconds = epochs * train_samples / samples_per_second, of one training that reaches the target.
+    seconds = epochs * train_samples / samples_per_second * slowdown, of one training that reaches the target;
+    ``slowdown`` is what checkpoints and restarts after failures cost.
     """
 
     placement: Placement
@@ -75,18 +80,19 @@ class Candidate:
     accelerators: int
     power_watts: float | None
     overhead_seconds: float = 0.0
+    slowdown: float = 1.0
 
     @cached_property
     def seconds_values(self) -> Array:
         """Equally likely seconds to target, (values of the epochs, RATE_VALUES)."""
         rates = quantiles(self.rate.samples_per_second, RATE_VALUES)
-        return np.outer(self.epochs.values * self.train_samples, 1 / rates)
+        return np.outer(self.epochs.values * self.train_samples * self.slowdown, 1 / rates)
 
     @cached_property
     def expected_seconds(self) -> float:
         """Mean seconds of a run that is given up at the end of its budget, see :attr:`Epochs.expected`."""
         per_sample = np.mean(1 / quantiles(self.rate.samples_per_second, RATE_VALUES))
-        return float(self.epochs.expected * self.train_samples * per_sample)
+        return float(self.epochs.expected * self.train_samples * per_sample * self.slowdown)
 
     @property
     def expected_hours(self) -> float:

@@ -69,6 +69,11 @@ class Failures:
             return math.inf
         return between * math.exp(self.restart_seconds / between) * math.expm1(attempt) * training_seconds / interval
 
+    def slowdown(self, nodes: int) -> float:
+        """How many times longer a run takes that is long against the interval between its checkpoints; at least 1."""
+        interval = self.checkpoint_interval(nodes)
+        return 1.0 if math.isinf(interval) else self.expected_seconds(interval, nodes, interval) / interval
+
     def sample_seconds(self, training_seconds: NDArray[np.float64], nodes: int, rng: np.random.Generator,
                        interval: float | None = None) -> NDArray[np.float64]:
         """Draws of the time that runs of shape (runs,) take; their mean is near :meth:`expected_seconds`.
@@ -81,7 +86,8 @@ class Failures:
         interval = self.checkpoint_interval(nodes) if interval is None else interval
         if math.isinf(between):
             stretches = np.zeros_like(training_seconds) if math.isinf(interval) else training_seconds / interval
-            return training_seconds + self.checkpoint_seconds * stretches
+            written: NDArray[np.float64] = self.checkpoint_seconds * stretches
+            return training_seconds + written
         stretches = np.maximum(np.ceil(training_seconds / interval), 1.0)
         length = training_seconds / stretches + self.checkpoint_seconds
         failed = rng.negative_binomial(stretches, np.maximum(np.exp(-length / between), 1e-12))

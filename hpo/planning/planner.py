@@ -10,7 +10,7 @@ from typing import Any
 from hpo.errors import PlanError
 from hpo.extrapolation.forecast import Interval
 from hpo.planning import impossible, limits, pareto, rehearsal
-from hpo.planning.candidates import Candidate, Situation
+from hpo.planning.candidates import HOUR, Candidate, Situation
 from hpo.planning.optimise import Choice, Wish, candidates, choose
 from hpo.planning.placements import Memory, Placement
 from hpo.planning.time_model import Rate
@@ -45,7 +45,7 @@ def explained(situation: Situation, wish: Wish, choice: Choice, parts: dict[str,
 
     ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, the fastest first;
     ``shares`` is how the time is spent; ``rate`` the throughput and its source; ``sensitivity`` and ``rehearsal`` are
-    lists; ``supported_batches`` the ends of what the evidence supports.
+    lists; ``supported_batches`` the ends of what the evidence supports; ``failures`` what they were taken to cost.
     """
     best = choice.best
     return {
@@ -57,7 +57,7 @@ def explained(situation: Situation, wish: Wish, choice: Choice, parts: dict[str,
         "sensitivity": [each.to_dict() for each in limits.sensitivity(situation, wish, best)],
         "rehearsal": [each.to_dict() for each in rehearsal.rehearsals(situation, best)],
         "supported_batches": list(situation.law.supported), "notes": list(notes),
-        "memory": _memory(situation.memory, best.placement),
+        "memory": _memory(situation.memory, best.placement), "failures": _failures(situation, best),
     }
 
 
@@ -87,6 +87,15 @@ def _front_rows(situation: Situation, wish: Wish, choice: Choice) -> list[dict[s
     return [{**each.to_dict(), "chosen": each is choice.best, "knee": each is knee,
              "chance_in_slot": None if wish.slot_seconds is None else each.chance_within(wish.slot_seconds)}
             for each in shown]
+
+
+def _failures(situation: Situation, best: Candidate) -> dict[str, float] | None:
+    if situation.failures is None:
+        return None
+    nodes = best.placement.nodes
+    return {"node_hours": situation.failures.node_hours, "slowdown": best.slowdown,
+            "hours_between": situation.failures.seconds_between(nodes) / HOUR,
+            "checkpoint_minutes": situation.failures.checkpoint_interval(nodes) / 60}
 
 
 def _memory(memory: Memory | None, placement: Placement) -> dict[str, float] | None:

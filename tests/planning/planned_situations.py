@@ -10,6 +10,7 @@ import numpy as np
 from hpo.extrapolation.forecast import Interval
 from hpo.planning.candidates import Situation
 from hpo.planning.epochs import Epochs, quantiles
+from hpo.planning.failures import Failures
 from hpo.planning.machines import Accelerator, Link, Machine, Storage
 from hpo.planning.placements import Memory, Placement
 from hpo.planning.time_model import Rate
@@ -71,8 +72,10 @@ def a_machine(nodes: int = 6, per_node: int = 3, power_watts: float | None = 300
 
 
 def a_situation(*, machine: Machine | None = None, law: KnownLaw | None = None, rates: KnownRates | None = None,
-                unit: int = 2, memory: Memory | None = None, train_samples: int = 1000) -> Situation:
-    return Situation(machine or a_machine(), law or KnownLaw(), rates or KnownRates(), train_samples, unit, memory)
+                unit: int = 2, memory: Memory | None = None, train_samples: int = 1000,
+                failures: Failures | None = None) -> Situation:
+    return Situation(machine or a_machine(), law or KnownLaw(), rates or KnownRates(), train_samples, unit, memory,
+                     failures=failures)
 
 
 def memory_of(samples: int) -> Memory:

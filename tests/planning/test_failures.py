@@ -71,6 +71,14 @@ def test_more_nodes_and_worse_nodes_take_longer() -> None:
     assert len(set(times)) == 4
 
 
+def test_the_slowdown_of_a_long_run_is_that_of_its_stretches() -> None:
+    failures = Failures(5000, restart_seconds=120, checkpoint_seconds=20)
+    day = failures.expected_seconds(864_000, 1000)
+    assert failures.slowdown(1000) == pytest.approx(day / 864_000)
+    assert failures.slowdown(1000) > failures.slowdown(10) > 1
+    assert Failures().slowdown(1000) == 1
+
+
 @pytest.mark.parametrize("values", [{"node_hours": 0.0}, {"node_hours": math.nan}, {"restart_seconds": -1.0},
                                     {"checkpoint_seconds": 0.0}])
 def test_figures_that_cannot_be_are_refused(values: dict[str, float]) -> None:

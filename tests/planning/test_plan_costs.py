@@ -10,6 +10,7 @@ import pytest
 from hpo.extrapolation.forecast import Interval
 from hpo.planning.candidates import Candidate
 from hpo.planning.epochs import IntervalLaw, PosteriorLaw, quantiles
+from hpo.planning.failures import Failures
 from hpo.planning.limits import limited_by, sensitivity, shares
 from hpo.planning.optimise import Wish, choose
 from hpo.planning.placements import Placement
@@ -44,6 +45,17 @@ def test_the_time_is_that_of_drawn_epochs_and_rates() -> None:
         assert one.chance_within(slot) == pytest.approx((stays & (seconds <= slot)).mean(), abs=0.01)
     given_up = np.minimum(epochs, 1.5 * np.quantile(epochs, 0.95)) * seconds / epochs
     assert one.expected_seconds == pytest.approx(given_up.mean(), rel=0.01)
+
+
+def test_failing_nodes_stretch_time_hours_and_the_chance() -> None:
+    failures = Failures(node_hours=2.0, restart_seconds=60, checkpoint_seconds=5)
+    calm, failing = candidate(), candidate(failures=failures)
+    factor = failures.expected_seconds(1e6, PLACE.nodes) / 1e6
+    assert factor > 1.1
+    assert failing.seconds.median == pytest.approx(factor * calm.seconds.median)
+    assert failing.expected_seconds == pytest.approx(factor * calm.expected_seconds)
+    assert failing.accelerator_hours.high == pytest.approx(factor * calm.accelerator_hours.high)
+    assert failing.chance_within(calm.seconds.high) < calm.chance_within(calm.seconds.high)
 
 
 def test_hours_and_energy_by_hand() -> None:
