@@ -5,25 +5,33 @@
     torchrun --nproc-per-node 4 -m trainers JOB.json --backend torch --report OUT.jsonl
 
 Worker 0 writes one JSON line per evaluation and at the end {"outcome": {...}}, then
-{"exhibit": {...}} where the workload shows its model. Exit status: 0 the training
-ended (reached, censored or diverged: see the outcome), 2 the job, the data or the set-up is wrong, 1 any
+{"exhibit": {...}} where the workload shows its model. With --checkpoint a training goes on from where it was, and
+SIGUSR1, SIGTERM (but not under torchrun or horovodrun) or the file of --stop-file ask it to save at its next
+evaluation and to leave; it also writes {"started": {...}} each time.
+
+Exit status: 0 the training ended (reached, censored or diverged: see the outcome), 2 the job, the data or the set-up
+is wrong, 75 it was asked to stop and saved (0 under torchrun and horovodrun, to which any other is a crash), 1 any
 other failure.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainers.backends import ALL_REDUCES, BACKENDS
 from trainers.command import exit_status, leave
 from trainers.job import TrainingJob
 from trainers.memory import keep_freed_memory
-from trainers.report import ReportFile
+from trainers.report import ReportFile, Start
+from trainers.restarts import StopRequests, count_nodes, finish_or_stop, stopped_status
 
 if TYPE_CHECKING:
     from trainers.distributed import Communicator
+    from trainers.report import TrainingOutcome
     from trainers.run import TrainingRun
 
 
@@ -36,11 +44,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainers", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", type=Path, help="the job, a JSON file")
-    parser.add_argument("--backend", default="single", choices=("single", "horovod", "torch"),
+    parser.add_argument("--backend", default="single", choices=BACKENDS,
                         help="how the workers were started (default: %(default)s)")
     parser.add_argument("--report", type=Path, required=True, help="where worker 0 writes JSON lines")
     parser.add_argument("--checkpoint", type=Path,
                         help="saved after each evaluation; resumed from if it exists")
+    parser.add_argument("--checkpoint-minutes", type=float, default=0.0, metavar="MINUTES",
+                        help="save at the first evaluation after so many minutes instead of at each")
+    parser.add_argument("--stop-file", type=Path, metavar="FILE",
+                        help="where it appears, save at the next evaluation and leave")
+    parser.add_argument("--data-path", type=Path, metavar="FOLDER",
+                        help="where the data lie on this node, instead of the path in the job")
     parser.add_argument("--threads", type=int, help="CPU threads per worker (default: PyTorch's choice)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS",
                         help="a worker silent for so long is an error (default: %(default)g)")
@@ -49,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_communication(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--all-reduce", default="default", choices=("default", "torus", "hierarchical", "masters"),
+    parser.add_argument("--all-reduce", default="default", choices=ALL_REDUCES,
                         help="how gradients are summed: the backend's own way, a 2D torus, within the nodes and then "
                         "between them, or by one master a node (default: %(default)s)")
     parser.add_argument("--group-size", type=int, metavar="WORKERS",
@@ -61,7 +75,7 @@ def _add_communication(parser: argparse.ArgumentParser) -> None:
                         help="Horovod's cycle time (default: horovodrun's)")
 
 
-def _run(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> int | None:
     job = TrainingJob.load(options.job)
     keep_freed_memory()
     import torch
@@ -72,22 +86,47 @@ def _run(options: argparse.Namespace) -> None:
     communicator = connect(options.backend, timeout_seconds=options.timeout, all_reduce=options.all_reduce,
                            group_size=options.group_size, fusion_megabytes=options.fusion_megabytes,
                            cycle_milliseconds=options.cycle_milliseconds)
-    _train(job, communicator, ReportFile(options.report), options.checkpoint)
+    ended = _train(job, communicator, ReportFile(options.report), options)
     communicator.close()
+    return None if ended else stopped_status(os.environ)
 
 
-def _train(job: TrainingJob, communicator: Communicator, report: ReportFile, checkpoint: Path | None) -> None:
-    from trainers.train import finish, resume
-    from trainers.workloads import begin_training
-    training = begin_training(job, communicator)
-    if checkpoint is not None:
-        resume(training, communicator, checkpoint)
-    if communicator.rank == 0:
-        report.start(training.progress.step)
-    outcome = finish(training, communicator, report.point, checkpoint=checkpoint)
-    if communicator.rank == 0:
+def _train(job: TrainingJob, communicator: Communicator, report: ReportFile, options: argparse.Namespace) -> bool:
+    """Whether the training came to its end; False where it was stopped on the way."""
+    training = _begin(job, communicator, options.data_path)
+    if options.checkpoint is None:
+        from trainers.train import finish
+        if communicator.rank == 0:
+            report.start()
+        outcome: TrainingOutcome | None = finish(training, communicator, report.point)
+    else:
+        outcome = _go_on(training, communicator, report, options)
+    if communicator.rank == 0 and outcome is not None:
         report.outcome(outcome)
         _show(training, report)
+    return outcome is not None
+
+
+def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None) -> TrainingRun:
+    """The training at its first update; where the data lie is no part of the job, so a checkpoint fits any place."""
+    from trainers.workloads import begin_training, load_workload
+    if data_path is None:
+        return begin_training(job, communicator)
+    workload = load_workload(job.workload, {**job.data, "path": str(data_path)}, job.search_path)
+    return begin_training(job, communicator, workload=workload)
+
+
+def _go_on(training: TrainingRun, communicator: Communicator, report: ReportFile,
+           options: argparse.Namespace) -> TrainingOutcome | None:
+    from trainers.train import resume
+    resume(training, communicator, options.checkpoint)
+    nodes = count_nodes(communicator, os.environ)
+    if communicator.rank == 0:
+        step = training.progress.step
+        report.start(step, None if training.finished else Start(step, communicator.size, nodes))
+    with StopRequests(options.stop_file) as stop:
+        return finish_or_stop(training, communicator, report.point, checkpoint=options.checkpoint,
+                              seconds_between=60 * options.checkpoint_minutes, stop=stop)
 
 
 def _show(training: TrainingRun, report: ReportFile) -> None:

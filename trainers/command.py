@@ -12,10 +12,13 @@ from typing import NoReturn
 from trainers.errors import TrainerError
 
 
-def exit_status(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
-    """Do the work: 0 it is done, 2 a TrainerError, told in one line on stderr, 1 any other failure."""
+def exit_status(work: Callable[[argparse.Namespace], int | None], options: argparse.Namespace) -> int:
+    """Do the work: 0 it is done, 2 a TrainerError, told in one line on stderr, 1 any other failure.
+
+    Work that gives a number back has ended in a way of its own, and that number is the status.
+    """
     try:
-        work(options)
+        return work(options) or 0
     except TrainerError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
@@ -23,7 +26,6 @@ def exit_status(work: Callable[[argparse.Namespace], None], options: argparse.Na
     except Exception:
         traceback.print_exc()
         return 1
-    return 0
 
 
 def leave(status: int) -> NoReturn:

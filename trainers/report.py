@@ -6,11 +6,12 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-ENDING = frozenset({"outcome", "exhibit"})
+OTHERS = frozenset({"started", "outcome", "exhibit"})
 """The keys of the lines that are no convergence points."""
 
 
@@ -78,10 +79,21 @@ class TrainingOutcome:
         return cls(**{**values, **unknown})
 
 
+@dataclass(frozen=True)
+class Start:
+    """One start of a training that can be restarted: from which step, on how many workers and nodes, when (UTC)."""
+
+    step: int
+    workers: int
+    nodes: int
+    at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+
 class ReportFile:
     """A JSON-lines file: one object per convergence point and at the end ``{"outcome": {...}}``.
 
-    A workload that shows its model adds ``{"exhibit": {...}}`` behind the outcome (:mod:`trainers.exhibits`).
+    A workload that shows its model adds ``{"exhibit": {...}}`` behind the outcome (:mod:`trainers.exhibits`). A
+    training with a checkpoint adds ``{"started": {...}}`` each time that it is started.
 
     Every line is flushed when it is written, so that a reader can follow and a crash loses none.
     """
@@ -89,13 +101,19 @@ class ReportFile:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
-    def start(self, last_step: int = 0) -> None:
-        """Begin anew, keeping the points up to ``last_step``: those of the training that is resumed."""
-        points = read_points(self.path) if last_step > 0 and self.path.exists() else []
-        kept = [point for point in points if point.step <= last_step]
+    def start(self, last_step: int = 0, start: Start | None = None) -> None:
+        """Begin anew, keeping the points up to ``last_step``: those of the training that is resumed.
+
+        ``start`` is added, and then the starts before it are kept too, unless the training had ended.
+        """
+        before = _read(self.path) if self.path.exists() else []
+        ended = any("outcome" in values for values in before)
+        kept = [values for values in before if _is_kept(values, last_step, starts=not ended or last_step > 0)]
         temporary = self.path.with_name(self.path.name + ".new")
-        temporary.write_text("".join(point.to_json() + "\n" for point in kept), encoding="utf-8")
+        temporary.write_text("".join(_to_json(values) + "\n" for values in kept), encoding="utf-8")
         temporary.replace(self.path)
+        if start is not None:
+            self._append(_to_json({"started": dataclasses.asdict(start)}))
 
     def point(self, point: ConvergencePoint) -> None:
         """Append one convergence point."""
@@ -116,7 +134,7 @@ class ReportFile:
 
 def read_points(path: Path | str) -> list[ConvergencePoint]:
     """The convergence points of a report, in order; a last line cut short by a crash is left out."""
-    return [ConvergencePoint._from_dict(values) for values in _read(path) if not ENDING & values.keys()]
+    return [ConvergencePoint._from_dict(values) for values in _read(path) if not OTHERS & values.keys()]
 
 
 def read_outcome(path: Path | str) -> TrainingOutcome | None:
@@ -131,14 +149,25 @@ def read_exhibit(path: Path | str) -> dict[str, Any] | None:
     return dict(exhibits[-1]) if exhibits else None
 
 
+def read_starts(path: Path | str) -> list[Start]:
+    """The starts of a training that can be restarted, in order; one that was never lost has one."""
+    return [Start(**values["started"]) for values in _read(path) if "started" in values]
+
+
 def is_point(line: bytes) -> bool:
     """Whether a line of a report is a convergence point."""
-    return not any(line.startswith(f'{{"{name}"'.encode()) for name in ENDING)
+    return not any(line.startswith(f'{{"{name}"'.encode()) for name in OTHERS)
 
 
 def _read(path: Path | str) -> list[dict[str, Any]]:
     complete, _, _ = Path(path).read_text(encoding="utf-8").rpartition("\n")
     return [json.loads(line) for line in complete.splitlines() if line]
+
+
+def _is_kept(values: Mapping[str, Any], last_step: int, *, starts: bool) -> bool:
+    if "started" in values:
+        return starts
+    return not OTHERS & values.keys() and values["step"] <= last_step
 
 
 def _to_json(values: Any) -> str:

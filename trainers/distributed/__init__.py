@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
+from trainers.backends import ALL_REDUCES, BACKENDS
 from trainers.distributed.communicator import Communicator
 from trainers.errors import CommunicationError, nearest
 
 __all__ = ["ALL_REDUCES", "BACKENDS", "Communicator", "connect"]
-
-BACKENDS = ("single", "horovod", "torch")
-ALL_REDUCES = ("default", "torus", "hierarchical", "masters")
 
 
 def connect(backend: str, *, timeout_seconds: float = 600.0, all_reduce: str = "default",

@@ -19,6 +19,7 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from trainers.distributed.meeting import meet
 from trainers.errors import CommunicationError
 
 _FINDING = "finding"
@@ -150,23 +151,13 @@ def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: floa
     Raises :class:`CommunicationError` that names the workers that did not come.
     """
     by_agent = held_by_agent()
-    deadline = time.monotonic() + timeout_seconds
     try:
         server = TCPStore(host, port, size, is_master=rank == 0 and not by_agent, wait_for_workers=False,
                                timeout=timedelta(seconds=timeout_seconds), multi_tenant=True)
     except RuntimeError as error:
         raise CommunicationError(f"a worker is gone or silent: worker {rank} found no store at {host}:{port} within "
                                  f"{timeout_seconds:g} s ({_first_line(error)})") from error
-    store = PrefixStore(f"trainers/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_opened)}", server)
-    store.set(f"here/{rank}", "")
-    keys = [f"here/{other}" for other in range(size)]
-    while not store.check(keys) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    missing = [other for other, key in enumerate(keys) if not store.check([key])]
-    if missing:
-        raise CommunicationError(f"a worker is gone or silent: {_workers(missing)} did not come within "
-                                 f"{timeout_seconds:g} s")
-    return store
+    return meet(PrefixStore(f"trainers/{next(_opened)}", server), rank, size, timeout_seconds)
 
 
 def held_by_agent() -> bool:

@@ -12,6 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
+from trainers.backends import BACKENDS
 from trainers.command import exit_status, leave
 from trainers.staging.plan import MODES
 
@@ -26,7 +27,7 @@ def _parser() -> argparse.ArgumentParser:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shared", type=Path, help="the folder that every node sees; subfolders are staged too")
     parser.add_argument("local", type=Path, help="the folder on this node's own disk")
-    parser.add_argument("--backend", default="single", choices=("single", "horovod", "torch"),
+    parser.add_argument("--backend", default="single", choices=BACKENDS,
                         help="how the processes, one per node, were started (default: %(default)s)")
     parser.add_argument("--mode", default="all", choices=MODES,
                         help="every file on every node, or a random share on each (default: %(default)s)")

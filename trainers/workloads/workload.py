@@ -29,10 +29,12 @@ class AnyWorkload(ABC):
 
     Attributes:
         metrics: every score that an evaluation gives, and whether a higher value is better; it holds
-        "loss": False. train_samples: size of the training set, the unit of an epoch.
+        "loss": False. train_samples: size of the training set, the unit of an epoch. simulated: whether a
+        training is computed in milliseconds and without torch, so that a sweep needs no other process for it.
     """
 
     metrics: ClassVar[Mapping[str, bool]]
+    simulated: ClassVar[bool] = False
     train_samples: int
 
     @abstractmethod

@@ -26,6 +26,7 @@ class NoisyQuadratic(AnyWorkload):
     """A quadratic with noisy gradients (Zhang et al., arXiv:1907.04164); the loss is the exact one."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False}
+    simulated: ClassVar[bool] = True
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         check_options(data, (*option_names(), *_OPTIONS))

@@ -1,0 +1,66 @@
+"""Meeting: the workers of one start find each other in a store that still holds what earlier starts wrote.
+
+torchrun's agents keep their store over restarts, and the number of restarts that each of them tells its workers differs
+between nodes: it counts failures of a node's own workers. So the workers agree on a name of this start. Each leaves a
+number that it has just drawn; worker 0 answers each number, and who finds its own number answered is in.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+
+from trainers.errors import CommunicationError
+
+_POLL_SECONDS = 0.01
+
+
+def meet(store: Store, rank: int, size: int, timeout_seconds: float) -> Store:
+    """A part of ``store`` for this start alone, once every worker is there.
+
+    Raises :class:`CommunicationError` that names the workers that did not come.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    number = secrets.token_hex(8)
+    store.set(f"hello/{rank}", number)
+    name = number if rank == 0 else _name_of_start(store, rank, number, deadline)
+    if name is None:
+        raise _did_not_come([0], timeout_seconds)
+    own = PrefixStore(name, store)
+    own.set(f"here/{rank}", "")
+    everyone = [f"here/{other}" for other in range(size)]
+    while not own.check(["complete"]):      # one key: thousands of workers ask for it
+        if time.monotonic() >= deadline:
+            raise _did_not_come([other for other, key in enumerate(everyone) if not own.check([key])], timeout_seconds)
+        if rank == 0:
+            _answer(store, name, size)
+            if own.check(everyone):
+                own.set("complete", "")
+                break
+        time.sleep(_POLL_SECONDS)
+    return own
+
+
+def _name_of_start(store: Store, rank: int, number: str, deadline: float) -> str | None:
+    """The name of this start, from worker 0's answer to ``number``; None where it does not come."""
+    key = f"answer/{rank}"
+    while time.monotonic() < deadline:
+        if store.check([key]):
+            answered, name = store.get(key).decode().split()
+            if answered == number:
+                return str(name)
+        time.sleep(_POLL_SECONDS)
+    return None
+
+
+def _answer(store: Store, name: str, size: int) -> None:
+    for other in range(1, size):
+        if store.check([f"hello/{other}"]):
+            store.set(f"answer/{other}", f"{store.get(f'hello/{other}').decode()} {name}")
+
+
+def _did_not_come(missing: list[int], timeout_seconds: float) -> CommunicationError:
+    workers = f"worker {missing[0]}" if len(missing) == 1 else f"workers {', '.join(map(str, missing))}"
+    return CommunicationError(f"a worker is gone or silent: {workers} did not come within {timeout_seconds:g} s")
