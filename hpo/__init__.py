@@ -10,6 +10,8 @@
     plan = hpo.make_plan(forecast, machine="local", workers=2)
     hpo.launch(plan)
 
+    hpo.Client(url, token).submit(spec).wait()      # the same on a server
+
 What is named here is loaded when it is first used, so that ``import hpo`` costs nothing.
 """
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from hpo.planning.plan import Plan
     from hpo.progress import Progress
     from hpo.results import PlannedRun, StudyForecast, StudyResult
+    from hpo.service.client.blocking import Client
+    from hpo.service.client.concurrent import AsyncClient
     from hpo.study import StudySpec, load_study, parse_study
 
 _HOMES = {
@@ -46,13 +50,15 @@ _HOMES = {
     "hpo.planning.plan": ("Plan",),
     "hpo.progress": ("Progress",),
     "hpo.results": ("PlannedRun", "StudyForecast", "StudyResult"),
+    "hpo.service.client.blocking": ("Client",),
+    "hpo.service.client.concurrent": ("AsyncClient",),
     "hpo.study": ("StudySpec", "load_study", "parse_study"),
 }
 
 __all__ = [
-    "HpoError", "Plan", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec", "calibration", "figures",
-    "find_plan", "fit_posterior", "forecast", "launch", "load_study", "make_plan", "parse_study", "read_study",
-    "record", "run_study", "store_plan", "studies",
+    "AsyncClient", "Client", "HpoError", "Plan", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec",
+    "calibration", "figures", "find_plan", "fit_posterior", "forecast", "launch", "load_study", "make_plan",
+    "parse_study", "read_study", "record", "run_study", "store_plan", "studies",
 ]
 
 

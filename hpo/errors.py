@@ -9,7 +9,16 @@
     ├── EvidenceError              a table or trials from which nothing can be learnt              2
     ├── PlanError                  a plan that cannot be made as asked: machine, nodes, batch      2
     ├── LaunchError                a plan that was started and did not finish                      1
-    └── TuningError                a sweep that could not go on                                    1
+    ├── TuningError                a sweep that could not go on                                    1
+    ├── ExportError                an export that would overwrite something, or lacks its library  2
+    ├── StudyFailedError           a study of a server that ended without its result               1
+    └── ServiceError               a server that does not do what was asked                        1
+        ├── UnreachableError       no answer: not started, wrong URL, network, or overloaded       1
+        ├── WaitTimeoutError       the study goes on, but the time to wait for it is over          1
+        ├── AuthenticationError    no token, an unknown or an expired one                          2
+        ├── NotAllowedError        a token that does not allow this                                2
+        ├── ConflictError          contradicts what the server holds, such as a name that is taken 2
+        └── RequestError           a value that the server does not take                           2
 
 The command line prints the message without a traceback and leaves with ``exit_code``: 2 means that the user
 has to change what was asked, 1 that the work failed.
@@ -17,9 +26,9 @@ has to change what was asked, 1 that the work failed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class HpoError(Exception):
@@ -78,9 +87,16 @@ class EvidenceError(HpoError):
 
 
 class PlanError(HpoError):
-    """A plan that cannot be made as asked: unknown machine, too few nodes, a batch that does not divide."""
+    """A plan that cannot be made as asked: unknown machine, too few nodes, a batch that does not divide.
+
+    ``nearest`` holds the arguments of ``hpo.make_plan`` that give the nearest possible plan, where there is one.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, nearest: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.nearest = dict(nearest or {})
 
 
 class LaunchError(HpoError):
@@ -89,6 +105,60 @@ class LaunchError(HpoError):
 
 class TuningError(HpoError):
     """A sweep that could not go on."""
+
+
+class ExportError(HpoError):
+    """An export that would overwrite what is there, or for which a library is missing."""
+
+    exit_code = 2
+
+
+class StudyFailedError(HpoError):
+    """A study that a server ran and that failed, was cancelled or was interrupted; ``state`` says which."""
+
+    def __init__(self, message: str, state: str = "failed") -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class ServiceError(HpoError):
+    """A server that does not do what was asked; ``status`` is that of its answer, ``request_id`` is in its log."""
+
+    def __init__(self, message: str, *, status: int | None = None, request_id: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.request_id = status, request_id
+
+
+class UnreachableError(ServiceError):
+    """No answer after all attempts: the server is not started, the URL is wrong, the network is down."""
+
+
+class WaitTimeoutError(ServiceError):
+    """The time to wait for a study is over; the study itself goes on."""
+
+
+class AuthenticationError(ServiceError):
+    """No token, or one that the server does not know, or that has expired or was revoked."""
+
+    exit_code = 2
+
+
+class NotAllowedError(ServiceError):
+    """A token whose scope does not allow this, or a study of another owner."""
+
+    exit_code = 2
+
+
+class ConflictError(ServiceError):
+    """What was asked contradicts what the server holds: a name that is taken, a study that runs."""
+
+    exit_code = 2
+
+
+class RequestError(ServiceError):
+    """A value that the server does not take."""
+
+    exit_code = 2
 
 
 def _place(path: str | None, line: int | None) -> str:

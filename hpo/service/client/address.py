@@ -1,0 +1,52 @@
+"""Where the server is, and who asks: from arguments, or from HPO_SERVER and HPO_TOKEN."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from hpo.errors import AuthenticationError, RequestError
+
+API = "/api/v1"
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
+SILENCE_SECONDS = 60.0
+"""A stream that says nothing for so long is dead: a server sends a sign of life every few seconds."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """A server's URL and a token; the token is not shown."""
+
+    url: str
+    token: str = field(repr=False)
+
+    @property
+    def root(self) -> str:
+        """The URL below which the API lies."""
+        return f"{self.url}{API}"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of every request."""
+        return {"Authorization": f"Bearer {self.token}", "Accept": "application/json"}
+
+
+def address(url: str | None, token: str | None) -> Address:
+    """The address; RequestError or AuthenticationError where a part is missing or can be none."""
+    url = (url or os.environ.get("HPO_SERVER", "")).strip()
+    token = (token or os.environ.get("HPO_TOKEN", "")).strip()
+    if not url:
+        raise RequestError("no server is named; give its URL, or set HPO_SERVER (`hpo serve` prints it)")
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RequestError(f"the URL of a server must be like https://host:8642, but got {url!r}")
+    if not token:
+        raise AuthenticationError(f"no token for {parts.netloc}; give one, or set HPO_TOKEN "
+                                  "(`hpo token create` makes one)")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise AuthenticationError("a token has only visible ASCII characters; this one was not copied whole, or has "
+                                  "more than the token in it")
+    return Address(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)

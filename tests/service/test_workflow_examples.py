@@ -1,0 +1,101 @@
+"""The examples of workflows run as they are, against a server whose studies are swept already."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from api_server import served
+
+import hpo
+from search_spaces.settings import TrainingSettings
+from storage.errors import NotFound
+from storage.records import NewTrial, StudyState, TrialResult, TrialState
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "workflows"
+
+
+@pytest.fixture
+def server(tmp_path):
+    with served(tmp_path) as api:
+        yield api
+
+
+def sweep_when_submitted(api, name):
+    """What a worker would leave, as soon as the study is there: 2 (1 + batch / 64) epochs at the best learning rate."""
+    store = api.store
+    for _ in range(600):
+        try:
+            study = store.study(name)
+            break
+        except NotFound:
+            time.sleep(0.05)
+    for batch in (16, 32, 64):
+        for factor in (0.5, 0.7, 1.0, 1.0, 1.4, 2.0):
+            settings = TrainingSettings(learning_rate=batch / 160 * factor, normalization_batch_size=1)
+            (trial,) = store.add_trials(study.id, [NewTrial(global_batch_size=batch, seed=0,
+                                                            settings=settings.to_dict())])
+            epochs = 2 * (1 + batch / 64) * (1 + (factor - 1) ** 2)
+            store.finish_trial(trial.id, TrialResult(
+                state=TrialState.REACHED, epochs_to_target=epochs, epochs=epochs, steps=round(epochs * 512 / batch),
+                seconds=epochs, best_metric=0.05, final_metric=0.05, resolution_epochs=0.25))
+    store.add_event(study.id, "noted", "swept")
+    store.set_study_state(study.id, StudyState.FINISHED)
+
+
+def run(server, folder, program, *arguments, names=("workflow_bowl",)):
+    sweepers = [threading.Thread(target=sweep_when_submitted, args=(server, name)) for name in names]
+    for sweeper in sweepers:
+        sweeper.start()
+    environment = {**os.environ, "HPO_SERVER": str(server.client.base_url), "HPO_TOKEN": server.token("ada"),
+                   "PYTHONPATH": str(EXAMPLES.parents[1]), "PREFECT_HOME": str(folder / "prefect"),
+                   "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    done = subprocess.run([sys.executable, EXAMPLES / program, EXAMPLES / "bowl.yaml", *map(str, arguments)],
+                          cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    for sweeper in sweepers:
+        sweeper.join()
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_study_of_the_examples_is_one():
+    spec = hpo.load_study(EXAMPLES / "bowl.yaml")
+    assert spec.workload == "noisy_quadratic"
+
+
+def test_the_plain_program(server, tmp_path):
+    done = run(server, tmp_path, "plain.py", "--at", 128, "--at", 256, "--plan", "plan")
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["batch 128", "batch 256", "plan 1"]
+    assert "epochs to target (" in lines[0]
+    assert "noted: swept" in done.stderr
+    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == ["job.json", "launch.sh", "settings.json"]
+
+
+def test_the_plain_program_says_what_is_wrong(server, tmp_path):
+    environment = {**os.environ, "HPO_SERVER": str(server.client.base_url), "HPO_TOKEN": "lb_" + "x" * 43,
+                   "PYTHONPATH": str(EXAMPLES.parents[1])}
+    done = subprocess.run([sys.executable, EXAMPLES / "plain.py", EXAMPLES / "bowl.yaml", "--at", "128"], cwd=tmp_path,
+                          env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: this token is not known here")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("prefect") is None, reason="Prefect is not installed")
+def test_the_prefect_flow(server, tmp_path):
+    lines = run(server, tmp_path, "prefect_flow.py", 128, 256).stdout.splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith("batch")] == ["batch 128", "batch 256"]
+    assert (tmp_path / "plan" / "launch.sh").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("parsl") is None, reason="Parsl is not installed")
+def test_the_parsl_app(server, tmp_path):
+    names = ["workflow_bowl/sgd", "workflow_bowl/lars"]
+    lines = run(server, tmp_path, "parsl_app.py", 128, "sgd", "lars", names=names).stdout.splitlines()
+    assert [line.split(":")[0] for line in lines if ": " in line] == ["sgd", "lars"]
