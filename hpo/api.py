@@ -64,7 +64,7 @@ def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path |
 
 def read_study(name: str, storage: str = DEFAULT_STORAGE) -> StudyResult:
     """What the storage holds of a study; :class:`StudyNotFoundError` if it has none of this name."""
-    with open_store(storage) as store:
+    with open_store(storage, create=False) as store:
         return keeping.read_result(store, name, storage)
 
 
@@ -97,18 +97,18 @@ def record(plan: Plan, outcome: Path | str, storage: str = DEFAULT_STORAGE, *, b
 def find_plan(plan: str, storage: str = DEFAULT_STORAGE) -> Plan:
     """A plan by its number in the storage, or by the path of a folder that ``hpo plan`` wrote."""
     if plan.isdigit() and not Path(plan).exists():
-        with open_store(storage) as store:
+        with open_store(storage, create=False) as store:
             return keeping.read_plan_of_storage(store, int(plan))
     return read_plan(Path(plan))
 
 
 def studies(storage: str = DEFAULT_STORAGE) -> list[Study]:
     """All studies of a storage."""
-    with open_store(storage) as store:
+    with open_store(storage, create=False) as store:
         return store.studies()
 
 
 def calibration(storage: str = DEFAULT_STORAGE) -> list[CalibrationRow]:
     """Every plan that was launched, its prediction beside what happened."""
-    with open_store(storage) as store:
+    with open_store(storage, create=False) as store:
         return store.calibration()

@@ -27,10 +27,10 @@ from trainers.cost import WorkloadCost
 
 
 @contextmanager
-def open_store(storage: str) -> Iterator[Store]:
-    """The store behind a URL; its errors come out as errors of the service."""
+def open_store(storage: str, *, create: bool = True) -> Iterator[Store]:
+    """The store behind a URL, made if missing unless ``create`` is false; its errors come out as the service's."""
     try:
-        with Store.open(storage) as store:
+        with Store.open(storage, create=create) as store:
             yield store
     except NotFound as error:
         raise StudyNotFoundError(str(error)) from error

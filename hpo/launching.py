@@ -75,6 +75,6 @@ def record(plan: Plan, outcome: Path | str, storage: str, *, backend: str | None
         raise PlanError("this plan is in no storage; `hpo plan STUDY --output DIR` keeps one")
     told = read_launched(Path(outcome))
     launched = dataclasses.replace(told, nodes=nodes or told.nodes or plan.nodes)
-    with open_store(storage) as store:
+    with open_store(storage, create=False) as store:
         return keeping.keep_outcome(store, plan.id, plan.job.seed, backend or choose_backend(None, plan.launcher),
                                     workers or told.workers or plan.workers, launched)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpo import keeping
@@ -11,7 +14,10 @@ from hpo.extrapolation.posterior import Posterior
 from hpo.forecasting import fit_posterior, with_forecast
 from hpo.keeping import open_store
 from hpo.results import StudyResult
-from storage.records import CalibrationRow, Convergence, TrialState
+from storage.records import CalibrationRow, Convergence, Trial, TrialState
+from storage.store import Store
+
+MOST_CURVES = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,15 +36,30 @@ class StudyView:
 
 def load_view(name: str, storage: str) -> StudyView:
     """Read a study and fit its laws; :class:`StudyNotFoundError` if the storage has none of this name."""
-    with open_store(storage) as store:
+    with open_store(storage, create=False) as store:
         result = keeping.read_result(store, name, storage)
-        convergence = store.convergence([trial.id for trial in result.trials])
-        rows, url = tuple(store.calibration(result.study.id)), store.url
-    fitted = None
-    if any(trial.state is TrialState.REACHED for trial in result.trials):
+        fitted = None
+        if any(trial.state is TrialState.REACHED for trial in result.trials):
+            with contextlib.suppress(EvidenceError):    # too little for a law; the trials are shown all the same
+                fitted = fit_posterior(result)
+        return make_view(store, result, fitted, store.url)
+
+
+def make_view(store: Store, result: StudyResult, posterior: Posterior | None, storage: str) -> StudyView:
+    """What is shown of a study that was read, with the laws that were fitted to it; None where there are none."""
+    convergence = store.convergence([trial.id for trial in curves_of(result.trials)])
+    rows = tuple(store.calibration(result.study.id))
+    if posterior is not None:
         try:
-            fitted = fit_posterior(result)
-            result = with_forecast(result, fitted)
-        except EvidenceError:       # too little for a law; the trials are shown all the same
-            result = dataclasses.replace(result, forecast=None)
-    return StudyView(result, fitted, convergence, rows, url)
+            result = with_forecast(result, posterior)
+        except EvidenceError:
+            result, posterior = dataclasses.replace(result, forecast=None), None
+    elif any(trial.state is TrialState.REACHED for trial in result.trials):
+        result = dataclasses.replace(result, forecast=None)
+    return StudyView(result, posterior, convergence, rows, storage)
+
+
+def curves_of(trials: Sequence[Trial], most: int = MOST_CURVES) -> list[Trial]:
+    """The trials whose learning curves are shown: all, or of very many those that were quickest to the target."""
+    order = sorted(trials, key=lambda trial: (trial.epochs_to_target or math.inf, trial.number))
+    return sorted(order[:most], key=lambda trial: trial.number)

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpo.cli import main
+from storage.store import Store
 
 STUDY = """\
 name: digits
@@ -45,7 +46,8 @@ def a_study(folder: Path, old: str = "", new: str = "") -> Path:
     ("metric: top1", "metric: top_1", ("line 4", "top_1", "did you mean 'top1'", "top5")),
     ("source: digits", "source: image_folder, path: not_there", ("line 3", "not_there", "does not exist")),
     ("search:", "full_scale: {global_batch_size: 64, workers: 3}\nsearch:", ("line 6", "3 workers", "is 2")),
-    ("search:", "full_scale: {global_batch_size: 64, machine: summitt}\nsearch:", ("line 6", "summitt", "machine file")),
+    ("search:", "full_scale: {global_batch_size: 64, machine: summitt}\nsearch:",
+     ("line 6", "summitt", "machine file")),
     ("workload: resnet", "workload: resnt", ("line 2", "resnt", "did you mean 'resnet'")),
     ("workload: resnet", "workload: no_such_module:Thing", ("line 2", "no_such_module")),
 ])
@@ -106,8 +108,15 @@ def test_a_batch_size_that_is_none(tmp_path):
     ("report", "nothing"), ("launch", "7"), ("launch", "no/such/folder"),
 ])
 def test_what_is_not_in_the_storage(tmp_path, command):
+    Store.open(f"sqlite:///{tmp_path}/hpo.db").close()
     message = refused(*command, "--storage", f"sqlite:///{tmp_path}/hpo.db")
     assert any(word in message for word in ("nothing", "7", "no/such/folder"))
+
+
+@pytest.mark.parametrize("command", [("studies",), ("show", "a"), ("plan", "a"), ("report", "a"), ("calibration",)])
+def test_what_only_reads_makes_no_storage(tmp_path, command):
+    assert "there is no file" in refused(*command, "--storage", f"sqlite:///{tmp_path}/hpo.db")
+    assert not (tmp_path / "hpo.db").exists()
 
 
 def test_a_machine_that_is_unknown_or_badly_described(tmp_path):

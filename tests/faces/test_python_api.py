@@ -20,8 +20,8 @@ name: six
 title: two nodes with three cards each
 nodes: 2
 accelerators_per_node: 3
-accelerator: {name: card, memory_bytes: 16.0e+9, peak_flops: {fp32: 1.0e+13}, achieved_fraction: {fp32: {low: 0.3, median: 0.4, high: 0.5}},
-              power_watts: 250}
+accelerator: {name: card, memory_bytes: 16.0e+9, peak_flops: {fp32: 1.0e+13},
+              achieved_fraction: {fp32: {low: 0.3, median: 0.4, high: 0.5}}, power_watts: 250}
 intra_node: {name: bus, bandwidth_bytes_per_second: 1.0e+10, latency_seconds: 1.0e-6, topology: tree}
 inter_node: {name: net, bandwidth_bytes_per_second: 1.0e+10, latency_seconds: 1.0e-6, topology: tree}
 shared_filesystem: {name: disks, read_bytes_per_second: 1.0e+10, capacity_bytes: 1.0e+15}

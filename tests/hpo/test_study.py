@@ -280,4 +280,6 @@ def test_every_error_says_how_the_command_line_leaves() -> None:
     codes = {kind.__name__: kind.exit_code for kind in vars(errors).values()
              if isinstance(kind, type) and issubclass(kind, errors.HpoError)}
     assert codes == {"HpoError": 1, "SpecError": 2, "StudyNotFoundError": 2, "StorageUnavailableError": 2,
-                     "EvidenceError": 2, "PlanError": 2, "LaunchError": 1, "TuningError": 1}
+                     "EvidenceError": 2, "PlanError": 2, "LaunchError": 1, "TuningError": 1, "ExportError": 2,
+                     "StudyFailedError": 1, "ServiceError": 1, "UnreachableError": 1, "WaitTimeoutError": 1,
+                     "AuthenticationError": 2, "NotAllowedError": 2, "ConflictError": 2, "RequestError": 2}
