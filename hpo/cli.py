@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hpo.commands import evidence, full_machine, study
+from hpo.commands import database, doctor, evidence, full_machine, imports, remote, server, study, worker
 
 
 class _Commands(click.Group):
@@ -37,9 +37,12 @@ def main() -> None:
 
 for command in (
     study.run, study.studies, study.show, study.trials, study.forecast, study.report,
-    evidence.extrapolate,
+    server.serve, worker.worker, server.token,
+    evidence.extrapolate, evidence.throughput, imports.importing,
     full_machine.plan, full_machine.launch, full_machine.record, full_machine.calibration,
     full_machine.machines, full_machine.recipes,
+    remote.submit, remote.status, remote.cancel, remote.logs,
+    database.db, database.export, doctor.doctor,
 ):
     main.add_command(command)
 

@@ -193,6 +193,7 @@ class TrainingSettings:
         return type(self).from_dict({**self.to_dict(), **changes})
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """The names of all settings, in the order in which they are shown."""
     return tuple(knob.name for knob in dataclasses.fields(TrainingSettings))

@@ -31,8 +31,8 @@ from hpo.commands import options
               help="How probable it must be to meet the deadline, and should be to end within the slot.")
 @click.option("--cost", metavar="NAME|FILE", help="What a sample of the workload costs, where the study sweeps a "
               "smaller model: resnet50, tiramisu, deeplabv3plus, or a file; what the study measured if not given.")
-@click.option("--node-failure-hours", metavar="HOURS", type=float, help="Mean time between failures of one node: counts "
-              "what checkpoints and restarts cost.")
+@click.option("--node-failure-hours", metavar="HOURS", type=float,
+              help="Mean time between failures of one node; counts what checkpoints and restarts cost.")
 @click.option("--launcher", type=click.Choice(["slurm", "lsf", "pbs", "flux", "grid_engine", "ray", "other", "local"]),
               help="The machine's own scheduler if not given.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",

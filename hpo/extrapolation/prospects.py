@@ -51,14 +51,14 @@ class Sensitivity:
 
 def epochs_interval(posterior: Posterior, choices: Choices, scale: float = 1.0) -> Interval:
     """Epochs to target of a new configuration with these settings: the mean of runs that do not diverge."""
-    samples = _log_epochs(posterior, choices, TYPICAL_RUNS, scale)
+    samples = log_epochs_samples(posterior, choices, TYPICAL_RUNS, scale)
     # the cap only keeps numbers finite where nothing is known
     return Interval(*(float(np.exp(min(value, 200.0))) for value in np.quantile(samples, LEVELS)))
 
 
 def chances(posterior: Posterior, choices: Choices, budgets: Sequence[float], scale: float = 1.0) -> tuple[Chance, ...]:
     """The probability of reaching the target within each budget of epochs, divergence included."""
-    samples = _log_epochs(posterior, choices, 1, scale)
+    samples = log_epochs_samples(posterior, choices, 1, scale)
     stays = 1 - choices.risk(posterior)[:, None]
     return tuple(Chance(float(budget), float(((samples <= np.log(budget)) * stays).mean())) for budget in budgets)
 
@@ -75,7 +75,7 @@ def sensitivity(posterior: Posterior, choices: Choices) -> tuple[Sensitivity, ..
     return tuple(found)
 
 
-def _log_epochs(posterior: Posterior, choices: Choices, runs: float, scale: float) -> Array:
+def log_epochs_samples(posterior: Posterior, choices: Choices, runs: float, scale: float) -> Array:
     """Equally likely log epochs, 25 quantiles of each particle's normal, spread by ``scale`` about their median."""
     mean, sd = posterior.log_epochs(choices.log_batch, runs)
     samples = (mean + choices.cost(posterior))[:, None] + sd[:, None] * NORMAL_NODES

@@ -89,10 +89,11 @@ class Failures:
             written: NDArray[np.float64] = self.checkpoint_seconds * stretches
             return training_seconds + written
         stretches = np.maximum(np.ceil(training_seconds / interval), 1.0)
-        length = training_seconds / stretches + self.checkpoint_seconds
+        length: NDArray[np.float64] = training_seconds / stretches + self.checkpoint_seconds
         failed = rng.negative_binomial(stretches, np.maximum(np.exp(-length / between), 1e-12))
         lost = np.array([self._lost(int(count), one, between, rng) for count, one in zip(failed, length, strict=True)])
-        return stretches * length + lost
+        total: NDArray[np.float64] = stretches * length + lost
+        return total
 
     def _lost(self, count: int, length: float, between: float, rng: np.random.Generator) -> float:
         """Seconds of ``count`` failed tries of a stretch and the restarts after them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ray import tune
+from ray.tune.stopper import NoopStopper
 
 from hpo.tuning.stopping import CurveStopping, LadderASHA
 from hpo.tuning.sweep import Sweep
@@ -25,7 +26,7 @@ class Recording(tune.Callback):  # type: ignore[misc]
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The trial ended by itself, or the scheduler stopped it."""
         last = trial.last_result
-        if self._sweep.interrupted and last.get("state") == "running":
+        if self._sweep.interrupted and last.get("state", "running") == "running":
             return      # it has not ended: it waits for the next run
         if trial.trial_id in self._scheduler.stopped:
             reason = self._scheduler.reason(trial.trial_id, last["epochs"])
@@ -36,3 +37,26 @@ class Recording(tune.Callback):  # type: ignore[misc]
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The trial's process died more often than it is started again."""
         self._sweep.end(trial.trial_id, TrialState.FAILED, None, "its process died: out of memory, or killed")
+
+
+class Stopping(tune.Stopper):  # type: ignore[misc]
+    """Tells Tune, which asks several times a second, when the sweep is to end."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Stopping:
+        """Tune copies what it is given; there is only one sweep."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What Tune saves of its own state is not used: the database is the state."""
+        return NoopStopper, ()
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """No single trial is stopped here."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Whether the sweep is to end now."""
+        return self._sweep.interrupted

@@ -26,10 +26,11 @@ BEYOND = 8
 class ForecastSampler:
     """Suggests rung and settings together; rebuilt from the finished trials of a study, like any sampler here."""
 
-    def __init__(self, spec: StudySpec) -> None:
+    def __init__(self, spec: StudySpec, earlier: int = 0) -> None:
         self._ladder, self._space = spec.ladder, spec.search
         self._epochs = spec.budget.epochs_per_trial
-        self._inner = LadderSampler(spec.search, spec.ladder, sampler="tpe", name=spec.name, epochs=self._epochs)
+        self._inner = LadderSampler(spec.search, spec.ladder, sampler="tpe", name=spec.name, epochs=self._epochs,
+                                    earlier=earlier)
         target = spec.full_scale.global_batch_size if spec.full_scale else BEYOND * spec.ladder[-1]
         seed = int.from_bytes(hashlib.sha256(spec.name.encode()).digest()[:4], "big")
         self._tuned = tuned_settings(spec.search)
@@ -50,6 +51,10 @@ class ForecastSampler:
                                               for name, value in choice.settings.items()}
 
         return self._inner.suggest_by(choose)
+
+    def began(self, trial: Trial) -> None:
+        """Know of a trial of an earlier run that has not ended."""
+        self._inner.began(trial)
 
     def tell(self, trial: Trial, ticket: int | None = None) -> None:
         """Learn from a finished trial; those of rungs that the study no longer has count for the forecast alone."""

@@ -36,10 +36,13 @@ class LadderSampler:
     """Suggests settings rung by rung and learns from finished trials.
 
     ``sampler`` is tpe, gp, cmaes, qmc or random; the same ``name``, trials and order give the same suggestions.
+    ``earlier`` counts the trials of earlier runs: a sweep that goes on draws new random numbers, and not those of its
+    begin once more.
     """
 
     def __init__(self, space: SearchSpace, ladder: Sequence[int], *, sampler: str, name: str,
-                 epochs: float) -> None:
+                 epochs: float, earlier: int = 0) -> None:
+        name = f"{name}/after {earlier}" if earlier else name
         self._space = space
         self._epochs = epochs
         self._scaled = space.to_optuna(space.scaled)
@@ -75,6 +78,10 @@ class LadderSampler:
         self._tickets += 1
         self._suggested[self._tickets] = (scaled, shared)
         return self._space.settings({**values, **shared.params}), self._tickets
+
+    def began(self, trial: Trial) -> None:
+        """Know of a trial of an earlier run that has not ended: its rung has had its first settings."""
+        self._started.add(trial.global_batch_size)
 
     def tell(self, trial: Trial, ticket: int | None = None) -> None:
         """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""

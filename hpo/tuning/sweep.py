@@ -3,25 +3,30 @@
 The database is the only truth. A trial is written there before it starts, its convergence while it runs and
 its end when it ends; so a sweep that is killed at any moment goes on from the database: finished trials stay,
 trials that were in flight start again from their last checkpoint, and the samplers are told everything anew.
-Nothing here knows what runs the trials: Ray Tune calls these methods from ``tuner``.
+Nothing here knows what runs the trials: Ray Tune calls these methods from ``tuner``. An error of the database or of the
+sweep is kept and ends it in good order, for Tune does not clean up after an exception.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from hpo.errors import TuningError
+from hpo.errors import HpoError, TuningError
 from hpo.jobs import training_job
 from hpo.study import StudySpec
 from hpo.tuning.agenda import Choose, Done, Explore, Repeat, Task, next_choice, next_task, rung_budgets
+from hpo.tuning.budgets import Budget
 from hpo.tuning.forecast_sampler import ForecastSampler
+from hpo.tuning.patience import Patience
 from hpo.tuning.recorder import Recorder
 from hpo.tuning.sampler import LadderSampler
 from search_spaces.settings import TrainingSettings
-from storage.records import NewTrial, Study, Trial, TrialState
+from storage.errors import StoreError
+from storage.records import ConvergencePoint, NewTrial, Study, Trial, TrialState
 from storage.store import Store
 
 Progress = Callable[[list[Trial], Mapping[int, Mapping[str, Any]]], None]
@@ -37,32 +42,52 @@ GIVE_UP_AFTER = 4
 """Failed trials, and nothing else, after which a sweep stops."""
 
 
-class Sweep:
-    """One study's sweep in this process; creating it takes up what the database holds."""
+class Ending(StrEnum):
+    """Why a sweep came to its end."""
 
-    def __init__(self, spec: StudySpec, study: Study, store: Store, *, checkpoints: Path,
-                 progress: Progress) -> None:
+    COMPLETE = "complete"   # every training of the budget has ended
+    SPENT = "spent"         # the study's samples or accelerator hours are spent
+    STOPPED = "stopped"     # it was asked to stop, and goes on when it is run again
+
+
+class Sweep:
+    """One study's sweep in this process; creating it takes up what the database holds.
+
+    ``stop`` is asked often, and ends the sweep once it says so; ``patience`` waits for a database that is away.
+    """
+
+    def __init__(self, spec: StudySpec, study: Study, store: Store, *, checkpoints: Path, progress: Progress,
+                 patience: Patience | None = None, stop: Callable[[], bool] = lambda: False) -> None:
         self._spec, self._study, self._store = spec, study, store
-        self._checkpoints, self._progress = checkpoints, progress
-        self._recorder = Recorder(store)
-        stored = store.trials(study.id, purpose=PURPOSE)
+        self._checkpoints, self._progress, self._stop = checkpoints, progress, stop
+        self._patience = patience or Patience()
+        self._recorder, self._budget = Recorder(store, self._patience), Budget(study, store, self._patience)
+        stored = self._stored()
         self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in stored)})
         self._budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
-        self._forecasting = ForecastSampler(spec) if spec.sampler == "forecast" else None
+        self._forecasting = ForecastSampler(spec, len(stored)) if spec.sampler == "forecast" else None
         self._sampler = self._forecasting or LadderSampler(
-            spec.search, self.batches, sampler=spec.sampler, name=spec.name, epochs=spec.budget.epochs_per_trial)
+            spec.search, self.batches, sampler=spec.sampler, name=spec.name, epochs=spec.budget.epochs_per_trial,
+            earlier=len(stored))
         self._trials: dict[int, Trial] = {}
         self._tickets: dict[int, int] = {}
         self._ids: dict[str, int] = {}
         self._points: dict[int, Mapping[str, Any]] = {}
         self._in_flight: list[Trial] = []
-        self.interrupted = False
+        self._interrupted = False
+        self.spent = ""
+        self.failure: HpoError | StoreError | None = None
         self._take_up()
+        self.spent = self._budget.spent()
 
     @property
     def finished_trials(self) -> list[Trial]:
         """The trials that have ended, in the order of their numbers."""
         return [trial for trial in self._trials.values() if trial.state.finished]
+
+    def points(self, trial: Trial) -> list[ConvergencePoint]:
+        """The stored convergence points of a trial."""
+        return self._patience(lambda: self._store.points(trial.id))
 
     def check(self) -> None:
         """Raise :class:`TuningError` where the first trials all failed: the rest would too."""
@@ -70,6 +95,21 @@ class Sweep:
         if len(ended) >= GIVE_UP_AFTER and all(trial.state is TrialState.FAILED for trial in ended):
             raise TuningError(f"the first {len(ended)} trials all failed, so the sweep stops; trial {ended[0].number}: "
                               f"{ended[0].reason}")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the sweep is to end now, and its trials in flight to wait for another run."""
+        self._interrupted = self._interrupted or self._stop()
+        return self._interrupted or bool(self.spent) or self.failure is not None
+
+    @property
+    def ending(self) -> Ending:
+        """How the sweep ended; raises the error that ended it."""
+        if self.failure is not None:
+            raise self.failure
+        if self.complete:
+            return Ending.COMPLETE
+        return Ending.SPENT if self.spent else Ending.STOPPED
 
     @property
     def complete(self) -> bool:
@@ -81,11 +121,15 @@ class Sweep:
         """What the next actor trains; None while that depends on running trials."""
         if self.interrupted:
             return Done()
-        self.check()
-        trial = self._in_flight.pop(0) if self._in_flight else self._next_trial()
-        if trial is None or isinstance(trial, Done):
-            return trial
-        self._store.start_trials([trial.id])
+        try:
+            self.check()
+            trial = self._in_flight.pop(0) if self._in_flight else self._next_trial()
+            if trial is None or isinstance(trial, Done):
+                return trial
+            self._start(trial)
+        except (HpoError, StoreError) as error:
+            self.failure = error
+            return Done()
         self._trials[trial.id] = dataclasses.replace(trial, state=TrialState.RUNNING)
         self._ids[tune_id] = trial.id
         limit = self._forecasting.limit_epochs(trial.global_batch_size) if self._forecasting else None
@@ -94,17 +138,30 @@ class Sweep:
 
     def result(self, tune_id: str, result: Mapping[str, Any]) -> None:
         """Take one report of a trial."""
-        trial_id = self._ids[tune_id]
-        for point in result.get("points", ()):
-            self._recorder.point(trial_id, point)
-            self._points[trial_id] = point
+        trial_id, written = self._ids[tune_id], False
+        if self.failure is not None:
+            return
+        try:
+            for point in result.get("points", ()):
+                written = self._recorder.point(trial_id, point) or written
+                self._points[trial_id] = point
+            if written:
+                self.spent = self.spent or self._budget.spent()
+        except StoreError as error:
+            self.failure = error
         self._show()
 
     def end(self, tune_id: str, state: TrialState, outcome: Mapping[str, Any] | None, reason: str) -> None:
         """Record the end of a trial and teach it to the sampler."""
         trial_id = self._ids[tune_id]
-        self._recorder.finish(trial_id, state, outcome, reason)
-        trial = self._store.trial(self._study.id, self._trials[trial_id].number)
+        if self.failure is not None:
+            return
+        try:
+            trial = self._recorder.finish(self._trials[trial_id], state, outcome, reason)
+            self.spent = self.spent or self._budget.spent()
+        except StoreError as error:
+            self.failure = error
+            return
         self._trials[trial_id] = trial
         self._points.pop(trial_id, None)
         self._sampler.tell(trial, self._tickets.pop(trial_id, None))
@@ -113,17 +170,26 @@ class Sweep:
 
     def close(self) -> None:
         """Write what is gathered; trials in flight wait in the queue for the next run."""
-        self._recorder.flush()
-        self._store.requeue_running(self._study.id)
+        if self.failure is not None:
+            return
+        try:
+            self._recorder.flush()
+            self._patience(lambda: self._store.requeue_running(self._study.id))
+        except StoreError as error:
+            self.failure = error
 
     def _take_up(self) -> None:
-        self._store.requeue_running(self._study.id)
-        for trial in self._store.trials(self._study.id, purpose=PURPOSE):
+        self._patience(lambda: self._store.requeue_running(self._study.id))
+        for trial in self._stored():
             self._trials[trial.id] = trial
             if trial.state.finished:
                 self._sampler.tell(trial)
             else:
                 self._in_flight.append(trial)
+                self._sampler.began(trial)
+
+    def _stored(self) -> list[Trial]:
+        return self._patience(lambda: self._store.trials(self._study.id, purpose=PURPOSE))
 
     def _next_trial(self) -> Trial | Done | None:
         task = self._next_task()
@@ -150,9 +216,23 @@ class Sweep:
         return task.global_batch_size, *self._sampler.suggest(task.global_batch_size)
 
     def _add(self, new: NewTrial) -> Trial:
-        trial = self._store.add_trials(self._study.id, [new])[0]
+        def added() -> Trial | None:
+            queued = self._store.trials(self._study.id, [TrialState.QUEUED], PURPOSE)
+            return next((trial for trial in queued if trial.id not in self._trials), None)
+
+        trial = self._patience(lambda: self._store.add_trials(self._study.id, [new])[0], added)
         self._trials[trial.id] = trial
         return trial
+
+    def _start(self, trial: Trial) -> None:
+        def start() -> bool:
+            self._store.start_trials([trial.id])
+            return True
+
+        def started() -> bool | None:
+            return self._store.trial(self._study.id, trial.number).state is TrialState.RUNNING or None
+
+        self._patience(start, started)
 
     def _job(self, trial: Trial) -> dict[str, Any]:
         settings = TrainingSettings.from_dict(trial.settings)
@@ -163,4 +243,4 @@ class Sweep:
         try:
             self._progress(list(self._trials.values()), self._points)
         except KeyboardInterrupt:
-            self.interrupted = True
+            self._interrupted = True

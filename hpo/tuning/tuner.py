@@ -1,4 +1,7 @@
-"""Runs a sweep on Ray Tune: embedded on this machine, or on a cluster that is already there."""
+"""Runs a sweep on Ray Tune, embedded on this machine or on a cluster that is already there.
+
+A workload that is simulated needs no other process: its trials are trained in this one.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,24 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpo.errors import TuningError
+from hpo.jobs import search_path
 from hpo.study import StudySpec
-from hpo.tuning.sweep import Progress, Sweep
+from hpo.tuning.patience import Patience
+from hpo.tuning.sweep import Ending, Progress, Sweep
 from storage.records import Study
 from storage.store import Store
+
+if TYPE_CHECKING:
+    from hpo.tuning.stopping import CurveStopping, LadderASHA
 
 RESTARTS = 2
 """How often a trial whose process died is started again, from its checkpoint, before it counts as failed."""
@@ -32,29 +43,63 @@ _ENVIRONMENT = {
 }
 
 
-def run_sweep(spec: StudySpec, study: Study, store: Store, *, folder: Path, progress: Progress,
-              ray_address: str | None = None) -> bool:
-    """Train what is left of the study's budget; returns whether all of it has ended.
+@dataclass(frozen=True)
+class RayOptions:
+    """Where trials run: a cluster's ``address``, or this machine with ``cores`` (all if None).
 
-    False means interrupted (Ctrl-C): everything finished is stored, and the same call goes on from there.
-    ``folder`` takes the checkpoints of trials in flight; on a cluster it must be shared by its machines.
-    Raises :class:`TuningError` where Ray cannot be started or fails as a whole.
+    ``keep`` leaves Ray running for the next sweep of this process, until :func:`stop_ray`.
+    """
+
+    address: str | None = None
+    cores: int | None = None
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class SweepEnd:
+    """How a sweep ended, and what is to be said of it."""
+
+    ending: Ending
+    message: str = ""
+
+
+_kept: list[RayOptions] = []
+"""The Ray that this module has started: there is at most one in a process."""
+
+
+def run_sweep(spec: StudySpec, study: Study, store: Store, *, folder: Path, progress: Progress,
+              ray: RayOptions | None = None, patience: Patience | None = None,
+              stop: Callable[[], bool] = lambda: False) -> SweepEnd:
+    """Train what is left of the study's budget.
+
+    A sweep that stopped, because ``stop`` said so or by Ctrl-C, has stored everything finished, and the same call goes
+    on from there. ``folder`` takes the checkpoints of trials in flight; on a cluster it must be shared by its machines.
+    Raises :class:`TuningError` where Ray cannot be started or fails as a whole, and the store's own errors where the
+    database stays away for longer than ``patience`` allows or the study's lease is lost.
     """
     checkpoints = folder / "checkpoints" / str(study.id)
     checkpoints.mkdir(parents=True, exist_ok=True)
-    sweep = Sweep(spec, study, store, checkpoints=checkpoints, progress=progress)
-    if not sweep.complete:
-        with _ray(ray_address), tempfile.TemporaryDirectory(prefix="hpo-tune-") as scratch:
-            try:
-                _tune(spec, sweep, store, Path(scratch))
-            except KeyboardInterrupt:
-                pass    # a second Ctrl-C: what is stored is stored
-            finally:
-                sweep.close()
-                gc.collect()    # frees the actors of a run that was cut off, which would keep their cores
-    if sweep.complete:
+    sweep = Sweep(spec, study, store, checkpoints=checkpoints, progress=progress, patience=patience, stop=stop)
+    if not (sweep.complete or sweep.interrupted):
+        try:
+            _train(spec, sweep, ray or RayOptions())
+        except KeyboardInterrupt:
+            pass    # a second Ctrl-C: what is stored is stored
+        finally:
+            sweep.close()
+    end = SweepEnd(sweep.ending, sweep.spent)
+    if end.ending is Ending.COMPLETE:
         shutil.rmtree(checkpoints, ignore_errors=True)
-    return sweep.complete
+    return end
+
+
+def stop_ray() -> None:
+    """End the Ray that :func:`run_sweep` started; nothing where there is none."""
+    if _kept:
+        import ray
+
+        _kept.clear()
+        ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -73,14 +118,25 @@ def only_runner(folder: Path, study: Study) -> Iterator[None]:
         yield
 
 
-def _tune(spec: StudySpec, sweep: Sweep, store: Store, scratch: Path) -> None:
-    import ray
-    from ray import tune
+def _train(spec: StudySpec, sweep: Sweep, options: RayOptions) -> None:
+    """Train in this process, or on Ray."""
+    from trainers.workloads import workload_class
 
-    from hpo.tuning.callbacks import Recording
-    from hpo.tuning.searcher import SweepSearcher
+    if workload_class(spec.workload, search_path(spec)).simulated:
+        from hpo.tuning.in_process import train_all
+
+        train_all(sweep, _scheduler(spec, sweep))
+        return
+    with _ray(options), tempfile.TemporaryDirectory(prefix="hpo-tune-") as scratch:
+        try:
+            _tune(sweep, _scheduler(spec, sweep), Path(scratch))
+        finally:
+            gc.collect()    # frees the actors of a run that was cut off, which would keep their cores
+
+
+def _scheduler(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
+    """What stops trials early, told of those that have ended."""
     from hpo.tuning.stopping import CurveStopping, LadderASHA
-    from hpo.tuning.trainable import TrialTrainable
 
     scheduler: LadderASHA | CurveStopping
     if spec.sampler == "forecast":
@@ -90,10 +146,21 @@ def _tune(spec: StudySpec, sweep: Sweep, store: Store, scratch: Path) -> None:
                                higher_is_better=spec.target.higher_is_better, interrupted=lambda: sweep.interrupted)
     for trial in sweep.finished_trials:
         points: list[dict[str, Any]] = [{"epochs": point.epochs, "metric": point.metric}
-                                        for point in store.points(trial.id)]
+                                        for point in sweep.points(trial)]
         if trial.seed == 0 and points:
             points[-1]["state"] = str(trial.state)
             scheduler.replay(f"stored-{trial.id}", trial.global_batch_size, points)
+    return scheduler
+
+
+def _tune(sweep: Sweep, scheduler: LadderASHA | CurveStopping, scratch: Path) -> None:
+    import ray
+    from ray import tune
+
+    from hpo.tuning.callbacks import Recording, Stopping
+    from hpo.tuning.searcher import SweepSearcher
+    from hpo.tuning.trainable import TrialTrainable
+
     resources = {"cpu": 1, "gpu": 1 if ray.cluster_resources().get("GPU") else 0}
     concurrent = int(ray.cluster_resources().get("GPU") or ray.cluster_resources()["CPU"])
     # `tune.run`, not `Tuner`: the latter pickles searcher and callbacks, which hold the open database.
@@ -101,34 +168,60 @@ def _tune(spec: StudySpec, sweep: Sweep, store: Store, scratch: Path) -> None:
         tune.run(
             TrialTrainable, resources_per_trial=resources, search_alg=SweepSearcher(sweep), scheduler=scheduler,
             num_samples=-1, reuse_actors=True, max_concurrent_trials=concurrent, max_failures=RESTARTS,
-            callbacks=[Recording(sweep, scheduler)], storage_path=str(scratch), name="sweep", verbose=0,
-            raise_on_failed_trial=False)
-    except tune.TuneError as error:
+            callbacks=[Recording(sweep, scheduler)], stop=Stopping(sweep), storage_path=str(scratch), name="sweep",
+            verbose=0, raise_on_failed_trial=False)
+    except (tune.TuneError, ray.exceptions.RayError) as error:
         last_line = str(error).strip().splitlines()[-1]
         raise TuningError(f"Ray Tune stopped: {last_line}") from error
 
 
 @contextlib.contextmanager
-def _ray(address: str | None) -> Iterator[None]:
+def _ray(options: RayOptions) -> Iterator[None]:
     """A Ray to work with: the caller's own if it is running, a cluster's, or one for the time of the sweep."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
 
     _quiet_logs()
-    if ray.is_initialized():
-        yield
-        return
+    started = not ray.is_initialized()
+    if started:
+        _start_ray(options)
+        _kept[:] = [options]
     try:
-        ray.init(address=address, include_dashboard=False if address is None else None,
-                 log_to_driver=False, logging_level=logging.ERROR)
+        yield
+    except TuningError:
+        if options.keep:
+            stop_ray()      # the next sweep gets a new one
+        raise
+    finally:
+        if started and not options.keep:
+            stop_ray()
+
+
+def _start_ray(options: RayOptions) -> None:
+    import ray
+
+    address = options.address
+    try:
+        with _own_signals():
+            # "local": without an address Ray would join whatever cluster was started on this machine
+            ray.init(address=address or "local", include_dashboard=None if address else False, log_to_driver=False,
+                     num_cpus=None if address else options.cores, logging_level=logging.ERROR)
     except Exception as error:
         where = f"the cluster at {address}" if address else "Ray on this machine"
         raise TuningError(f"could not start {where}: {error}") from error
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray replaces the handler of SIGTERM by one that exits at once; put the caller's back."""
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if main else None
     try:
         yield
     finally:
-        ray.shutdown()
+        if callable(handler):
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _quiet_logs() -> None:

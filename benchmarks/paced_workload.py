@@ -1,0 +1,59 @@
+"""A simulated training that takes its time, and writes down when it begins: what the tests of faults train.
+
+Data options: those of ``noisy_quadratic``; ``seconds`` that an evaluation takes; ``log``, a file that gets a line of
+JSON for each training that begins: the process, the time, the batch, the seed and the learning rate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainers.distributed import Communicator
+from trainers.job import TrainingJob
+from trainers.run import Stretch
+from trainers.workloads.noisy_quadratic.task import NoisyQuadratic
+from trainers.workloads.noisy_quadratic.training import SimulatedTraining
+
+
+class Paced(NoisyQuadratic):
+    """A noisy quadratic whose evaluations take ``seconds`` of real time."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        plain = dict(data)
+        self.seconds, self.log = float(plain.pop("seconds", 0)), plain.pop("log", None)
+        super().__init__(plain)
+
+    def begin(self, job: TrainingJob, communicator: Communicator | None) -> SimulatedTraining:  # noqa: ARG002
+        """A simulated training that sleeps."""
+        return _Paced(job, workload=self)
+
+
+class OnRay(Paced):
+    """The same in processes of Ray, as a training that takes long would be."""
+
+    simulated = False
+
+
+class _Paced(SimulatedTraining):
+    def __init__(self, job: TrainingJob, *, workload: Paced) -> None:
+        super().__init__(job, workload=workload)
+        self._pause, self._log = workload.seconds, workload.log
+
+    def _train(self, first_step: int, last_step: int) -> Stretch:
+        if self._log is not None:
+            self._say(Path(self._log))
+        time.sleep(self._pause)
+        return super()._train(first_step, last_step)
+
+    def _say(self, file: Path) -> None:
+        """With its first updates: Tune may build a training that it then gives to another process."""
+        line = {"pid": os.getpid(), "at": time.time(), "global_batch_size": self.job.global_batch_size,
+                "seed": self.job.seed, "learning_rate": self.job.settings.learning_rate}
+        with file.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+        self._log = None

@@ -1,0 +1,139 @@
+"""A study held by a lease: who runs it may write to it, and nobody else.
+
+The lease is renewed from a thread of its own, so that it lasts however long an evaluation takes. Where the thread
+finds the lease taken over by another process, or the study cancelled, the run is to stop; every write checks the
+lease in its own transaction, so that a run which hears of it late does no harm.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from hpo.errors import TuningError
+from storage.errors import LeaseLost, StoreError
+from storage.records import Lease, Study, StudyState
+from storage.store import Store
+
+LEASE_SECONDS = 30.0
+"""How long a study stays with a process that no longer renews: after that another takes it over."""
+
+HEARTBEAT_SECONDS = 2.0
+"""Seconds between two renewals; a cancellation is heard of with the next one."""
+
+
+def process_name() -> str:
+    """``host:pid`` of this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS) -> Lease:
+    """The lease of this very study, whatever its state; :class:`TuningError` where another process runs it.
+
+    A process of this machine that is gone holds nothing: its study is taken over without waiting.
+    """
+    holder = store.study(study.name).lease_worker
+    gone = holder if holder is not None and _is_gone(holder) else None
+    lease = store.take_study(study.id, process_name(), lease_seconds=lease_seconds, instead_of=gone)
+    if lease is None:
+        holder = store.study(study.name).lease_worker or "another process"
+        raise TuningError(f"{holder} is running study {study.name!r} already; watch it with `hpo show`, or cancel it "
+                          "there and run it again")
+    return lease
+
+
+class Holding:
+    """A lease, renewed until it is given back; a context manager.
+
+    ``store`` is the store in which every write checks the lease. ``told`` hears when the lease is lost or the
+    database cannot be reached.
+    """
+
+    def __init__(self, store: Store, lease: Lease, *, told: Callable[[str], None],
+                 lease_seconds: float = LEASE_SECONDS) -> None:
+        self.lease, self.store = lease, store.leased(lease)
+        self.lost = ""
+        self._plain, self._seconds, self._told = store, lease_seconds, told
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name=f"lease of study {lease.study.id}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.end()
+
+    @property
+    def study(self) -> Study:
+        """The study as the last renewal found it."""
+        return self.lease.study
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked to cancel the study."""
+        return self.lease.study.cancel_requested
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run has to end: the lease is lost, or the study cancelled."""
+        return bool(self.lost) or self.cancelled
+
+    def check(self) -> None:
+        """Raise :class:`LeaseLost` where the lease is known to be lost."""
+        if self.lost:
+            raise LeaseLost(self.lost)
+
+    def end(self) -> None:
+        """Stop renewing."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def release(self, state: StudyState, message: str) -> Study:
+        """Give the study back in this state; :class:`LeaseLost`. The lease is renewed until that has succeeded."""
+        study = self._plain.release_study(self.lease, state, message)
+        self.end()
+        return study
+
+    def event(self, kind: str, message: str, **data: object) -> None:
+        """Write into the study's log; a log that cannot be written stops nothing."""
+        try:
+            self._plain.add_event(self.study.id, kind, message, {"worker": self.lease.worker, **data})
+        except StoreError as error:
+            self._told(f"could not write to the log of study {self.study.name!r}: {error}")
+
+    def _renew(self) -> None:
+        """The body of the thread."""
+        away = False
+        while not self._ended.wait(min(HEARTBEAT_SECONDS, self._seconds / 3)):
+            try:
+                self.lease = self._plain.renew_lease(self.lease, lease_seconds=self._seconds)
+                away = False
+            except LeaseLost as error:
+                if not self._ended.is_set():
+                    self.lost = str(error)
+                return
+            except StoreError as error:
+                if not away:
+                    self._told(f"the lease of study {self.study.name!r} could not be renewed, trying again: {error}")
+                away = True
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether ``host:pid`` names a process of this machine that has ended."""
+    host, _, pid = holder.rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -1,0 +1,211 @@
+"""The answers of the API: what its document describes, and what the client's types mirror.
+
+Times are ISO 8601 in UTC; what was not measured is null; epochs are samples over the size of the training set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hpo.errors import SpecError
+from hpo.study import parse_study
+from storage.records import Study, StudyState, Trial, TrialState
+
+
+class Answer(BaseModel):
+    """A document that the server answers with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class FaultAnswer(Answer):
+    """One broken rule of a study file or a request."""
+
+    message: str
+    line: int | None = Field(description="Line of the study file, from 1.")
+    key: str | None = Field(description="Dotted key, such as budget.trials.")
+
+
+class ErrorBody(Answer):
+    """What went wrong, and the way out."""
+
+    kind: str = Field(examples=["not_found"])
+    message: str = Field(examples=["there is no study 'digit'; did you mean 'digits'?"])
+    way_out: str | None = None
+    faults: list[FaultAnswer] | None = None
+
+
+class ErrorAnswer(Answer):
+    """Every error has this shape."""
+
+    error: ErrorBody
+
+
+class TargetAnswer(Answer):
+    """The metric and the threshold that a training must reach."""
+
+    metric: str = Field(examples=["top1"])
+    threshold: float = Field(examples=[0.96])
+    higher_is_better: bool
+
+
+class StudyAnswer(Answer):
+    """A study: whose it is, where it stands, how far it has come."""
+
+    name: str = Field(examples=["digits"])
+    state: StudyState
+    owner: str
+    priority: int
+    workload: str = Field(examples=["resnet"])
+    target: TargetAnswer
+    message: str
+    created_at: datetime
+    updated_at: datetime
+    cancel_requested: bool
+    worker: str | None = Field(description="Who runs it now.")
+    lease_expires_at: datetime | None
+    attempts: int = Field(description="How often a worker took it.")
+    budget_trials: int | None = Field(description="Trials that its file asks for.")
+    max_samples: int | None = Field(description="Budget over all trials, in training samples.")
+    max_accelerator_hours: float | None
+    trials: dict[str, int] = Field(description="Number of trials by state.", examples=[{"reached": 31, "pruned": 9}])
+    best_epochs_to_target: float | None = Field(description="Fewest epochs in which a trial reached the target.")
+    samples: int = Field(description="Training samples that its trials used.")
+
+
+class StudiesAnswer(Answer):
+    """A page of studies."""
+
+    studies: list[StudyAnswer]
+    next: int | None = Field(description="Give it back as `after` for the next page; null at the end.")
+
+
+class UsageAnswer(Answer):
+    """What a study has used."""
+
+    samples: int
+    accelerator_seconds: float
+    trials: int
+
+
+class RungAnswer(Answer):
+    """The trials of one batch size."""
+
+    global_batch_size: int
+    trials: dict[str, int]
+
+
+class StudyDetail(StudyAnswer):
+    """A study with its file and its rungs."""
+
+    spec: str = Field(description="The study file, as it was given.")
+    ladder: list[int]
+    full_scale: dict[str, Any] | None
+    usage: UsageAnswer
+    rungs: list[RungAnswer]
+
+
+class TrialAnswer(Answer):
+    """One training of one settings at one global batch size with one seed."""
+
+    number: int
+    state: TrialState
+    global_batch_size: int = Field(description="Samples per update over all workers.")
+    seed: int
+    purpose: str
+    settings: dict[str, Any] = Field(description="Every setting by its name, in the unit of docs/settings.md.")
+    epochs_to_target: float | None
+    epochs: float | None
+    steps: int | None
+    seconds: float | None
+    best_metric: float | None
+    final_metric: float | None
+    reason: str
+    resolution_epochs: float | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class TrialsAnswer(Answer):
+    """A page of trials."""
+
+    trials: list[TrialAnswer]
+    next: int | None = Field(description="Give it back as `after` for the next page; null at the end.")
+
+
+class CurveAnswer(Answer):
+    """The convergence of one trial, in columns of one length."""
+
+    trial: int
+    points: int = Field(description="How many points are stored; the columns may hold fewer, see max_points.")
+    columns: dict[str, list[float | None]]
+
+
+class CurvesAnswer(Answer):
+    """The convergence of some trials."""
+
+    curves: list[CurveAnswer]
+
+
+class EventAnswer(Answer):
+    """Something that happened."""
+
+    id: int
+    study: str | None
+    at: datetime
+    kind: str
+    message: str
+    data: Any
+
+
+class EventsAnswer(Answer):
+    """A page of events, oldest first."""
+
+    events: list[EventAnswer]
+    next: int | None
+
+
+_SETTING_FREE = tuple(name for name in TrialAnswer.model_fields if name != "settings")
+
+
+def trial_values(trial: Trial, *, with_settings: bool = True) -> dict[str, Any]:
+    """A trial as :class:`TrialAnswer` describes it, without the cost of checking it again."""
+    values = {name: getattr(trial, name) for name in _SETTING_FREE}
+    if with_settings:
+        values["settings"] = trial.settings
+    return values
+
+
+def study_values(study: Study, trials: Mapping[Any, int], best: float | None, samples: int) -> dict[str, Any]:
+    """A study as :class:`StudyAnswer` describes it."""
+    return {"name": study.name, "state": study.state, "owner": study.owner, "priority": study.priority,
+            "workload": study.workload,
+            "target": {"metric": study.metric, "threshold": study.threshold,
+                       "higher_is_better": study.higher_is_better},
+            "message": study.message, "created_at": study.created_at, "updated_at": study.updated_at,
+            "cancel_requested": study.cancel_requested, "worker": study.lease_worker,
+            "lease_expires_at": study.lease_expires_at, "attempts": study.attempts,
+            "budget_trials": budget_trials(study.spec), "max_samples": study.max_samples,
+            "max_accelerator_hours": study.max_accelerator_hours,
+            "trials": {str(state): count for state, count in trials.items()}, "best_epochs_to_target": best,
+            "samples": samples}
+
+
+@functools.lru_cache(maxsize=1024)
+def budget_trials(text: str) -> int | None:
+    """The trials that a study file asks for; None where an older release wrote it in another form."""
+    try:
+        return parse_study(text).budget.trials
+    except SpecError:
+        return None
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A stored record as plain values, by the names of its fields."""
+    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}

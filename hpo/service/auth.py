@@ -1,0 +1,127 @@
+"""Who asks, and what they may do: bearer tokens with scopes, an owner and an end.
+
+A secret is ``lb_`` and 256 bits of :func:`secrets.token_urlsafe`. The database holds its SHA-256 alone. A slow,
+salted hash (bcrypt, Argon2) protects passwords, which people choose and attackers guess; 256 random bits cannot be
+guessed or listed in advance, whatever the hash costs, and every request pays for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from hpo.service.refusal import RefusedError
+from storage.records import NewToken, Study, Token
+from storage.store import Store
+
+SCOPES = ("read", "submit", "admin")
+"""Each scope may do what those before it may."""
+PREFIX = "lb_"
+REMEMBERED_SECONDS = 1.0
+"""How long a token that was looked up is believed: a revocation in another process counts after that."""
+TOUCH_SECONDS = 60.0
+_SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{20,100}")
+_OWNER = re.compile(r"[^\s/][^\x00-\x1f\x7f]{0,99}")
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Whoever holds a token."""
+
+    token_id: int
+    owner: str
+    scopes: frozenset[str]
+    expires_at: datetime | None = None
+
+    def allows(self, scope: str) -> bool:
+        """Whether the token has the scope, or one above it."""
+        return any(each in self.scopes for each in SCOPES[SCOPES.index(scope):])
+
+    def owns(self, study: Study) -> bool:
+        """Whether the study may be changed: it is the token's owner's, or the token is an admin's."""
+        return self.allows("admin") or (bool(self.owner) and study.owner == self.owner)
+
+
+def new_secret() -> str:
+    """A fresh secret; it is shown once and stored nowhere."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def digest_of(secret: str) -> str:
+    """What the database holds of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def create_token(store: Store, *, owner: str, scope: str, name: str = "",
+                 lifetime: timedelta | None = None) -> tuple[str, Token]:
+    """A new token with its secret, which nobody can read again; RefusedError for a scope or owner that cannot be."""
+    if scope not in SCOPES:
+        raise RefusedError(422, f"scope must be one of {', '.join(SCOPES)}, but got {scope!r}")
+    if not _OWNER.fullmatch(owner) or not owner.isprintable() or owner != owner.strip():
+        raise RefusedError(422, "owner must be 1 to 100 printable characters with no space at the ends, "
+                                f"but got {owner[:100]!r}")
+    if not name.isprintable() or len(name) > 100:
+        raise RefusedError(422, f"name must be at most 100 printable characters, but got {name[:100]!r}")
+    secret = new_secret()
+    expires_at = None if lifetime is None else datetime.now(UTC) + lifetime
+    token = store.add_token(NewToken(name=name, owner=owner, digest=digest_of(secret), scopes=frozenset({scope}),
+                                     expires_at=expires_at))
+    return secret, token
+
+
+def check_token(token: Token | None, digest: str, now: datetime) -> Principal:
+    """Whom a stored token stands for; RefusedError (401) for none, a revoked or an expired one."""
+    if token is None or not hmac.compare_digest(token.digest, digest):
+        raise RefusedError(401, "this token is not known here", way_out="`hpo token create` makes one")
+    if token.revoked_at is not None:
+        raise RefusedError(401, "this token was revoked", way_out="ask for a new one: `hpo token create`")
+    if token.expires_at is not None and token.expires_at <= now:
+        raise RefusedError(401, f"this token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC",
+                           way_out="ask for a new one: `hpo token create`")
+    return Principal(token.id, token.owner, token.scopes, token.expires_at)
+
+
+class Tokens:
+    """Looks tokens up and remembers them for a second, so that a busy client costs no query per request."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Principal, float]] = {}
+        self._touched: dict[int, float] = {}
+        self._lock = threading.Lock()
+
+    def remembered(self, secret: str) -> Principal | None:
+        """Who holds the secret, where that was looked up a moment ago."""
+        found = self._known.get(digest_of(secret))
+        if found is None or time.monotonic() - found[1] > REMEMBERED_SECONDS:
+            return None
+        principal = found[0]
+        return None if principal.expires_at and principal.expires_at <= datetime.now(UTC) else principal
+
+    def look_up(self, store: Store, secret: str) -> Principal:
+        """Who holds the secret; RefusedError (401) where nobody does."""
+        if not _SECRET.fullmatch(secret):
+            raise RefusedError(401, f"a token begins with {PREFIX} and is followed by letters, digits, - and _",
+                               way_out="`hpo token create` makes one")
+        digest = digest_of(secret)
+        principal = check_token(store.token_by_hash(digest), digest, datetime.now(UTC))
+        with self._lock:
+            if len(self._known) > 10_000:
+                self._known.clear()
+            self._known[digest] = principal, time.monotonic()
+            touch = time.monotonic() - self._touched.get(principal.token_id, -TOUCH_SECONDS) >= TOUCH_SECONDS
+            if touch:
+                self._touched[principal.token_id] = time.monotonic()
+        if touch:
+            store.touch_token(principal.token_id)
+        return principal
+
+    def forget(self) -> None:
+        """Look every token up anew, as after a revocation."""
+        with self._lock:
+            self._known.clear()

@@ -1,0 +1,131 @@
+"""ServerConfig: what a server may do, from a YAML file, the environment and the command line.
+
+The later wins: defaults, file, environment, command line. Variables are the names of the top-level keys in capitals
+behind ``HPO_SERVE_`` (``HPO_SERVE_PORT=80``; lists are separated by commas); the storage is ``HPO_STORAGE``, as for
+every command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from hpo import study_faults, study_rules, yaml_text
+from hpo.errors import Fault, SpecError
+
+BUILT_IN_WORKLOADS = ("noisy_quadratic", "resnet", "segmentation")
+ENVIRONMENT_PREFIX = "HPO_SERVE_"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Limits(_Section):
+    """What one request, one token and one owner may ask for; None stands for no limit."""
+
+    body_bytes: int = Field(2_500_000, ge=1_000, description="Largest request body, in bytes.")
+    body_seconds: float = Field(30, gt=0, description="Time in which a request body must have arrived.")
+    requests_per_second: float = Field(500, gt=0, description="Of one token, over a longer time.")
+    burst: int = Field(1_000, ge=1, description="Requests that a token may make at once.")
+    streams: int = Field(500, ge=1, description="Open event streams of the server.")
+    streams_per_token: int = Field(50, ge=1, description="Open event streams of one token.")
+    queued_studies: int = Field(1_000, ge=1, description="Studies of one owner that wait for a worker.")
+    priority: int = Field(10, ge=0, description="Highest priority that needs no admin scope.")
+    trials: int = Field(100_000, ge=1, description="Budget of one study, in trials.")
+    samples: int | None = Field(None, ge=1, description="Budget of one study, in training samples.")
+    accelerator_hours: float | None = Field(None, gt=0, description="Budget of one study, in accelerator hours.")
+    launch_workers: int = Field(64, ge=1, description="Processes of a validation run on a worker's machine.")
+    curves: int = Field(100, ge=1, description="Trials whose convergence one request reads.")
+
+
+class ServerConfig(_Section):
+    """One server: where it listens, what it stores, and what studies from the network may name."""
+
+    storage: str = "sqlite:///hpo.db"
+    host: str = "127.0.0.1"
+    port: int = Field(8642, ge=0, le=65535, description="0 takes any free port.")
+    folder: Path = Field(Path(".hpo"), description="Where plans and the login token are kept.")
+    workloads: tuple[Annotated[str, AfterValidator(study_rules.check_workload)], ...] = Field(
+        BUILT_IN_WORKLOADS, description="What studies may train; package.module:Class is code of the server's own.")
+    data_folders: tuple[Path, ...] = Field((), description="Folders that the data of studies may lie in.")
+    shared_reading: bool = Field(True, description="Whether everyone with a token may read everyone's studies.")
+    threads: int = Field(12, ge=1, le=200, description="Requests that are worked on at one time.")
+    limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    trusted_proxies: tuple[str, ...] = Field((), description="Addresses whose X-Forwarded-For and -Proto are believed.")
+    log_format: Literal["text", "json"] = "text"
+
+    @field_validator("data_folders")
+    @classmethod
+    def _absolute(cls, folders: tuple[Path, ...]) -> tuple[Path, ...]:
+        for folder in folders:
+            if not folder.is_absolute():
+                raise ValueError(f"must be absolute paths, as workers start anywhere, but got {str(folder)!r}")
+        return folders
+
+    @model_validator(mode="after")
+    def _both_of_tls(self) -> ServerConfig:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key must be given together")
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    @property
+    def scheme(self) -> str:
+        """http, or https where there is a certificate."""
+        return "https" if self.tls_certificate else "http"
+
+
+def load_config(path: str | Path | None = None, environment: Mapping[str, str] | None = None,
+                **given: Any) -> ServerConfig:
+    """The configuration of a YAML file, over which go the environment and what is ``given`` (None is not).
+
+    Raises :class:`SpecError` with every fault and its line.
+    """
+    document = yaml_text.Document({}) if path is None else _read(Path(path))
+    values = dict(document.value)
+    values.update(_from_environment(environment or {}))
+    values.update({name: value for name, value in given.items() if value is not None})
+    try:
+        return ServerConfig.model_validate(values)
+    except ValidationError as error:
+        faults = [Fault(message, document.line(location), study_faults.dotted(location) or None)
+                  for location, message in study_faults.explain(error, ServerConfig)]
+        raise SpecError(faults, path="server configuration" if path is None else str(path)) from error
+
+
+def _read(path: Path) -> yaml_text.Document:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SpecError(f"the configuration must be a readable file, but {reason}", path=str(path)) from None
+    document = yaml_text.read(text)
+    if document.faults:
+        raise SpecError([Fault(fault.message.replace("a study file", "a configuration"), fault.line, fault.key)
+                         for fault in document.faults], path=str(path))
+    if document.value is None:
+        document.value = {}
+    if not isinstance(document.value, dict):
+        raise SpecError(f"the configuration must be a mapping of keys to values, but got "
+                        f"{study_faults.shown(document.value)}", path=str(path))
+    return document
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ServerConfig.model_fields:
+        text = environment.get("HPO_STORAGE" if name == "storage" else f"{ENVIRONMENT_PREFIX}{name.upper()}")
+        if text is not None and name != "limits":
+            is_list = name in ("workloads", "data_folders", "trusted_proxies")
+            found[name] = [part for part in text.split(",") if part] if is_list else text
+    return found

@@ -1,0 +1,183 @@
+"""What all requests of one server share, and what routes ask of a request: who asks, which study is meant."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from anyio.to_thread import run_sync
+from fastapi import Depends, Path, Request, Security
+from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+
+from hpo import study_rules
+from hpo.service.auth import Principal, Tokens
+from hpo.service.config import ServerConfig
+from hpo.service.forecasts import Forecasts
+from hpo.service.live import Live
+from hpo.service.metrics import Metrics
+from hpo.service.rate_limit import RateLimit
+from hpo.service.refusal import RefusedError
+from storage.errors import NotFound, StoreUnavailable
+from storage.records import Study
+from storage.store import Store
+
+COOKIE = "hpo_session"
+SLASH = "\ue000"
+"""Stands for a slash within a segment of a path, as in the name of a study; no name holds this character."""
+BIGGEST_ID = 2**63 - 1
+
+bearer = HTTPBearer(auto_error=False, description="`Authorization: Bearer lb_...`; `hpo token create` makes a token.")
+cookie = APIKeyCookie(name=COOKIE, auto_error=False, description="Set by /login; a request that changes something "
+                      "must come from a page of this server, or carry X-Requested-With.")
+
+
+class Context:
+    """The configuration and the state of one server. The store opens when it is first needed, and again until it does.
+
+    A server may so start before its database.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.tokens = Tokens()
+        self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
+        self.strangers = RateLimit(10, 100)       # requests of one address whose token is not known
+        self.metrics = Metrics()
+        self.forecasts = Forecasts()
+        self.live = Live(self.open_store)
+        self._store: Store | None = None
+        self._failed: tuple[float, StoreUnavailable] | None = None
+        self._lock = threading.Lock()
+
+    def open_store(self) -> Store:
+        """The store; StoreUnavailable where it cannot be opened, which is tried once a second."""
+        if self._store is not None:
+            return self._store
+        with self._lock:
+            if self._store is None:
+                if self._failed is not None and time.monotonic() - self._failed[0] < 1:
+                    raise self._failed[1]
+                try:
+                    self._store = Store.open(self.config.storage, timeout_seconds=10)
+                except StoreUnavailable as error:
+                    self._failed = time.monotonic(), error
+                    raise
+            return self._store
+
+    def close(self) -> None:
+        """Give back the connections."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def check_readable(self, who: Principal, study: Study) -> Study:
+        """The study, or RefusedError (404) where reading is private and it is another's."""
+        if self.config.shared_reading or who.owns(study):
+            return study
+        raise not_found(study.name)
+
+    def check_changeable(self, who: Principal, study: Study) -> Study:
+        """The study, or RefusedError where it is another's."""
+        if who.owns(self.check_readable(who, study)):
+            return study
+        raise RefusedError(403, f"study {study.name!r} belongs to {study.owner or 'nobody'}: only its owner and admins "
+                                "may change it", way_out="use a token of its owner, or one with the scope admin")
+
+    def read_study(self, who: Principal, name: str) -> Study:
+        """The study of that name, if it may be read; a name that no study can have costs no query."""
+        try:
+            study_rules.check_name(name)
+        except ValueError:
+            raise not_found(name) from None
+        try:
+            return self.check_readable(who, self.open_store().study(name))
+        except NotFound:
+            if self.config.shared_reading:
+                raise
+            raise not_found(name) from None     # the storage's message offers the names of other studies
+
+
+def not_found(name: str) -> RefusedError:
+    """A study that is not there, or that may not be seen."""
+    return RefusedError(404, f"there is no study {name[:study_rules.MAX_NAME_CHARACTERS]!r}",
+                        way_out="GET /api/v1/studies lists those that you may read")
+
+
+def context_of(request: Request) -> Context:
+    """The server's context."""
+    context: Context = request.app.state.context
+    return context
+
+
+def study_name(name: Annotated[str, Path(description="The study's name, percent-encoded; a slash is %2F.",
+                                         examples=["digits"])]) -> str:
+    """The name in the path, as the study has it."""
+    return name.replace(SLASH, "/")
+
+
+def needs(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
+    """A dependency: whoever asks, if the token has the scope; RefusedError 401, 403 or 429 else."""
+
+    async def principal(request: Request,
+                        header: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
+                        session: Annotated[str | None, Security(cookie)]) -> Principal:
+        who = await _authenticate(request, None if header is None else header.credentials, session)
+        if not who.allows(scope):
+            raise RefusedError(403, f"this needs the scope {scope}, and the token has {', '.join(sorted(who.scopes))}",
+                               way_out=f"use a token made with `hpo token create --scope {scope}`")
+        return who
+
+    return principal
+
+
+async def _authenticate(request: Request, secret: str | None, session: str | None) -> Principal:
+    context = context_of(request)
+    if secret is None and session is not None:
+        check_own_page(request)
+        secret = session
+    if secret is None:
+        raise RefusedError(401, "this needs a token", way_out="send Authorization: Bearer TOKEN; `hpo token create` "
+                           "makes a token")
+    who = context.tokens.remembered(secret) or await look_up(request, secret)
+    request.state.principal, request.state.secret = who, secret
+    wait = context.rates.wait(who.token_id)
+    if wait > 0:
+        raise RefusedError(429, f"this token asks more than {context.config.limits.requests_per_second:g} times a "
+                           "second", way_out=f"wait {wait:.1f} s", retry_after=wait)
+    return who
+
+
+async def look_up(request: Request, secret: str) -> Principal:
+    """Who holds a secret that was not looked up a moment ago; whoever guesses is slowed down."""
+    context = context_of(request)
+    address = request.client.host if request.client else ""
+    if context.strangers.left(address) < 1:
+        raise RefusedError(429, "too many requests with tokens that are not known here", way_out="wait a second",
+                           retry_after=1)
+    try:
+        return await run_sync(lambda: context.tokens.look_up(context.open_store(), secret))
+    except RefusedError:
+        context.strangers.wait(address)
+        raise
+
+
+def check_own_page(request: Request) -> None:
+    """Refuse a changing request that another site makes a browser send along with the cookie."""
+    if request.method in ("GET", "HEAD"):
+        return
+    origin = request.headers.get("origin")
+    own = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+    if not own and "x-requested-with" not in request.headers:
+        raise RefusedError(403, "a request with a login cookie must come from a page of this server",
+                           way_out="send the header X-Requested-With, or a bearer token")
+
+
+Reader = Annotated[Principal, Depends(needs("read"))]
+Submitter = Annotated[Principal, Depends(needs("submit"))]
+READS, ADMINS = Depends(needs("read")), Depends(needs("admin"))
+"""For routes that need the scope and do not ask who has it."""
+StudyName = Annotated[str, Depends(study_name)]
+Shared = Annotated[Context, Depends(context_of)]

@@ -1,0 +1,125 @@
+"""Forecasts as the API gives them: fitted once for the trials that a study has, then remembered.
+
+A fit takes seconds of a processor. So one runs at a time, in a thread of its own, and everyone who asks for the same
+study meanwhile gets its result.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from anyio import CapacityLimiter
+
+from hpo import api, keeping
+from hpo.errors import SpecError
+from hpo.results import StudyForecast, StudyResult
+from hpo.service import fit_process
+from storage.records import Study
+from storage.store import Store
+
+if TYPE_CHECKING:
+    from hpo.extrapolation.posterior import Posterior
+
+MOST_STUDIES = 16
+MOST_FORECASTS = 256        # of one state of one study
+
+
+@dataclass
+class Fitted:
+    """A study, the laws fitted to it, and the forecasts that were made from them.
+
+    A forecast for a batch that was launched is fitted without those launches, so that it is one.
+    """
+
+    result: StudyResult
+    posteriors: dict[int | None, Posterior] = field(default_factory=dict)
+    made: dict[Hashable, StudyForecast] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Forecasts:
+    """Remembers the fits of the studies that were last asked for."""
+
+    def __init__(self) -> None:
+        self._fitted: OrderedDict[Hashable, Fitted] = OrderedDict()
+        self._lock = threading.Lock()
+        self._limiter: CapacityLimiter | None = None
+
+    @property
+    def limiter(self) -> CapacityLimiter:
+        """One thread for fits: requests that wait for one hold none of those that answer reads."""
+        self._limiter = self._limiter or CapacityLimiter(1)
+        return self._limiter
+
+    def remembered(self, store: Store, study: Study, batches: Sequence[int],
+                   budgets: Sequence[float]) -> list[StudyForecast] | None:
+        """The forecasts, where all of them were made already; cheap."""
+        with self._lock:
+            fitted = self._fitted.get(_state(store, study))
+        found = [fitted.made.get((batch, *budgets)) for batch in batches] if fitted else []
+        return [each for each in found if each] if found and all(found) else None
+
+    def make(self, store: Store, study: Study, batches: Sequence[int],
+             budgets: Sequence[float] = ()) -> list[StudyForecast]:
+        """The forecasts at these batch sizes; EvidenceError where the trials allow none. May take seconds."""
+        fitted = self.fitted(store, study)
+        forecasts = []
+        for batch in batches:
+            key = (batch, *budgets)
+            if key not in fitted.made:
+                if len(fitted.made) >= MOST_FORECASTS:
+                    fitted.made.clear()
+                fitted.made[key] = api.forecast(fitted.result, batch, _posterior(fitted, batch), budgets=budgets)
+            forecasts.append(fitted.made[key])
+        return forecasts
+
+    def fitted(self, store: Store, study: Study) -> Fitted:
+        """The study with what was fitted to it."""
+        state = _state(store, study)
+        with self._lock:
+            found = self._fitted.get(state)
+            if found is not None:
+                self._fitted.move_to_end(state)
+                return found
+        result = keeping.read_result(store, study.name, store.url)
+        made = Fitted(result)
+        with self._lock:
+            self._fitted[state] = made
+            while len(self._fitted) > MOST_STUDIES:
+                self._fitted.popitem(last=False)
+        return made
+
+    def laws(self, store: Store, study: Study) -> tuple[StudyResult, Posterior]:
+        """A study and its laws, without what was launched at its full-scale batch; EvidenceError. May take seconds."""
+        fitted = self.fitted(store, study)
+        return fitted.result, _posterior(fitted, full_scale_batch(study) or 0)
+
+
+def full_scale_batch(study: Study) -> int | None:
+    """The batch size that a study is for, None where its file names none."""
+    try:
+        full = api.parse_study(study.spec).full_scale
+    except SpecError:
+        return None
+    return None if full is None else full.global_batch_size
+
+
+def _posterior(fitted: Fitted, batch: int) -> Posterior:
+    launched = any(run.outcomes and run.plan.global_batch_size == batch for run in fitted.result.runs)
+    left_out = batch if launched else None
+    with fitted.lock:       # a page asks for several figures at once: they wait for one fit
+        if left_out not in fitted.posteriors:
+            fitted.posteriors[left_out] = fit_process.fit(fitted.result, [] if left_out is None else [left_out])
+        return fitted.posteriors[left_out]
+
+
+def _state(store: Store, study: Study) -> Hashable:
+    """What a forecast depends on: the study's file, its finished trials, and what became of earlier plans."""
+    finished = tuple(sorted((batch, str(state), count) for batch, states in store.counts(study.id).items()
+                            for state, count in states.items() if state.finished))
+    past = tuple((row.plan_id, row.runs, row.reached) for row in store.calibration())
+    return study.id, hash(study.spec), finished, past

@@ -1,0 +1,157 @@
+"""What every request passes: an identity, a bound on its body and its time, headers, a line in the log, a count."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hpo.service.context import SLASH, Context
+from hpo.service.errors import error_reply
+from hpo.service.logs import ACCESS, LOG
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_BODILESS = ("GET", "HEAD", "OPTIONS")
+_ENCODED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
+
+
+class Gate:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, context: Context) -> None:
+        self.app, self.context = app, context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request pass, or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        passing = _Passing(scope, send, given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8))
+        scope.setdefault("state", {})["request_id"] = passing.request_id
+        scope["path"] = _path(scope)
+        try:
+            refusal, body = await self._body(scope, headers, receive)
+            if refusal is not None:
+                await refusal(scope, receive, passing.send)
+            else:
+                await self.app(scope, receive if body is None else _replay(body, receive), passing.send)
+        except Exception as error:
+            passing.failure = f"{type(error).__name__}: {error}"
+            LOG.exception("request %s failed", passing.request_id, extra={"fields": {"request_id": passing.request_id}})
+            if not passing.status:
+                answer = error_reply(500, "the server failed at this request; its log has the request's number "
+                                          f"{passing.request_id}")
+                await answer(scope, receive, passing.send)
+        finally:
+            self._tell(scope, passing)
+
+    async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> tuple[Response | None, bytes | None]:
+        """The whole body, or the response that refuses it; (None, None) where there is none to read."""
+        length = headers.get("content-length", "")
+        if scope["method"] in _BODILESS and length in ("", "0") and "transfer-encoding" not in headers:
+            return None, None
+        limits = self.context.config.limits
+        if length and not (length.isascii() and length.isdigit()):
+            return _refuse(400, "Content-Length must be a whole number"), None
+        if len(length) > 18 or int(length or 0) > limits.body_bytes:
+            return _refuse(413, f"a request body must have at most {limits.body_bytes:,} bytes"), None
+        try:
+            async with asyncio.timeout(limits.body_seconds):
+                body = await _read(receive, limits.body_bytes)
+        except TimeoutError:
+            return _refuse(408, f"a request body must arrive within {limits.body_seconds:g} s"), None
+        if body is None:
+            return _refuse(413, f"a request body must have at most {limits.body_bytes:,} bytes"), None
+        return None, body
+
+    def _tell(self, scope: Scope, passing: _Passing) -> None:
+        seconds = time.perf_counter() - passing.began
+        route = getattr(scope.get("route"), "path", None) or "none"
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self.context.metrics.requests.labels(method, route, passing.status).inc()
+        if not passing.is_stream:
+            self.context.metrics.seconds.labels(method, route).observe(seconds)
+        who = scope["state"].get("principal")
+        failure = passing.failure or scope["state"].get("failure")
+        fields: dict[str, Any] = {
+            "request_id": passing.request_id, "method": scope["method"], "path": scope["path"],
+            "route": route, "status": passing.status, "milliseconds": round(1000 * seconds, 2),
+            "client": scope["client"][0] if scope.get("client") else None,
+            "token": getattr(who, "token_id", None), "owner": getattr(who, "owner", None)}
+        if failure:
+            fields["failure"] = failure
+        shown = scope["path"].replace(SLASH, "%2F")
+        ACCESS.info("%s %s %s %.0f ms%s", scope["method"], shown, passing.status or "-", 1000 * seconds,
+                    f" {failure}" if failure else "", extra={"fields": fields})
+
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_HEADERS = {"x-content-type-options": "nosniff", "x-frame-options": "DENY", "referrer-policy": "same-origin"}
+_API_HEADERS = {"cache-control": "no-store", "content-security-policy": "default-src 'none'; frame-ancestors 'none'"}
+
+
+class _Passing:
+    """One request on its way: adds the headers that every response has, and remembers the status."""
+
+    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
+        self.began = time.perf_counter()
+        self.request_id, self.status, self.is_stream = request_id, 0, False
+        self.failure: str | None = None
+        self._send = send
+        self._extra = {**_HEADERS, **(_API_HEADERS if scope["path"].startswith("/api/") else {})}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.request_id
+            for name, value in self._extra.items():
+                headers.setdefault(name, value)
+            self.is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        await self._send(message)
+
+
+def _refuse(status: int, message: str) -> Response:
+    return error_reply(status, message, headers={"Connection": "close"})    # what follows of the body is not read
+
+
+async def _read(receive: Receive, most: int) -> bytes | None:
+    """The body; None for one of more than ``most`` bytes, of which no more is read."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > most:
+            return None
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return bytes(body)
+
+
+def _path(scope: Scope) -> str:
+    """The path with every encoded slash kept apart from those that separate its segments."""
+    raw = scope.get("raw_path")
+    if raw is None or not _ENCODED_SLASH.search(raw):
+        return str(scope["path"])
+    return unquote(_ENCODED_SLASH.sub(SLASH.encode(), raw.split(b"?")[0]).decode("utf-8", "replace"))
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    told = False
+
+    async def replayed() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

@@ -1,0 +1,199 @@
+"""Live: what happens in the database, told to everyone who listens, from one reader per server.
+
+While anyone listens, a task reads the database every ``POLL_SECONDS``: new events by their number, and how far each
+study that is listened to has come. So a worker anywhere is seen, and a hundred open pages cost what one costs. A
+listener that is too slow is dropped; it comes back with the number of the last event that it saw and misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+
+from hpo.service.logs import LOG
+from hpo.service.progress import Position, StudyProgress, read_progress, running_studies
+from hpo.service.reply import json_bytes
+from storage.errors import StoreError
+from storage.records import Event, Study
+from storage.store import Store
+
+POLL_SECONDS = 0.4
+PAGE = 500
+QUEUE = 2_000
+
+
+@dataclass(frozen=True)
+class Message:
+    """One server-sent event; ``owner`` is that of its study, None where it is about none."""
+
+    kind: str
+    data: bytes
+    owner: str | None = None
+    study_id: int | None = None
+    event_id: int | None = None
+    ends: bool = False
+
+    def encoded(self) -> bytes:
+        """The lines of the event stream; JSON holds no line break."""
+        number = b"" if self.event_id is None else b"id: %d\n" % self.event_id
+        return b"%sevent: %s\ndata: %s\n\n" % (number, self.kind.encode(), self.data)
+
+
+@dataclass(eq=False)
+class Listener:
+    """One open stream, of one study or of all."""
+
+    study: Study | None
+    token_id: int
+    joined_at: int = 0
+    dropped: bool = False
+    queue: asyncio.Queue[Message | None] = field(default_factory=lambda: asyncio.Queue(QUEUE))
+
+    def put(self, message: Message | None) -> None:
+        """Hand on a message; one who cannot keep up is dropped."""
+        if message is not None and self.study is not None and message.study_id != self.study.id:
+            return
+        try:
+            self.queue.put_nowait(message)
+        except asyncio.QueueFull:
+            while not self.queue.empty():
+                self.queue.get_nowait()
+            self.dropped = True
+            self.queue.put_nowait(None)
+
+
+class Live:
+    """The reader of one server, and those who listen to it."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open_store = open_store
+        self._listeners: set[Listener] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._limiter: CapacityLimiter | None = None
+        self._joining = asyncio.Lock()
+        self._last = 0      # the newest event that was handed on
+        self._positions: dict[int, Position] = {}
+        self.closed = False
+
+    @property
+    def listeners(self) -> int:
+        """How many streams are open."""
+        return len(self._listeners)
+
+    def listeners_of(self, token_id: int) -> int:
+        """How many of them a token has."""
+        return sum(each.token_id == token_id for each in self._listeners)
+
+    @contextlib.asynccontextmanager
+    async def listen(self, study: Study | None, token_id: int) -> AsyncIterator[Listener]:
+        """Join, before reading what was stored so far, so that nothing falls between; StoreUnavailable."""
+        self._loop = asyncio.get_running_loop()
+        async with self._joining:
+            if not self._listeners:     # nobody listened: the reader begins at what is newest now
+                self._last, self._positions = await run_sync(lambda: self._open_store().last_event_id()), {}
+            listener = Listener(study, token_id, self._last)
+            self._listeners.add(listener)
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._read())
+        try:
+            yield listener
+        finally:
+            self._listeners.discard(listener)
+
+    def standing(self, study: Study | None) -> list[Message]:
+        """Where the study, or every study that runs, stands now: what a newcomer is told first."""
+        store = self._open_store()
+        names = running_studies(store).values() if study is None else [study.name]
+        found = (read_progress(store, name, None) for name in names)
+        return [progress_message(progress) for progress in found if progress is not None]
+
+    def owners(self, events: Collection[Event]) -> dict[int | None, str | None]:
+        """The owner of the study of each event, by the id of the study."""
+        store = self._open_store()
+        return {study_id: self._owner(store, event) for study_id, event in {e.study_id: e for e in events}.items()}
+
+    def close(self) -> None:
+        """End every stream, as the server stops; from any thread, or a signal handler."""
+        self.closed = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end_all)
+
+    def _end_all(self) -> None:
+        for listener in list(self._listeners):
+            listener.put(None)
+
+    async def _read(self) -> None:
+        # a loop of its own limiter: a busy server must not keep the reader waiting for a thread
+        self._limiter = self._limiter or CapacityLimiter(1)
+        failed = False
+        while self._listeners and not self.closed:
+            began = time.monotonic()
+            studies = {each.study.id: each.study for each in self._listeners if each.study is not None}
+            everything = any(each.study is None for each in self._listeners)
+            try:
+                messages = await run_sync(self._poll, list(studies.values()), everything, limiter=self._limiter)
+                failed = False
+            except StoreError as error:     # the database restarts: its clients stay, and go on when it is back
+                if not failed:
+                    LOG.warning("events are late: %s", error)
+                messages, failed = [], True
+            for message in messages:
+                for listener in list(self._listeners):
+                    listener.put(message)
+            await asyncio.sleep(max(0.05, POLL_SECONDS - (time.monotonic() - began)))
+
+    def _poll(self, studies: Collection[Study], everything: bool) -> list[Message]:
+        store = self._open_store()
+        events = store.events(after=self._last, limit=PAGE)
+        self._last = events[-1].id if events else self._last
+        messages = [event_message(event, self._owner(store, event)) for event in events]
+        watched = {study.id: study.name for study in studies}
+        if everything:
+            watched.update(running_studies(store))
+            watched.update({study_id: position.name for study_id, position in list(self._positions.items())
+                            if not position.at_rest})
+        for study_id, name in watched.items():
+            progress = read_progress(store, name, self._positions.get(study_id))
+            if progress is None:        # deleted
+                self._positions.pop(study_id, None)
+            elif progress.position != self._positions.get(study_id):
+                self._positions[study_id] = progress.position
+                messages.append(progress_message(progress))
+        return messages
+
+    def _owner(self, store: Store, event: Event) -> str | None:
+        if event.study_id is None:
+            return None
+        known = self._positions.get(event.study_id)
+        if known is not None:
+            return known.owner
+        try:
+            return store.study(event.study_name).owner
+        except StoreError:
+            return ""
+
+
+def event_message(event: Event, owner: str | None) -> Message:
+    """A stored event as it is sent."""
+    return Message("log", json_bytes(event_values(event)), owner, event.study_id, event.id)
+
+
+def event_values(event: Event) -> dict[str, Any]:
+    """A stored event as plain values."""
+    return {"id": event.id, "study": event.study_name or None, "at": event.at, "kind": event.kind,
+            "message": event.message, "data": event.data}
+
+
+def progress_message(progress: StudyProgress) -> Message:
+    """How far a study has come, as it is sent."""
+    position = progress.position
+    return Message("progress", json_bytes(progress.to_dict()), position.owner, progress.study_id,
+                   ends=position.at_rest)

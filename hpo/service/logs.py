@@ -1,0 +1,49 @@
+"""The server's log on stderr: one line for each event, as text or as JSON.
+
+Whatever a client sent is escaped, so that a line is one event. No token, query or body is ever logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+ACCESS = logging.getLogger("hpo.service.access")
+LOG = logging.getLogger("hpo.service")
+
+
+class JsonLines(logging.Formatter):
+    """``{"at", "level", "logger", "message", ...}``: what was handed to ``extra={"fields": ...}`` stands beside."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line of JSON, in ASCII."""
+        told: dict[str, Any] = {"at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+                                "level": record.levelname.lower(), "logger": record.name,
+                                "message": record.getMessage(), **getattr(record, "fields", {})}
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+class TextLines(logging.Formatter):
+    """``12:34:56 message``; a traceback follows on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line of text, control characters escaped."""
+        message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in record.getMessage())
+        request = getattr(record, "fields", {}).get("request_id")
+        line = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {message}{f' [{request}]' if request else ''}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def set_up(form: str) -> None:
+    """Write the logs of the server, and uvicorn's warnings, to stderr in the form ``text`` or ``json``."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    for name, level in (("hpo.service", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

@@ -1,0 +1,106 @@
+"""How far a study has come: its state, its trials by state, and the points of those that run.
+
+Four small statements, whatever the size of the study: only running trials are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpo.service.answers import trial_values
+from storage.errors import NotFound
+from storage.records import StudyState, Trial, TrialState
+from storage.store import Store
+
+MOST_CHANGED = 50
+NEWEST = ("step", "epochs", "seconds", "loss", "metric", "learning_rate", "global_batch_size")
+AT_REST = frozenset({StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED, StudyState.INTERRUPTED})
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a study stands; two that are equal need not be told apart."""
+
+    name: str
+    owner: str
+    state: StudyState
+    cancel_requested: bool
+    trials: Mapping[str, int]
+    points: Mapping[int, int]
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing more comes unless somebody resumes it."""
+        return self.state in AT_REST
+
+
+@dataclass(frozen=True)
+class StudyProgress:
+    """A position, with the newest point of each running trial and the trials that ended since the position before."""
+
+    study_id: int
+    position: Position
+    newest: tuple[Mapping[str, Any], ...]
+    changed: tuple[Mapping[str, Any], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; ``points`` counts the convergence points of each running trial, by its number."""
+        position = self.position
+        return {"study": position.name, "state": position.state, "cancel_requested": position.cancel_requested,
+                "trials": position.trials, "points": position.points, "newest": self.newest, "changed": self.changed}
+
+
+def running_studies(store: Store) -> dict[int, str]:
+    """The studies that run now, by id."""
+    return {each.study.id: each.study.name for each in store.page_studies(state=StudyState.RUNNING, limit=200)}
+
+
+def read_progress(store: Store, name: str, before: Position | None) -> StudyProgress | None:
+    """How far the study has come; None where it is gone."""
+    try:
+        study = store.study(name)
+    except NotFound:
+        return None
+    states, running = _trials(store, study.id)
+    points = store.convergence(list(running))
+    ids, firsts, counts = np.unique(points.trial_id, return_index=True, return_counts=True)
+    newest = tuple({"trial": running[int(trial)].number, **{name: getattr(points, name)[at].item() for name in NEWEST}}
+                   for trial, at in zip(ids, firsts + counts - 1, strict=True))
+    counted_points = {running[int(trial)].number: int(count) for trial, count in zip(ids, counts, strict=True)}
+    counted_points.update({trial.number: 0 for trial in running.values() if trial.number not in counted_points})
+    position = Position(study.name, study.owner, study.state, study.cancel_requested, states, counted_points)
+    return StudyProgress(study.id, position, newest, _changed(store, study.id, before, position))
+
+
+def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Trial]]:
+    """How many trials stand where, and those that run, by id, of one moment: they are read anew where they disagree."""
+    for _ in range(3):
+        running = {trial.id: trial for trial in store.trials(study_id, states=[TrialState.RUNNING])}
+        states: Counter[str] = Counter()
+        for counted in store.counts(study_id).values():
+            states.update({str(state): count for state, count in counted.items()})
+        if states[TrialState.RUNNING] == len(running):
+            break
+    return dict(states), running
+
+
+def _changed(store: Store, study_id: int, before: Position | None,
+             position: Position) -> tuple[Mapping[str, Any], ...]:
+    """The trials that ended since ``before``, at most ``MOST_CHANGED``; none for one who was told nothing yet."""
+    if before is None:
+        return ()
+    ended = sum(_ended(position.trials).values()) - sum(_ended(before.trials).values())
+    if ended <= 0:
+        return ()
+    found = store.page_trials(study_id, limit=min(ended, MOST_CHANGED), order="finished_at", descending=True,
+                              states=[state for state in TrialState if state.finished])
+    return tuple(trial_values(trial, with_settings=False) for trial in reversed(found))
+
+
+def _ended(trials: Mapping[str, int]) -> dict[str, int]:
+    return {state: count for state, count in trials.items() if TrialState(state).finished}

@@ -1,0 +1,47 @@
+"""What several routes share: pages, names in queries, the errors that the document lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import AfterValidator
+
+from hpo.service.answers import ErrorAnswer
+from hpo.service.context import BIGGEST_ID
+
+MOST_ROWS = 1_000
+BIGGEST_BATCH = 10**12
+BIGGEST_NUMBER = 2**31 - 1
+
+_TOLD = {400: "The request cannot be read.", 401: "No token, or one that is unknown, expired or revoked.",
+         403: "The token may not do this.", 404: "There is nothing of that name or number that the token may see.",
+         408: "The body did not arrive in time.",
+         409: "It contradicts what is there: the name is taken, the study runs, no trial reached the target yet.",
+         413: "The body is too large.", 422: "A value breaks a rule; `faults` lists each.",
+         429: "Too many requests, or too much asked for; `Retry-After` says when to come back.",
+         503: "The database does not answer; `Retry-After` says when to come back."}
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route for its document: those given, and those that every route has."""
+    return {status: {"model": ErrorAnswer, "description": _TOLD[status]}
+            for status in sorted({*statuses, 400, 401, 403, 408, 413, 422, 429, 503})}
+
+
+def download(kind: str, description: str) -> Mapping[int | str, dict[str, Any]]:
+    """A response of another kind than JSON, for the document of a route."""
+    schema = {"type": "object" if kind == "application/json" else "string"}
+    return {200: {"content": {kind: {"schema": schema}}, "description": description}}
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be printable characters")
+    return text
+
+
+Words = Annotated[str, Query(max_length=100), AfterValidator(_printable)]
+After = Annotated[int | None, Query(ge=0, le=BIGGEST_ID, description="`next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="Rows of a page.")]

@@ -1,0 +1,72 @@
+"""Forecasts at any batch size, from the trials that a study has by now."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Response
+from pydantic import ConfigDict, Field
+
+from hpo.service.answers import Answer
+from hpo.service.context import Reader, Shared, StudyName
+from hpo.service.forecasts import full_scale_batch
+from hpo.service.refusal import RefusedError
+from hpo.service.reply import reply
+from hpo.service.routes.common import BIGGEST_BATCH, refusals
+
+router = APIRouter(prefix="/studies/{name}", tags=["forecasts"])
+
+MOST_BATCHES = 50
+
+
+class IntervalAnswer(Answer):
+    """A median with the ends of its 90 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+class ForecastAnswer(Answer):
+    """What is expected at one batch size; the document of `hpo forecast --json`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    global_batch_size: int
+    epochs_to_target: IntervalAnswer = Field(description="Of the mean of a few runs with these settings.")
+    settings: dict[str, IntervalAnswer] = Field(description="`median` is the value to use.")
+    trust: str = Field(examples=["medium"])
+    reason: str
+    laws: dict[str, dict[str, IntervalAnswer]]
+    complete_settings: dict[str, Any] = Field(description="Every setting, also those that do not move.")
+
+
+class ForecastsAnswer(Answer):
+    """One forecast for each batch size, in the order asked for."""
+
+    forecasts: list[ForecastAnswer]
+
+
+@router.get("/forecast", response_model=ForecastsAnswer, summary="Forecast a batch size", responses=refusals(404, 409))
+async def forecast(who: Reader, context: Shared, name: StudyName,
+                   at: Annotated[list[Annotated[int, Field(ge=1, le=BIGGEST_BATCH)]] | None, Query(
+                       max_length=MOST_BATCHES, description="Global batch sizes; the study's full-scale batch if none "
+                       "is given.", examples=[[32768]])] = None,
+                   budget_epochs: Annotated[list[Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]] | None,
+                                            Query(max_length=MOST_BATCHES, description="Tell the chance of reaching "
+                                                  "the target within so many epochs.")] = None) -> Response:
+    """Settings and epochs to target with 90 % intervals, and how far to trust them.
+
+    The first request after a trial ended fits the laws anew, which takes seconds; the next are answered at once.
+    """
+    study = await run_sync(context.read_study, who, name)
+    batches = at or [batch for batch in [full_scale_batch(study)] if batch]
+    if not batches:
+        raise RefusedError(422, f"study {study.name!r} names no full_scale batch size", way_out="give one: ?at=32768")
+    budgets, store = tuple(budget_epochs or ()), context.open_store()
+    found = await run_sync(context.forecasts.remembered, store, study, batches, budgets)
+    if found is None:
+        found = await run_sync(context.forecasts.make, store, study, batches, budgets,
+                               limiter=context.forecasts.limiter)
+    return reply({"forecasts": [each.to_dict() for each in found]})

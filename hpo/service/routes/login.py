@@ -1,0 +1,90 @@
+"""The way in for a browser: a token becomes a cookie that scripts cannot read and other sites cannot use."""
+
+from __future__ import annotations
+
+import html
+from typing import Annotated
+from urllib.parse import parse_qs, urlsplit
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from hpo.service.context import COOKIE, Context, Shared, check_own_page, look_up
+from hpo.service.refusal import RefusedError
+
+router = APIRouter(include_in_schema=False)
+
+COOKIE_SECONDS = 30 * 24 * 3600
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Log in</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 26rem; margin: 15vh auto; padding: 0 1rem; }}
+input, button {{ font: inherit; width: 100%; box-sizing: border-box; padding: .5rem; margin-top: .5rem; }}
+.wrong {{ color: #c22; }}
+</style></head><body>
+<h1>largebatch</h1>
+<form method="post" action="login">
+<input type="hidden" name="next" value="{next}">
+<label>Token <input name="token" type="password" autocomplete="current-password" required autofocus></label>
+<button>Log in</button>
+</form>
+<p class="wrong" role="alert">{wrong}</p>
+<p>A token begins with <code>lb_</code>. <code>hpo token create</code> makes one on the server's machine.</p>
+</body></html>
+"""
+# No Referrer-Policy of no-referrer here: under it a browser would not say that the form is ours.
+_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+           "frame-ancestors 'none'; base-uri 'none'", "Cache-Control": "no-store"}
+
+
+@router.get("/login")
+async def login(request: Request, context: Shared, token: Annotated[str | None, Query(max_length=200)] = None,
+                next: Annotated[str, Query(max_length=500)] = "/") -> Response:
+    """The link that `hpo serve` prints logs in; without a token there is a form."""
+    return _page(next) if token is None else await _enter(request, context, token, next)
+
+
+@router.post("/login")
+async def log_in(request: Request, context: Shared) -> Response:
+    """What the form sends."""
+    check_own_page(request)
+    form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+    return await _enter(request, context, form.get("token", [""])[0].strip(), form.get("next", ["/"])[0])
+
+
+@router.post("/logout")
+async def log_out(request: Request) -> Response:
+    """Take the cookie away; the token itself lives on."""
+    check_own_page(request)
+    answer = RedirectResponse("login", 303, headers={"Cache-Control": "no-store"})
+    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
+    return answer
+
+
+async def _enter(request: Request, context: Context, token: str, after: str) -> Response:
+    try:
+        who = await look_up(request, token)
+    except RefusedError as error:
+        if error.status != 401:
+            raise
+        return _page(after, str(error), 401)
+    request.state.principal = who
+    answer = RedirectResponse(_own_path(after), 303, headers={"Cache-Control": "no-store",
+                                                              "Referrer-Policy": "no-referrer"})
+    answer.set_cookie(COOKIE, token, max_age=COOKIE_SECONDS, path="/", httponly=True, samesite="lax",
+                      secure=request.url.scheme == "https" or context.config.tls_certificate is not None)
+    return answer
+
+
+def _own_path(path: str) -> str:
+    """``path`` if it is one of this server; / for an address elsewhere."""
+    parts = urlsplit(path)
+    own = path.startswith("/") and not path.startswith(("//", "/\\")) and not parts.netloc and path.isprintable()
+    return path if own and "\\" not in path else "/"
+
+
+def _page(after: str, wrong: str = "", status: int = 200) -> Response:
+    return HTMLResponse(_PAGE.format(next=html.escape(after, quote=True), wrong=html.escape(wrong)), status,
+                        headers=_POLICY)

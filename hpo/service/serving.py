@@ -1,0 +1,145 @@
+"""Runs the application: its socket, its login link, its worker, and an orderly end."""
+
+from __future__ import annotations
+
+import getpass
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from urllib.parse import quote
+
+import uvicorn
+from fastapi import APIRouter
+
+from hpo.errors import HpoError
+from hpo.keeping import open_store
+from hpo.service import logs
+from hpo.service.app import create_app
+from hpo.service.auth import Tokens, create_token
+from hpo.service.config import ServerConfig
+from hpo.service.refusal import RefusedError
+from hpo.service.supervisor import WorkerProcess
+from storage.errors import without_password
+from storage.store import Store
+
+LINK_LIFETIME = timedelta(days=90)
+GRACE_SECONDS = 10
+
+
+class ServeError(HpoError):
+    """A server that cannot listen as asked."""
+
+    exit_code = 2
+
+
+def serve(config: ServerConfig, *, worker: bool, link: bool, extra_routers: Sequence[APIRouter] = (),
+          tell: Callable[[str], None] = print) -> None:
+    """Answer requests until SIGTERM or Ctrl-C. ``tell`` gets the lines that a person reads.
+
+    With ``link`` the address comes with a token of the user who starts it, as Jupyter's does. Raises
+    :class:`ServeError` where the port is taken.
+    """
+    logs.set_up(config.log_format)
+    sock = listening_socket(config)
+    port = sock.getsockname()[1]
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    address = f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}"
+    app = create_app(config, extra_routers)
+    child = WorkerProcess(worker_command(config)) if worker else None
+    try:
+        tell(f"largebatch serves {without_password(config.storage)} at {address}"
+             f"{', with one worker' if worker else ', without a worker: start `hpo worker` where studies are to run'}")
+        if link:
+            with open_store(config.storage) as store:
+                secret = login_secret(store, config.folder)
+            tell(f"\n    {address}/login?token={quote(secret)}\n")
+            tell(f"The token of this link is kept in {secret_file(config.folder)}; for the command line: "
+                 f"HPO_SERVER={address}, HPO_TOKEN=(the token).")
+        else:
+            tell("Make a token with `hpo token create --owner NAME --scope submit`.")
+        tell("Ctrl-C stops it.")
+        if child is not None:
+            child.start()
+        _Server(_uvicorn(config, app), app.state.context.live.close).run(sockets=[sock])
+    finally:
+        if child is not None:
+            child.stop()
+        sock.close()
+
+
+def listening_socket(config: ServerConfig) -> socket.socket:
+    """The socket of the server; ServeError where its address cannot be had."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((config.host, config.port))
+    except (OSError, UnicodeError) as error:
+        sock.close()
+        raise ServeError(f"cannot listen at {config.host}:{config.port}: {getattr(error, 'strerror', None) or error}; "
+                         "give another --port (0 takes any free one) or --host") from error
+    return sock
+
+
+def secret_file(folder: Path) -> Path:
+    """Where the token of the login link is kept, readable by its user alone."""
+    return folder / "login-token"
+
+
+def login_secret(store: Store, folder: Path) -> str:
+    """The secret of the login link: that of before while it counts, so that open pages stay logged in; else new."""
+    file = secret_file(folder)
+    try:
+        secret = file.read_text(encoding="utf-8").strip()
+        if Tokens().look_up(store, secret).allows("admin"):
+            return secret
+    except (OSError, UnicodeError, RefusedError):
+        pass
+    secret, _ = create_token(store, owner=user_name(), scope="admin", name="login link of hpo serve",
+                             lifetime=LINK_LIFETIME)
+    folder.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.touch(mode=0o600, exist_ok=False)
+    file.write_text(secret + "\n", encoding="utf-8")
+    return secret
+
+
+def user_name() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "admin"
+
+
+def worker_command(config: ServerConfig) -> list[str]:
+    """The worker of this server, in the interpreter of this process."""
+    return [sys.executable, "-m", "hpo.cli", "worker", "--storage", config.storage, "--folder", str(config.folder),
+            "--log-format", config.log_format]
+
+
+def _uvicorn(config: ServerConfig, app: Any) -> uvicorn.Config:
+    return uvicorn.Config(app, log_config=None, access_log=False, server_header=False, lifespan="on",
+                          timeout_graceful_shutdown=GRACE_SECONDS, timeout_keep_alive=30,
+                          ssl_certfile=config.tls_certificate, ssl_keyfile=config.tls_key,
+                          proxy_headers=bool(config.trusted_proxies),
+                          forwarded_allow_ips=list(config.trusted_proxies) or None)
+
+
+class _Server(uvicorn.Server):
+    """Ends the event streams when it is told to stop: it would else wait for their clients to go."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        # uvicorn's own would raise the signal again when all is over, and end the process before its worker
+        self._end_streams()
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True

@@ -1,0 +1,139 @@
+"""What a study from the network may name: workloads that the server allows, data in its folders, machines it knows.
+
+The text is read by ``hpo.study``, which bounds its size, depth and aliases and imports nothing. What is checked here
+needs the server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`), as
+links may have changed since.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpo.errors import PlanError, SpecError
+from hpo.planning.machines import load_machine
+from hpo.running import check_full_scale
+from hpo.service.config import ServerConfig
+from hpo.study import StudySpec, check_target, parse_study
+from hpo.study_faults import dotted, nearest, shown
+
+PATH_OPTIONS = ("path", "folder", "file", "directory", "root", "dir")
+METRICS_SECONDS = 60.0
+
+
+def read_submission(text: str, config: ServerConfig) -> StudySpec:
+    """The study of a text from the network; :class:`SpecError` with all that it may not say."""
+    spec = parse_study(text)
+    found = [spec.error(message, *location) for location, message in _faults(spec, config)]
+    if found:
+        raise SpecError([fault for error in found for fault in error.faults])
+    metrics = workload_metrics(spec.workload)
+    if metrics is not None:
+        check_target(spec, metrics)
+    check_full_scale(spec)
+    return spec
+
+
+def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if spec.name in (".", ".."):
+        yield ("name",), f"name must not be {spec.name!r}, which an address cannot hold"
+    if spec.workload not in config.workloads:
+        yield ("workload",), (f"workload must be one that this server allows ({', '.join(config.workloads)}), but got "
+                              f"{shown(spec.workload)}{nearest(spec.workload, config.workloads)}; its configuration "
+                              "lists them under workloads")
+    yield from faults_of_data(spec.data, config.data_folders)
+    limits, full = config.limits, spec.full_scale
+    if spec.budget.trials > limits.trials:
+        yield ("budget", "trials"), f"budget.trials must be at most {limits.trials:,}, but got {spec.budget.trials:,}"
+    if full is None:
+        return
+    fault = fault_of_machine(full.machine)
+    if fault:
+        yield ("full_scale", "machine"), f"full_scale.{fault}"
+    if full.validate_plan and (full.workers or 1) > limits.launch_workers:
+        yield ("full_scale", "workers"), (f"full_scale.workers must be at most {limits.launch_workers} where the plan "
+                                          f"is run by the server's workers, but got {full.workers:,}")
+
+
+def faults_of_data(data: Mapping[str, Any], folders: Sequence[Path],
+                   ) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """A fault for each path of a study's ``data`` section that does not lie in one of ``folders``, links followed."""
+    roots = [folder.resolve() for folder in folders]
+    for location, text in _paths(data, ("data",)):
+        reason = _outside(text, roots)
+        if reason and not roots:
+            yield location, (f"{dotted(location)} names a file or folder, and this server's configuration has no "
+                             f"data_folders that studies may read, but {reason}")
+        elif reason:
+            yield location, (f"{dotted(location)} must be an absolute path within one of the server's data_folders "
+                             f"({', '.join(map(str, folders))}), but {reason}")
+
+
+def fault_of_machine(name: str) -> str | None:
+    """What is wrong with a machine's name from the network: only those that come with the service, never a file."""
+    names = machine_names()
+    if name in names:
+        return None
+    return (f"machine must be one that comes with the service ({', '.join(names)}), but got {shown(name)}"
+            f"{nearest(name, names)}")
+
+
+def machine_names() -> list[str]:
+    """The machines that plans can be made for, ``local`` first."""
+    from hpo.planning import machines
+
+    shipped: Any = getattr(machines, "machine_names", list)
+    return list(dict.fromkeys(["local", *shipped()]))
+
+
+def known_machine(name: str) -> Any:
+    """A machine by its shipped name; :class:`PlanError` for any other."""
+    fault = fault_of_machine(name)
+    if fault:
+        raise PlanError(fault)
+    return load_machine(name)
+
+
+@functools.lru_cache(maxsize=64)
+def workload_metrics(workload: str) -> dict[str, bool] | None:
+    """The metrics of an allowed workload; None where they cannot be told here, as without torch.
+
+    Asked of a process of its own: neither torch nor the code of a workload is loaded into the server.
+    """
+    program = ("import json, sys; from trainers.workloads import metrics_of; "
+               "print(json.dumps(dict(metrics_of(sys.argv[1]))))")
+    try:
+        done = subprocess.run([sys.executable, "-c", program, workload], capture_output=True, text=True, check=True,
+                              timeout=METRICS_SECONDS, stdin=subprocess.DEVNULL)
+        return {str(name): bool(better) for name, better in json.loads(done.stdout.splitlines()[-1]).items()}
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def _paths(value: Any, location: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(value, str):
+        named = any(part in PATH_OPTIONS for part in location[1:])
+        if named or "/" in value or "\\" in value or os.sep in value or value.startswith(("~", ".")):
+            yield location, value
+        return
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, entry in entries:
+        yield from _paths(entry, (*location, key))
+
+
+def _outside(text: str, roots: Sequence[Path]) -> str | None:
+    try:
+        path = Path(text)
+        if not path.is_absolute():
+            return f"got {shown(text)}"
+        resolved = path.resolve()
+    except (OSError, ValueError, RuntimeError) as error:      # NUL bytes, loops of links
+        return f"{shown(text)} cannot be: {error}"
+    return None if any(resolved.is_relative_to(root) for root in roots) else f"got {shown(text)}"
+

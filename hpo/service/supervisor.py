@@ -1,0 +1,87 @@
+"""The worker inside a server: `hpo worker` as a child process, started again when it dies."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hpo.service.logs import LOG
+
+_PRCTL: Any = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+STEADY_SECONDS = 30.0
+LONGEST_WAIT_SECONDS = 60.0
+GRACE_SECONDS = 30.0
+
+
+class WorkerProcess:
+    """Keeps one worker running until :meth:`stop`. One that dies at once is waited for longer and longer."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = tuple(command)
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="worker supervisor", daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the running process."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def start(self) -> None:
+        """Start the worker."""
+        self._thread.start()
+
+    def stop(self, seconds: float = GRACE_SECONDS) -> None:
+        """Ask the worker to stop, which puts its study back into the queue; make it after ``seconds``."""
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.poll() is None:
+            _signal(process, signal.SIGTERM)
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                LOG.warning("the worker did not stop within %g s and is killed", seconds)
+                _signal(process, signal.SIGKILL)
+                process.wait()
+        self._thread.join(5)
+
+    def _keep(self) -> None:
+        wait = 1.0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            # a session of its own: Ctrl-C reaches the server alone, which then stops its worker in order
+            self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+                                             start_new_session=True,
+                                             preexec_fn=_end_with_server)  # noqa: PLW1509  (one system call)
+            self.starts += 1
+            code = self._process.wait()
+            if self._stopping.is_set():
+                return
+            wait = 1.0 if time.monotonic() - began > STEADY_SECONDS else min(2 * wait, LONGEST_WAIT_SECONDS)
+            LOG.warning("the worker ended with exit code %s; it is started again in %g s", code, wait)
+            self._stopping.wait(wait)
+
+
+def _end_with_server() -> None:
+    """Have Linux tell the worker to stop when the server is killed; elsewhere it goes on by itself."""
+    if _PRCTL is not None:
+        _PRCTL(1, signal.SIGTERM, 0, 0, 0)      # PR_SET_PDEATHSIG, see prctl(2)
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    try:
+        if number == signal.SIGKILL:
+            os.killpg(process.pid, number)      # with the trials that it left behind
+        else:
+            process.send_signal(number)
+    except ProcessLookupError:
+        pass

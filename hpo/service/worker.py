@@ -1,0 +1,226 @@
+"""A worker: takes studies from the queue of a database and runs them, one after the other.
+
+Any number of workers share a queue, on any machine that reaches the database. A worker holds its study by a lease
+that a thread renews; one that dies or loses its machine stops renewing, and another worker takes the study over when
+the lease has ended, from what the database holds: finished trials stay, trials in flight start again, from their
+checkpoint where the workers share a folder. One that only lost its lease (a machine that slept, a clock that jumped)
+finds that out with its next write, which the database refuses, and gives up without harm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hpo.errors import HpoError
+from hpo.keeping import open_store
+from hpo.leases import LEASE_SECONDS, Holding, process_name
+from hpo.progress import Progress
+from hpo.running import RunOptions, run_held
+from hpo.study import StudySpec, parse_study
+from hpo.tuning.patience import PATIENCE_SECONDS
+from hpo.tuning.tuner import RayOptions, stop_ray
+from storage.errors import LeaseLost, StoreError, StoreUnavailable
+from storage.records import Lease, StudyState, Trial, WorkerBeat
+from storage.store import Store
+from trainers.errors import TrainerError
+
+LOG = logging.getLogger("hpo.service.worker")
+
+BEAT_SECONDS = 5.0
+"""Seconds between two signs of life in the table of workers."""
+
+LOG_SECONDS = 10.0
+"""Seconds between two lines of the log that count trials."""
+
+EMPTY_LOOKS = 3
+"""A worker that drains the queue ends when it has found nothing so often: others may have held a row for a moment."""
+
+LONGEST_DRAIN_PAUSE = 0.25
+"""Seconds at most between two such looks."""
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How a worker works.
+
+    ``name`` is that of one process and no other; ``host:pid`` where empty. ``cores`` is what Ray may use of this
+    machine, all if None; ``ray_address`` is a cluster to use instead. ``per_owner`` is the most studies of one user
+    that run at a time, over all workers that say so. A study whose workers died ``max_attempts`` times fails.
+    ``once`` ends after one study, ``drain`` when the queue is empty.
+    """
+
+    storage: str
+    folder: Path
+    name: str = ""
+    ray_address: str | None = None
+    cores: int | None = None
+    per_owner: int | None = None
+    lease_seconds: float = LEASE_SECONDS
+    poll_seconds: float = 1.0
+    storage_patience: float = PATIENCE_SECONDS
+    max_attempts: int = 20
+    once: bool = False
+    drain: bool = False
+
+
+class Worker:
+    """Works until :meth:`stop`, or as ``once`` and ``drain`` say; call :meth:`run` once."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self._options, self.name = options, options.name or process_name()
+        self._stopping = threading.Event()
+        self._empty = 0
+
+    def stop(self) -> None:
+        """Leave the queue; the study in hand goes back into it. Returns at once; safe in a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> int:
+        """Work; returns how many studies were taken. Raises StorageUnavailableError where there is no database."""
+        taken, options = 0, self._options
+        with open_store(options.storage) as store, _Presence(store, self.name, options.cores) as presence:
+            LOG.info("worker %s takes studies from %s", self.name, store.url)
+            try:
+                while not self._stopping.is_set() and self._empty < EMPTY_LOOKS:
+                    lease = self._claim(store)
+                    if lease is None:
+                        pause = min(options.poll_seconds, LONGEST_DRAIN_PAUSE if options.drain else math.inf)
+                        self._stopping.wait(pause * random.uniform(0.75, 1.25))
+                        continue
+                    taken += 1
+                    presence.works_on(lease.study.id)
+                    self._work(store, lease)
+                    presence.works_on(None)
+                    if options.once:
+                        break
+            finally:
+                stop_ray()
+        LOG.info("worker %s ends after %d studies", self.name, taken)
+        return taken
+
+    def _claim(self, store: Store) -> Lease | None:
+        try:
+            lease = store.claim_study(self.name, lease_seconds=self._options.lease_seconds,
+                                      per_owner=self._options.per_owner)
+        except StoreUnavailable as error:
+            LOG.warning("no study can be taken, trying again: %s", error)
+            return None
+        self._empty = self._empty + 1 if lease is None and self._options.drain else 0
+        return lease
+
+    def _work(self, store: Store, lease: Lease) -> None:
+        """Run one study; whatever happens to it, the worker goes on."""
+        name = lease.study.name
+        with Holding(store, lease, lease_seconds=self._options.lease_seconds,
+                     told=lambda text: LOG.warning("%s: %s", name, text)) as holding:
+            how = "took it over from a worker that fell silent" if lease.taken_over else "took it from the queue"
+            LOG.info("%s: %s %s", name, self.name, how)
+            holding.event("taken_over" if lease.taken_over else "claimed", f"{self.name} {how}",
+                          attempt=lease.study.attempts)
+            try:
+                state, message = self._run(holding)
+            except LeaseLost as error:
+                LOG.warning("%s: %s", name, error)
+                holding.event("lease_lost", str(error))
+                return
+            except StoreError as error:
+                LOG.error("%s: left as it is: %s", name, error)
+                return
+            LOG.info("%s: %s%s", name, state, f": {message}" if message else "")
+
+    def _run(self, holding: Holding) -> tuple[StudyState, str]:
+        """The state in which the study was left, and what is said of it."""
+        options, study = self._options, holding.study
+        if study.attempts > options.max_attempts:
+            return self._fail(holding, f"it was started {options.max_attempts} times, and no worker came to the end of "
+                                       "it: it may kill its workers, such as by using up their memory")
+        try:
+            spec = parse_study(study.spec)
+        except HpoError as error:
+            return self._fail(holding, str(error))
+        try:
+            end = run_held(spec, holding, options.storage, RunOptions(
+                folder=options.folder, storage_patience=options.storage_patience, check=True,
+                ray=RayOptions(options.ray_address, options.cores, keep=True), stop=self._stopping.is_set,
+                stopped_state=StudyState.QUEUED, stopped_message=f"{self.name} was stopped; another worker goes on",
+                progress=_Log(study.name)))
+        except (HpoError, TrainerError) as error:
+            LOG.debug("%s failed", study.name, exc_info=True)
+            return StudyState.FAILED, str(error)
+        return end.study.state, end.study.message
+
+    def _fail(self, holding: Holding, message: str) -> tuple[StudyState, str]:
+        holding.release(StudyState.FAILED, message)
+        holding.event("failed", message)
+        return StudyState.FAILED, message
+
+
+class _Log(Progress):
+    """Writes what a run says into the worker's log, and now and then how many trials have ended."""
+
+    def __init__(self, study: str) -> None:
+        self._study, self._counted_at = study, time.monotonic()
+
+    def message(self, text: str) -> None:
+        """One line."""
+        LOG.info("%s: %s", self._study, text)
+
+    def sweep(self, spec: StudySpec, trials: Sequence[Trial],
+              running: Mapping[int, Mapping[str, Any]]) -> None:  # noqa: ARG002
+        """A line every few seconds."""
+        if time.monotonic() - self._counted_at >= LOG_SECONDS:
+            self._counted_at = time.monotonic()
+            ended = sum(trial.state.finished for trial in trials)
+            self.message(f"{ended} of {spec.budget.trials} trials have ended")
+
+
+class _Presence:
+    """Shows the worker in the table of workers, from a thread of its own."""
+
+    def __init__(self, store: Store, name: str, cores: int | None) -> None:
+        self._store, self._ended = store, threading.Event()
+        self._beating = WorkerBeat(name=name, host=socket.gethostname(), pid=os.getpid(), version=version("largebatch"),
+                                   cores=cores or os.cpu_count() or 1, accelerators=_accelerators())
+        self._thread = threading.Thread(target=self._beat, name="sign of life", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def works_on(self, study_id: int | None) -> None:
+        """Say what the worker works on; shown with the next beat."""
+        self._beating = dataclasses.replace(self._beating, study_id=study_id)
+
+    def _beat(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._store.beat(self._beating)
+            except StoreError as error:
+                LOG.debug("no sign of life: %s", error)
+            self._ended.wait(BEAT_SECONDS)
+
+
+def _accelerators() -> int:
+    """Accelerators that a process here may use, found without loading a library for it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
+    return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])

@@ -1,0 +1,30 @@
+"""What a study may use in all: samples processed, and accelerator hours."""
+
+from __future__ import annotations
+
+from hpo.tuning.patience import Patience
+from storage.records import Study
+from storage.store import Store
+
+
+class Budget:
+    """Compares what the database says that a study has used with what it may use.
+
+    The database is asked only where the study has such a budget.
+    """
+
+    def __init__(self, study: Study, store: Store, patience: Patience) -> None:
+        self._study, self._store, self._patience = study, store, patience
+
+    def spent(self) -> str:
+        """Which budget is spent, for people to read; empty while none is."""
+        samples, hours = self._study.max_samples, self._study.max_accelerator_hours
+        if samples is None and hours is None:
+            return ""
+        used = self._patience(lambda: self._store.usage(self._study.id))
+        if samples is not None and used.samples >= samples:
+            return f"the study's budget of {samples:,} samples is spent ({used.samples:,} were processed)"
+        if hours is not None and used.accelerator_seconds >= 3600 * hours:
+            return (f"the study's budget of {hours:g} accelerator hours is spent "
+                    f"({used.accelerator_seconds / 3600:.4g} were used)")
+        return ""

@@ -1,0 +1,329 @@
+"""What a stranger, or a user who means harm, may try; each attempt is refused with its status, none with a 5xx."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from api_server import served, spec_of
+
+from hpo.service.submission import faults_of_data
+from trainers.workloads import _OWN
+
+
+@dataclass
+class Place:
+    """A server that allows data in one folder, which holds a link out of itself."""
+
+    api: Any
+    inside: Any
+    outside: Any
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    inside, outside = folder / "data", folder / "data-secret"
+    for each in (inside / "cells", outside):
+        each.mkdir(parents=True)
+    (inside / "link").symlink_to(outside)
+    (inside / "loop").symlink_to(inside / "loop")
+    with served(folder, data_folders=[str(inside)], limits={"burst": 100_000}) as api:
+        assert api.submit("victim", owner="bob").status_code == 201
+        yield Place(api, inside, outside)
+
+
+# who is not let in
+
+AUTHORIZATIONS = {
+    "no token": None, "nothing": "", "bearer alone": "Bearer", "basic": "Basic YTpi",
+    "unknown": "Bearer lb_" + "A" * 43, "not one of ours": "Bearer eyJhbGciOiJub25lIn0.e30.",
+    "very long": "Bearer lb_" + "A" * 20_000, "sql": "Bearer lb_' OR 1=1 --" + "A" * 30,
+    "two": "Bearer lb_a, Bearer lb_b",
+    "latin": b"Bearer lb_\xff\xfe" + b"A" * 40, "digest": "Bearer " + "a" * 64,
+}
+ADDRESSES = [("GET", "/studies"), ("POST", "/studies"), ("GET", "/studies/victim"), ("POST", "/studies/victim/cancel"),
+             ("DELETE", "/studies/victim"), ("GET", "/studies/victim/trials"), ("GET", "/studies/victim/convergence"),
+             ("GET", "/studies/victim/forecast"), ("POST", "/studies/victim/plans"), ("GET", "/plans/1/script"),
+             ("GET", "/events"), ("GET", "/studies/victim/events"), ("GET", "/studies/victim/logs"),
+             ("GET", "/workers"),
+             ("GET", "/machines"), ("GET", "/calibration"), ("GET", "/tokens"), ("POST", "/tokens"),
+             ("DELETE", "/tokens/1"), ("GET", "/me")]
+
+
+@pytest.mark.parametrize("authorization", AUTHORIZATIONS.values(), ids=AUTHORIZATIONS.keys())
+def test_without_a_token_that_counts(place, authorization):
+    place.api.app.state.context.strangers._left.clear()
+    headers = {} if authorization is None else {"Authorization": authorization}
+    for method, path in ADDRESSES if authorization in (None, AUTHORIZATIONS["unknown"]) else ADDRESSES[:1]:
+        answer = place.api.client.request(method, f"/api/v1{path}", headers=headers)
+        assert answer.status_code == 401, (method, path, answer.text)
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert answer.json()["error"]["kind"] == "unauthorized"
+    assert place.api.client.get("/metrics", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("revoked", [True, False], ids=["revoked", "expired"])
+def test_with_a_token_that_counts_no_more(place, revoked):
+    headers = {"Authorization": f"Bearer {place.api.ended_token(revoked=revoked)}"}
+    for method, path in ADDRESSES:
+        assert place.api.client.request(method, f"/api/v1{path}", headers=headers).status_code == 401
+
+
+def test_every_address_under_api_needs_a_token(place):
+    document = place.api.client.get("/openapi.json").json()
+    addresses = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
+    assert len(addresses) > 25
+    for method, path in addresses:
+        filled = path.replace("{name}", "victim").replace("{number}", "1")
+        status = place.api.client.request(method, filled).status_code
+        assert status == (200 if path in ("/health", "/ready") else 401), (method, path)
+
+
+def test_a_scope_that_does_not_suffice(place):
+    for method, path in (("POST", "/studies"), ("POST", "/studies/victim/cancel"), ("POST", "/studies/victim/resume"),
+                         ("DELETE", "/studies/victim"), ("POST", "/studies/victim/plans")):
+        answer = place.api.call(method, path, scope="read", json={"spec": spec_of("x")} if path == "/studies" else None)
+        assert answer.status_code == 403, (method, path, answer.text)
+    body = {"owner": "ada", "scope": "admin"}
+    assert place.api.call("POST", "/tokens", json=body).status_code == 403
+    assert place.api.call("DELETE", "/tokens/1", owner="eve").status_code == 404
+
+
+def test_another_s_study(place):
+    for method, path in (("POST", "/cancel"), ("POST", "/resume"), ("DELETE", ""), ("POST", "/plans")):
+        assert place.api.call(method, f"/studies/victim{path}").status_code == 403
+    assert place.api.call("POST", "/studies/victim/resume", json={"spec": spec_of("victim")}).status_code == 403
+    assert place.api.store.study("victim").state == "queued"
+
+
+# what a study file may not say
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True))
+FILES = {
+    "module of the system": spec_of("m", workload="os:system"),
+    "module with a path": spec_of("m", workload="../../evil:Workload"),
+    "class of the project": spec_of("m", workload="trainers.workloads.resnet.task:ResNetWorkload"),
+    "dotted": spec_of("m", workload="subprocess.Popen"),
+    "python tag": "name: !!python/object/apply:os.system ['true']\n",
+    "python tag within": spec_of("m") + "data: !!python/name:os.system {}\n",
+    "aliases that swell": BOMB,
+    "aliases that swell within": spec_of("m") + "data:\n" + "".join(f"  {line}\n" for line in BOMB.splitlines()),
+    "deep lists": "[" * 100_000,
+    "deep mappings": spec_of("m") + "data: " + "{a: " * 1000 + "1" + "}" * 1000,
+    "deep indentation": "\n".join(" " * depth + "a:" for depth in range(900)),
+    "very many keys": "\n".join(f"k{number}: 1" for number in range(100_000)),
+    "a text of a megabyte": "name: " + "x" * 1_100_000,
+    "an anchor to itself": "a: &a [*a]",
+    "NUL": "name: \x00",
+    "escaped NUL": spec_of("m").replace('"m"', '"m\\0"'),
+    "NUL in a path": spec_of("m") + 'data: {path: "/data\\0/x"}\n',
+    "half a pair": spec_of("m").replace('"m"', '"\\ud800"'),
+    "line break in the name": spec_of("a\r\nSet-Cookie: x=y"),
+    "a huge number": spec_of("m").replace("trials: 30", f"trials: {'9' * 5000}"),
+    "infinity": spec_of("m").replace("at_most: 0.1", "at_most: .inf"),
+    "more trials than a server takes": spec_of("m", budget={"trials": 10**9, "epochs_per_trial": 1}),
+    "processes by the thousand": spec_of("m", full_scale={
+        "global_batch_size": 2048, "workers": 2048, "validate": True}),
+    "a machine that is a file": spec_of("m", full_scale={"global_batch_size": 64, "machine": "/etc/passwd"}),
+    "a machine up the path": spec_of("m", full_scale={"global_batch_size": 64, "machine": "../machines/local"}),
+    "a recipe that is a file": spec_of("m", recipe="../../../etc/passwd"),
+    "not YAML": "\t{]",
+    "nothing": " ",
+}
+
+
+@pytest.mark.parametrize("text", FILES.values(), ids=FILES.keys())
+def test_a_study_file_that_means_harm(place, text):
+    began = time.process_time()
+    answer = place.api.submit(spec=text)
+    assert answer.status_code == 422, answer.text[:500]
+    error = answer.json()["error"]
+    assert error["kind"] in ("spec", "invalid")
+    assert len(error["message"]) < 5_000
+    assert time.process_time() - began < 20          # a bomb would not end at all
+    assert [study.name for study in place.api.store.studies()] == ["victim"]
+
+
+def test_no_module_is_imported_by_a_name_from_the_network(place, monkeypatch, tmp_path):
+    marker = tmp_path / "imported"
+    (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Workload: pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert place.api.submit(spec=spec_of("m", workload="evil:Workload")).status_code == 422
+    assert not marker.exists()
+
+
+def test_the_allowed_workloads_are_the_built_in_ones(place):
+    assert set(place.api.app.state.context.config.workloads) == set(_OWN)
+
+
+PATHS = {
+    "absolute": "/etc", "up": "{inside}/../data-secret", "beside, with the same beginning": "{outside}",
+    "through a link": "{inside}/link", "below a link": "{inside}/link/more", "a loop of links": "{inside}/loop/x",
+    "relative": "cells", "relative and up": "../../etc", "home": "~/x", "home of root": "~root", "empty": "",
+    "file URL": "file:///etc/passwd", "back slashes": "..\\..\\etc", "the root": "/", "process": "/proc/self/environ",
+    "double slash": "//etc/passwd", "up within": "{inside}/cells/../../data-secret",
+}
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
+@pytest.mark.parametrize("data", [{"source": "image_folder", "path": "PATH"}, {"folder": "PATH"},
+                                  {"source": "deepcam", "path": ["PATH"]}, {"options": {"path": "PATH"}}])
+def test_data_outside_of_the_server_s_folders(place, data, path):
+    path = path.format(inside=place.inside, outside=place.outside)
+
+    def filled(value):
+        return {key: path if entry == "PATH" else [path] if entry == ["PATH"] else filled(entry)
+                for key, entry in value.items()} if isinstance(value, dict) else value
+
+    answer = place.api.submit(spec=spec_of("m", workload="resnet", data=filled(data),
+                                           target={"metric": "top1", "at_least": 0.9}))
+    assert answer.status_code == 422
+    assert answer.json()["error"]["faults"][0]["key"].startswith("data")
+
+
+def test_data_inside_is_taken(place):
+    assert not list(faults_of_data({"source": "image_folder", "path": f"{place.inside}/cells"}, [place.inside]))
+    assert not list(faults_of_data({"path": str(place.inside / "not" / "there" / "yet")}, [place.inside]))
+    assert list(faults_of_data({"path": f"{place.inside}/cells"}, []))
+
+
+# requests that are too large, too many, too odd
+
+
+def test_a_body_of_100_megabytes_is_refused_before_it_is_read(place):
+    sent = 0
+
+    def chunks():
+        nonlocal sent
+        for _ in range(100):
+            sent += 1 << 20
+            yield b"x" * (1 << 20)
+
+    for headers in ({"Content-Length": str(100 << 20)}, {}):         # with its length told, and in chunks
+        sent = 0
+        answer = place.api.call("POST", "/studies", content=chunks(), headers=headers)
+        assert (answer.status_code, answer.json()["error"]["kind"]) == (413, "too_large")
+        assert sent < 50 << 20
+    answer = place.api.client.post("/login", content=chunks())
+    assert answer.status_code == 413
+
+
+RAW = {
+    "length that lies": ("Content-Length: 99999999999999999999", (400, 413)),
+    "negative length": ("Content-Length: -1", (400,)), "length that is a word": ("Content-Length: many", (400,)),
+    "header without a name": (": x", (400,)), "space before the colon": ("X-A : b", (400, 401)),
+    "a header of 200 kB": ("X-A: " + "a" * 200_000, (400, 401, 431)),
+    "two lengths": ("Content-Length: 1\r\nContent-Length: 2", (400,)),
+    "NUL in a header": ("X-A: a\x00b", (400,)),
+}
+
+
+@pytest.mark.parametrize(("line", "statuses"), RAW.values(), ids=RAW.keys())
+def test_raw_requests(place, line, statuses):
+    assert raw_status(place, f"POST /api/v1/studies HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n".encode()) in statuses
+    assert place.api.client.get("/health").status_code == 200
+
+
+def test_a_slow_body_is_given_up(tmp_path):
+    with served(tmp_path, limits={"body_seconds": 0.3}) as api:
+        place = Place(api, None, None)
+        assert raw_status(place, b"POST /api/v1/studies HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{") == 408
+
+
+def raw_status(place: Place, request: bytes) -> int:
+    address = place.api.client.base_url
+    with socket.create_connection((address.host, address.port), timeout=10) as connection:
+        connection.sendall(request)
+        first = connection.makefile("rb").readline()
+    return int(first.split()[1])
+
+
+ODD = {
+    "name with a line break": "/studies/a%0d%0aSet-Cookie:%20x=y", "name with NUL": "/studies/a%00b",
+    "name that is no UTF-8": "/studies/%ff%fe", "name of 10,000 characters": "/studies/" + "a" * 10_000,
+    "sql in a name": "/studies/'%20OR%20'1'='1", "the stand-in for a slash": "/studies/%EE%80%80",
+    "up": "/studies/%2e%2e/%2e%2e/etc/passwd", "up, encoded": "/studies/..%2f..%2fetc%2fpasswd",
+    "up, encoded twice": "/studies/..%252f..%252fetc", "trial below zero": "/studies/victim/trials/-1",
+    "huge trial": f"/studies/victim/trials/{10**30}", "trial that is a word": "/studies/victim/trials/x",
+    "huge plan": f"/plans/{10**30}", "plan 0": "/plans/0",
+}
+
+
+@pytest.mark.parametrize("path", ODD.values(), ids=ODD.keys())
+def test_odd_addresses(place, path):
+    answer = place.api.call("GET", path)
+    assert answer.status_code in (404, 422), answer.text
+    assert answer.json()["error"]["kind"] in ("not_found", "invalid")
+    assert "set-cookie" not in answer.headers
+
+
+QUERIES = {
+    "no limit": "limit=0", "limit below zero": "limit=-1", "huge limit": "limit=1000000000000000000000000",
+    "limit that is a word": "limit=all", "after below zero": "after=-1", "huge after": f"after={2**63}",
+    "NUL in the search": "search=%00", "line break in the search": "search=a%0d%0ab", "unknown state": "state=gone",
+    "long search": "search=" + "a" * 101, "owner with NUL": "owner=%00",
+}
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
+def test_odd_queries(place, query):
+    answer = place.api.call("GET", f"/studies?{query}")
+    assert answer.status_code == 422
+    assert answer.json()["error"]["faults"]
+
+
+SEARCHES = ["' OR '1'='1", "'; DROP TABLE studies; --", "%", "v_ctim", "\\",
+            "victim' UNION SELECT digest FROM tokens --", "\"", "*"]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_sql_in_a_search_is_text(place, search):
+    for parameter in ("search", "owner"):
+        answer = place.api.call("GET", "/studies", params={parameter: search})
+        assert (answer.status_code, answer.json()["studies"]) == (200, [])
+    assert place.api.store.study("victim").name == "victim"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b'{"spec": 1}', b'{"spec": "x", "more": 1}',
+                                  b"\xff", b"{}", b'{"spec": "' + b"\\ud800" + b'"}', b"[" * 100_000, b'{"spec": ""}',
+                                  b'{"spec": "x", "priority": 1e999}', b'{"spec": "x", "max_samples": -1}',
+                                  b'{"spec": "x", "max_accelerator_hours": NaN}', b'{"spec": "x", "priority": "1"}'])
+def test_odd_bodies(place, body):
+    answer = place.api.call("POST", "/studies", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+    assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("key", ["a b", "x" * 201, "\u00fc"])
+def test_odd_keys(place, key):
+    answer = place.api.call("POST", "/studies", json={"spec": spec_of("k")},
+                            headers={"Idempotency-Key": key.encode("latin-1")})
+    assert answer.status_code == 422
+
+
+def test_a_request_id_is_taken_over_only_where_it_is_plain(place):
+    assert place.api.client.get("/health", headers={"X-Request-ID": "run-7"}).headers["X-Request-ID"] == "run-7"
+    for odd in ("a b", "a" * 65, "{}"):
+        assert place.api.client.get("/health", headers={"X-Request-ID": odd}).headers["X-Request-ID"] != odd
+
+
+def test_an_error_tells_neither_the_database_nor_a_traceback(tmp_path):
+    (tmp_path / "gone").mkdir()
+    with served(tmp_path, storage=f"sqlite:///{tmp_path}/gone/hpo.db") as api:
+        token = api.token("ada")
+        api.app.state.context.close()
+        (tmp_path / "gone").rename(tmp_path / "away")
+        api.app.state.context.tokens.forget()
+        answer = api.client.get("/api/v1/studies", headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert "sqlite" not in answer.text
+        assert "Traceback" not in answer.text
+        assert os.sep + "gone" not in answer.text

@@ -1,0 +1,141 @@
+"""The database goes away while a study runs: everything is kept in memory, written once, and told of."""
+
+import random
+
+import pytest
+
+from benchmarks import faults
+from benchmarks.fleet import Paced
+from hpo.leases import Holding
+from hpo.running import RunOptions, run_held
+from hpo.study import parse_study
+from hpo.tuning.patience import Patience
+from hpo.tuning.tuner import RayOptions
+from storage.errors import StoreUnavailable
+from storage.records import StudyState
+from storage.store import Store
+
+
+class Clock:
+    """Time that passes by sleeping."""
+
+    def __init__(self):
+        self.now, self.told = 0.0, []
+
+    def patience(self, seconds, stopped=lambda: False):
+        return Patience(seconds, self.told.append, stopped, sleep=self.sleep, clock=lambda: self.now)
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def fails(times, result="done", cause="connection refused"):
+    left = [times]
+
+    def call():
+        if left[0] > 0:
+            left[0] -= 1
+            raise StoreUnavailable("x.db", cause, "start the server")
+        return result
+
+    return call
+
+
+def test_a_call_is_repeated_until_the_database_is_back():
+    clock = Clock()
+    assert clock.patience(60)(fails(5)) == "done"
+    assert clock.now == pytest.approx(0.2 + 0.4 + 0.8 + 1.6 + 3.2)
+    assert "connection refused" in clock.told[0] and "up to 60 s" in clock.told[0]
+    assert clock.told[1:] == ["the database is back after 6.2 s; nothing was lost"]
+
+
+def test_patience_ends_with_the_error_itself():
+    clock = Clock()
+    with pytest.raises(StoreUnavailable, match="connection refused"):
+        clock.patience(20)(fails(1000))
+    assert 20 <= clock.now < 25 and "gave up after 20 s" in clock.told[-1]
+
+
+@pytest.mark.parametrize("cause", ["attempt to write a readonly database", "file is not a database"])
+def test_nobody_waits_for_what_does_not_come_back(cause):
+    clock = Clock()
+    with pytest.raises(StoreUnavailable, match=cause):
+        clock.patience(60)(fails(1, cause=cause))
+    assert clock.now == 0
+
+
+def test_a_worker_that_is_stopped_does_not_wait():
+    clock = Clock()
+    with pytest.raises(StoreUnavailable):
+        clock.patience(60, stopped=lambda: clock.now > 1)(fails(1000))
+    assert clock.now < 3
+
+
+def test_a_write_that_was_committed_is_not_repeated():
+    written = []
+
+    def write():
+        written.append(1)
+        raise StoreUnavailable("x.db", "connection lost", "start the server")
+
+    assert Clock().patience(60)(write, lambda: "stored" if written else None) == "stored"
+    assert len(written) == 1
+
+
+class Unreliable:
+    """A store whose connection breaks in one call of three, half of the times after the commit."""
+
+    BREAKING = {"add_trials", "start_trials", "record", "finish_trial", "requeue_running", "trials", "trial", "points",
+                "update_spec", "study"}
+
+    def __init__(self, store, seed):
+        self._store, self._rng, self.broken = store, random.Random(seed), 0
+
+    def __getattr__(self, name):
+        method = getattr(self._store, name)
+        if name not in self.BREAKING:
+            return method
+
+        def call(*arguments, **named):
+            breaks, commits = self._rng.random() < 1 / 3, self._rng.random() < 0.5
+            if breaks and not commits:
+                self.broken += 1
+                raise StoreUnavailable("x.db", "connection lost", "start the server")
+            result = method(*arguments, **named)
+            if breaks:
+                self.broken += 1
+                raise StoreUnavailable("x.db", "connection lost", "start the server")
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(tmp_path, monkeypatch, seed):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hpo.tuning.patience.FIRST_PAUSE", 0.0)
+    stored = {}
+    for kind in ("reliable", "unreliable"):
+        with Store.open(f"sqlite:///{tmp_path}/{kind}.db") as store:
+            study = Paced("a study", trials=6, epochs=8, seconds=0).submit(store, tmp_path)
+            lease = store.claim_study("w", lease_seconds=60)
+            with Holding(store, lease, told=lambda text: None, lease_seconds=60) as holding:
+                if kind == "unreliable":
+                    holding.store = Unreliable(holding.store, seed)
+                run_held(parse_study(study.spec), holding, store.url,
+                         RunOptions(folder=tmp_path / kind, storage_patience=60, ray=RayOptions()))
+                assert kind == "reliable" or holding.store.broken >= 3
+            assert store.study("a study").state is StudyState.FINISHED
+            stored[kind] = [(trial.number, trial.state, trial.global_batch_size, trial.settings, trial.epochs_to_target,
+                             trial.epochs, store.points(trial.id)) for trial in store.trials(study.id)]
+    assert stored["unreliable"] == stored["reliable"]
+
+
+def test_postgresql_is_restarted_in_mid_sweep(postgres, postgres_url, tmp_path):
+    report = faults.restarted_postgres(postgres, postgres_url, tmp_path, seed=1, restarts=1, away=0.5, trials=10)
+    assert report.faults == []
+
+
+def test_the_disk_is_full_for_a_while(tmp_path):
+    report = faults.full_disk(tmp_path, seed=1, trials=6)
+    assert report.faults == [] and "results are kept in memory" in report.told

@@ -1,0 +1,190 @@
+"""Workers and the queue: who runs what, how often, and in which state a study is left."""
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+import hpo
+from benchmarks.fleet import Paced, all_ended, begun, wait_for
+from hpo.errors import TuningError
+from hpo.leases import process_name
+from hpo.service.worker import Worker, WorkerOptions
+from storage.records import StudyState, TrialState
+from storage.store import Store
+
+
+@pytest.fixture
+def url(tmp_path, monkeypatch):
+    """A database in a folder where the workers run."""
+    monkeypatch.chdir(tmp_path)
+    return f"sqlite:///{tmp_path}/hpo.db"
+
+
+@pytest.fixture
+def store(url):
+    with Store.open(url) as store:
+        yield store
+
+
+def options(url, folder, **more):
+    return WorkerOptions(storage=url, folder=folder / ".hpo", **{"poll_seconds": 0.05, "lease_seconds": 5, **more})
+
+
+def drain(url, folder, **more):
+    return Worker(options(url, folder, drain=True, **more)).run()
+
+
+@contextmanager
+def working(worker):
+    """A worker in a thread, stopped at the end."""
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def kinds(store, study):
+    return [event.kind for event in store.events(study_id=study.id)]
+
+
+def trials_ended(store, study, count):
+    return lambda: sum(trial.state.finished for trial in store.trials(study.id)) >= count
+
+
+def test_two_workers_run_every_study_once(store, url, tmp_path):
+    studies = [Paced(f"tiny {number}", trials=2, epochs=4, seconds=0.001).submit(store, tmp_path)
+               for number in range(6)]
+    with working(Worker(options(url, tmp_path, name="a"))), working(Worker(options(url, tmp_path, name="b"))):
+        wait_for(lambda: all_ended(store), 60, "the studies")
+    for study in store.studies():
+        assert (study.state, study.attempts, study.lease_worker) == (StudyState.FINISHED, 1, None)
+        assert kinds(store, study).count("claimed") == 1 and kinds(store, study)[-1] == "finished"
+        assert len(store.trials(study.id)) == 2 == len(begun(study.name, tmp_path))
+    by = [event.data["worker"] for event in store.events() if event.kind == "claimed"]
+    assert len(by) == len(studies) and set(by) <= {"a", "b"}
+    assert {worker.name for worker in store.workers()} == {"a", "b"}
+
+
+def test_a_larger_priority_goes_first_and_then_the_older(store, url, tmp_path):
+    for name, priority in (("first", 0), ("second", 0), ("urgent", 5)):
+        Paced(name, trials=2, epochs=2, seconds=0).submit(store, tmp_path, priority=priority)
+    assert drain(url, tmp_path) == 3
+    assert [event.study_name for event in store.events() if event.kind == "claimed"] == ["urgent", "first", "second"]
+
+
+def test_a_user_at_the_limit_waits_and_another_does_not(store, url, tmp_path):
+    for name, owner in (("one", "ann"), ("two", "ann"), ("three", "bob")):
+        Paced(name, trials=2, epochs=2, seconds=0).submit(store, tmp_path, owner=owner)
+    held = store.claim_study("elsewhere", lease_seconds=60)
+    assert held is not None and held.study.name == "one"
+    assert drain(url, tmp_path, per_owner=1) == 1
+    assert {study.name: study.state for study in store.studies()} == {
+        "one": StudyState.RUNNING, "two": StudyState.QUEUED, "three": StudyState.FINISHED}
+    store.release_study(held, StudyState.QUEUED)
+    assert drain(url, tmp_path, per_owner=1) == 2
+
+
+def test_a_study_that_cannot_be_run_fails_with_its_reason_and_the_worker_goes_on(store, url, tmp_path):
+    bad = store.submit_study("no workload", workload="nowhere:At", metric="loss", threshold=1, higher_is_better=False,
+                             spec=_text(tmp_path, "no workload").replace("paced_workload:Paced", "nowhere:At")).study
+    broken = store.submit_study("no yaml", workload="x", metric="loss", threshold=1, higher_is_better=False,
+                                spec="ladder: [").study
+    good = Paced("good", trials=2, epochs=2, seconds=0).submit(store, tmp_path)
+    assert drain(url, tmp_path) == 3
+    studies = {study.id: study for study in store.studies()}
+    assert studies[bad.id].state is studies[broken.id].state is StudyState.FAILED
+    assert "there is no such module" in studies[bad.id].message and "line 2" in studies[broken.id].message
+    assert studies[good.id].state is StudyState.FINISHED
+    assert kinds(store, bad)[-1] == kinds(store, broken)[-1] == "failed"
+
+
+def _text(folder, name):
+    with Store.open(f"sqlite:///{folder}/other.db") as other:
+        return Paced(name, trials=2).submit(other, folder).spec
+
+
+def test_a_study_that_kills_its_workers_is_given_up(store, url, tmp_path):
+    study = Paced("killer", trials=2).submit(store, tmp_path)
+    for _ in range(3):
+        store.claim_study("dies", lease_seconds=0.01)
+        time.sleep(0.02)
+    assert drain(url, tmp_path, max_attempts=3) == 1
+    assert store.study("killer").state is StudyState.FAILED
+    assert "it was started 3 times" in store.study("killer").message and begun(study.name, tmp_path) == []
+
+
+def test_a_stopped_worker_puts_its_study_back_and_the_next_goes_on(store, url, tmp_path):
+    study = Paced("stopped", trials=8, epochs=10, seconds=0.06).submit(store, tmp_path)
+    with working(Worker(options(url, tmp_path, name="a"))):
+        wait_for(trials_ended(store, study, 2), 60, "two trials")
+    before = [trial for trial in store.trials(study.id) if trial.state.finished]
+    assert store.study("stopped").state is StudyState.QUEUED and 2 <= len(before) < 8
+    assert "a was stopped" in store.study("stopped").message and kinds(store, study)[-1] == "queued"
+    assert TrialState.RUNNING not in {trial.state for trial in store.trials(study.id)}
+    assert drain(url, tmp_path, name="b") == 1
+    after = store.trials(study.id)
+    assert store.study("stopped").state is StudyState.FINISHED and len(after) == 8
+    assert [trial for trial in after if trial.id in {trial.id for trial in before}] == before
+
+
+def test_cancelling_stops_the_trials_and_resuming_goes_on_with_them(store, url, tmp_path):
+    study = Paced("cancelled", trials=8, epochs=10, seconds=0.06).submit(store, tmp_path)
+    with working(Worker(options(url, tmp_path, lease_seconds=1))):
+        wait_for(trials_ended(store, study, 2), 60, "two trials")
+        assert store.request_cancel(study.id).cancel_requested
+        wait_for(lambda: store.study("cancelled").state is StudyState.CANCELLED, 30, "the cancellation")
+        before = [trial for trial in store.trials(study.id) if trial.state.finished]
+        assert len(before) < 8 and TrialState.RUNNING not in {trial.state for trial in store.trials(study.id)}
+        assert kinds(store, study)[-1] == "cancelled"
+        store.requeue_study(study.id)
+        wait_for(lambda: all_ended(store), 60, "the resumed study")
+    after = store.trials(study.id)
+    assert store.study("cancelled").state is StudyState.FINISHED and len(after) == 8
+    assert [trial for trial in after if trial.id in {trial.id for trial in before}] == before
+
+
+@pytest.mark.parametrize(("budget", "said"), [({"max_samples": 6 * 512}, "budget of 3,072 samples is spent"),
+                                              ({"max_accelerator_hours": 2 / 3600}, "accelerator hours is spent")])
+def test_a_spent_budget_ends_the_sweep_and_the_forecast_is_made_from_what_is_there(store, url, tmp_path, budget, said):
+    more = "full_scale: {global_batch_size: 128}\n"
+    study = Paced("budget", trials=8, epochs=40, seconds=0.001, more=more).submit(store, tmp_path, **budget)
+    assert drain(url, tmp_path) == 1
+    ended, used, trials = store.study("budget"), store.usage(study.id), store.trials(study.id)
+    assert ended.state is StudyState.FINISHED and said in ended.message and "budget_spent" in kinds(store, study)
+    assert used.samples >= budget.get("max_samples", 0)
+    assert used.accelerator_seconds >= 3600 * budget.get("max_accelerator_hours", 0)
+    assert 0 < len(trials) < 8
+    assert TrialState.RUNNING not in {trial.state for trial in trials}
+    reached = [trial for trial in trials if trial.state is TrialState.REACHED]
+    assert bool(store.forecasts(study.id)) == bool(reached)
+    assert bool(reached) != ("no trial reached the target" in ended.message)
+
+
+def test_a_run_and_a_worker_do_not_share_a_study(store, url, tmp_path):
+    study = Paced("shared", trials=2, epochs=2, seconds=0).submit(store, tmp_path)
+    lease = store.claim_study("other-host:77", lease_seconds=60)
+    with pytest.raises(TuningError, match="other-host:77 is running study 'shared' already"):
+        hpo.run_study(hpo.parse_study(study.spec), url, folder=tmp_path / ".hpo")
+    assert store.study("shared").state is StudyState.RUNNING
+    store.release_study(lease, StudyState.QUEUED)
+    assert hpo.run_study(hpo.parse_study(study.spec), url, folder=tmp_path / ".hpo").complete
+    assert drain(url, tmp_path) == 0
+
+
+def test_a_run_takes_over_at_once_from_a_process_of_this_machine_that_is_gone(store, url, tmp_path):
+    study = Paced("gone", trials=2, epochs=2, seconds=0).submit(store, tmp_path)
+    host = process_name().rpartition(":")[0]
+    dead = os.spawnlp(os.P_WAIT, "true", "true")
+    child = os.spawnlp(os.P_NOWAIT, "true", "true")
+    os.waitpid(child, 0)
+    assert dead == 0
+    store.claim_study(f"{host}:{child}", lease_seconds=600)
+    assert hpo.run_study(hpo.parse_study(study.spec), url, folder=tmp_path / ".hpo").complete
+    assert store.study("gone").attempts == 2
