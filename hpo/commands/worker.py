@@ -34,6 +34,8 @@ from hpo.commands import options
               help="How long results wait in memory for a database that is away.")
 @click.option("--max-attempts", type=click.IntRange(min=1), default=20, show_default=True,
               help="A study that was started so often without coming to an end fails.")
+@click.option("--data-folder", "data_folders", type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+              multiple=True, help="Fail studies whose data lies in none of these folders; may be given several times.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
               help="Of the log on stderr.")
 def worker(storage: str, folder: Path, log_format: str, **given: object) -> None:

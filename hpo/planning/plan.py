@@ -150,17 +150,15 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
             nearest = max(1, round(job.global_batch_size / unit)) * unit
             way_out, name = f"the nearest batch that whole normalization batches fill is {nearest}", "global_batch_size"
         else:
-            divisors = [number for number in range(1, groups + 1) if groups % number == 0]
-            nearest = min(divisors, key=lambda number: abs(number - workers))
+            away = next(step for step in range(workers) if any(groups % each == 0 for each in _beside(workers, step)))
+            nearest = next(each for each in _beside(workers, away) if groups % each == 0)
             way_out, name = f"the nearest number of workers that divides it is {nearest}", "workers"
         raise PlanError(f"global batch size {job.global_batch_size} cannot be split over {workers} workers in whole "
                         f"normalization batches of {unit} samples; {way_out}", {name: nearest})
 
 
-def most_workers(job: TrainingJob, accelerators: int) -> int:
-    """The largest number of workers, at most one per accelerator, over which the job's batch can be split."""
-    groups = job.global_batch_size // job.settings.normalization_batch_size
-    return max((workers for workers in range(1, min(accelerators, groups) + 1) if groups % workers == 0), default=1)
+def _beside(number: int, step: int) -> tuple[int, int]:
+    return number - step, number + step
 
 
 def read_plan(path: Path) -> Plan:

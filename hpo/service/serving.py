@@ -119,8 +119,9 @@ def user_name() -> str:
 
 def worker_command(config: ServerConfig) -> list[str]:
     """The worker of this server, in the interpreter of this process."""
+    folders = [part for folder in config.data_folders for part in ("--data-folder", str(folder))]
     return [sys.executable, "-m", "hpo.cli", "worker", "--storage", config.storage, "--folder", str(config.folder),
-            "--log-format", config.log_format]
+            "--log-format", config.log_format, *folders]
 
 
 def _uvicorn(config: ServerConfig, app: Any) -> uvicorn.Config:

@@ -29,6 +29,7 @@ from hpo.keeping import open_store
 from hpo.leases import LEASE_SECONDS, Holding, process_name
 from hpo.progress import Progress
 from hpo.running import RunOptions, run_held
+from hpo.service.submission import faults_of_data
 from hpo.study import StudySpec, parse_study
 from hpo.tuning.patience import PATIENCE_SECONDS
 from hpo.tuning.tuner import RayOptions, stop_ray
@@ -59,7 +60,8 @@ class WorkerOptions:
     ``name`` is that of one process and no other; ``host:pid`` where empty. ``cores`` is what Ray may use of this
     machine, all if None; ``ray_address`` is a cluster to use instead. ``per_owner`` is the most studies of one user
     that run at a time, over all workers that say so. A study whose workers died ``max_attempts`` times fails.
-    ``once`` ends after one study, ``drain`` when the queue is empty.
+    ``once`` ends after one study, ``drain`` when the queue is empty. Where ``data_folders`` are given, a study whose
+    data lies elsewhere fails: links may have changed since the server looked.
     """
 
     storage: str
@@ -74,6 +76,7 @@ class WorkerOptions:
     max_attempts: int = 20
     once: bool = False
     drain: bool = False
+    data_folders: tuple[Path, ...] = ()
 
 
 class Worker:
@@ -151,6 +154,9 @@ class Worker:
             spec = parse_study(study.spec)
         except HpoError as error:
             return self._fail(holding, str(error))
+        faults = list(faults_of_data(spec.data, options.data_folders)) if options.data_folders else []
+        if faults:
+            return self._fail(holding, "; ".join(message for _, message in faults))
         try:
             end = run_held(spec, holding, options.storage, RunOptions(
                 folder=options.folder, storage_patience=options.storage_patience, check=True,

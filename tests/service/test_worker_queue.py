@@ -105,6 +105,28 @@ def test_a_study_that_cannot_be_run_fails_with_its_reason_and_the_worker_goes_on
     assert kinds(store, bad)[-1] == kinds(store, broken)[-1] == "failed"
 
 
+def test_data_that_a_link_moved_out_of_the_allowed_folders_is_not_read(store, url, tmp_path):
+    allowed, elsewhere = tmp_path / "allowed", tmp_path / "elsewhere"
+    allowed.mkdir()
+    elsewhere.mkdir()
+    (allowed / "images").symlink_to(elsewhere)
+    spec = f"""\
+name: linked
+workload: resnet
+data: {{source: image_folder, path: {allowed / "images"}}}
+target: {{metric: top1, at_least: 0.5}}
+ladder: [16]
+search: {{learning_rate: {{log_uniform: [0.01, 1], role: scaled}}}}
+budget: {{trials: 1, epochs_per_trial: 1}}
+"""
+    linked = store.submit_study("linked", workload="resnet", metric="top1", threshold=0.5, higher_is_better=True,
+                                spec=spec).study
+    assert drain(url, tmp_path, data_folders=(allowed,)) == 1
+    study = next(study for study in store.studies() if study.id == linked.id)
+    assert study.state is StudyState.FAILED
+    assert "data.path must be an absolute path within" in study.message
+
+
 def _text(folder, name):
     with Store.open(f"sqlite:///{folder}/other.db") as other:
         return Paced(name, trials=2).submit(other, folder).spec
