@@ -20,7 +20,7 @@ import numpy as np
 
 from hpo.extrapolation.evidence import Aggregate, Evidence
 from hpo.extrapolation.posterior import fit
-from hpo.extrapolation.priors import Normal, Priors
+from hpo.extrapolation.priors import Normal, Priors, pool
 
 # The turn is a little sharper than the hyperbola's, and retuned recipes lose a little less than in proportion to B.
 # On series left out the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
@@ -75,14 +75,8 @@ def _believed(series: Series, priors: Priors, rng: np.random.Generator) -> dict[
 
 
 def _pool(believed: Sequence[Mapping[str, Normal]]) -> Priors:
-    pooled = {}
-    for one in fields(Priors):
-        start: Normal = getattr(START, one.name)
-        means = np.array([belief[one.name].mean for belief in believed])
-        within = np.array([belief[one.name].sd for belief in believed]) ** 2
-        mean = (means.sum() + START_COUNTS * start.mean) / (len(means) + START_COUNTS)
-        squares = ((means - mean) ** 2 + within).sum() + START_COUNTS * (start.sd**2 + (start.mean - mean) ** 2)
-        pooled[one.name] = Normal(float(mean), float(np.sqrt(squares / (len(means) + START_COUNTS))))
+    pooled = {one.name: pool(getattr(START, one.name), [belief[one.name] for belief in believed], START_COUNTS)
+              for one in fields(Priors)}
     return Priors(**pooled)
 
 

@@ -7,6 +7,8 @@ perfect, and how far below the critical batch they start carries over from one w
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -16,6 +18,15 @@ class Normal:
 
     mean: float
     sd: float
+
+
+def pool(start: Normal, believed: Sequence[Normal], start_counts: float) -> Normal:
+    """The belief on one more series: the spread within and between those seen, ``start`` counting as so many."""
+    count = len(believed) + start_counts
+    mean = (sum(one.mean for one in believed) + start_counts * start.mean) / count
+    squares = sum((one.mean - mean) ** 2 + one.sd**2 for one in believed)
+    squares += start_counts * (start.sd**2 + (start.mean - mean) ** 2)
+    return Normal(mean, math.sqrt(squares / count))
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ import time
 import pytest
 from api_server import add_trials, served, spec_of
 from client_kinds import client_of
+from swept_ladder import write_trials
 
 import hpo
 from hpo import errors
 from hpo.service.client.retries import Retries
 from search_spaces.settings import TrainingSettings
-from storage.records import NewTrial, StudyState, TrialResult, TrialState
+from storage.records import StudyState
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +80,7 @@ def test_lists_of_more_than_a_page(client, name, api, monkeypatch):
 
 
 def swept(api, name):
-    """Trials that follow 2 (1 + batch / 64) epochs at the learning rate batch / 160."""
-    store = api.store
-    study = store.study(name)
-    for batch in (16, 32, 64):
-        for factor in (0.5, 0.7, 1.0, 1.0, 1.4, 2.0):
-            settings = TrainingSettings(learning_rate=batch / 160 * factor, normalization_batch_size=1)
-            (trial,) = store.add_trials(study.id, [NewTrial(global_batch_size=batch, seed=0,
-                                                            settings=settings.to_dict())])
-            epochs = 2 * (1 + batch / 64) * (1 + (factor - 1) ** 2)
-            store.finish_trial(trial.id, TrialResult(
-                state=TrialState.REACHED, epochs_to_target=epochs, epochs=epochs, steps=round(epochs * 640 / batch),
-                seconds=epochs, best_metric=0.1, final_metric=0.1, resolution_epochs=0.25))
+    write_trials(api.store, api.store.study(name).id, train_samples=640, best_metric=0.1)
 
 
 def test_a_forecast_and_a_plan_with_its_files(client, name, api, tmp_path):

@@ -19,19 +19,6 @@ from storage.records import StudyState
 from storage.store import Store
 
 
-@pytest.fixture
-def url(tmp_path, monkeypatch):
-    """A database in a folder where the workers run."""
-    monkeypatch.chdir(tmp_path)
-    return f"sqlite:///{tmp_path}/hpo.db"
-
-
-@pytest.fixture
-def store(url):
-    with Store.open(url) as store:
-        yield store
-
-
 def worker(url, folder, name, **more):
     return Worker(WorkerOptions(storage=url, folder=folder / ".hpo", name=name, poll_seconds=0.05,
                                 **{"lease_seconds": 1, **more}))

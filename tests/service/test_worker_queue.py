@@ -16,19 +16,6 @@ from storage.records import StudyState, TrialState
 from storage.store import Store
 
 
-@pytest.fixture
-def url(tmp_path, monkeypatch):
-    """A database in a folder where the workers run."""
-    monkeypatch.chdir(tmp_path)
-    return f"sqlite:///{tmp_path}/hpo.db"
-
-
-@pytest.fixture
-def store(url):
-    with Store.open(url) as store:
-        yield store
-
-
 def options(url, folder, **more):
     return WorkerOptions(storage=url, folder=folder / ".hpo", **{"poll_seconds": 0.05, "lease_seconds": 5, **more})
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from api_server import served
+from swept_ladder import write_trials
 
 import hpo
-from search_spaces.settings import TrainingSettings
 from storage.errors import NotFound
-from storage.records import NewTrial, StudyState, TrialResult, TrialState
+from storage.records import StudyState
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "workflows"
 
@@ -34,15 +34,7 @@ def sweep_when_submitted(api, name):
             break
         except NotFound:
             time.sleep(0.05)
-    for batch in (16, 32, 64):
-        for factor in (0.5, 0.7, 1.0, 1.0, 1.4, 2.0):
-            settings = TrainingSettings(learning_rate=batch / 160 * factor, normalization_batch_size=1)
-            (trial,) = store.add_trials(study.id, [NewTrial(global_batch_size=batch, seed=0,
-                                                            settings=settings.to_dict())])
-            epochs = 2 * (1 + batch / 64) * (1 + (factor - 1) ** 2)
-            store.finish_trial(trial.id, TrialResult(
-                state=TrialState.REACHED, epochs_to_target=epochs, epochs=epochs, steps=round(epochs * 512 / batch),
-                seconds=epochs, best_metric=0.05, final_metric=0.05, resolution_epochs=0.25))
+    write_trials(store, study.id, train_samples=512, best_metric=0.05)
     store.add_event(study.id, "noted", "swept")
     store.set_study_state(study.id, StudyState.FINISHED)
 

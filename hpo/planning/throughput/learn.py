@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpo.extrapolation.priors import Normal
+from hpo.extrapolation.priors import Normal, pool
 from hpo.planning.throughput.posterior import fit_steps
 from hpo.planning.throughput.priors import StepPriors
 from hpo.planning.throughput.rows import Measurement
@@ -78,15 +78,8 @@ def _believed(series: Series, priors: StepPriors, rng: np.random.Generator) -> d
 
 
 def _pool(believed: Sequence[dict[str, Normal]]) -> StepPriors:
-    pooled = {}
-    for one in fields(StepPriors):
-        start: Normal = getattr(START, one.name)
-        means = np.array([belief[one.name].mean for belief in believed])
-        within = np.array([belief[one.name].sd for belief in believed]) ** 2
-        count = len(means) + START_COUNTS
-        mean = (means.sum() + START_COUNTS * start.mean) / count
-        squares = ((means - mean) ** 2 + within).sum() + START_COUNTS * (start.sd**2 + (start.mean - mean) ** 2)
-        pooled[one.name] = Normal(float(mean), float(np.sqrt(squares / count)))
+    pooled = {one.name: pool(getattr(START, one.name), [belief[one.name] for belief in believed], START_COUNTS)
+              for one in fields(StepPriors)}
     return StepPriors(**pooled)
 
 
