@@ -1,6 +1,6 @@
 # make run    installs what is missing, runs the main job: a sweep on real images, a forecast, a plan, the proof
 # make test   installs what is missing, runs the tests
-.PHONY: run test check bench setup clean
+.PHONY: run test check bench screenshots setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -28,6 +28,10 @@ bench: setup
 	$(BIN)/python -m benchmarks.techniques tuned digits
 	$(BIN)/python -m benchmarks.noisy_quadratic
 	$(BIN)/python -m benchmarks.extrapolation
+
+# docs/screenshots: every page of the dashboard, of studies that are run for it; needs Debian's chromium
+screenshots: setup
+	$(BIN)/python -m scripts.screenshots
 
 # one stamp for Python packages, one for Horovod: a failed Horovod build is said once, and everything runs without it
 setup: $(VENV)/.installed $(VENV)/.horovod

@@ -221,6 +221,15 @@ def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
 
 def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[Candidate]:
     """The settings of a rung that reached the target with every seed they were trained with, the best first."""
+    return [_candidate(*each) for each in _ranked(trials, global_batch_size)]
+
+
+def _candidate(epochs: float, runs: Sequence[Trial]) -> Candidate:
+    return Candidate(TrainingSettings.from_dict(runs[0].settings), runs[0].global_batch_size, epochs, len(runs))
+
+
+def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float, list[Trial]]]:
+    """Mean epochs and runs of each settings that reached the target with every seed, the fewest epochs first."""
     runs: dict[str, list[Trial]] = defaultdict(list)
     for trial in trials:
         if trial.global_batch_size == global_batch_size and trial.state is not TrialState.FAILED:
@@ -230,22 +239,22 @@ def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[Candidat
         epochs = [trial.epochs_to_target for trial in group if trial.epochs_to_target is not None]
         if len(epochs) == len(group):
             mean = math.exp(math.fsum(map(math.log, epochs)) / len(epochs))
-            found.append(Candidate(TrainingSettings.from_dict(group[0].settings), global_batch_size, mean, len(group)))
-    return sorted(found, key=lambda candidate: candidate.epochs)
+            found.append((mean, group))
+    return sorted(found, key=lambda each: each[0])
 
 
 def best_of_rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> dict[int, Candidate]:
     """The best candidate of every rung that has one, by its batch size."""
-    return {batch: found[0] for batch in ladder if (found := candidates(trials, batch))}
+    return {batch: _candidate(*found[0]) for batch in ladder if (found := _ranked(trials, batch))}
 
 
 def best_settings(trials: Sequence[Trial]) -> Candidate | None:
     """The best settings of the largest rung where any reached the target, those of several seeds before a lucky one."""
     for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
-        found = candidates(trials, batch)
+        found = _ranked(trials, batch)
         if found:
-            most = max(candidate.runs for candidate in found)
-            return next(candidate for candidate in found if candidate.runs == most)
+            most = max(len(runs) for _, runs in found)
+            return _candidate(*next(each for each in found if len(each[1]) == most))
     return None
 
 

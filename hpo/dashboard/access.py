@@ -20,6 +20,7 @@ class Access:
 
     ``study(request, who, name)`` is the study that the address means. ``laws(request, study)`` and
     ``forecast(request, study, batch)`` may take seconds, and raise :class:`EvidenceError` where the trials say nothing.
+    ``result(request, study)`` is the study without a fit.
     ``calibration(request, who)`` holds the launched plans that may be seen.
     """
 
@@ -28,4 +29,5 @@ class Access:
     study: Callable[[Request, Any, str], Study]
     laws: Callable[[Request, Study], tuple[StudyResult, Posterior]]
     forecast: Callable[[Request, Study, int], StudyForecast]
+    result: Callable[[Request, Study], StudyResult]
     calibration: Callable[[Request, Any], Sequence[CalibrationRow]]

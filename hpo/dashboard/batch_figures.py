@@ -22,16 +22,19 @@ from hpo.dashboard.points import (
     settings_lines,
     spread,
     step_aside,
+    thinned,
 )
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import Band, Forecast, Interval, epochs_band, forecast, setting_band
 from hpo.extrapolation.posterior import Posterior
+from hpo.extrapolation.trust import regime
 from hpo.results import Candidate, StudyResult, best_of_rungs
 from hpo.words import interval, number, readable, target, with_unit
 from search_spaces.domains import Choice
 from storage.records import TrialState
 
-BAND_POINTS = 48
+BAND_POINTS = 32
+REGIME_STEPS = 120
 BEYOND_SIGHT = 12.0
 """An interval may stretch an axis to this many times the largest point; what is beyond is cut off."""
 
@@ -41,7 +44,8 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
 
     Every trial that has ended, by state, at the epochs it took or was stopped after; the best settings of each
     rung; with ``posterior`` the law's median with its 90 % band and the critical batch size (the median, in
-    samples); the forecast for the full-scale batch with its 90 % interval; and what the launched plans did.
+    samples) and the regimes; the forecast for the full-scale batch with its 90 % interval; and what the launched
+    plans did.
     """
     figure = style.figure(f"{result.study.name}: epochs to {_target(result)}", height=520)
     numbers = full_scale_forecast(result, posterior)
@@ -54,7 +58,7 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
         _add_band(figure, result, band, "epochs")
     if numbers:
         ends = _stretch(ends, [numbers.epochs_to_target.low, numbers.epochs_to_target.high])
-    for state, trials in by_state(result.trials).items():
+    for state, trials in by_state(thinned(result.trials)).items():
         heights = [height(trial, ends[0]) for trial in trials]
         add_trials(figure, result, trials, state, spread(result, trials), heights)
     _add_best(figure, result, best, [candidate.epochs for candidate in best])
@@ -63,6 +67,8 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
     _add_outcomes(figure, result)
     _set_batch_axis(figure, result)
     figure.update_yaxes(title_text=f"epochs to {style.plain(_target(result))}", **style.log_axis(*ends))
+    if posterior is not None:
+        _name_regimes(figure, posterior)
     if numbers or posterior is not None:
         _mark_critical(figure, numbers, posterior, ends)
     if not any(epochs_of(trial) for trial in result.trials):
@@ -84,7 +90,7 @@ def setting_against_batch(result: StudyResult, name: str, posterior: Posterior |
     best = [*best_of_rungs(result.trials, result.spec.ladder).values()]
     if posterior is not None and any(law.name == name for law in posterior.model.laws):
         _add_band(figure, result, setting_band(posterior, name, _grid(result)), readable(name))
-    for state, trials in by_state(result.trials).items():
+    for state, trials in by_state(thinned(result.trials)).items():
         values = [value_of(trial.settings[name]) for trial in trials]
         reached = [trial.epochs_to_target for trial in trials if trial.epochs_to_target]
         look = _epochs_colours(reached) if state is TrialState.REACHED else {}
@@ -212,8 +218,11 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
 
 def _set_batch_axis(figure: go.Figure, result: StudyResult) -> None:
     batches, room = _batches(result), math.exp(step_aside(result))
+    drawn, all_trials = len(thinned(result.trials)), len(result.trials)
     launched = any(run.outcomes for run in result.runs)
     style.batch_axis(figure, batches, batches[0] / room, batches[-1] * room ** (1.8 if launched else 1))
+    if drawn < all_trials:
+        figure.update_xaxes(title_text=f"{figure.layout.xaxis.title.text}; {drawn:,} of {all_trials:,} trials drawn")
 
 
 def _mark_critical(figure: go.Figure, numbers: Forecast | None, posterior: Posterior | None,
@@ -242,6 +251,24 @@ def _mark_critical(figure: go.Figure, numbers: Forecast | None, posterior: Poste
                        showlegend=False)
     side = "right" if place > 0.5 else "left"
     figure.add_annotation(label | {"x": place, "xanchor": side, "xshift": -6 if side == "right" else 6})
+
+
+def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
+    """Above the figure, the regimes that the law tells apart (Shallue et al., arXiv:1811.03600), each over its batches.
+    """
+    low, high = figure.layout.xaxis.range
+    places = np.linspace(low, high, REGIME_STEPS)
+    names = [regime(posterior, 10.0**place) for place in places]
+    starts = [at for at, name in enumerate(names) if at == 0 or name != names[at - 1]]
+    for start, stop in zip(starts, [*starts[1:], REGIME_STEPS], strict=True):
+        if start:
+            figure.add_shape(type="line", xref="paper", yref="paper", x0=start / REGIME_STEPS, x1=start / REGIME_STEPS,
+                             y0=0, y1=1.05, line={"color": style.MUTED, "width": 0.8})
+        if stop - start >= REGIME_STEPS / 8:
+            wide = stop - start >= REGIME_STEPS / 4
+            figure.add_annotation(text=names[start] if wide else names[start].replace(" ", "<br>", 1), xref="paper",
+                                  yref="paper", x=(start + stop) / 2 / REGIME_STEPS, y=1, yanchor="bottom",
+                                  showarrow=False, font={"size": 12, "color": style.MUTED})
 
 
 def _epochs_colours(epochs: Sequence[float]) -> dict[str, Any]:

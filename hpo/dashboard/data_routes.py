@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, Path, Query, Request
 from plotly import graph_objects as go
 from starlette.responses import Response
 
-from hpo import keeping
-from hpo.dashboard import figures
+from hpo.dashboard import figures, style
 from hpo.dashboard.access import Access
+from hpo.dashboard.columns import trial_columns
+from hpo.dashboard.report import render
+from hpo.dashboard.view import make_view
 from hpo.errors import EvidenceError, PlanError, StudyNotFoundError
 from hpo.extrapolation.posterior import Posterior
 from hpo.forecasting import make_plan
@@ -21,12 +28,13 @@ from hpo.jobs import training_job
 from hpo.planning.costs import cost_names
 from hpo.planning.machines import machine_names
 from hpo.planning.optimise import Objective
-from hpo.results import StudyResult
+from hpo.results import StudyForecast, StudyResult
 from hpo.study import parse_study
 from search_spaces.settings import TrainingSettings
-from storage.records import Trial
+from storage.records import Study, TrialState
 
 Draw = Callable[[StudyResult, Posterior | None, str], go.Figure]
+_Found = TypeVar("_Found")
 
 FIGURES: dict[str, Draw] = {
     "ladder": lambda result, posterior, _: figures.ladder(result, posterior),
@@ -35,74 +43,148 @@ FIGURES: dict[str, Draw] = {
     "validation": lambda result, _, __: figures.validation(result),
 }
 MOST_BATCH = 10**8
-COLUMNS = ("number", "state", "global_batch_size", "seed", "purpose", "epochs_to_target", "epochs", "seconds",
-           "best_metric", "final_metric", "reason")
+JSON = "application/json"
+MOST_NUMBER = 2**31 - 1
+DATABASE = "DATABASE"       # stands in a downloaded report for the address of the server's own database
+Number = Annotated[int, Path(ge=0, le=MOST_NUMBER)]
+
+
+class Slow:
+    """Threads for what may wait for a fit, besides those that answer everything else."""
+
+    def __init__(self, threads: int = 4) -> None:
+        self._threads = threads
+        self._limiter: CapacityLimiter | None = None
+
+    async def run(self, work: Callable[[], _Found]) -> _Found:
+        """The result of ``work``, done in one of the threads."""
+        self._limiter = self._limiter or CapacityLimiter(self._threads)
+        return await run_sync(work, limiter=self._limiter)
+
+
+class Kept:
+    """The answers that were last made: a page that is opened again need not wait for them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Hashable, tuple[bytes, object]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], bytes], alive: object = None) -> Response:
+        """The JSON for ``key``, made if it is not there; ``alive`` is kept as long as it is."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return Response(self._kept[key][0], media_type=JSON)
+        made = make()
+        with self._lock:
+            self._kept[key] = made, alive
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return Response(made, media_type=JSON)
 
 
 def data_routes(access: Access) -> APIRouter:
     """Routes under ``/api/v1`` for the pages alone; they are in no document and may change with the pages."""
     router = APIRouter(prefix="/api/v1", include_in_schema=False)
-    reader = Depends(access.reader)
+    reader, slow, drawn, kept = Depends(access.reader), Slow(), Kept(48), Kept(8)
 
-    @router.get("/figures/calibration")
-    def calibration(request: Request, who: Any = reader) -> Response:
-        return _figure(figures.calibration(access.calibration(request, who)))
+    @router.get("/figures/{key}")
+    def of_all_studies(request: Request, key: str, who: Any = reader) -> Response:
+        drawings = {"calibration": figures.calibration, "calibration_of_time": figures.calibration_of_time}
+        if key not in drawings:
+            raise StudyNotFoundError(f"there is no figure {key!r}; there are {', '.join(drawings)}")
+        return Response(_drawn(drawings[key](access.calibration(request, who))), media_type=JSON)
 
     @router.get("/studies/{name}/figures/{key}")
-    def figure(request: Request, name: str, key: str, who: Any = reader, setting: str = "") -> Response:
-        study = access.study(request, who, name)
-        if key not in FIGURES:
-            raise StudyNotFoundError(f"there is no figure {key!r}; there are {', '.join(FIGURES)}")
-        try:
-            result: StudyResult
-            posterior: Posterior | None
-            result, posterior = access.laws(request, study)
-        except EvidenceError:       # too little for a law; the trials are shown all the same
-            store = access.store(request)
-            result, posterior = keeping.read_result(store, study.name, store.url), None
-        return _figure(FIGURES[key](result, posterior, setting))
+    async def figure(request: Request, name: str, key: str, who: Any = reader, setting: str = "",
+                     laws: bool = False) -> Response:
+        """A figure of the study. With ``laws`` it waits until they are fitted; without, it is there at once."""
+        def draw() -> Response:
+            study = access.study(request, who, name)
+            if key not in FIGURES:
+                raise StudyNotFoundError(f"there is no figure {key!r}; there are {', '.join(FIGURES)}")
+            result, posterior = _laws(access, request, study) if laws else (access.result(request, study), None)
+            # the study and its laws are kept with the figure, so that their identity stands for what they hold
+            return drawn.get((id(result), id(posterior), key, setting),
+                             lambda: _drawn(FIGURES[key](result, posterior, setting)), (result, posterior))
+
+        return await slow.run(draw)
 
     @router.get("/studies/{name}/preview")
-    def preview(request: Request, name: str, at: Annotated[int, Query(ge=1, le=MOST_BATCH)],
-                who: Any = reader,
-                machine: str = "local", nodes: Annotated[int | None, Query(ge=1)] = None,
-                minimise: Objective | None = None, slot_hours: Annotated[float | None, Query(gt=0)] = None,
-                cost: str | None = None) -> Response:
+    async def preview(request: Request, name: str, at: Annotated[int, Query(ge=1, le=MOST_BATCH)],
+                      who: Any = reader, machine: str = "local",
+                      nodes: Annotated[int | None, Query(ge=1, le=MOST_NUMBER)] = None,
+                      minimise: Objective | None = None,
+                      slot_hours: Annotated[float | None, Query(gt=0, le=1e6)] = None,
+                      cost: str | None = None) -> Response:
         """A plan that is not kept: what a slider shows while it moves. The forecast stands even without a plan."""
-        found = access.forecast(request, access.study(request, who, name), at)
-        try:
-            if machine not in machine_names():
-                raise PlanError(f"machine must be one of {', '.join(machine_names())}, but got {machine!r}")
-            plan = make_plan(found, machine, nodes, minimise=minimise, slot_hours=slot_hours, cost=_known_cost(cost))
-            planned: dict[str, Any] = {"plan": plan.to_dict(), "refused": None}
-        except PlanError as error:
-            planned = {"plan": None, "refused": str(error)}
-        return _json({"forecast": found.to_dict(), **planned})
+        def make() -> Response:
+            found = access.forecast(request, access.study(request, who, name), at)
+            return _json({"forecast": found.to_dict(), **_planned(found, machine, nodes, minimise, slot_hours, cost)})
+
+        return await slow.run(make)
+
+    @router.get("/studies/{name}/report")
+    async def report(request: Request, name: str, who: Any = reader) -> Response:
+        """The study as one HTML file, as `hpo report` writes it; a download, as its script is in the page itself."""
+        def write() -> Response:
+            study = access.study(request, who, name)
+            result, posterior = _laws(access, request, study)
+            text = render(make_view(access.store(request), result, posterior, DATABASE), datetime.now(UTC))
+            stem = re.sub(r"[^A-Za-z0-9._-]+", "-", study.name).strip("-.") or "study"
+            return Response(text, media_type="text/html; charset=utf-8",
+                            headers={"content-disposition": f'attachment; filename="{stem}.html"'})
+
+        return await slow.run(write)
 
     @router.get("/studies/{name}/columns")
     def columns(request: Request, name: str, who: Any = reader) -> Response:
-        study = access.study(request, who, name)
-        trials = access.store(request).trials(study.id)
-        return _json(trial_columns(trials, parse_study(study.spec).search.names))
+        study, store = access.study(request, who, name), access.store(request)
+        # what a column holds changes when a trial begins or ends, and then the counts do
+        counts = sorted((batch, str(state), count) for batch, states in store.counts(study.id).items()
+                        for state, count in states.items())
+        return kept.get((study.id, study.spec, tuple(counts)), lambda: _packed(
+            trial_columns(store.trials(study.id), parse_study(study.spec).search.names)))
+
+    @router.get("/studies/{name}/tuned")
+    def tuned(request: Request, name: str, who: Any = reader) -> Response:
+        return _json({"names": parse_study(access.study(request, who, name).spec).search.names})
 
     @router.get("/studies/{name}/trials/{number}/job")
-    def job(request: Request, name: str, number: int, who: Any = reader) -> Response:
+    def job(request: Request, name: str, number: Number, who: Any = reader) -> Response:
         study = access.study(request, who, name)
         trial = access.store(request).trial(study.id, number)
         found = training_job(parse_study(study.spec), TrainingSettings.from_dict(trial.settings),
                              trial.global_batch_size, trial.seed)
-        return _json(found.to_dict())
+        return _json(found.to_dict(), {"content-disposition": f'inline; filename="trial-{number}.json"'})
 
     return router
 
 
-def trial_columns(trials: Sequence[Trial], tuned: Sequence[str]) -> dict[str, Any]:
-    """All trials of a study as lists of one length: what a table of thousands is sorted and filtered by.
+def _laws(access: Access, request: Request, study: Study) -> tuple[StudyResult, Posterior | None]:
+    """The study with its laws; None where there is too little for one: the trials are shown all the same."""
+    result = access.result(request, study)
+    if not any(trial.state is TrialState.REACHED for trial in result.trials):
+        return result, None
+    try:
+        return access.laws(request, study)
+    except EvidenceError:
+        return result, None
 
-    ``columns`` holds what every trial has, ``settings`` the tuned ones by name; what was not measured is None.
-    """
-    return {"columns": {name: [_plain(getattr(trial, name)) for trial in trials] for name in COLUMNS},
-            "settings": {name: [_plain(trial.settings[name]) for trial in trials] for name in tuned}}
+
+def _planned(found: StudyForecast, machine: str, nodes: int | None, minimise: Objective | None,
+             slot_hours: float | None, cost: str | None) -> dict[str, Any]:
+    """The plan with its figures, or why there is none."""
+    try:
+        if machine not in machine_names():
+            raise PlanError(f"machine must be one of {', '.join(machine_names())}, but got {machine!r}")
+        plan = make_plan(found, machine, nodes, minimise=minimise, slot_hours=slot_hours, cost=_known_cost(cost))
+    except PlanError as error:
+        return {"plan": None, "refused": str(error), "figures": None}
+    drawn = {"front": figures.pareto_front(plan), "shares": figures.time_shares(plan)}
+    return {"plan": plan.to_dict(), "refused": None,
+            "figures": {key: json.loads(_bare(drawing).to_json()) for key, drawing in drawn.items()}}
 
 
 def _known_cost(name: str | None) -> str | None:
@@ -114,15 +196,19 @@ def _known_cost(name: str | None) -> str | None:
     return name
 
 
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _json(document: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(_packed(document), media_type=JSON, headers=headers)
 
 
-def _json(document: Any) -> Response:
-    return Response(json.dumps(document, separators=(",", ":")), media_type="application/json")
+def _packed(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _figure(figure: go.Figure) -> Response:
-    # the page gives the figure its heading, its colours and its width
-    figure.update_layout(title_text=None, template=None, margin={"l": 60, "r": 16, "t": 16, "b": 50})
-    return Response(figure.to_json(), media_type="application/json")
+def _bare(figure: go.Figure) -> go.Figure:
+    """Without what the page gives: a heading, colours, a width."""
+    return figure.update_layout(title_text=None, template=None, margin={"l": 60, "r": 16, "t": 40, "b": 50},
+                                legend=style.LEGEND)
+
+
+def _drawn(figure: go.Figure) -> bytes:
+    return str(_bare(figure).to_json()).encode()

@@ -5,8 +5,9 @@
     result = hpo.with_forecast(hpo.read_study("digits"))
     hpo.figures.ladder(result, hpo.posterior(result)).show()
 
-Each function takes a :class:`hpo.StudyResult` (``exhibit`` what a model is shown by, ``calibration`` its rows) and
-returns a ``plotly.graph_objects.Figure``. None of them fits:
+Each function takes a :class:`hpo.StudyResult` (``exhibit`` what a model is shown by, ``calibration`` and
+``calibration_of_time`` their rows, ``pareto_front`` and ``time_shares`` a :class:`hpo.Plan`) and returns a
+``plotly.graph_objects.Figure``. None of them fits:
 laws are drawn from a posterior that is handed in (:func:`hpo.posterior`), and left out without one.
 """
 
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 from hpo.dashboard.batch_figures import ladder, setting_against_batch
 from hpo.dashboard.exhibit_figures import exhibit
-from hpo.dashboard.outcome_figures import calibration, validation
-from hpo.dashboard.trial_figures import learning_curves, response
+from hpo.dashboard.outcome_figures import calibration, calibration_of_time, validation
+from hpo.dashboard.plan_figures import pareto_front, time_shares
+from hpo.dashboard.trial_figures import learning_curves, noise_scale, parallel_coordinates, response
 
-__all__ = ["calibration", "exhibit", "ladder", "learning_curves", "response", "setting_against_batch", "validation"]
+__all__ = ["calibration", "calibration_of_time", "exhibit", "ladder", "learning_curves", "noise_scale",
+           "parallel_coordinates", "pareto_front", "response", "setting_against_batch", "time_shares", "validation"]

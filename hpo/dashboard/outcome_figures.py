@@ -54,8 +54,7 @@ def calibration(rows: Sequence[CalibrationRow]) -> go.Figure:
     placed = [row for row in rows if row.predicted_epochs_median is not None and row.observed_epochs_mean is not None]
     ends = style.log_range([value for row in placed for value in (row.predicted_epochs_low, row.predicted_epochs_high,
                                                                   row.observed_epochs_mean) if value])
-    figure.add_scatter(x=list(ends), y=list(ends), mode="lines", name="observed as predicted", hoverinfo="skip",
-                       line={"color": style.MUTED, "width": 1.5, "dash": "dot"})
+    _add_diagonal(figure, ends)
     for inside, (name, symbol, colour) in VERDICTS.items():
         group = [row for row in placed if row.inside is inside]
         if group:
@@ -65,6 +64,43 @@ def calibration(rows: Sequence[CalibrationRow]) -> go.Figure:
     if not placed:
         style.note(figure, "no launched plan can be compared with a forecast yet")
     return figure
+
+
+def calibration_of_time(rows: Sequence[CalibrationRow]) -> go.Figure:
+    """Observed against predicted seconds to target, as :func:`calibration` shows the epochs."""
+    figure = style.figure("forecasts of the time against outcomes")
+    placed = [row for row in rows if row.predicted_seconds_median and row.observed_seconds_mean]
+    ends = style.log_range([value for row in placed for value in (row.predicted_seconds_low, row.predicted_seconds_high,
+                                                                  row.observed_seconds_mean) if value])
+    _add_diagonal(figure, ends)
+    for inside, (name, symbol, colour) in VERDICTS.items():
+        group = [row for row in placed if _time_inside(row) is inside]
+        if group:
+            predicted = [Interval(row.predicted_seconds_median or 0.0, row.predicted_seconds_low or 0.0,
+                                  row.predicted_seconds_high or 0.0) for row in group]
+            texts = [style.lines(f"plan {row.plan_id} of {row.study} on {row.machine}",
+                                 f"predicted {interval(of)} seconds", f"observed {number(row.observed_seconds_mean)}")
+                     for row, of in zip(group, predicted, strict=True)]
+            figure.add_scatter(
+                x=[of.median for of in predicted], y=[row.observed_seconds_mean for row in group], mode="markers",
+                name=name, marker={"symbol": symbol, "color": colour, "size": 10}, hoverinfo="text", hovertext=texts,
+                customdata=[row.plan_id for row in group], error_x=style.interval_bar(predicted, colour))
+    figure.update_xaxes(title_text="predicted seconds to target (median and 90 % interval)", **style.log_axis(*ends))
+    figure.update_yaxes(title_text="observed seconds to target (mean)", **style.log_axis(*ends))
+    if not placed:
+        style.note(figure, "no launched plan can be compared with a forecast of its time yet")
+    return figure
+
+
+def _time_inside(row: CalibrationRow) -> bool | None:
+    if row.predicted_seconds_low is None or row.predicted_seconds_high is None or row.observed_seconds_mean is None:
+        return None
+    return row.predicted_seconds_low <= row.observed_seconds_mean <= row.predicted_seconds_high
+
+
+def _add_diagonal(figure: go.Figure, ends: tuple[float, float]) -> None:
+    figure.add_scatter(x=list(ends), y=list(ends), mode="lines", name="observed as predicted", hoverinfo="skip",
+                       line={"color": style.MUTED, "width": 1.5, "dash": "dot"})
 
 
 def _labels(runs: Sequence[PlannedRun]) -> list[str]:

@@ -11,7 +11,7 @@ from plotly import graph_objects as go
 
 from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
-from hpo.dashboard.view import StudyView
+from hpo.dashboard.view import StudyView, curves_of
 from hpo.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.words import KIND_NAMES, interval, number, readable, target
 from storage.records import Outcome, PlanKind, TrialState
@@ -147,7 +147,9 @@ def pictures(view: StudyView) -> Iterator[Picture]:
     for name in varied:
         yield Picture(f"response-{name}", f"Epochs against {readable(name)}", RESPONSE, figures.response(result, name))
     if len(view.convergence):
-        yield Picture("curves", "Learning curves", CURVES, figures.learning_curves(result, view.convergence))
+        drawn, trials = len(curves_of(result.trials)), len(result.trials)
+        of = f" The quickest {drawn:,} of {trials:,} are drawn." if drawn < trials else ""
+        yield Picture("curves", "Learning curves", CURVES + of, figures.learning_curves(result, view.convergence))
     if sum(row.predicted_epochs_median is not None for row in view.calibration) > 1:
         yield Picture("calibration", "Forecasts against outcomes", CALIBRATION, figures.calibration(view.calibration))
 

@@ -15,11 +15,33 @@ from hpo.results import PlannedRun, StudyResult
 from hpo.words import KIND_NAMES, number, readable
 from storage.records import Outcome, Trial, TrialState
 
+MOST_POINTS = 1500
+"""Trials that a figure draws as points; a browser moves so many without delay."""
+
 
 def by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:
     """The trials that have ended, by how they did; states without any are left out."""
     groups = {state: [trial for trial in trials if trial.state is state] for state in STATES}
     return {state: group for state, group in groups.items() if group}
+
+
+def thinned(trials: Sequence[Trial], most: int = MOST_POINTS) -> list[Trial]:
+    """At most about ``most`` of the trials, for a figure that is to stay quick: of each rung and state the same share.
+
+    They are taken evenly from the fewest epochs to the most, the first and the last among them. Fewer trials are all
+    returned, in their order.
+    """
+    if len(trials) <= most:
+        return list(trials)
+    groups: dict[tuple[int, TrialState], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.global_batch_size, trial.state), []).append(trial)
+    kept = []
+    for group in groups.values():
+        group.sort(key=lambda trial: epochs_of(trial) or math.inf)
+        count = min(len(group), max(2, round(len(group) * most / len(trials))))
+        kept += [group[at] for at in np.linspace(0, len(group) - 1, count).round().astype(int)]
+    return sorted(kept, key=lambda trial: trial.number)
 
 
 def epochs_of(trial: Trial) -> float | None:

@@ -48,16 +48,18 @@ KINDS = {
     PlanKind.FORECAST: Look("run with the forecast's settings", "star", FORECAST, 12),
     PlanKind.LINEAR_SCALING: Look("run by linear scaling", "square", "#228833", 9),
     PlanKind.NO_SCALING: Look("run without scaling", "pentagon", "#B8860B", 11),
+    PlanKind.IMPORTED: Look("published result", "hexagon", "#66CCEE", 9),
 }
 
 AXIS = {"showgrid": True, "gridcolor": GRID, "zeroline": False, "showline": True, "linecolor": MUTED,
         "ticks": "outside", "tickcolor": MUTED, "ticklen": 4, "automargin": True, "title": {"standoff": 10}}
+# below the figure, where it makes its own room; with a title that does so too, plotly misplaces the points
+LEGEND = {"orientation": "h", "x": 0, "xref": "container", "xanchor": "left", "y": 0, "yref": "container",
+          "yanchor": "bottom", "font": {"size": 12}, "title": {"side": "top"}}
 TEMPLATE = go.layout.Template(layout={
     "font": {"family": FONT, "size": 13, "color": INK}, "paper_bgcolor": PAPER, "plot_bgcolor": PAPER,
     "margin": {"l": 60, "r": 16, "t": 52, "b": 50}, "xaxis": AXIS, "yaxis": AXIS, "hovermode": "closest",
-    # below the figure, where it makes its own room; with a title that does so too, plotly misplaces the points
-    "legend": {"orientation": "h", "x": 0, "xref": "container", "xanchor": "left", "y": 0, "yref": "container",
-               "yanchor": "bottom", "font": {"size": 12}, "title": {"side": "top"}},
+    "legend": LEGEND,
     "showlegend": True,
     "title": {"x": 0.01, "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16},
               "font": {"size": 16}},

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from plotly import graph_objects as go
 
 from hpo.dashboard import style
 from hpo.dashboard.batch_figures import check_tuned, setting_axis, value_of
-from hpo.dashboard.points import by_state, epochs_ends, height, trial_text
+from hpo.dashboard.points import by_state, epochs_ends, height, thinned, trial_text
 from hpo.errors import EvidenceError
 from hpo.results import StudyResult
 from hpo.words import number, readable, target, with_unit
+from search_spaces.domains import Choice
 from storage.records import Convergence, TrialState
 
 FAINT, FULL = 0.28, 0.9
@@ -56,6 +59,72 @@ def learning_curves(result: StudyResult, convergence: Convergence, global_batch_
     return figure
 
 
+def noise_scale(result: StudyResult, convergence: Convergence) -> go.Figure:
+    """The gradient noise scale (arXiv:1812.06162), in samples, over each training, one colour for each rung.
+
+    Batches well below it scale almost for free, those well above it waste samples.
+    """
+    figure = style.figure(f"{result.study.name}: gradient noise scale")
+    batches = sorted({trial.global_batch_size for trial in result.trials})
+    colours, values, shown = style.rung_colours(batches), list[float](), set[int]()
+    for trial in result.trials:
+        points = convergence.of(trial.id)
+        known = points.gradient_noise_scale > 0     # what was not measured is not a number
+        if known.any():
+            batch = trial.global_batch_size
+            figure.add_scatter(x=points.epochs[known], y=points.gradient_noise_scale[known], mode="lines",
+                               name=number(batch), legendgroup=str(batch), showlegend=batch not in shown,
+                               line={"color": colours[batch], "width": 1.6}, opacity=FULL, meta=trial.number,
+                               hoverinfo="text", hovertext=trial_text(result, trial))
+            shown.add(batch)
+            values += points.gradient_noise_scale[known].tolist()
+    figure.update_xaxes(title_text="epochs", rangemode="tozero")
+    figure.update_yaxes(title_text="gradient noise scale (samples)", **style.log_axis(*style.log_range(values)))
+    figure.update_layout(legend_title_text="global batch size", showlegend=bool(shown))
+    if not shown:
+        style.note(figure, "no training measured it")
+    return figure
+
+
+def parallel_coordinates(result: StudyResult) -> go.Figure:
+    """One line for each trial that ended, over its batch size, its tuned settings and its epochs to the target.
+
+    Trials that did not reach the target are grey. Logarithmic domains are drawn so, choices at whole numbers.
+    """
+    figure = style.figure(f"{result.study.name}: parallel coordinates", height=480)
+    trials = [trial for trial in result.trials if trial.state.finished]
+    rows = {"global_batch_size": ([float(trial.global_batch_size) for trial in trials], True)}
+    choices: dict[str, list[str]] = {}
+    for name in result.spec.search.names:
+        domain, found = result.spec.search.domains[name], [trial.settings[name] for trial in trials]
+        if isinstance(domain, Choice):
+            choices[name] = [str(value) for value in domain.values]
+            rows[name] = [float(choices[name].index(str(value))) for value in found], False
+        else:
+            rows[name] = [float(value) for value in found], bool(domain.log)
+    most = max((trial.epochs_to_target for trial in trials if trial.epochs_to_target), default=1.0)
+    rows["epochs_to_target"] = [trial.epochs_to_target or most * 1.5 for trial in trials], True
+    dimensions = [_dimension(name, values, log, choices.get(name)) for name, (values, log) in rows.items()]
+    reached = [float(trial.epochs_to_target is not None) for trial in trials]
+    figure.add_parcoords(dimensions=dimensions, line={
+        "color": reached, "cmin": 0, "cmax": 1, "colorscale": [[0, "#c3c9cf"], [1, "#4477AA"]], "showscale": False})
+    figure.update_layout(margin={"l": 70, "r": 40, "t": 90, "b": 30})
+    return figure
+
+
+def _dimension(name: str, values: list[float], log: bool, choices: list[str] | None) -> dict[str, Any]:
+    """One axis, in decades where ``log``: plotly's parallel coordinates have no logarithmic ones."""
+    label = "epochs to target<br>(missed: top)" if name == "epochs_to_target" else readable(name)
+    if choices is not None:
+        return {"label": label, "values": values, "tickvals": list(range(len(choices))),
+                "ticktext": [style.plain(each) for each in choices]}
+    if not log or not all(value > 0 for value in values):
+        return {"label": label, "values": values}
+    axis = style.log_axis(*style.log_range(values))
+    return {"label": label, "values": np.log10(values), "range": axis["range"], "ticktext": axis["ticktext"],
+            "tickvals": np.log10(axis["tickvals"])}
+
+
 def response(result: StudyResult, name: str) -> go.Figure:
     """Epochs against the values of a tuned setting, one colour for each rung, every trial by its state.
 
@@ -66,9 +135,9 @@ def response(result: StudyResult, name: str) -> go.Figure:
     figure = style.figure(f"{result.study.name}: epochs against {readable(name)}")
     batches = sorted({trial.global_batch_size for trial in result.trials})
     colours = style.rung_colours(batches)
-    ends = epochs_ends(result)
+    ends, points = epochs_ends(result), thinned(result.trials)
     for batch in batches:
-        trials = [trial for trial in result.trials if trial.global_batch_size == batch and trial.state in style.STATES]
+        trials = [trial for trial in points if trial.global_batch_size == batch and trial.state in style.STATES]
         looks = [style.STATES[trial.state] for trial in trials]
         reached = [trial.state is TrialState.REACHED for trial in trials]
         figure.add_scatter(

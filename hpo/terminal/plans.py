@@ -89,8 +89,9 @@ def _expected(plan: Plan) -> Iterator[str]:
                f"{told['chance_by_deadline']:.0%} ({told['chance_asked']:.0%} asked)")
     if told.get("failures"):
         found = told["failures"]
-        yield (f"failures           one every {duration(3600 * found['hours_between'])} over all nodes: with a checkpoint "
-               f"every {duration(60 * found['checkpoint_minutes'])} the run takes {found['slowdown']:.2f} times as long")
+        between, saving = duration(3600 * found["hours_between"]), duration(60 * found["checkpoint_minutes"])
+        yield (f"failures           one every {between} over all nodes: with a checkpoint every {saving} the run takes "
+               f"{found['slowdown']:.2f} times as long")
     if told.get("divergence"):
         yield f"risk of divergence {told['divergence']:.1%}"
     if plan.limited_by:

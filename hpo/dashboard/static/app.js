@@ -1,4 +1,4 @@
-// What all pages share: asking the server, building elements, formats, themes, live events, plots.
+// What all pages share: asking the server, building elements, formats, themes, live events.
 // Text enters a page through textContent alone, so that a name is never markup.
 
 const root = document.documentElement;
@@ -33,6 +33,14 @@ export class ServerError extends Error {
   }
 }
 
+/** The server did not answer at all: it may be starting. */
+export class Unreachable extends Error {
+  constructor() {
+    super("the server does not answer");
+    this.wayOut = "it is asked again; what you typed is still there";
+  }
+}
+
 export const path = (...parts) => parts.map((part) => encodeURIComponent(part)).join("/");
 
 /** Ask the API; returns its JSON. A session that ended leads to the login page, and back. */
@@ -41,7 +49,7 @@ export async function api(where, { method = "GET", body, headers = {}, signal } 
     method, signal, credentials: "same-origin",
     headers: { "X-Requested-With": "dashboard", ...(body ? { "Content-Type": "application/json" } : {}), ...headers },
     body: body ? JSON.stringify(body) : undefined,
-  });
+  }).catch((error) => { throw error.name === "AbortError" ? error : new Unreachable(); });
   if (answer.status === 401) {
     location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
     return new Promise(() => {});
@@ -105,6 +113,18 @@ export async function attempt(work) {
   }
 }
 
+/** The same for what nobody asked for just now: a server that restarts is waited for, as the sign at the top says. */
+export async function quietly(work) {
+  return attempt(async () => {
+    try {
+      return await work();
+    } catch (error) {
+      if (error instanceof Unreachable || error.status >= 500 || error.status === 429) return undefined;
+      throw error;
+    }
+  });
+}
+
 /** Show in a place that something failed, with what to do. */
 export function failure(place, error) {
   place.replaceChildren(el("div.notice.bad", { role: "alert" }, el("strong", {}, error.message),
@@ -127,90 +147,77 @@ export function debounce(work, milliseconds) {
   return (...given) => { clearTimeout(timer); timer = setTimeout(() => work(...given), milliseconds); };
 }
 
+/**
+ * Work that is asked for more often than it can be done: one at a time, the newest wish wins, with a rest after each of
+ * ``rest`` milliseconds or ``share`` times what it took.
+ */
+export function steady(work, { rest = 200, share = 1 } = {}) {
+  let wanted = false;
+  let busy = false;
+  return async () => {
+    wanted = true;
+    if (busy) return;
+    busy = true;
+    while (wanted) {
+      wanted = false;
+      const began = performance.now();
+      await quietly(work);
+      await new Promise((resolve) => { setTimeout(resolve, Math.max(rest, share * (performance.now() - began))); });
+    }
+    busy = false;
+  };
+}
+
 // live events
 
-/** Follow server-sent events, of one study or of all; goes on after a lost connection, from the last event seen. */
-export function follow(study, listeners) {
-  const source = new EventSource(study ? `/api/v1/studies/${path(study)}/events` : "/api/v1/events");
-  for (const [kind, heard] of Object.entries(listeners)) {
-    source.addEventListener(kind, (event) => heard(JSON.parse(event.data)));
-  }
+const FIRST_WAIT = 500;
+const LONGEST_WAIT = 8000;
+const HIDDEN = 20000;
+
+/**
+ * Follow server-sent events, of one study or of all. After a lost connection it goes on from the last event seen, and
+ * calls ``again``: what was missed besides is to be read anew.
+ */
+export function follow(study, listeners, again = () => {}) {
+  const where = study ? `/api/v1/studies/${path(study)}/events` : "/api/v1/events";
   const sign = byId("live");
-  source.onopen = () => { sign.textContent = "live"; sign.classList.remove("lost"); };
-  source.onerror = () => {
-    sign.textContent = "connecting…";
-    sign.classList.add("lost");
-    // a refused stream is closed for good; ask again, as the server may be starting
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => { source.close(); follow(study, listeners); }, 1500);
+  let last = "";
+  let wait = FIRST_WAIT;
+  let lost = false;
+  let source;
+  let timer;
+  const connect = () => {
+    clearTimeout(timer);
+    source = new EventSource(last ? `${where}?after=${last}` : where);
+    for (const [kind, heard] of Object.entries(listeners)) {
+      source.addEventListener(kind, (event) => { last = event.lastEventId || last; heard(JSON.parse(event.data)); });
+    }
+    source.onopen = () => {
+      sign.textContent = "live";
+      sign.classList.remove("lost");
+      wait = FIRST_WAIT;
+      if (lost) again();
+      lost = false;
+    };
+    source.onerror = () => {
+      sign.textContent = "connecting…";
+      sign.classList.add("lost");
+      lost = true;
+      source.close();
+      timer = setTimeout(connect, wait);
+      wait = Math.min(LONGEST_WAIT, 1.5 * wait);
+    };
   };
-  addEventListener("pagehide", () => source.close(), { once: true });
-  return source;
-}
-
-// plots
-
-let plotly;
-
-/** Plotly, loaded with the first plot of a page. */
-export function loadPlotly() {
-  plotly ??= new Promise((resolve, reject) => {
-    document.head.append(el("script", { src: "/static/plotly.min.js", onload: () => resolve(window.Plotly),
-      onerror: () => reject(new Error("the plot library could not be loaded")) }));
+  connect();
+  // a browser has six connections to a server: pages that nobody looks at give theirs back
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(() => { source.close(); lost = true; }, HIDDEN);
+    else if (lost) connect();
   });
-  return plotly;
+  addEventListener("pagehide", () => { clearTimeout(timer); source.close(); }, { once: true });
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 }
-
-const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-
-/** A layout in the colours of the page. */
-export function themed(layout = {}) {
-  const axis = { gridcolor: style("--grid"), linecolor: style("--muted"), tickcolor: style("--muted"),
-    zerolinecolor: style("--grid") };
-  const found = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { ...layout.font, family: style("--sans"), color: style("--ink"), size: layout.font?.size ?? 13 },
-    hoverlabel: { ...layout.hoverlabel, bgcolor: style("--card"), bordercolor: style("--muted"),
-      font: { color: style("--ink"), size: 12 } } };
-  for (const name of Object.keys(found)) if (/^[xy]axis/.test(name)) found[name] = { ...found[name], ...axis };
-  found.xaxis ??= axis;
-  found.yaxis ??= axis;
-  return found;
-}
-
-const CONFIG = { responsive: true, displaylogo: false,
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] };
-const drawn = new Map();
-
-// figures made by the server are drawn in ink on paper; on a dark page these take the page's colours
-const INKS = { "#1f2933": "--ink", "#5b6670": "--muted", "#e7eaee": "--grid", "rgba(31, 41, 51, 0.10)": "--band" };
-
-function inked(data) {
-  if (theme() === "light") return data;
-  let text = JSON.stringify(data);
-  for (const [ink, name] of Object.entries(INKS)) text = text.replaceAll(ink, style(name));
-  return JSON.parse(text);
-}
-
-/** Draw or redraw a figure in a place; it follows the theme. */
-export async function plot(place, figure) {
-  const library = await loadPlotly();
-  drawn.set(place, figure);
-  place.querySelector(":scope > .skeleton")?.remove();
-  const { data, layout } = inked({ data: figure.data, layout: figure.layout });
-  await library.react(place, data, themed(layout), { ...CONFIG, ...figure.config });
-}
-
-/** Do some work when a place comes near the window: what is far below costs nothing. */
-export function whenSeen(place, work) {
-  new IntersectionObserver((entries, observer) => {
-    if (!entries.some((entry) => entry.isIntersecting)) return;
-    observer.disconnect();
-    work();
-  }, { rootMargin: "400px" }).observe(place);
-}
-
-document.addEventListener("themechange", () => {
-  for (const [place, figure] of drawn) if (place.isConnected) plot(place, figure); else drawn.delete(place);
-});
 
 byId("theme")?.addEventListener("click", chooseTheme);
 byId("logout")?.addEventListener("click", async () => {

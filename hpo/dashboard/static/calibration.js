@@ -1,5 +1,6 @@
 // How forecasts held: coverage in words, predicted against observed, every launched plan in a table.
-import { api, attempt, byId, duration, el, failure, interval, number, path, plot, words } from "./app.js";
+import { api, attempt, byId, duration, el, failure, interval, number, path, words } from "./app.js";
+import { plot } from "./plots.js";
 
 const held = (rows, name) => rows.filter((row) => row[name] === true).length;
 const known = (rows, name) => rows.filter((row) => row[name] !== null && row[name] !== undefined).length;
@@ -40,9 +41,12 @@ try {
     byId("plans").hidden = false;
     byId("plans").replaceChildren(table(plans));
   }
-  if (forecasts.length) {
-    byId("picture").hidden = false;
-    await attempt(async () => plot(byId("figure"), await api("figures/calibration")));
+  const pictures = [["figure", "calibration", "observed_epochs_mean"], ["times", "calibration_of_time", "observed_seconds_mean"]]
+    .filter(([, , measured]) => forecasts.some((row) => row[measured] !== null));
+  // all places first: a figure takes the width that it finds
+  for (const [id] of pictures) byId(`${id}_card`).hidden = false;
+  for (const [id, figure] of pictures) {
+    await attempt(async () => plot(byId(id), await api(`figures/${figure}`)));
   }
 } catch (error) {
   failure(byId("verdict"), error);

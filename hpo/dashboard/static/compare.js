@@ -1,6 +1,8 @@
 // Two to eight trials side by side: their curves in one picture each, and what differs between them first.
-import { api, byId, duration, el, failure, number, path, plot, state, words } from "./app.js";
-import { MARGIN, line, look, readCurves, targetLine } from "./curves.js";
+import { api, byId, duration, el, failure, number, path, state } from "./app.js";
+import { MARGIN, line, look, metricAxis, readCurves, targetLine } from "./curves.js";
+import { plot, scale } from "./plots.js";
+import { settingsTables, shown } from "./settings.js";
 
 const { study: name } = document.body.dataset;
 const where = `studies/${path(name)}`;
@@ -11,24 +13,18 @@ function asked(text) {
   return [...new Set(text.split(/[\s,]+/).filter(Boolean).map(Number))];
 }
 
-const shownValue = (value) => value === null ? "–" : typeof value === "number" ? number(value, 5)
-  : Array.isArray(value) ? value.join(", ") || "–" : String(value);
-
-function table(study, trials) {
+function tables(study, trials, tuned) {
   const facts = [["State", (trial) => state(trial.state)], ["Global batch size", (trial) => number(trial.global_batch_size)],
     ["Epochs to target", (trial) => number(trial.epochs_to_target)], ["Epochs trained", (trial) => number(trial.epochs)],
     [`Best ${study.target.metric}`, (trial) => number(trial.best_metric, 4)], ["Time", (trial) => duration(trial.seconds)],
     ["Seed", (trial) => number(trial.seed)]];
   const names = Object.keys(trials[0].settings);
   const differs = (setting) => new Set(trials.map((trial) => JSON.stringify(trial.settings[setting]))).size > 1;
-  names.sort((a, b) => differs(b) - differs(a));
-  return el("table", {},
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, ""), ...trials.map((trial, index) => el("th", { scope: "col" },
-      el("span", { style: `color: ${look(index).color}`, "aria-hidden": "true" }, "━ "),
-      el("a", { href: `/studies/${path(name)}/trials/${trial.number}` }, `trial ${trial.number}`))))),
-    el("tbody", {}, ...facts.map(([term, fact]) => el("tr", {}, el("th", { scope: "row" }, term), ...trials.map((trial) => el("td", {}, fact(trial))))),
-      ...names.map((setting) => el(differs(setting) ? "tr.differs" : "tr", {}, el("th", { scope: "row" }, words(setting)),
-        ...trials.map((trial) => el("td", {}, shownValue(trial.settings[setting])))))));
+  const heads = () => trials.map((trial, index) => [el("span", { style: `color: ${look(index).color}`, "aria-hidden": "true" }, "━ "),
+    el("a", { href: `/studies/${path(name)}/trials/${trial.number}` }, `trial ${trial.number}`)]);
+  const rows = facts.map(([term, fact]) => el("tr", {}, el("th", { scope: "row" }, term), ...trials.map((trial) => el("td", {}, fact(trial)))));
+  return settingsTables({ heads, rows, names, first: [...names.filter(differs), ...tuned], marked: differs,
+    cells: (setting) => trials.map((trial) => shown(trial.settings[setting])) });
 }
 
 async function compare(numbers) {
@@ -39,18 +35,19 @@ async function compare(numbers) {
     return;
   }
   try {
-    const [study, ...trials] = await Promise.all([api(where), ...numbers.map((each) => api(`${where}/trials/${each}`))]);
+    const [study, { names: tuned }, ...trials] = await Promise.all([api(where), api(`${where}/tuned`), ...numbers.map((each) => api(`${where}/trials/${each}`))]);
     const curves = await readCurves(name, numbers);
     byId("said").replaceChildren();
     byId("shown").hidden = false;
-    byId("facts").replaceChildren(table(study, trials));
+    byId("facts").replaceChildren(...tables(study, trials, tuned));
     const draw = (place, column, title, more = {}) => plot(byId(place), {
       data: numbers.map((each, index) => line(curves.get(each), column, `trial ${each}`, { index, ...more.trace })),
-      layout: { height: 320, margin: MARGIN, showlegend: true, legend: { orientation: "h", y: 1.12 },
+      layout: { height: 300, margin: { ...MARGIN, t: 34 }, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
         xaxis: { title: { text: "epochs" } }, yaxis: { title: { text: title } }, ...more.layout } });
-    await draw("metric", "metric", study.target.metric, { layout: { height: 380, ...targetLine(study.target) } });
+    const axis = metricAxis(scale, numbers.flatMap((each) => curves.get(each).metric), study.target);
+    await draw("metric", "metric", "", { layout: { height: 380, yaxis: axis, ...targetLine(study.target, axis) } });
     await draw("rate", "learning_rate", "learning rate");
-    await draw("batch", "global_batch_size", "samples", { trace: {} });
+    await draw("batch", "global_batch_size", "samples");
   } catch (error) {
     byId("shown").hidden = true;
     failure(byId("said"), error);

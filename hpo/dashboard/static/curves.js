@@ -1,15 +1,17 @@
-// Curves of trials, as the trial page and the comparison draw them.
+// Curves of trials, as the study, the trial page and the comparison draw them.
 import { api, path } from "./app.js";
+import { plain } from "./plots.js";
 
 export const COLOURS = ["#4477AA", "#EE7733", "#228833", "#AA3377", "#66CCEE", "#B8860B", "#CC3311", "#5b6670"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash"];
 const COLUMNS = ["step", "epochs", "seconds", "train_loss", "loss", "metric", "learning_rate", "global_batch_size",
   "gradient_noise_scale"];
+const POINTS = 2000;
 
 /** The convergence of some trials, in columns, by number. */
-export async function readCurves(study, numbers) {
+export async function readCurves(study, numbers, { columns = COLUMNS, points = POINTS } = {}) {
   const query = new URLSearchParams([...numbers.map((number) => ["trial", number]),
-    ...COLUMNS.map((column) => ["column", column]), ["max_points", 2000]]);
+    ...columns.map((column) => ["column", column]), ["max_points", points]]);
   const { curves } = await api(`studies/${path(study)}/convergence?${query}`);
   return new Map(curves.map((curve) => [curve.trial, curve.columns]));
 }
@@ -17,25 +19,24 @@ export async function readCurves(study, numbers) {
 export const look = (index) => ({ color: COLOURS[index % COLOURS.length], dash: DASHES[index % DASHES.length] });
 
 export function line(columns, of, name, { index = 0, width = 2, ...others } = {}) {
-  return { type: "scatter", mode: columns.epochs.length < 2 ? "markers" : "lines", x: columns.epochs, y: columns[of], name,
-    line: { ...look(index), width }, marker: { color: look(index).color }, connectgaps: false, ...others };
-}
-
-/** An axis that suits values over several powers of ten; anything else stays linear. */
-export function scale(values) {
-  const positive = values.filter((value) => value > 0);
-  return positive.length === values.length && positive.length && Math.max(...positive) / Math.min(...positive) > 30
-    ? { type: "log", exponentformat: "power", dtick: 1 } : { rangemode: "tozero" };
+  return { type: "scatter", mode: columns.epochs.length < 2 ? "markers" : "lines", x: columns.epochs, y: columns[of],
+    name: plain(name), line: { ...look(index), width }, marker: { color: look(index).color }, connectgaps: false, ...others };
 }
 
 export const MARGIN = { l: 64, r: 16, t: 10, b: 44 };
 
-export function targetLine(target) {
+/** The target in a figure whose vertical axis is ``axis``. */
+export function targetLine(target, axis = {}) {
+  const at = axis.type === "log" ? Math.log10(target.threshold) : target.threshold;
   return { shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: target.threshold, y1: target.threshold,
     line: { dash: "dot", width: 1.5, color: "#AA3377" } }],
-  annotations: [{ xref: "paper", x: 1, xanchor: "right", y: target.threshold, yanchor: "bottom", showarrow: false,
-    text: "target" }] };
+  annotations: [{ xref: "paper", x: 1, xanchor: "right", y: at, yanchor: "bottom", showarrow: false, text: "target" }] };
 }
 
-export const nothing = (text) => ({ data: [], layout: { height: 260, margin: MARGIN, xaxis: { visible: false },
-  yaxis: { visible: false }, annotations: [{ text, xref: "paper", yref: "paper", x: 0.5, y: 0.5, showarrow: false }] } });
+/** The vertical axis of the target's metric: it shows the target, too. */
+export function metricAxis(scale, values, target) {
+  return { title: { text: plain(target.metric) }, ...scale([...values, target.threshold]) };
+}
+
+export const nothing = (text) => ({ data: [], layout: { height: 220, margin: MARGIN, xaxis: { visible: false },
+  yaxis: { visible: false }, annotations: [{ text: plain(text), xref: "paper", yref: "paper", x: 0.5, y: 0.5, showarrow: false }] } });

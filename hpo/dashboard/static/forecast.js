@@ -1,11 +1,12 @@
 // The forecast at any batch size and the plan for any machine, redrawn while the sliders move.
-import { api, attempt, byId, debounce, duration, el, failure, interval, number, path, plot, toast, words } from "./app.js";
-import { MARGIN } from "./curves.js";
+import { api, attempt, byId, debounce, duration, el, failure, interval, number, path, toast, words } from "./app.js";
+import { plot, whenClicked } from "./plots.js";
+import { settingsTables, shown } from "./settings.js";
 
 const { study: name } = document.body.dataset;
 const where = `studies/${path(name)}`;
 const slider = { batches: [], nodes: [] };
-let study, machines, shown;
+let study, machines;
 byId("up").textContent = name;
 byId("up").href = `/studies/${path(name)}`;
 
@@ -76,32 +77,20 @@ function tiles({ forecast, plan }) {
       tile("Limited by", plan.limited_by || "–", plan.energy_kwh ? `${number(plan.energy_kwh.median)} kWh` : "")] : [])];
 }
 
-function drawFront(plan) {
-  const rows = plan?.details?.front ?? [];
-  const of = (row) => row.seconds_to_target;
-  return plot(byId("front"), { data: [{ type: "scatter", mode: "lines+markers", x: rows.map((row) => row.accelerator_hours),
-    y: rows.map((row) => of(row).median / 3600), customdata: rows.map((row) => [row.nodes, row.global_batch_size]),
-    error_y: { type: "data", symmetric: false, array: rows.map((row) => (of(row).high - of(row).median) / 3600),
-      arrayminus: rows.map((row) => (of(row).median - of(row).low) / 3600), thickness: 1, color: "#8a949e" },
-    marker: { size: rows.map((row) => row.chosen ? 14 : 9), symbol: rows.map((row) => row.chosen ? "star" : row.knee ? "diamond" : "circle"),
-      color: rows.map((row) => row.chosen ? "#AA3377" : "#4477AA") }, line: { color: "#4477AA", width: 1.5 },
-    hovertemplate: "%{customdata[0]} nodes, batch %{customdata[1]}<br>%{x:.3g} accelerator hours, %{y:.3g} h<extra></extra>" }],
-  layout: { height: 320, margin: MARGIN, showlegend: false, xaxis: { title: { text: "accelerator hours" }, type: "log" },
-    yaxis: { title: { text: "hours to target" }, type: "log" } } });
-}
-
-function drawShares(plan) {
-  const rows = Object.entries(plan?.details?.shares ?? {}).filter(([, share]) => share > 0.0005).sort((a, b) => a[1] - b[1]);
-  return plot(byId("shares"), { data: [{ type: "bar", orientation: "h", x: rows.map(([, share]) => 100 * share), y: rows.map(([cause]) => words(cause)),
-    marker: { color: "#4477AA" }, text: rows.map(([, share]) => percent(share)), textposition: "auto", hoverinfo: "skip" }],
-  layout: { height: 320, margin: { ...MARGIN, l: 90 }, xaxis: { title: { text: "% of the time" }, rangemode: "tozero" }, yaxis: { automargin: true } } });
-}
-
 function list(rows, text, otherwise) {
   return rows?.length ? el("ul", {}, ...rows.map((row) => el("li", {}, text(row)))) : el("p.muted", {}, otherwise);
 }
 
-const factor = (of) => of > 1.005 ? `${number(of)} times` : of < 0.995 ? `only ${number(of)} times` : "the same";
+const factor = (of) => of > 1.005 ? `${number(of)} times` : of < 0.995 ? `${number(of)} times` : "the same";
+
+/** What becomes of the epochs when a setting is missed, and of time and cost when the machine differs. */
+function sensitivity({ forecast, plan }) {
+  const settingTexts = Object.entries(forecast.sensitivity ?? {}).flatMap(([setting, rows]) => rows.map((row) =>
+    (`${row.factor === 0.5 ? "half" : row.factor === 2 ? "twice" : `${number(row.factor)} times`} the ${words(setting)}: ${factor(row.epochs_factor.median)} the epochs `
+    + `(${number(row.epochs_factor.low)} to ${number(row.epochs_factor.high)}), ${percent(row.divergence)} risk of divergence`).replace("the same the epochs", "the same epochs")));
+  const machineTexts = (plan?.details?.sensitivity ?? []).map(sensitivityText);
+  return list([...settingTexts, ...machineTexts], (text) => text, "The sweep tells too little of it: nothing that was tuned is extrapolated.");
+}
 
 function sensitivityText(row) {
   return `${row.what}: ${factor(row.time)} the time, ${factor(row.accelerator_hours)} the accelerator hours`.replaceAll("the same the", "the same");
@@ -109,29 +98,37 @@ function sensitivityText(row) {
 
 function rehearsalText(row) {
   return `${number(row.steps)} updates on ${number(row.nodes)} nodes at batch ${number(row.global_batch_size)} check ${words(row.checks)}: `
-    + `expect ${words(row.quantity)} ${interval(row.expected)}; ${row.overturned_by}`;
+    + `expect ${words(row.quantity)} ${interval(row.expected)}; ${row.overturned_by} would overturn the plan`;
 }
 
-function settingsTable(forecast) {
-  const moved = new Set(Object.keys(forecast.settings));
-  const all = Object.entries(forecast.complete_settings);
-  all.sort((a, b) => moved.has(b[0]) - moved.has(a[0]));
-  return el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Setting"), el("th", { scope: "col" }, "Value"), el("th", { scope: "col" }, "90 % interval"))),
-    el("tbody", {}, ...all.map(([setting, of]) => el(moved.has(setting) ? "tr.differs" : "tr", {}, el("th", { scope: "row" }, words(setting)),
-      el("td", {}, typeof of === "number" ? number(of, 6) : of === null ? "–" : Array.isArray(of) ? of.join(", ") || "–" : String(of)),
-      el("td", {}, moved.has(setting) ? `${number(forecast.settings[setting].low)} to ${number(forecast.settings[setting].high)}` : "")))));
+function settings(forecast) {
+  const { names } = study.search;
+  const moved = Object.keys(forecast.settings);
+  return settingsTables({ heads: () => ["Value", "90 % interval"], names: Object.keys(forecast.complete_settings), first: [...moved, ...names],
+    marked: (setting) => moved.includes(setting), cells: (setting) => [shown(forecast.complete_settings[setting], 6),
+      moved.includes(setting) ? `${number(forecast.settings[setting].low)} to ${number(forecast.settings[setting].high)}` : names.includes(setting) ? "the best of all rungs" : ""] });
 }
 
 async function draw(found) {
-  shown = found;
   byId("said").replaceChildren(...sentence(found));
   byId("details").classList.remove("stale");
+  byId("details").hidden = false;
   byId("tiles").replaceChildren(...tiles(found));
-  byId("sensitivity").replaceChildren(list(found.plan?.details?.sensitivity, sensitivityText, "Nothing is known of it without a plan."));
-  byId("rehearsal").replaceChildren(list(found.plan?.details?.rehearsal, rehearsalText, "Nothing is left open that a short run could tell."));
-  byId("settings").replaceChildren(settingsTable(found.forecast));
+  byId("sensitivity").replaceChildren(sensitivity(found));
+  byId("rehearsal").replaceChildren(list(found.plan?.details?.rehearsal, rehearsalText, found.plan ? "Nothing is left open that a short run could tell." : "Without a plan there is nothing to rehearse."));
+  byId("settings").replaceChildren(...settings(found.forecast));
   byId("keep").disabled = !found.plan;
-  await Promise.all([drawFront(found.plan), drawShares(found.plan)]);
+  byId("pictures").hidden = !found.figures;
+  if (!found.figures) return;
+  await Promise.all([plot(byId("front"), found.figures.front), plot(byId("shares"), found.figures.shares)]);
+  whenClicked(byId("front"), take);
+}
+
+/** Take the nodes and the batch of a plan that was clicked on. */
+function take({ customdata: [nodes, batch] }) {
+  setSlider("nodes", [...new Set([...slider.nodes, nodes])].sort((a, b) => a - b), nodes);
+  setSlider("batch", [...new Set([...slider.batches, batch])].sort((a, b) => a - b), batch);
+  ask();
 }
 
 let asking;
@@ -144,7 +141,9 @@ async function ask() {
   try {
     await draw(await api(`${where}/preview?${given}`, { signal: asking.signal }));
   } catch (error) {
-    if (error.name !== "AbortError") failure(byId("said"), error);
+    if (error.name === "AbortError") return;
+    byId("details").hidden = true;
+    failure(byId("said"), error);
   }
 }
 
@@ -183,13 +182,8 @@ try {
   if (before.get("slot_hours")) byId("slot").value = before.get("slot_hours");
   setSlider("nodes", nodeCounts(chosenMachine()), Number(before.get("nodes") ?? chosenMachine().nodes));
   setSlider("batch", batches(), Number(before.get("at") ?? study.full_scale?.global_batch_size ?? study.ladder.at(-1)));
+  study.search = await api(`${where}/tuned`);
   await Promise.all([ask(), attempt(plans)]);
-  byId("front").on?.("plotly_click", ({ points: [point] }) => {
-    const [nodes, batch] = point.customdata;
-    setSlider("nodes", [...new Set([...slider.nodes, nodes])].sort((a, b) => a - b), nodes);
-    setSlider("batch", [...new Set([...slider.batches, batch])].sort((a, b) => a - b), batch);
-    ask();
-  });
 } catch (error) {
   failure(byId("said"), error);
 }

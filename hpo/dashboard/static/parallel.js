@@ -2,13 +2,20 @@
 import { number, words } from "./app.js";
 import { COLOURS } from "./curves.js";
 
+const MOST = 1200;      // lines that are drawn; of more, evenly spaced ones
 const TOP = 30;
 const BOTTOM = 16;
 const SIDE = 56;
 
+/** At most ``most`` of the rows, evenly spaced. */
+function few(rows, most) {
+  const step = rows.length / most;
+  return step <= 1 ? rows : Array.from({ length: most }, (_, at) => rows[Math.floor(at * step)]);
+}
+
 export class ParallelCoordinates {
   constructor(canvas, onbrush) {
-    Object.assign(this, { canvas, onbrush, brushes: {}, axes: [] });
+    Object.assign(this, { canvas, onbrush, brushes: {}, axes: [], selected: new Set() });
     canvas.addEventListener("pointerdown", (event) => this.#down(event));
     canvas.addEventListener("pointermove", (event) => this.#move(event));
     canvas.addEventListener("pointerup", () => this.#up());
@@ -17,21 +24,42 @@ export class ParallelCoordinates {
   }
 
   /** ``names`` are the axes; ``rows`` stand out, the others are faint. */
-  show(data, names, rows) {
-    Object.assign(this, { data, rows });
-    this.axes = names.map((name) => this.#axis(name)).filter(Boolean);
-    this.draw();
+  show(data, names, rows, selected = new Set()) {
+    Object.assign(this, { rows, selected });
+    if (data !== this.data) {
+      this.data = data;
+      this.axes = names.map((name) => this.#axis(name)).filter(Boolean);
+    }
+    this.#later();
+  }
+
+  select(selected) {
+    this.selected = selected;
+    this.#later();
+  }
+
+  #later() {
+    this.frame ??= requestAnimationFrame(() => setTimeout(() => { this.frame = undefined; this.draw(); }));
   }
 
   #axis(name) {
     const values = this.data.values(name);
     const numbers = values.filter((value) => typeof value === "number");
-    if (!numbers.length) return null;
+    if (!numbers.length) return this.#choices(name, values);
     const [low, high] = numbers.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
     const log = low > 0 && high / low > 20;
     const of = (value) => log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low || 1);
     const back = (share) => log ? low * (high / low) ** share : low + share * (high - low || 1);
-    return { name, values, of, back, low, high };
+    return { name, values, of, back, low, high, ends: [number(low), number(high)] };
+  }
+
+  /** An axis of words, at whole numbers in alphabetical order. */
+  #choices(name, values) {
+    const words = [...new Set(values.filter((value) => value !== null).map(String))].sort();
+    if (!words.length) return null;
+    const last = words.length - 1 || 1;
+    return { name, values: values.map((value) => value === null ? null : words.indexOf(String(value))), of: (value) => value / last, back: (share) => share * last,
+      ends: [words[0], words.length > 1 ? words.at(-1) : ""] };
   }
 
   #place(index) {
@@ -55,25 +83,29 @@ export class ParallelCoordinates {
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
     const chosen = new Set(this.rows);
-    const all = this.data.columns.number.length;
-    if (chosen.size < all) this.#lines(pen, Array.from({ length: all }, (_, row) => row).filter((row) => !chosen.has(row)), colour("--line"), 0.35);
-    for (const [rung, rows] of this.#byRung()) this.#lines(pen, rows, COLOURS[rung % COLOURS.length], Math.max(0.06, Math.min(0.8, 60 / chosen.size)));
+    const { columns } = this.data;
+    const all = columns.number.length;
+    if (chosen.size < all) this.#lines(pen, few(columns.number.map((_, row) => row).filter((row) => !chosen.has(row)), MOST / 2), colour("--line"), 0.35);
+    const drawn = few(this.rows, MOST);
+    for (const [rung, rows] of this.#byRung(drawn)) this.#lines(pen, rows, COLOURS[rung % COLOURS.length], Math.max(0.08, Math.min(0.8, 60 / drawn.length)));
+    const picked = this.selected.size ? columns.number.flatMap((trial, row) => this.selected.has(trial) ? [row] : []) : [];
+    this.#lines(pen, picked, colour("--accent"), 1, 3);
     pen.globalAlpha = 1;
     pen.font = "12px system-ui, sans-serif";
     this.axes.forEach((axis, index) => this.#drawAxis(pen, axis, this.#place(index), colour));
   }
 
-  #byRung() {
+  #byRung(drawn) {
     const batches = [...new Set(this.data.columns.global_batch_size)].sort((a, b) => a - b);
     const groups = new Map(batches.map((_, rung) => [rung, []]));
-    for (const row of this.rows) groups.get(batches.indexOf(this.data.columns.global_batch_size[row])).push(row);
+    for (const row of drawn) groups.get(batches.indexOf(this.data.columns.global_batch_size[row])).push(row);
     return groups;
   }
 
-  #lines(pen, rows, colour, opacity) {
+  #lines(pen, rows, colour, opacity, width = 1) {
     pen.strokeStyle = colour;
     pen.globalAlpha = opacity;
-    pen.lineWidth = 1;
+    pen.lineWidth = width;
     pen.beginPath();
     for (const row of rows) {
       let drawing = false;
@@ -89,6 +121,7 @@ export class ParallelCoordinates {
   }
 
   #drawAxis(pen, axis, x, colour) {
+    pen.lineWidth = 1;
     pen.strokeStyle = colour("--muted");
     pen.fillStyle = colour("--muted");
     pen.beginPath();
@@ -97,8 +130,8 @@ export class ParallelCoordinates {
     pen.stroke();
     pen.textAlign = "center";
     pen.fillText(words(axis.name), x, 12, 110);
-    pen.fillText(number(axis.high), x, TOP - 5);
-    pen.fillText(number(axis.low), x, this.canvas.clientHeight - 3);
+    pen.fillText(axis.ends[1], x, TOP - 5, 100);
+    pen.fillText(axis.ends[0], x, this.canvas.clientHeight - 3, 100);
     const brush = this.brushes[axis.name];
     if (!brush) return;
     const [low, high] = brush.map((value) => this.#height(axis.of(value)));
@@ -126,7 +159,7 @@ export class ParallelCoordinates {
   #move(event) {
     if (!this.drag) { this.canvas.style.cursor = this.#at(event).axis ? "ns-resize" : "default"; return; }
     const { axis, from } = this.drag;
-    const { share } = this.#at({ ...event, clientX: event.clientX, clientY: event.clientY });
+    const { share } = this.#at(event);
     if (Math.abs(share - from) < 0.015) return;
     this.brushes[axis.name] = [axis.back(Math.min(from, share)), axis.back(Math.max(from, share))];
     this.drag.moved = true;

@@ -1,14 +1,16 @@
 // The table of studies: state, progress, best so far, what was spent; it follows what happens.
-import { api, byId, debounce, el, failure, follow, number, path, state, target, when } from "./app.js";
+import { api, attempt, byId, debounce, el, failure, follow, number, path, state, steady, target, when } from "./app.js";
 
 const LIMIT = 100;
+const MOST = 1000;
+const FILTERS = ["search", "state", "owner"];
 const place = byId("studies");
 const rows = new Map();
 let next = null;
 
-function query(after) {
-  const given = new URLSearchParams({ limit: LIMIT });
-  for (const name of ["search", "state", "owner"]) if (byId(name).value) given.set(name, byId(name).value);
+function query(after, limit = LIMIT) {
+  const given = new URLSearchParams({ limit });
+  for (const name of FILTERS) if (byId(name).value) given.set(name, byId(name).value);
   if (after) given.set("after", after);
   return given;
 }
@@ -20,18 +22,17 @@ function ended(study) {
 
 function bar(study) {
   const done = ended(study);
-  const all = study.budget_trials ?? Object.values(study.trials).reduce((sum, count) => sum + count, 0);
+  const all = Math.max(done, study.budget_trials ?? 0) || Object.values(study.trials).reduce((sum, count) => sum + count, 0);
   const share = all ? Math.min(100, 100 * done / all) : 0;
   return el("div", {}, el("div.small", {}, `${number(done)}${all ? ` of ${number(all)}` : ""} trials`),
     el("div.progress", { "aria-hidden": "true" }, el("span", { style: `width: ${share}%` })));
 }
 
+/** What changes of a study: all of its row but the link, so that whoever stands on it stays there. */
 function cells(study) {
+  const cancelling = study.cancel_requested && study.state === "running";
   return [
-    el("td.wrap", {}, el("a", { href: `/studies/${path(study.name)}` }, study.name),
-      el("div.small.muted", {}, `${study.workload}, ${target(study.target)}`)),
-    el("td", {}, state(study.cancel_requested && study.state === "running" ? "running" : study.state),
-      study.cancel_requested && study.state === "running" ? el("div.small.muted", {}, "cancelling…") : null),
+    el("td", {}, state(study.state), cancelling ? el("div.small.muted", {}, "cancelling…") : null),
     el("td", {}, bar(study)),
     el("td.number", {}, study.best_epochs_to_target === null ? "–" : `${number(study.best_epochs_to_target)} epochs`),
     el("td.number.optional", {}, number(study.samples)),
@@ -40,50 +41,65 @@ function cells(study) {
   ];
 }
 
+function rowOf(study) {
+  const row = rows.get(study.name) ?? { element: el("tr"), link: el("td.wrap", {}, el("a", { href: `/studies/${path(study.name)}` }, study.name),
+    el("div.small.muted", {}, `${study.workload}, ${target(study.target)}`)) };
+  while (row.element.children.length > 1) row.element.lastElementChild.remove();
+  if (!row.element.firstElementChild) row.element.append(row.link);
+  row.element.append(...cells(study));
+  row.study = study;
+  return row;
+}
+
 function show(studies, { append = false } = {}) {
-  if (!append) rows.clear();
-  for (const study of studies) rows.set(study.name, el("tr", {}, cells(study)));
+  const kept = new Map(append ? [...rows] : []);
+  for (const study of studies) kept.set(study.name, rowOf(study));
+  rows.clear();
+  for (const [name, row] of kept) rows.set(name, row);
   byId("count").textContent = `${number(rows.size)}${next ? "+" : ""} ${rows.size === 1 ? "study" : "studies"}`;
   byId("more").hidden = next === null;
   if (rows.size === 0) {
-    const filtered = query().size > 1;
+    const filtered = FILTERS.some((name) => byId(name).value);
     place.replaceChildren(el("div.empty", {}, el("h2", {}, filtered ? "No study matches" : "No study yet"),
       el("p", {}, filtered ? "Take a filter away, or look for another name."
         : "A study sweeps settings at small batch sizes and forecasts those of the full machine."),
       filtered ? null : el("a.button.main", { href: "/submit" }, "Submit the first study")));
     return;
   }
+  const elements = [...rows.values()].map((row) => row.element);
+  const body = place.querySelector("tbody");
+  if (body && elements.length === body.children.length && elements.every((element, at) => element === body.children[at])) return;
   place.replaceChildren(el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of studies" },
     el("table", {}, el("thead", {}, el("tr", {},
       ...["Study", "State", "Progress"].map((name) => el("th", { scope: "col" }, name)),
       el("th.number", { scope: "col" }, "Best so far"), el("th.number.optional", { scope: "col" }, "Samples spent"),
       el("th.optional", { scope: "col" }, "Owner"), el("th.optional", { scope: "col" }, "Last change"))),
-    el("tbody", {}, ...rows.values()))));
+    el("tbody", {}, ...elements))));
 }
 
-async function read({ after } = {}) {
-  try {
-    const found = await api(`studies?${query(after)}`);
-    next = found.next;
-    show(found.studies, { append: Boolean(after) });
-  } catch (error) {
-    failure(place, error);
-  }
+async function read({ after, limit } = {}) {
+  const found = await api(`studies?${query(after, limit)}`);
+  next = found.next;
+  show(found.studies, { append: Boolean(after) });
 }
 
-const again = debounce(() => read(), 150);
-byId("filters").addEventListener("input", again);
-byId("filters").addEventListener("submit", (event) => { event.preventDefault(); read(); });
-byId("more").addEventListener("click", () => read({ after: next }));
+// as many as are shown, so that nothing vanishes under the reader
+const refresh = steady(() => read({ limit: Math.min(MOST, Math.max(LIMIT, rows.size)) }), { rest: 1500, share: 4 });
+const search = debounce(() => attempt(() => read()), 150);
+byId("filters").addEventListener("input", search);
+byId("filters").addEventListener("submit", (event) => { event.preventDefault(); search(); });
+byId("more").addEventListener("click", () => attempt(() => read({ after: next })));
 
-const refresh = debounce(() => read(), 300);
+try {
+  await read();
+} catch (error) {
+  failure(place, error);
+}
 follow(null, {
   log: refresh,
-  progress: async (told) => {
+  progress: (told) => {
     const row = rows.get(told.study);
-    if (!row) { refresh(); return; }
-    const study = await api(`studies/${path(told.study)}`).catch(() => null);
-    if (study) row.replaceChildren(...cells(study));
+    if (row) rowOf({ ...row.study, state: told.state, trials: told.trials, cancel_requested: told.cancel_requested });
+    if (!row || told.changed.length) refresh();
   },
-});
-read();
+}, refresh);

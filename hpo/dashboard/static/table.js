@@ -5,15 +5,30 @@ const ROW = 35;
 const SPARE = 10;
 const SHORT = 14;
 
+const COMPARISON = /^\s*([a-z][a-z_ ]*?)\s*(<=|>=|<|>|=)\s*(\S+)\s*$/i;
+
+/** What ``learning rate > 0.1`` asks of a row; undefined where the text is no comparison with a column that there is. */
+function comparison(data, text) {
+  const [, name, sign, given] = text.match(COMPARISON) ?? [];
+  const values = name && data.values(name.toLowerCase().replaceAll(" ", "_"));
+  if (!values) return undefined;
+  const wanted = Number(given);
+  const of = { "<": (value) => value < wanted, ">": (value) => value > wanted, "<=": (value) => value <= wanted,
+    ">=": (value) => value >= wanted, "=": (value) => String(value) === given || value === wanted };
+  return (row) => values[row] !== null && of[sign](values[row]);
+}
+
 /** Indices of the rows that pass every filter, in order. */
 export function filtered(data, { state: wanted = "", batch = "", text = "", brushes = {} } = {}) {
   const { columns } = data;
-  const needle = text.trim().toLowerCase();
+  const fits = comparison(data, text);
+  const needle = fits ? "" : text.trim().toLowerCase();
   const limits = Object.entries(brushes).map(([name, [low, high]]) => [data.values(name), low, high]);
   const found = [];
   for (let row = 0; row < columns.number.length; row += 1) {
     if (wanted && columns.state[row] !== wanted) continue;
     if (batch && columns.global_batch_size[row] !== Number(batch)) continue;
+    if (fits && !fits(row)) continue;
     if (needle && String(columns.number[row]) !== needle && !columns.reason[row].toLowerCase().includes(needle)) continue;
     if (limits.every(([values, low, high]) => values[row] !== null && values[row] >= low && values[row] <= high)) found.push(row);
   }
@@ -51,14 +66,16 @@ export class TrialTable {
     this.data = data;
     this.rows = rows;
     this.columns = this.#shown();
-    const head = el("tr", {}, el("th", { scope: "col" }, el("span", { style: "position:absolute;left:-9999px" }, "Compare")), ...this.columns.map((column) =>
+    const head = el("tr", {}, el("th", { scope: "col" }, el("span.unseen", {}, "Compare")), ...this.columns.map((column) =>
       el(column.number ? "th.number" : "th", { scope: "col", "aria-sort": this.order === column.name ? (this.descending ? "descending" : "ascending") : "none" },
-        el("button.sort", { type: "button", onclick: () => this.#sort(column.name) },
+        el("button.sort", { type: "button", dataset: { column: column.name }, onclick: () => this.#sort(column.name) },
           `${column.title}${this.order === column.name ? (this.descending ? " ↓" : " ↑") : ""}`))));
+    const sorting = this.place.querySelector("button.sort:focus")?.dataset.column;
     this.place.classList.toggle("short", rows.length <= SHORT);
     this.place.replaceChildren(el("table", { "aria-rowcount": rows.length }, el("thead", {}, head), this.body));
     this.first = -1;
     this.draw();
+    if (sorting) this.place.querySelector(`button.sort[data-column="${sorting}"]`)?.focus();
   }
 
   #sort(name) {
@@ -74,17 +91,19 @@ export class TrialTable {
     const last = short ? this.rows.length : Math.min(this.rows.length, first + Math.ceil(this.place.clientHeight / ROW) + 2 * SPARE);
     if (first === this.first && last === this.last && !this.dirty) return;
     Object.assign(this, { first, last, dirty: false });
+    const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset : null;
     const gap = (count) => count > 0 ? el("tr.gap", { "aria-hidden": "true" }, el("td", { colspan: this.columns.length + 1, style: `height:${count * ROW}px` })) : null;
     this.body.replaceChildren(...[gap(first), ...this.rows.slice(first, last).map((row) => this.#row(row)), gap(this.rows.length - last)].filter(Boolean));
+    if (focused?.trial) this.body.querySelector(`${focused.what}[data-trial="${focused.trial}"]`)?.focus({ preventScroll: true });
   }
 
   #row(row) {
     const trial = this.data.columns.number[row];
-    const box = el("input", { type: "checkbox", "aria-label": `compare trial ${trial}`, onchange: () => this.#toggle(trial) });
+    const box = el("input", { type: "checkbox", dataset: { trial, what: "input" }, "aria-label": `compare trial ${trial}`, onchange: () => this.#toggle(trial) });
     box.checked = this.selected.has(trial);
     return el("tr", { "aria-selected": String(this.selected.has(trial)) }, el("td", {}, box), ...this.columns.map((column) =>
       el(column.number ? "td.number" : "td", {}, column.name === "number"
-        ? el("a", { href: `/studies/${path(this.study)}/trials/${trial}` }, String(trial)) : column.text(row))));
+        ? el("a", { dataset: { trial, what: "a" }, href: `/studies/${path(this.study)}/trials/${trial}` }, String(trial)) : column.text(row))));
   }
 
   #toggle(trial) {

@@ -1,11 +1,13 @@
 // One trial: how it converged, with which settings, why it ended, and the command that runs it again.
-import { api, attempt, byId, duration, el, failure, follow, number, path, plot, state, target, when, words } from "./app.js";
-import { MARGIN, line, nothing, readCurves, scale, targetLine } from "./curves.js";
+import { api, attempt, byId, duration, el, failure, follow, number, path, state, steady, when, words } from "./app.js";
+import { MARGIN, line, metricAxis, nothing, readCurves, targetLine } from "./curves.js";
+import { logAxis, plot, scale } from "./plots.js";
+import { settingsTables, shown } from "./settings.js";
 
 const { study: name, trial: given } = document.body.dataset;
 const trialNumber = Number(given);
 const where = `studies/${path(name)}`;
-let study;
+let study, tuned;
 
 function facts(trial) {
   const rows = [["Global batch size", number(trial.global_batch_size)], ["Seed", number(trial.seed)],
@@ -21,33 +23,35 @@ const ENDS = { reached: "It reached the target.", censored: "Its budget ended be
   failed: "It crashed; this says nothing about its settings.", running: "It is training now.", queued: "It waits for its turn." };
 
 function summary(trial) {
-  return [el("p.forecast", {}, ENDS[trial.state], trial.reason ? ` ${trial.reason}` : ""), facts(trial)];
+  const why = trial.reason && `${trial.reason[0].toUpperCase()}${trial.reason.slice(1)}.`;
+  return [el("p.forecast", {}, ENDS[trial.state]), why ? el("p", {}, why) : null, facts(trial)].filter(Boolean);
 }
 
 async function draw() {
   const columns = (await readCurves(name, [trialNumber])).get(trialNumber);
-  const layout = (title, more = {}) => ({ height: 300, margin: MARGIN, showlegend: false, xaxis: { title: { text: "epochs" } },
+  const layout = (title, more = {}) => ({ height: 300, margin: MARGIN, showlegend: false, xaxis: { title: { text: "epochs" }, rangemode: "tozero" },
     yaxis: { title: { text: title } }, ...more });
   if (!columns.epochs.length) {
     for (const place of ["metric", "loss", "schedule", "noise"]) await plot(byId(place), nothing("no evaluation yet"));
     return;
   }
+  const axis = metricAxis(scale, columns.metric, study.target);
   await plot(byId("metric"), { data: [line(columns, "metric", study.target.metric, { mode: "lines+markers" })],
-    layout: layout(study.target.metric, targetLine(study.target)) });
-  const losses = [...columns.train_loss, ...columns.loss].filter((value) => value !== null);
+    layout: layout("", { yaxis: axis, ...targetLine(study.target, axis) }) });
+  const legend = { showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom" }, margin: { ...MARGIN, t: 30 } };
   await plot(byId("loss"), { data: [line(columns, "loss", "held-out"), line(columns, "train_loss", "training", { index: 1 })],
-    layout: layout("loss", { showlegend: true, legend: { orientation: "h", y: 1.15 },
-      yaxis: { title: { text: "loss" }, ...scale(losses) } }) });
+    layout: layout("loss", { ...legend, yaxis: { title: { text: "loss" }, ...scale([...columns.train_loss, ...columns.loss]) } }) });
+  const batches = [...new Set(columns.global_batch_size)].sort((a, b) => a - b);
   await plot(byId("schedule"), { data: [line(columns, "learning_rate", "learning rate"),
     line(columns, "global_batch_size", "global batch size", { index: 1, yaxis: "y2", line: { shape: "hv", dash: "dash", color: "#EE7733" } })],
-  layout: layout("learning rate", { showlegend: true, legend: { orientation: "h", y: 1.15 },
-    yaxis: { title: { text: "learning rate" }, rangemode: "tozero" },
-    yaxis2: { title: { text: "batch" }, overlaying: "y", side: "right", rangemode: "tozero", showgrid: false },
-    margin: { ...MARGIN, r: 64 } }) });
-  const measured = columns.gradient_noise_scale.some((value) => value !== null);
-  await plot(byId("noise"), measured
+  layout: layout("learning rate", { ...legend, yaxis: { title: { text: "learning rate" }, rangemode: "tozero" },
+    yaxis2: { title: { text: "batch" }, overlaying: "y", side: "right", showgrid: false, range: [0, 1.3 * batches.at(-1)],
+      ...(batches.length < 8 ? { tickvals: batches, ticktext: batches.map((batch) => number(batch)) } : {}) },
+    margin: { ...MARGIN, r: 72, t: 30 } }) });
+  const noises = columns.gradient_noise_scale.filter((value) => value > 0);
+  await plot(byId("noise"), noises.length
     ? { data: [line(columns, "gradient_noise_scale", "noise scale", { mode: "lines+markers" })],
-      layout: layout("samples", { yaxis: { title: { text: "samples" }, type: "log" } }) }
+      layout: layout("samples", { yaxis: { title: { text: "samples" }, ...logAxis(noises) } }) }
     : nothing("not measured in this trial"));
 }
 
@@ -61,21 +65,14 @@ function settings(trial, other) {
   const same = !other || other.number === trial.number;
   byId("compared").textContent = !other ? "No trial of this batch size has reached the target."
     : same ? "This is the best trial of its batch size." : `What differs from trial ${other.number}, the best of this batch size, stands first.`;
-  const names = Object.keys(trial.settings);
   const differs = (setting) => !same && JSON.stringify(trial.settings[setting]) !== JSON.stringify(other.settings[setting]);
-  names.sort((a, b) => differs(b) - differs(a));
-  byId("settings").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Setting"),
-    el("th", { scope: "col" }, "This trial"), same ? null : el("th", { scope: "col" }, `Trial ${other.number}`))),
-  el("tbody", {}, ...names.map((setting) => el(differs(setting) ? "tr.differs" : "tr", {},
-    el("th", { scope: "row" }, words(setting)), el("td", {}, show(trial.settings[setting])),
-    same ? null : el("td", {}, show(other.settings[setting])))))));
+  const names = Object.keys(trial.settings);
+  byId("settings").replaceChildren(...settingsTables({ heads: () => ["This trial", ...(same ? [] : [`Trial ${other.number}`])], names, marked: differs,
+    first: [...names.filter(differs), ...tuned], cells: (setting) => [shown(trial.settings[setting], 6), ...(same ? [] : [shown(other.settings[setting], 6)])] }));
 }
 
-const show = (value) => value === null ? "–" : typeof value === "number" ? number(value, 6)
-  : Array.isArray(value) ? (value.length ? value.map((each) => number(each, 6)).join(", ") : "–") : String(value);
-
 async function read() {
-  study = await api(where);
+  [study, { names: tuned }] = await Promise.all([api(where), api(`${where}/tuned`)]);
   const trial = await api(`${where}/trials/${trialNumber}`);
   byId("up").textContent = name;
   byId("up").href = `/studies/${path(name)}`;
@@ -95,7 +92,13 @@ async function read() {
 
 async function command(trial) {
   const job = await attempt(() => api(`${where}/trials/${trial.number}/job`));
-  if (job) byId("command").textContent = `cat > trial-${trial.number}.json <<'JOB'\n${JSON.stringify(job, null, 1)}\nJOB\npython -m trainers trial-${trial.number}.json`;
+  if (!job) return;
+  const file = `trial-${trial.number}.json`;
+  byId("download").href = `/api/v1/${where}/trials/${trial.number}/job`;
+  byId("download").setAttribute("download", file);
+  byId("download").textContent = file;
+  byId("command").textContent = `python -m trainers ${file}`;
+  byId("job").textContent = JSON.stringify(job, null, 1);
 }
 
 byId("copy").addEventListener("click", () => attempt(async () => {
@@ -105,9 +108,10 @@ byId("copy").addEventListener("click", () => attempt(async () => {
 
 try {
   await read();
+  const again = steady(read, { rest: 300 });
   follow(name, { progress: (told) => {
-    if (String(trialNumber) in told.points || told.changed.some((each) => each.number === trialNumber)) attempt(read);
-  } });
+    if (String(trialNumber) in told.points || told.changed.some((each) => each.number === trialNumber)) again();
+  } }, again);
 } catch (error) {
   failure(byId("summary"), error);
 }

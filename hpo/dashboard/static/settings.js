@@ -1,0 +1,21 @@
+// Settings in a table: what matters stands first, the other fifty are folded away.
+import { el, number, words } from "./app.js";
+
+/** A setting's value as text. */
+export const shown = (value, digits = 5) => value === null || value === undefined ? "–" : typeof value === "number" ? number(value, digits)
+  : Array.isArray(value) ? value.map((each) => shown(each, digits)).join(", ") || "–" : String(value);
+
+/**
+ * Tables of settings: ``heads()`` are the columns besides the name, ``cells(setting)`` their texts or elements, ``rows``
+ * stand above the settings. The settings of ``first`` are seen at once; with ``marked``, some of them stand out.
+ */
+export function settingsTables({ heads, rows = [], names, first, cells, marked = () => false }) {
+  const row = (setting) => el(marked(setting) ? "tr.differs" : "tr", {}, el("th", { scope: "row" }, words(setting)),
+    ...cells(setting).map((cell) => el("td", {}, cell)));
+  const table = (...body) => el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Settings" }, el("table", {},
+    el("thead", {}, el("tr", {}, ...["Setting", ...heads()].map((head) => el("th", { scope: "col" }, head)))), el("tbody", {}, ...body)));
+  const others = names.filter((name) => !first.includes(name));
+  return [rows.length || first.length ? table(...rows, ...names.filter((name) => first.includes(name)).map(row)) : null,
+    others.length ? el("details.inner", {}, el("summary", {}, first.length ? `The other ${others.length} settings` : `All ${others.length} settings`), table(...others.map(row))) : null]
+    .filter(Boolean);
+}

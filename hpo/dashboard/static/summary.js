@@ -1,0 +1,99 @@
+// What stands above a study's figures: how far it has come, its forecast in a sentence, or what to do next.
+import { api, byId, el, number, path, quietly, state, target, words } from "./app.js";
+
+const ENDED = ["reached", "censored", "diverged", "pruned", "failed"];
+export const ended = (study) => ENDED.reduce((sum, each) => sum + (study.trials[each] ?? 0), 0);
+export const atRest = (study) => ["finished", "failed", "cancelled", "interrupted"].includes(study.state);
+
+/** What to do next with a study that has no forecast: never an empty page. */
+function advice(study) {
+  const { trials } = study;
+  const only = (each) => ended(study) > 0 && (trials[each] ?? 0) === ended(study);
+  if (study.state === "queued" && !trials.reached) return ["It waits for a worker.", "It starts as soon as one is free."];
+  if (study.state === "failed") return ["It failed.", study.message || "What happened, below, tells why; mend it, then resume."];
+  if (only("diverged")) return ["Every training diverged.", "Lower the learning rates under search, or allow a longer warmup. A study that searches elsewhere needs a name of its own."];
+  if (only("failed")) return ["Every training failed.", "The reasons stand in the table of trials; mend the workload, then resume."];
+  if (study.state === "cancelled" && !trials.reached) return ["It was cancelled.", "What its trials told is kept; resuming goes on from there."];
+  if (study.state === "interrupted" && !trials.reached) return ["It was interrupted.", "Resuming goes on where it stopped."];
+  if (atRest(study) && !trials.reached) return ["No training reached the target.", "Raise budget.epochs_per_trial, widen the ranges under search, or set a target that can be reached; such a study needs a name of its own."];
+  if (!trials.reached) return ["It is on its way.", "A forecast is made as soon as trainings have reached the target."];
+  return null;
+}
+
+/** Who could take a study that waits. */
+async function waiting() {
+  const found = await quietly(() => api("workers"));
+  if (!found) return null;
+  if (!found.workers.length) return el("p", {}, "No worker is there. Start one beside the machine: ", el("code", {}, "hpo worker --storage URL"), ", with the server's database.");
+  const busy = found.workers.filter((worker) => worker.study_id !== null).length;
+  return el("p", {}, busy === found.workers.length ? (busy === 1 ? "The only worker is busy with another study. " : `All ${number(busy)} workers are busy. `) : "A worker is free and takes it within seconds. ", el("a", { href: "/workers" }, "Workers"));
+}
+
+export function showSummary(study, name) {
+  byId("about").textContent = [`${study.workload} to ${target(study.target)}`, `rungs ${study.ladder.map((batch) => number(batch)).join(", ")}`,
+    study.full_scale ? `for ${number(study.full_scale.global_batch_size)}` : null, study.owner ? `of ${study.owner}` : null].filter(Boolean).join(" · ");
+  byId("state").replaceChildren(state(study.state));
+  if (study.cancel_requested && study.state === "running") byId("state").append(el("span.muted.small", {}, " cancelling…"));
+  byId("cancel").hidden = atRest(study) || study.cancel_requested;
+  byId("resume").hidden = !["failed", "cancelled", "interrupted"].includes(study.state);
+  for (const id of ["forecast", "report"]) byId(id).hidden = !study.trials.reached;
+  byId("forecast").href = `/studies/${path(name)}/forecast`;
+  byId("report").href = `/api/v1/studies/${path(name)}/report`;
+  byId("spec").textContent = study.spec;
+  const tile = (title, value, small) => el("div.tile", {}, el("div.small.muted", {}, title), el("div.value", {}, value), small ? el("div.small.muted", {}, small) : null);
+  const count = (each) => study.trials[each] ?? 0;
+  byId("tiles").replaceChildren(
+    tile("Trials", study.budget_trials && study.budget_trials >= ended(study) ? `${number(ended(study))} of ${number(study.budget_trials)}` : number(ended(study)),
+      count("running") ? `${number(count("running"))} running` : count("queued") ? `${number(count("queued"))} queued` : ""),
+    tile("Reached the target", number(count("reached")), `${number(count("pruned"))} stopped early, ${number(count("diverged"))} diverged`),
+    tile("Best so far", study.best_epochs_to_target === null ? "–" : `${number(study.best_epochs_to_target)} epochs`),
+    tile("Spent", `${number(study.samples)} samples`, `${number(study.usage.accelerator_seconds / 3600)} accelerator hours`),
+    tile("Worker", study.worker ?? "none", study.attempts > 1 ? `attempt ${study.attempts}` : ""));
+}
+
+/** The trainings that run now, each with its newest point. */
+export function showRunning(told, study, name) {
+  const shown = told.newest.slice(0, 6).map((point) => el("li", {}, el("a", { href: `/studies/${path(name)}/trials/${point.trial}` }, `trial ${point.trial}`),
+    ` at batch ${number(point.global_batch_size)}: ${study.target.metric} ${number(point.metric)} after ${number(point.epochs)} epochs`));
+  byId("running").hidden = study.state !== "running" || shown.length === 0;
+  byId("newest").replaceChildren(...shown);
+}
+
+const says = (first, ...more) => byId("headline").replaceChildren(el("p.forecast", {}, first), ...more.filter(Boolean));
+
+/** What is known without a fit: what to do next, or the best so far. Returns whether a forecast can say more. */
+export function sayWhatIsKnown(study, who = null) {
+  const told = advice(study);
+  if (told) {
+    says(told[0], el("p", {}, told[1]), who);
+    return false;
+  }
+  if (!study.full_scale) {
+    says("The study names no full-scale batch size.", el("p", {}, "The page of its forecast makes one for any."));
+    return false;
+  }
+  if (!byId("headline").querySelector(".trust")) {
+    says(`The best trial so far took ${number(study.best_epochs_to_target)} epochs to ${target(study.target)}.`,
+      el("p.muted", {}, `Fitting the laws to ${number(ended(study))} trials; everything else is there…`));
+  }
+  return true;
+}
+
+/** The forecast for the full-scale batch, as soon as it is made; until then what is known. */
+export async function showHeadline(study, where) {
+  const who = study.state === "queued" ? await waiting() : null;
+  if (!sayWhatIsKnown(study, who)) return;
+  let found;
+  try {
+    found = (await api(`${where}/forecast`)).forecasts[0];
+  } catch (error) {
+    if (!error.status || error.status >= 500) throw error;
+    says("There is no forecast yet.", el("p", {}, error.message), error.wayOut && el("p", {}, error.wayOut));
+    return;
+  }
+  const ends = found.epochs_to_target;
+  const moved = Object.entries(found.settings).map(([each, of]) => `${words(each)} ${number(of.median)} (${number(of.low)} to ${number(of.high)})`);
+  says(`At global batch size ${number(found.global_batch_size)}: ${number(ends.median)} epochs to ${target(study.target)} `
+    + `(90 % interval ${number(ends.low)} to ${number(ends.high)})${moved.length ? ` with ${moved.join(", ")}` : ""}.`,
+  el("p", {}, "Trust: ", el(`span.trust.${found.trust}`, {}, found.trust), `. ${found.reason}`), study.message && el("p.muted", {}, study.message));
+}

@@ -1,0 +1,229 @@
+"""The pages and the data behind them, asked for in this process."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from hpo.commands.web import dashboard_routers
+from hpo.dashboard.pages import STATIC
+from hpo.service.app import create_app
+from hpo.service.auth import create_token
+from hpo.service.config import ServerConfig
+from storage.records import TrialState
+from storage.store import Store
+from tests.dashboard.dashboard_samples import FULL_SCALE, add_plans, add_trial, ended, fill, make_study, reached
+from tests.service.api_server import listening
+
+PAGES = ("/", "/submit", "/calibration", "/workers", "/studies/small", "/studies/small/forecast",
+         "/studies/small/compare", "/studies/small/trials/0")
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = f"sqlite:///{tmp_path_factory.mktemp('routes')}/small.db"
+    with Store.open(url) as store:
+        study = make_study(store)
+        fill(store, study)
+        add_plans(store, study)
+        wild = make_study(store, name="wild")
+        add_trial(store, wild, 16, 1.0, 0, ended(TrialState.DIVERGED, 1.0, "the loss is not a number"))
+    return url
+
+
+@pytest.fixture(scope="module")
+def client(storage: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    config = ServerConfig(storage=storage, folder=tmp_path_factory.mktemp("folder"))
+    with Store.open(storage) as store:
+        secret, _ = create_token(store, owner="ada", scope="read")
+    headers = {"Authorization": f"Bearer {secret}"}
+    with listening(create_app(config, dashboard_routers())) as address, \
+            httpx.Client(base_url=address, headers=headers, timeout=60) as asked:
+        yield asked
+
+
+def get(client: httpx.Client, path: str, **query: Any) -> Any:
+    answer = client.get(f"/api/v1{path}", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def values(column: Any) -> list[float]:
+    """A column of a figure: a list, or an array as plotly packs it."""
+    if isinstance(column, dict):
+        kind = {"f8": np.float64, "f4": np.float32, "i2": np.int16, "i1": np.int8, "i4": np.int32}[column["dtype"]]
+        return np.frombuffer(base64.b64decode(column["bdata"]), kind).tolist()      # type: ignore[no-any-return]
+    return list(column)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_forbid_foreign_scripts_and_frames(client: httpx.Client, page: str) -> None:
+    answer = client.get(page)
+    assert answer.status_code == 200
+    policy = dict(each.strip().split(" ", 1) for each in answer.headers["content-security-policy"].split(";"))
+    assert policy["script-src"] == "'self'"
+    assert policy["default-src"] == "'none'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert "<script>" not in answer.text
+    assert " on" not in answer.text.split("<main")[0].split("<head>")[0]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_pages_hold_no_data_so_that_they_need_no_token(client: httpx.Client) -> None:
+    answer = client.get("/studies/small", headers={"Authorization": ""})
+    assert answer.status_code == 200
+    assert "top1" not in answer.text
+    assert client.get("/api/v1/studies/small/columns", headers={"Authorization": ""}).status_code == 401
+
+
+def test_a_name_with_markup_is_escaped_in_the_page(client: httpx.Client) -> None:
+    text = client.get("/studies/%3Cscript%3Ealert(1)%3C%2Fscript%3E%22").text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;" in text
+
+
+@pytest.mark.parametrize("path", ["..%2Fpages.py", "%2e%2e/pages.py", "..%5Cpages.py", "%2Fetc%2Fpasswd", "", "none.js",
+                                  "....//pages.py", "app.js%00.css"])
+def test_static_files_are_those_of_the_folder_alone(client: httpx.Client, path: str) -> None:
+    assert client.get(f"/static/{path}").status_code in (400, 404)
+
+
+def test_every_static_file_is_served_with_its_type(client: httpx.Client) -> None:
+    types = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+    for file in STATIC.iterdir():
+        answer = client.get(f"/static/{file.name}")
+        assert answer.headers["content-type"].startswith(types[file.suffix])
+        assert answer.content == file.read_bytes()
+    assert client.get("/static/plotly.min.js").text.lstrip().startswith("/**")
+
+
+def test_scripts_are_short_and_put_text_nowhere_as_markup() -> None:
+    for file in STATIC.glob("*.js"):
+        text = file.read_text("utf-8")
+        assert text.count("\n") < 400, file.name
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+            assert way not in text, (file.name, way)
+
+
+def test_every_script_imports_what_its_modules_have() -> None:
+    """A name that is missing is found by the browser alone, and then the page is blank."""
+    import re
+
+    exported = {file.name: set(re.findall(r"^export (?:async )?(?:function|const|class|let) (\w+)",
+                                          file.read_text("utf-8"), re.M)) for file in STATIC.glob("*.js")}
+    for file in STATIC.glob("*.js"):
+        for names, module in re.findall(r'^import \{ ([^}]+) \} from "\./(\S+)";', file.read_text("utf-8"), re.M):
+            assert {name.strip() for name in names.split(",")} <= exported[module], (file.name, module)
+            for name in names.split(","):
+                assert len(re.findall(rf"\b{name.strip()}\b", file.read_text("utf-8"))) > 1, (file.name, name)
+
+
+def test_columns_are_those_of_the_trials(client: httpx.Client, storage: str) -> None:
+    found = get(client, "/studies/small/columns")
+    with Store.open(storage) as store:
+        trials = store.trials(store.study("small").id)
+    assert found["columns"]["number"] == [trial.number for trial in trials]
+    assert found["columns"]["epochs_to_target"] == [trial.epochs_to_target for trial in trials]
+    assert found["settings"]["learning_rate"] == [trial.settings["learning_rate"] for trial in trials]
+    assert set(found["settings"]) == set(get(client, "/studies/small/tuned")["names"]) == {"learning_rate", "nesterov"}
+
+
+def test_the_ladder_without_laws_has_every_trial_and_with_them_the_band_and_the_regimes(client: httpx.Client) -> None:
+    bare, fitted = (get(client, "/studies/small/figures/ladder", laws=laws) for laws in (False, True))
+    numbers = sorted(number for trace in bare["data"] if "customdata" in trace for number in trace["customdata"])
+    ended_trials = [number for number, state in zip(*(get(client, "/studies/small/columns")["columns"][each]
+                                                      for each in ("number", "state")), strict=True)
+                    if TrialState(state).finished]
+    assert numbers == ended_trials
+    assert not any(trace.get("name") == "90 % band" for trace in bare["data"])
+    assert any(trace.get("name") == "90 % band" for trace in fitted["data"])
+    texts = [each["text"].replace("<br>", " ") for each in fitted["layout"]["annotations"]]
+    # 5 (1 + B / 100) epochs: from almost flat at 16 to a slope of 0.7 at 256
+    assert texts.index("diminishing returns") >= 0
+    assert "maximal data parallelism" in texts
+
+
+def test_figures_that_are_not_there_are_named(client: httpx.Client) -> None:
+    answer = client.get("/api/v1/studies/small/figures/pie")
+    assert answer.status_code == 404
+    assert "ladder" in answer.json()["error"]["message"]
+    assert client.get("/api/v1/figures/pie").status_code == 404
+    assert client.get("/api/v1/studies/small/figures/setting", params={"setting": "momentum"}).status_code in (409, 422)
+
+
+def test_a_study_that_only_diverged_has_its_figures(client: httpx.Client) -> None:
+    found = get(client, "/studies/wild/figures/ladder", laws=True)
+    assert [trace["name"] for trace in found["data"]] == ["diverged"]
+
+
+def test_a_preview_keeps_nothing_and_draws_the_plan(client: httpx.Client, storage: str) -> None:
+    with Store.open(storage) as store:
+        before = len(store.plans(store.study("small").id))
+        found = get(client, "/studies/small/preview", at=FULL_SCALE, machine="local")
+        assert len(store.plans(store.study("small").id)) == before
+    assert found["forecast"]["global_batch_size"] == FULL_SCALE
+    front = found["plan"]["details"]["front"]
+    drawn = found["figures"]["front"]["data"][0]
+    assert values(drawn["x"]) == pytest.approx([row["accelerator_hours"] for row in front])
+    assert sum(drawn["marker"]["symbol"][at] == "star" for at in range(len(front))) == sum(r["chosen"] for r in front)
+    shares = found["figures"]["shares"]["data"][0]
+    assert sum(values(shares["x"])) == pytest.approx(100, abs=0.5)
+
+
+def test_a_preview_tells_why_there_is_no_plan(client: httpx.Client) -> None:
+    found = get(client, "/studies/small/preview", at=FULL_SCALE, machine="nowhere")
+    assert found["plan"] is None
+    assert "nowhere" in found["refused"]
+    assert found["forecast"]["epochs_to_target"]["median"] > 0
+    answer = client.get("/api/v1/studies/small/preview", params={"at": FULL_SCALE, "cost": "/etc/passwd"})
+    assert "cost must be one of" in answer.json()["refused"]
+    assert client.get("/api/v1/studies/small/preview", params={"at": 0}).status_code == 422
+
+
+def test_a_trial_s_job_is_what_trained_it(client: httpx.Client, storage: str) -> None:
+    job = get(client, "/studies/small/trials/7/job")
+    with Store.open(storage) as store:
+        trial = store.trial(store.study("small").id, 7)
+    assert job["settings"] == trial.settings
+    assert (job["global_batch_size"], job["seed"]) == (trial.global_batch_size, trial.seed)
+    assert client.get("/api/v1/studies/small/trials/999/job").status_code == 404
+    assert client.get("/api/v1/studies/small/trials/99999999999999/job").status_code == 422
+
+
+def test_the_report_is_a_download_that_names_no_database(client: httpx.Client, storage: str) -> None:
+    answer = client.get("/api/v1/studies/small/report")
+    assert answer.headers["content-disposition"] == 'attachment; filename="small.html"'
+    assert "Epochs to target against batch size" in answer.text
+    assert Path(storage.removeprefix("sqlite:///")).name not in answer.text
+
+
+def test_calibration_is_drawn_for_epochs_and_time(client: httpx.Client) -> None:
+    found = get(client, "/figures/calibration")
+    placed = [trace for trace in found["data"] if trace.get("mode") == "markers"]
+    assert [values(trace["y"]) for trace in placed] == [[19.0]]         # the mean of 18 and 20
+    assert get(client, "/figures/calibration_of_time")["layout"]["annotations"]     # no time was forecast
+
+
+def test_thousands_of_trials_are_thinned_evenly(tmp_path: Path) -> None:
+    from hpo.dashboard.points import thinned
+
+    with Store.open(f"sqlite:///{tmp_path}/many.db") as store:
+        study = make_study(store)
+        for epochs in range(1, 40):
+            add_trial(store, study, 16, 0.1, epochs, reached(float(epochs)))
+        add_trial(store, study, 32, 0.1, 0, reached(5.0))
+        trials = store.trials(study)
+    kept = thinned(trials, 10)
+    assert thinned(trials, 40) == list(trials)
+    assert 10 <= len(kept) <= 12
+    epochs = [trial.epochs_to_target or math.nan for trial in kept if trial.global_batch_size == 16]
+    assert (min(epochs), max(epochs)) == (1.0, 39.0)
+    assert max(np.diff(sorted(epochs))) <= 39 / 10 * 1.5
+    assert any(trial.global_batch_size == 32 for trial in kept)         # a rung with one trial is not lost
