@@ -28,6 +28,13 @@ def trial_ids(connection: Connection, study_id: int, numbers: Collection[int]) -
     return found
 
 
+def queued_of(connection: Connection, owner: str, besides: str) -> int:
+    """How many studies of an owner wait in the queue, that of one name left out."""
+    waiting = select(func.count()).where(studies.c.owner == owner, studies.c.state == StudyState.QUEUED,
+                                         studies.c.name != besides)
+    return connection.execute(waiting).scalar_one()
+
+
 def totals(connection: Connection) -> Totals:
     """How many studies and trials stand where, how many points there are, and since when the queue waits."""
     waiting = select(func.min(studies.c.queued_at)).where(studies.c.state == StudyState.QUEUED)

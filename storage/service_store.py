@@ -64,6 +64,11 @@ class ServiceStore(Transactions):
         with self._read() as connection:
             return overview.trial_ids(connection, study_id, numbers)
 
+    def queued_of(self, owner: str, besides: str = "") -> int:
+        """How many studies of an owner wait for a worker; the study named ``besides`` does not count."""
+        with self._read() as connection:
+            return overview.queued_of(connection, owner, besides)
+
     def totals(self) -> Totals:
         """What the whole database holds; counts every convergence point, which takes a while where there are many."""
         with self._read() as connection:

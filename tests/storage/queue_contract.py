@@ -80,6 +80,13 @@ class QueueContract:
         assert submit(store, "a", owner="ann", idempotency_key="1").created
         assert submit(store, "b", owner="bob", idempotency_key="1").created
 
+    def test_what_an_owner_has_in_the_queue_is_counted(self, store):
+        for name, owner in (("a", "ann"), ("b", "ann"), ("c", "bob")):
+            submit(store, name, owner=owner)
+        assert (store.queued_of("ann"), store.queued_of("ann", besides="b"), store.queued_of("cleo")) == (2, 1, 0)
+        store.claim_study("w", lease_seconds=60)
+        assert store.queued_of("ann") == 1
+
     # claiming
 
     def test_the_highest_priority_goes_first_and_then_the_oldest(self, queue, clock):

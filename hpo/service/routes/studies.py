@@ -146,9 +146,9 @@ def _to_change(context: Context, who: Principal, name: str) -> tuple[Store, Stud
 
 def _check_queue(store: Store, who: Principal, name: str, most: int) -> None:
     """Refuse another study of an owner who has enough in the queue; a repeat is not another."""
-    queued = store.page_studies(owner=who.owner, state=StudyState.QUEUED, limit=most)
-    if len(queued) >= most and all(each.study.name != name for each in queued):
-        raise RefusedError(429, f"{who.owner} has {len(queued)} studies in the queue, and this server takes {most}",
+    queued = store.queued_of(who.owner, besides=name)
+    if queued >= most:
+        raise RefusedError(429, f"{who.owner} has {queued} studies in the queue, and this server takes {most}",
                            way_out="wait until a worker took one, or cancel one", retry_after=60)
 
 
