@@ -18,7 +18,9 @@ class _Commands(click.Group):
 
     def invoke(self, context: click.Context) -> Any:
         from hpo.errors import HpoError
+        from trainers.memory import keep_freed_memory
 
+        keep_freed_memory()
         try:
             return super().invoke(context)
         except HpoError as error:

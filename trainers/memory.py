@@ -1,8 +1,8 @@
-"""Memory that a training frees and asks for again with the next update.
+"""Memory that a process frees and asks for again, as a training with every update and a fit with every step.
 
 glibc gives the free memory at the end of its heap back to the system, and every page of the next update's
 activations then costs a fault: 5 to 10 % of an update of a small network on a CPU
-(``benchmarks/step_overhead.py``).
+(``benchmarks/step_overhead.py``), and a third of the time of ``hpo plan``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _KEPT_BYTES, _LARGEST_ON_HEAP = 2**30, 2**25
 def keep_freed_memory() -> bool:
     """Let this process keep up to 1 GiB that it has freed; False where the C library has no such switch.
 
-    For processes that do nothing but train; a library call must not decide this for its caller.
+    For processes of our own, trainings and commands; a library call must not decide this for its caller.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
