@@ -72,13 +72,19 @@ export function whenClicked(place, heard) {
   place.on("plotly_click", ({ points }) => heard(points[0]));
 }
 
-/** Round numbers for a logarithmic axis: at least four, as plotly's own crowd or vanish on short axes. */
+const MOST_TICKS = 8;
+
+/** Round numbers for a logarithmic axis: at least four, as plotly's own crowd or vanish on short axes, and not too many. */
 function logTicks(low, high) {
   const decades = [];
   for (let decade = Math.floor(Math.log10(low)); decade <= Math.ceil(Math.log10(high)); decade += 1) decades.push(decade);
   let ticks = [];
   for (const steps of [[1], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 8]]) {
     ticks = decades.flatMap((decade) => steps.map((step) => step * 10 ** decade)).filter((tick) => tick >= low && tick <= high);
+    if (ticks.length > MOST_TICKS && steps.length === 1) {      // a loss that blew up spans hundreds of powers of ten
+      const stride = Math.ceil(ticks.length / MOST_TICKS);
+      return ticks.filter((_, index) => index % stride === 0);
+    }
     if (ticks.length >= 4) return ticks;
   }
   return null;
