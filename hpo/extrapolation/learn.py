@@ -20,7 +20,7 @@ import numpy as np
 
 from hpo.extrapolation.evidence import Aggregate, Evidence
 from hpo.extrapolation.posterior import fit
-from hpo.extrapolation.priors import Normal, Priors, pool
+from hpo.extrapolation.priors import Normal, Priors, pool_all
 
 # The turn is a little sharper than the hyperbola's, and retuned recipes lose a little less than in proportion to B.
 # On series left out the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
@@ -62,7 +62,7 @@ def learn(series: Sequence[Series], *, rng: np.random.Generator) -> Priors:
     """Priors from ``series``."""
     priors = START
     for _ in range(ROUNDS):
-        priors = _pool([_believed(one, priors, rng) for one in series])
+        priors = pool_all(START, [_believed(one, priors, rng) for one in series], START_COUNTS)
     return priors
 
 
@@ -72,12 +72,6 @@ def _believed(series: Series, priors: Priors, rng: np.random.Generator) -> dict[
     values["log_critical_over_first"] = values["log_critical"] - np.log(first)
     return {one.name: Normal(float(values[one.name].mean()), float(values[one.name].std()))
             for one in fields(Priors)}
-
-
-def _pool(believed: Sequence[Mapping[str, Normal]]) -> Priors:
-    pooled = {one.name: pool(getattr(START, one.name), [belief[one.name] for belief in believed], START_COUNTS)
-              for one in fields(Priors)}
-    return Priors(**pooled)
 
 
 def main() -> None:

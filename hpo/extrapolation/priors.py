@@ -8,8 +8,14 @@ perfect, and how far below the critical batch they start carries over from one w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Beliefs = TypeVar("Beliefs", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,12 @@ class Normal:
 
     mean: float
     sd: float
+
+
+def pool_all(start: Beliefs, believed: Sequence[Mapping[str, Normal]], start_counts: float) -> Beliefs:
+    """A dataclass of beliefs, each pooled from those of many series; ``start`` counts as ``start_counts`` of them."""
+    return replace(start, **{one.name: pool(getattr(start, one.name), [each[one.name] for each in believed],
+                                            start_counts) for one in fields(start)})
 
 
 def pool(start: Normal, believed: Sequence[Normal], start_counts: float) -> Normal:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from hpo.errors import EvidenceError
 from hpo.mlperf.folders import BENCHMARKS, Result, results_in
 from hpo.study import StudySpec
 from storage.errors import NotFound
-from storage.records import NewOutcome, NewPlan, NewThroughput, PlanKind, Study, StudyState, TrialState
+from storage.records import NewOutcome, NewPlan, NewThroughput, Plan, PlanKind, Study, StudyState, TrialState
 from storage.store import Store
 
 BACKEND = "mlperf"
@@ -54,9 +54,9 @@ def import_results(store: Store, path: Path, round_name: str | None = None) -> I
         reasons = "\n".join(imported.faults[:3]) or f"it has none of the benchmarks {', '.join(BENCHMARKS)}"
         raise EvidenceError(f"nothing could be imported from {path}: {reasons}")
     for name, results in groups.items():
-        study = _enter(store, name, results)
+        study, plans = _enter(store, name, results)
         for configuration in _configurations(results).values():
-            added = _keep(store, study, configuration)
+            added = _keep(store, study, plans, configuration)
             imported.outcomes[name] = imported.outcomes.get(name, 0) + added
             imported.known += len(configuration) - added
     return imported
@@ -76,28 +76,28 @@ def _configurations(results: Sequence[Result]) -> Mapping[object, list[Result]]:
     return found
 
 
-def _enter(store: Store, name: str, results: Sequence[Result]) -> Study:
-    """The study of that name, with a rung for every batch size that it holds now."""
+def _enter(store: Store, name: str, results: Sequence[Result]) -> tuple[Study, list[Plan]]:
+    """The study of that name, with a rung for every batch size that it holds now, and the plans that it had before."""
     try:
-        known = store.study(name)
-        batches = {plan.global_batch_size for plan in store.plans(known.id)}
-        rates = [plan.settings["learning_rate"] for plan in store.plans(known.id)]
+        study = store.study(name)
     except NotFound:
-        batches, rates = set(), []
-    spec = _spec(name, results, batches, rates)
-    study = store.create_study(name, workload=spec.workload, metric=spec.target.metric,
-                               threshold=spec.target.threshold, higher_is_better=True,
-                               spec=known.spec if batches else spec.text)
-    store.update_spec(study.id, spec.text)
+        plans, spec = [], _spec(name, results, [])
+        study = store.create_study(name, workload=spec.workload, metric=spec.target.metric,
+                                   threshold=spec.target.threshold, higher_is_better=True, spec=spec.text)
+    else:
+        plans = store.plans(study.id)
+        store.update_spec(study.id, _spec(name, results, plans).text)
     store.set_study_state(study.id, StudyState.FINISHED, "imported from published results")
-    return study
+    return study, plans
 
 
-def _spec(name: str, results: Sequence[Result], batches: set[int], rates: Sequence[float]) -> StudySpec:
-    """A study that says what the results are: their batch sizes are its ladder, their rates its range."""
-    first, every = results[0], batches | {result.global_batch_size for result in results}
-    rates = [*rates, *(result.settings.learning_rate for result in results)]
-    longest = max((each.epochs for result in results for each in result.run.evaluations), default=1.0)
+def _spec(name: str, results: Sequence[Result], plans: Sequence[Plan]) -> StudySpec:
+    """A study that says what the results and the plans are: their batches are its ladder, their rates its range."""
+    first = results[0]
+    every = {plan.global_batch_size for plan in plans} | {result.global_batch_size for result in results}
+    rates = [*(plan.settings["learning_rate"] for plan in plans),
+             *(result.settings.learning_rate for result in results)]
+    longest = max((result.run.epochs for result in results), default=0.0) or 1.0
     return StudySpec.from_dict({
         "name": name, "workload": BENCHMARKS[first.benchmark].workload, "data": {"source": f"mlperf-{first.benchmark}"},
         "target": {"metric": BENCHMARKS[first.benchmark].metric, "at_least": first.threshold},
@@ -108,10 +108,10 @@ def _spec(name: str, results: Sequence[Result], batches: set[int], rates: Sequen
     })
 
 
-def _keep(store: Store, study: Study, results: Sequence[Result]) -> int:
+def _keep(store: Store, study: Study, plans: Sequence[Plan], results: Sequence[Result]) -> int:
     """Store the runs of one configuration that are not there yet; returns how many."""
     first = results[0]
-    plan_id = _plan(store, study, first)
+    plan_id = _plan(store, study, plans, first)
     known = {outcome.source for outcome in store.outcomes(plan_id)}
     new = [result for result in results if result.source not in known]
     for result in new:
@@ -125,9 +125,10 @@ def _keep(store: Store, study: Study, results: Sequence[Result]) -> int:
     return len(new)
 
 
-def _plan(store: Store, study: Study, result: Result) -> int:
+def _plan(store: Store, study: Study, plans: Sequence[Plan], result: Result) -> int:
+    """The plan of a configuration: that of ``plans``, which were there before, or a new one."""
     settings = result.settings.to_dict()
-    for plan in store.plans(study.id):
+    for plan in plans:
         if (plan.kind is PlanKind.IMPORTED and plan.directory == _folder(result) and dict(plan.settings) == settings
                 and (plan.workers, plan.global_batch_size) == (result.accelerators, result.global_batch_size)):
             return plan.id
@@ -147,11 +148,7 @@ def _outcome(plan_id: int, result: Result) -> NewOutcome:
     state = TrialState.CENSORED if reached is None else TrialState.REACHED
     return NewOutcome(
         plan_id=plan_id, seed=(result.run.whole("seed") or 0) % _SEEDS, backend=BACKEND, workers=result.accelerators,
-        state=state, epochs_to_target=reached, epochs=_last(each.epochs for each in result.run.evaluations),
+        state=state, epochs_to_target=reached, epochs=result.run.epochs,
         seconds=result.run.seconds, best_metric=max((each.metric for each in result.run.evaluations), default=None),
         reason="" if reached is not None else f"ended as {result.run.status or 'unknown'}", nodes=result.nodes,
         samples_per_second=result.run.samples_per_second, source=result.source)
-
-
-def _last(epochs: Iterable[float]) -> float:
-    return max(epochs, default=0.0)

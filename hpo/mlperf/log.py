@@ -48,6 +48,11 @@ class LoggedRun:
     evaluations: tuple[Evaluation, ...]
     samples_per_second: float | None
 
+    @property
+    def epochs(self) -> float:
+        """Until the last evaluation; 0 without any."""
+        return max((each.epochs for each in self.evaluations), default=0.0)
+
     def whole(self, *keys: str) -> int | None:
         """The first of ``keys`` that the log holds, as a whole number."""
         return next((int(self.values[key]) for key in keys if self.values.get(key) is not None), None)
@@ -111,13 +116,11 @@ def _throughput(events: list[Event], train_samples: float, start: float) -> floa
     rates, began, done = list[float](), start, 0.0
     for event in events:
         epoch = float(event.metadata.get("epoch_num", done))
-        if event.key == "eval_start" and epoch > done and event.seconds > began:
+        # some logs tell no start of an evaluation: then the stretch lasts until its result
+        if event.key in ("eval_start", "eval_accuracy") and epoch > done and event.seconds > began:
             rates.append((epoch - done) * train_samples / (event.seconds - began))
             done = epoch
-        elif event.key in ("eval_stop", "eval_accuracy"):
-            if event.key == "eval_accuracy" and epoch > done and event.seconds > began:     # no eval_start before it
-                rates.append((epoch - done) * train_samples / (event.seconds - began))
-                done = epoch
+        if event.key in ("eval_stop", "eval_accuracy"):
             began = event.seconds
     rates = [rate for rate in rates if rate > 0]
     return statistics.median(rates[1:] if len(rates) > 2 else rates) if rates else None

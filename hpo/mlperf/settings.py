@@ -94,9 +94,8 @@ def _decay(run: LoggedRun) -> dict[str, Any]:
 def _decay_epochs(run: LoggedRun, steps: float) -> float:
     # Submitters counted from the first update or from the end of the warmup: from the first where the schedule so
     # outlasts the run.
-    trained = max((each.epochs for each in run.evaluations), default=0.0)
     epochs = epochs_of(run, steps)
-    return epochs if epochs >= trained else epochs + _warmup_epochs(run)
+    return epochs if epochs >= run.epochs else epochs + _warmup_epochs(run)
 
 
 def _normalization_batch_size(run: LoggedRun, workers: int) -> int | None:

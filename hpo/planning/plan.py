@@ -150,15 +150,11 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
             nearest = max(1, round(job.global_batch_size / unit)) * unit
             way_out, name = f"the nearest batch that whole normalization batches fill is {nearest}", "global_batch_size"
         else:
-            away = next(step for step in range(workers) if any(groups % each == 0 for each in _beside(workers, step)))
-            nearest = next(each for each in _beside(workers, away) if groups % each == 0)
+            nearest = next(each for step in range(workers) for each in (workers - step, workers + step)
+                           if groups % each == 0)
             way_out, name = f"the nearest number of workers that divides it is {nearest}", "workers"
         raise PlanError(f"global batch size {job.global_batch_size} cannot be split over {workers} workers in whole "
                         f"normalization batches of {unit} samples; {way_out}", {name: nearest})
-
-
-def _beside(number: int, step: int) -> tuple[int, int]:
-    return number - step, number + step
 
 
 def read_plan(path: Path) -> Plan:

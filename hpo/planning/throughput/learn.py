@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpo.extrapolation.priors import Normal, pool
+from hpo.extrapolation.priors import Normal, pool_all
 from hpo.planning.throughput.posterior import fit_steps
 from hpo.planning.throughput.priors import StepPriors
 from hpo.planning.throughput.rows import Measurement
@@ -63,7 +63,7 @@ def learn(series: Sequence[Series], *, rng: np.random.Generator) -> StepPriors:
     """Beliefs from ``series``."""
     priors = START
     for _ in range(ROUNDS):
-        priors = _pool([_believed(one, priors, rng) for one in series])
+        priors = pool_all(START, [_believed(one, priors, rng) for one in series], START_COUNTS)
     return StepPriors(**{one.name: _spread(getattr(priors, one.name)) for one in fields(StepPriors)})
 
 
@@ -75,12 +75,6 @@ def _believed(series: Series, priors: StepPriors, rng: np.random.Generator) -> d
     values = fit_steps(series.rows, None, priors, rng, particles=PARTICLES).values
     return {one.name: Normal(float(values[one.name].mean()), float(values[one.name].std()))
             for one in fields(StepPriors)}
-
-
-def _pool(believed: Sequence[dict[str, Normal]]) -> StepPriors:
-    pooled = {one.name: pool(getattr(START, one.name), [belief[one.name] for belief in believed], START_COUNTS)
-              for one in fields(StepPriors)}
-    return StepPriors(**pooled)
 
 
 def main() -> None:
