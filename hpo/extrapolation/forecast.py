@@ -96,9 +96,11 @@ def forecast(posterior: Posterior, global_batch_size: int, *, budgets: Sequence[
                     divergence, chances(posterior, choices, tried, calibration.scale), wrong, calibration)
 
 
-def epochs_band(posterior: Posterior, batches: Sequence[float] | Array) -> Band:
-    """Epochs to target over ``batches``, as :func:`forecast` gives them."""
-    return _band(batches, [epochs_interval(posterior, recommend(posterior, _log_batch(batch))) for batch in batches])
+def epochs_band(posterior: Posterior, batches: Sequence[float] | Array, *, past: Sequence[PastForecast] = ()) -> Band:
+    """Epochs to target over ``batches``, as :func:`forecast` gives them with the same ``past``."""
+    scale = calibrate(past).scale
+    return _band(batches, [epochs_interval(posterior, recommend(posterior, _log_batch(batch)), scale)
+                           for batch in batches])
 
 
 def setting_band(posterior: Posterior, name: str, batches: Sequence[float] | Array) -> Band:

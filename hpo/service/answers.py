@@ -6,15 +6,13 @@ Times are ISO 8601 in UTC; what was not measured is null; epochs are samples ove
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hpo.errors import SpecError
-from hpo.study import parse_study
+from hpo.service.study_facts import study_facts
 from storage.records import Study, StudyState, Trial, TrialState
 
 
@@ -191,19 +189,10 @@ def study_values(study: Study, trials: Mapping[Any, int], best: float | None, sa
             "message": study.message, "created_at": study.created_at, "updated_at": study.updated_at,
             "cancel_requested": study.cancel_requested, "worker": study.lease_worker,
             "lease_expires_at": study.lease_expires_at, "attempts": study.attempts,
-            "budget_trials": budget_trials(study.spec), "max_samples": study.max_samples,
+            "budget_trials": study_facts(study.spec).budget_trials, "max_samples": study.max_samples,
             "max_accelerator_hours": study.max_accelerator_hours,
             "trials": {str(state): count for state, count in trials.items()}, "best_epochs_to_target": best,
             "samples": samples}
-
-
-@functools.lru_cache(maxsize=1024)
-def budget_trials(text: str) -> int | None:
-    """The trials that a study file asks for; None where an older release wrote it in another form."""
-    try:
-        return parse_study(text).budget.trials
-    except SpecError:
-        return None
 
 
 def plain(record: Any) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from anyio import CapacityLimiter
 
 from hpo import api, keeping
-from hpo.errors import SpecError
 from hpo.results import StudyForecast, StudyResult
 from hpo.service import fit_process
+from hpo.service.study_facts import study_facts
 from storage.records import Study
 from storage.store import Store
 
@@ -96,16 +96,7 @@ class Forecasts:
     def laws(self, store: Store, study: Study) -> tuple[StudyResult, Posterior]:
         """A study and its laws, without what was launched at its full-scale batch; EvidenceError. May take seconds."""
         fitted = self.fitted(store, study)
-        return fitted.result, _posterior(fitted, full_scale_batch(study) or 0)
-
-
-def full_scale_batch(study: Study) -> int | None:
-    """The batch size that a study is for, None where its file names none."""
-    try:
-        full = api.parse_study(study.spec).full_scale
-    except SpecError:
-        return None
-    return None if full is None else full.global_batch_size
+        return fitted.result, _posterior(fitted, study_facts(study.spec).full_scale_batch or 0)
 
 
 def _posterior(fitted: Fitted, batch: int) -> Posterior:

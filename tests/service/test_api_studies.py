@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from api_server import add_trials, path_of, served, spec_of
 
+from hpo.service.study_facts import study_facts
+
 
 @pytest.fixture
 def api(tmp_path):
@@ -141,6 +143,21 @@ def test_the_rungs_count_trials_by_state(api):
     assert study["best_epochs_to_target"] == 2.0
     assert study["usage"]["trials"] == 6
     assert api.call("GET", "/studies").json()["studies"][0]["trials"] == {"reached": 6}
+
+
+def test_a_file_of_another_release_is_shown_without_what_cannot_be_read_from_it(api):
+    api.submit("kept", spec=spec_of("kept", full_scale={"global_batch_size": 512}))
+    api.submit()
+    old = "name: bowl\nbatches: 16 32\n"
+    api.store.update_spec(api.store.study("bowl").id, old)
+    add_trials(api.store, "bowl", 1, batch=32)
+    study = api.call("GET", "/studies/bowl").json()
+    assert (study["spec"], study["budget_trials"], study["ladder"], study["full_scale"]) == (old, None, [32], None)
+    assert {each["name"]: each["budget_trials"] for each in api.call("GET", "/studies").json()["studies"]} == {
+        "bowl": None, "kept": 30}
+    assert study_facts(api.store.study("kept").spec).full_scale_batch == 512
+    forecast = api.call("GET", "/studies/bowl/forecast")
+    assert (forecast.status_code, "names no full_scale" in forecast.text) == (422, True)
 
 
 def test_the_queue_of_one_owner_is_bounded(tmp_path):

@@ -10,10 +10,10 @@ from pydantic import ConfigDict, Field
 
 from hpo.service.answers import Answer
 from hpo.service.context import Reader, Shared, StudyName
-from hpo.service.forecasts import full_scale_batch
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_BATCH, refusals
+from hpo.service.study_facts import study_facts
 
 router = APIRouter(prefix="/studies/{name}", tags=["forecasts"])
 
@@ -61,7 +61,8 @@ async def forecast(who: Reader, context: Shared, name: StudyName,
     The first request after a trial ended fits the laws anew, which takes seconds; the next are answered at once.
     """
     study = await run_sync(context.read_study, who, name)
-    batches = at or [batch for batch in [full_scale_batch(study)] if batch]
+    full = study_facts(study.spec).full_scale_batch
+    batches = at or ([full] if full else [])
     if not batches:
         raise RefusedError(422, f"study {study.name!r} names no full_scale batch size", way_out="give one: ?at=32768")
     budgets, store = tuple(budget_epochs or ()), context.open_store()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from hpo import keeping
-from hpo.errors import SpecError
 from hpo.service.answers import StudiesAnswer, StudyDetail, plain, study_values
 from hpo.service.auth import Principal
 from hpo.service.context import BIGGEST_ID, Context, Reader, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import After, Limit, Words, refusals
+from hpo.service.study_facts import study_facts
 from hpo.service.submission import read_submission
 from hpo.study import StudySpec, parse_study
 from storage.records import Study, StudyState
@@ -170,18 +169,8 @@ def _least(*values: float | int | None) -> Any:
 def _detail(store: Store, study: Study) -> dict[str, Any]:
     rungs, usage = store.counts(study.id), store.usage(study.id)
     summary = store.page_studies(after=study.id + 1, limit=1)[0]        # newest first: this very study
-    ladder, full = _scale(study.spec)
+    facts = study_facts(study.spec)
     return {**study_values(study, summary.trials, summary.best_epochs_to_target, usage.samples), "spec": study.spec,
-            "ladder": ladder or sorted(rungs), "full_scale": full, "usage": plain(usage),
+            "ladder": facts.ladder or sorted(rungs), "full_scale": facts.full_scale, "usage": plain(usage),
             "rungs": [{"global_batch_size": batch, "trials": {str(state): count for state, count in counted.items()}}
                       for batch, counted in sorted(rungs.items())]}
-
-
-@functools.lru_cache(maxsize=1024)
-def _scale(text: str) -> tuple[tuple[int, ...], dict[str, Any] | None]:
-    """Ladder and full scale of a study file; nothing where an older release wrote it in another form."""
-    try:
-        spec = parse_study(text)
-    except SpecError:
-        return (), None
-    return spec.ladder, spec.to_dict().get("full_scale")
