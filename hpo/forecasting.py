@@ -39,7 +39,7 @@ from hpo.planning.time_model import (
 from hpo.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput
 from hpo.study import StudySpec
 from search_spaces.scaling_rules import SCALING_RULES
-from storage.records import CalibrationRow, PlanKind, Throughput
+from storage.records import PlanKind, Throughput
 from trainers.cost import WorkloadCost
 from trainers.job import TrainingJob
 
@@ -64,10 +64,9 @@ def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior |
     if best is None:
         raise EvidenceError(f"no trial of study {result.study.name!r} reached its target, so that there are no "
                             "settings to start from; raise budget.epochs_per_trial or widen the ranges under search")
-    own = (result.study.name, global_batch_size)
-    earlier = [row for row in result.past if (row.study, row.global_batch_size) != own]
     posterior = posterior or fit_posterior(result, [global_batch_size])
-    numbers = forecast_from(posterior, global_batch_size, budgets=budgets, past=_past_forecasts(earlier))
+    past = past_forecasts(result, global_batch_size)
+    numbers = forecast_from(posterior, global_batch_size, budgets=budgets, past=past)
     return StudyForecast(spec=result.spec, study_id=result.study.id, numbers=numbers,
                          settings=complete_settings(best.settings, numbers, result.spec.search),
                          train_samples=result.train_samples,
@@ -75,10 +74,16 @@ def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior |
                          posterior=posterior, source=dataclasses.replace(result, forecast=None))
 
 
-def _past_forecasts(rows: Sequence[CalibrationRow]) -> list[PastForecast]:
+def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[PastForecast]:
+    """What became of the forecasts of the storage, but for those of this study at this batch size.
+
+    Observed is the mean of a plan's runs where all reached the target, or all but those that crashed.
+    """
+    own = (result.study.name, global_batch_size)
     return [PastForecast(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high,
-                         row.observed_epochs_mean if row.reached == row.runs else None, row.inside) for row in rows
-            if row.predicted_epochs_median and row.predicted_epochs_low and row.predicted_epochs_high]
+                         row.observed_epochs_mean if row.inside or row.reached == row.runs else None, row.inside)
+            for row in result.past if (row.study, row.global_batch_size) != own
+            and row.predicted_epochs_median and row.predicted_epochs_low and row.predicted_epochs_high]
 
 
 def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -> Posterior:

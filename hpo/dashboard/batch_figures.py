@@ -28,6 +28,7 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import Band, Forecast, Interval, epochs_band, forecast, setting_band
 from hpo.extrapolation.posterior import Posterior
 from hpo.extrapolation.trust import regime
+from hpo.forecasting import past_forecasts
 from hpo.results import Candidate, StudyResult, best_of_rungs
 from hpo.words import interval, number, readable, target, with_unit
 from search_spaces.domains import Choice
@@ -53,7 +54,7 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
     observed = [outcome.epochs_to_target or outcome.epochs for run in result.runs for outcome in run.outcomes]
     ends = epochs_ends(result, [*observed, *([numbers.epochs_to_target.median] if numbers else [])])
     if posterior is not None:
-        band = epochs_band(posterior, _grid(result))
+        band = epochs_band(posterior, _grid(result), past=past_forecasts(result, _full_scale(result)))
         ends = _stretch(ends, [*band.low, *band.median, *band.high])
         _add_band(figure, result, band, "epochs")
     if numbers:
@@ -118,9 +119,10 @@ def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None)
     """The forecast for the study's full-scale batch: the result's own, or by ``posterior``; None without either."""
     if result.forecast is not None:
         return result.forecast.numbers
-    if posterior is None or result.spec.full_scale is None:
+    batch = _full_scale(result)
+    if posterior is None or batch is None:
         return None
-    return forecast(posterior, result.spec.full_scale.global_batch_size)
+    return forecast(posterior, batch, past=past_forecasts(result, batch))
 
 
 def value_of(value: Any) -> Any:
@@ -143,10 +145,15 @@ def _target(result: StudyResult) -> str:
     return target(result.study.metric, result.study.threshold, result.study.higher_is_better)
 
 
+def _full_scale(result: StudyResult) -> int | None:
+    return result.spec.full_scale.global_batch_size if result.spec.full_scale else None
+
+
 def _batches(result: StudyResult) -> list[int]:
-    full = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
+    full = _full_scale(result)
     swept = [trial.global_batch_size for trial in result.trials]
-    return sorted({*result.spec.ladder, *swept, *full, *(run.plan.global_batch_size for run in result.runs)})
+    planned = [run.plan.global_batch_size for run in result.runs]
+    return sorted({*result.spec.ladder, *swept, *planned, *([full] if full else [])})
 
 
 def _grid(result: StudyResult) -> NDArray[np.float64]:

@@ -1,8 +1,9 @@
 """Figures hold the numbers of the study: its points, its law, its forecast, its outcomes."""
 
+import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from hpo.dashboard import figures, style
 from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import Interval, epochs_band, setting_band
+from hpo.forecasting import with_forecast
+from hpo.results import StudyResult
 from hpo.words import interval, number, with_unit
 from storage.records import CalibrationRow, PlanKind, TrialState, Trust
 from storage.store import Store
@@ -119,6 +122,23 @@ class TestLadder:
         best = named(ladder, "best settings of a rung")
         for batch, epochs in zip(best.x, best.y, strict=True):
             assert np.interp(batch, batches, low) < epochs < np.interp(batch, batches, high)
+
+    @pytest.mark.parametrize("made", [lambda result, _: result, with_forecast])
+    def test_how_earlier_forecasts_held_spreads_the_band_as_the_forecast(
+            self, view: StudyView, ladder: Any, made: Callable[..., StudyResult]) -> None:
+        two_sds = 2 * math.log(1.25) / 1.6448536        # the rows' intervals are from 10 / 1.25 to 10 * 1.25
+        past = tuple(calibration_row(plan_id, 10.0, 10 * math.exp(two_sds), False) for plan_id in range(6))
+        told = dataclasses.replace(view.result, past=(*view.result.past, *past), forecast=None)
+        drawn = figures.ladder(made(told, view.posterior), view.posterior)
+        band, forecast = named(drawn, "90 % band"), named(drawn, "forecast, 90 % interval")
+        half = len(band.x) // 2
+        high, low = band.y[half - 1], band.y[half]      # at the largest batch, where the band turns back
+        assert band.x[half - 1] == band.x[half] == pytest.approx(forecast.x[0])
+        assert (low, high) == pytest.approx((forecast.y[0] - forecast.error_y.arrayminus[0],
+                                             forecast.y[0] + forecast.error_y.array[0]))
+        before = named(ladder, "90 % band")
+        scale = math.log(high / low) / math.log(before.y[half - 1] / before.y[half])
+        assert scale == pytest.approx(math.sqrt((6 + 6 * 2**2) / (6 + 6)))     # a start belief counts as six
 
     def test_the_forecast_is_the_result_s(self, view: StudyView, ladder: Any) -> None:
         forecast = named(ladder, "forecast, 90 % interval")
