@@ -7,7 +7,6 @@ import zipfile
 import pytest
 from store_samples import forecast_plan, make_forecast, make_points, make_study, make_trials, new_outcome
 
-from benchmarks.private_postgres import private_postgres
 from storage import archive, maintenance, migrations
 from storage.database import Database
 from storage.errors import Conflict, InvalidRecord, SchemaTooNew, StoreUnavailable
@@ -16,20 +15,6 @@ from storage.store import Store
 from storage.tables import metadata
 
 AWKWARD = "name: digits\n# tab\t, \\N, back\\slash, CR\r, é, \u2028, 'quote', \"quote\", \x0b\x0c\x08\n"
-
-
-@pytest.fixture(scope="module")
-def postgresql():
-    with private_postgres(durable=False) as server:
-        yield lambda: server.url(server.new_database())
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def new_url(request, tmp_path, postgresql):
-    if request.param == "postgresql":
-        return postgresql
-    numbers = iter(range(100))
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 def fill(url):
@@ -61,20 +46,20 @@ def contents(url):
         database.close()
 
 
-def test_an_archive_restores_into_either_database(new_url, tmp_path, postgresql):
+def test_an_archive_restores_into_either_database(new_url, tmp_path, new_postgres_url):
     source, file = fill(new_url()), tmp_path / "backup.zip"
     before = contents(source)
     written = maintenance.backup(source, file)
     assert (written.form, written.schema) == ("archive", migrations.HEAD)
     assert written.rows == sum(map(len, before.values()))
-    for target in (f"sqlite:///{tmp_path}/target.db", postgresql()):
+    for target in (f"sqlite:///{tmp_path}/target.db", new_postgres_url()):
         assert maintenance.restore(target, file).rows == written.rows
         assert contents(target) == before
 
 
-def test_both_databases_write_the_same_archive(tmp_path, postgresql):
+def test_both_databases_write_the_same_archive(tmp_path, new_postgres_url):
     maintenance.backup(fill(f"sqlite:///{tmp_path}/hpo.db"), tmp_path / "sqlite.zip")
-    server = postgresql()
+    server = new_postgres_url()
     maintenance.restore(server, tmp_path / "sqlite.zip")
     maintenance.backup(server, tmp_path / "postgresql.zip")
     with zipfile.ZipFile(tmp_path / "sqlite.zip") as one, zipfile.ZipFile(tmp_path / "postgresql.zip") as other:
@@ -95,12 +80,12 @@ def test_what_is_added_after_a_restore_takes_new_numbers(new_url, tmp_path):
         assert store.add_event(study.id, "submitted", "submitted").id > 1
 
 
-def test_a_copy_of_an_sqlite_file_restores_into_both(tmp_path, postgresql):
+def test_a_copy_of_an_sqlite_file_restores_into_both(tmp_path, new_postgres_url):
     source = fill(f"sqlite:///{tmp_path}/hpo.db")
     before = contents(source)
     assert maintenance.backup(source, tmp_path / "copy.db").form == "sqlite"
     kept = (tmp_path / "copy.db").read_bytes()
-    for target in (f"sqlite:///{tmp_path}/target.db", postgresql()):
+    for target in (f"sqlite:///{tmp_path}/target.db", new_postgres_url()):
         maintenance.restore(target, tmp_path / "copy.db")
         assert contents(target) == before
     assert (tmp_path / "copy.db").read_bytes() == kept      # reading a backup does not write to it
@@ -237,9 +222,9 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path):
     assert not (tmp_path / "backup.zip").exists()
 
 
-def test_the_server_is_not_copied_as_a_file(postgresql, tmp_path):
+def test_the_server_is_not_copied_as_a_file(new_postgres_url, tmp_path):
     with pytest.raises(InvalidRecord, match=r"the database is PostgreSQL; name the file backup.zip"):
-        maintenance.backup(fill(postgresql()), tmp_path / "backup.db")
+        maintenance.backup(fill(new_postgres_url()), tmp_path / "backup.db")
 
 
 def test_a_manifest_tells_what_is_inside(tmp_path):

@@ -5,7 +5,6 @@ import sqlite3
 import pytest
 from store_samples import make_points, make_study, make_trials, new_plan
 
-from benchmarks.private_postgres import private_postgres
 from storage import maintenance, migrations
 from storage.database import Database
 from storage.errors import StoreUnavailable
@@ -15,15 +14,9 @@ from storage.store import Store
 SOUND = {"integrity", "references", "schema", "curves", "trials", "plans", "checkpoints"}
 
 
-@pytest.fixture(scope="module")
-def postgresql():
-    with private_postgres(durable=False) as server:
-        yield lambda: server.url(server.new_database())
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path, postgresql):
-    url = f"sqlite:///{tmp_path}/hpo.db" if request.param == "sqlite" else postgresql()
+@pytest.fixture
+def url(new_url):
+    url = new_url()
     with Store.open(url) as store:
         study = make_study(store)
         trials = make_trials(store, study, 16, 32)
@@ -131,8 +124,8 @@ def test_a_wrong_path_does_not_become_a_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_database_of_ours_is_told_from_others(url, tmp_path, postgresql):
+def test_a_database_of_ours_is_told_from_others(url, tmp_path, empty_postgres_url):
     assert maintenance.is_ours(url)
     assert not maintenance.is_ours(f"sqlite:///{tmp_path}/new.db")
-    assert not maintenance.is_ours(postgresql())
+    assert not maintenance.is_ours(empty_postgres_url)
     assert not (tmp_path / "new.db").exists()

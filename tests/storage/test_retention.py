@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from store_samples import make_points, make_study, make_trials
 
-from benchmarks.private_postgres import private_postgres
 from storage import maintenance
 from storage.records import NewToken, StudyState, TrialResult, TrialState
 from storage.store import Store
@@ -13,16 +12,10 @@ from storage.store import Store
 POINTS = 50
 
 
-@pytest.fixture(scope="module")
-def postgresql():
-    with private_postgres(durable=False) as server:
-        yield lambda: server.url(server.new_database())
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path, postgresql):
+@pytest.fixture
+def url(new_url):
     """One finished study of two rungs and three trials each, one that was interrupted, tokens, an event."""
-    url = f"sqlite:///{tmp_path}/hpo.db" if request.param == "sqlite" else postgresql()
+    url = new_url()
     with Store.open(url) as store:
         for name in ("done", "stopped"):
             study = make_study(store, name)
