@@ -13,9 +13,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hpo.errors import PlanError
 
 SECONDS_PER_HOUR = 3600.0
@@ -73,35 +70,3 @@ class Failures:
         """How many times longer a run takes that is long against the interval between its checkpoints; at least 1."""
         interval = self.checkpoint_interval(nodes)
         return 1.0 if math.isinf(interval) else self.expected_seconds(interval, nodes, interval) / interval
-
-    def sample_seconds(self, training_seconds: NDArray[np.float64], nodes: int, rng: np.random.Generator,
-                       interval: float | None = None) -> NDArray[np.float64]:
-        """Draws of the time that runs of shape (runs,) take; their mean is near :meth:`expected_seconds`.
-
-        Each stretch between two checkpoints is tried until no failure falls into it; a failed try lasts as long as an
-        exponential time does that is shorter than the stretch, and is followed by a restart. A failure while
-        restarting starts the restart again.
-        """
-        between = self.seconds_between(nodes)
-        interval = self.checkpoint_interval(nodes) if interval is None else interval
-        if math.isinf(between):
-            stretches = np.zeros_like(training_seconds) if math.isinf(interval) else training_seconds / interval
-            written: NDArray[np.float64] = self.checkpoint_seconds * stretches
-            return training_seconds + written
-        stretches = np.maximum(np.ceil(training_seconds / interval), 1.0)
-        length: NDArray[np.float64] = training_seconds / stretches + self.checkpoint_seconds
-        failed = rng.negative_binomial(stretches, np.maximum(np.exp(-length / between), 1e-12))
-        lost = np.array([self._lost(int(count), one, between, rng) for count, one in zip(failed, length, strict=True)])
-        total: NDArray[np.float64] = stretches * length + lost
-        return total
-
-    def _lost(self, count: int, length: float, between: float, rng: np.random.Generator) -> float:
-        """Seconds of ``count`` failed tries of a stretch and the restarts after them."""
-        if not count:
-            return 0.0
-        shorter = -np.expm1(-length / between)
-        tries = -between * np.log1p(-rng.random(count) * shorter)
-        # a restart is tried until it outlasts the next failure: the mean is M (exp(R/M) - 1)
-        again = rng.negative_binomial(count, math.exp(-self.restart_seconds / between))
-        cut = -between * np.log1p(rng.random(again) * math.expm1(-self.restart_seconds / between))
-        return float(tries.sum() + cut.sum() + count * self.restart_seconds)
