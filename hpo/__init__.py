@@ -27,12 +27,15 @@ if TYPE_CHECKING:
         fit_posterior,
         forecast,
         launch,
+        launch_here,
         make_plan,
+        plan_study,
         read_study,
         record,
         run_study,
         store_plan,
         studies,
+        submit_plan,
     )
     from hpo.dashboard import figures
     from hpo.errors import HpoError
@@ -44,8 +47,8 @@ if TYPE_CHECKING:
     from hpo.study import StudySpec, load_study, parse_study
 
 _HOMES = {
-    "hpo.api": ("calibration", "find_plan", "fit_posterior", "forecast", "launch", "make_plan", "read_study",
-                "record", "run_study", "store_plan", "studies"),
+    "hpo.api": ("calibration", "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "make_plan",
+                "plan_study", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan"),
     "hpo.errors": ("HpoError",),
     "hpo.planning.plan": ("Plan",),
     "hpo.progress": ("Progress",),
@@ -57,8 +60,9 @@ _HOMES = {
 
 __all__ = [
     "AsyncClient", "Client", "HpoError", "Plan", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec",
-    "calibration", "figures", "find_plan", "fit_posterior", "forecast", "launch", "load_study", "make_plan",
-    "parse_study", "read_study", "record", "run_study", "store_plan", "studies",
+    "calibration", "figures", "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "load_study",
+    "make_plan", "parse_study", "plan_study", "read_study", "record", "run_study", "store_plan", "studies",
+    "submit_plan",
 ]
 
 

@@ -30,6 +30,7 @@ from hpo.planning.machines import machine_names
 from hpo.planning.optimise import Objective
 from hpo.results import StudyForecast, StudyResult
 from hpo.study import parse_study
+from hpo.words import prospects
 from search_spaces.settings import TrainingSettings
 from storage.records import Study, TrialState
 
@@ -121,7 +122,8 @@ def data_routes(access: Access) -> APIRouter:
         """A plan that is not kept: what a slider shows while it moves. The forecast stands even without a plan."""
         def make() -> Response:
             found = access.forecast(request, access.study(request, who, name), at)
-            return _json({"forecast": found.to_dict(), **_planned(found, machine, nodes, minimise, slot_hours, cost)})
+            return _json({"forecast": found.to_dict(), "prospects": prospects(found.numbers),
+                          **_planned(found, machine, nodes, minimise, slot_hours, cost)})
 
         return await slow.run(make)
 

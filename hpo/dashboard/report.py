@@ -15,6 +15,7 @@ from hpo.dashboard.exhibit_figures import WIDTH
 from hpo.dashboard.next_steps import next_steps
 from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import HpoError
+from hpo.words import prospects
 
 FIGURE_CONFIG = {"responsive": True, "displaylogo": False,
                  "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"]}
@@ -43,8 +44,9 @@ def render(view: StudyView, now: datetime) -> str:
     result = view.result
     return _environment().get_template("report.html").render(
         result=result, target=page.target_of(result), progress=page.progress(result), headline=page.headline(result),
-        forecast=result.forecast, runs=page.runs_table(result), rungs=page.rungs_table(result),
-        verdict=page.verdict(result), steps=next_steps(view),
+        forecast=result.forecast, prospects=prospects(result.forecast.numbers) if result.forecast else [],
+        runs=page.runs_table(result), rungs=page.rungs_table(result), verdict=page.verdict(result),
+        steps=next_steps(view),
         pictures=[(picture, _figure_html(picture)) for picture in page.pictures(view)],
         plotly=Markup(get_plotlyjs()), now=now, width=WIDTH, version=version("largebatch"))
 

@@ -25,3 +25,11 @@ def new_table(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(readable(column))
     return table
+
+
+def new_list() -> Table:
+    """Names and texts without a heading; a long text goes on below its own beginning."""
+    table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    return table

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from hpo.extrapolation.forecast import Forecast, Interval
 from hpo.results import PlannedRun, StudyResult, best_of_rungs
-from hpo.terminal.style import new_console, new_table
-from hpo.words import KIND_NAMES, interval, number, target
+from hpo.terminal.style import new_console, new_list, new_table
+from hpo.words import KIND_NAMES, interval, number, prospects, target
 from storage.records import CalibrationRow, Study, TrialState
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def show_study(result: StudyResult) -> None:
     if result.forecast:
         console.print(_forecasts([result.forecast.numbers], f"forecast for {result.study.name}"))
         console.print(f"trust {result.forecast.trust}: {result.forecast.reason}", markup=False)
+        console.print(_prospects(result.forecast.numbers))
     if result.launched:
         console.print(_launched(result))
         for line in _references(result):
@@ -45,21 +46,7 @@ def show_forecasts(forecasts: Sequence[Forecast]) -> None:
     console.print(_forecasts(forecasts, "forecast"))
     for each in forecasts:
         console.print(f"at {each.global_batch_size:g}, trust {each.trust}: {each.reason}", markup=False)
-        console.print(prospects(each), markup=False)
-
-
-def prospects(forecast: Forecast) -> str:
-    """The chances of reaching the target, the risk of divergence and what a wrong learning rate costs, in one line."""
-    within = ", ".join(f"{number(each.epochs)}: {each.probability:.0%}" for each in forecast.chances)
-    said = [f"chance of reaching the target within epochs {within}"]
-    if forecast.divergence is not None:
-        said.append(f"risk of divergence {forecast.divergence:.0%}")
-    said += [f"learning rate x{each.factor:g}: epochs x{interval(each.epochs_factor)}, risk {each.divergence:.0%}"
-             for each in forecast.sensitivity]
-    if forecast.calibration.count:
-        said.append(f"{forecast.calibration.held} of {forecast.calibration.count} earlier forecasts held, "
-                    f"spread x{forecast.calibration.scale:.2f}")
-    return "  " + "; ".join(said)
+        console.print(_prospects(each))
 
 
 def show_studies(studies: Sequence[Study]) -> None:
@@ -175,6 +162,14 @@ def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
     for each in forecasts:
         table.add_row(f"{each.global_batch_size:g}", *(interval(each.settings[name]) for name in names),
                       interval(each.epochs_to_target), each.trust)
+    return table
+
+
+def _prospects(forecast: Forecast) -> Table:
+    """What a forecast says besides, a line for each."""
+    table = new_list()
+    for name, text in prospects(forecast):
+        table.add_row(Text(name), Text(text))
     return table
 
 

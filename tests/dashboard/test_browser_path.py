@@ -6,7 +6,11 @@ import json
 from typing import Any
 
 from benchmarks.dashboard_browser import Server
+from search_spaces.settings import TrainingSettings
+from storage.records import NewForecast, NewOutcome, NewPlan, TrialState, Trust
+from storage.store import Store
 from tests.dashboard.browser_samples import STUDY, until
+from tests.dashboard.dashboard_samples import make_study
 
 FINISHED = "#state .finished"
 
@@ -56,6 +60,8 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(fresh_pag
     page.goto(f"{server.address}/studies/by%20form/forecast")
     page.wait_for_selector("#tiles .tile")
     before = page.inner_text("#tiles")
+    told = page.locator("#prospects dt").all_inner_texts()
+    assert {"chance of reaching the target", "risk of divergence", "twice the learning rate"} <= set(told)
     page.focus("#batch")
     page.keyboard.press("ArrowRight")
     until(page, "text => document.getElementById('tiles').innerText !== text", before)
@@ -121,6 +127,24 @@ def test_a_report_is_downloaded_and_stands_alone(page: Any, server: Server) -> N
     text = download.value.path().read_text()
     assert "Epochs to target against batch size" in text
     assert server.storage not in text                       # a reader of the server need not know where it stores
+
+
+def test_the_trust_in_every_launched_forecast_is_in_sight(page: Any, server: Server) -> None:
+    with Store.open(server.storage) as store:
+        study = make_study(store, name="a study with quite a name")
+        ends = {"epochs_median": 71.4, "epochs_low": 42.3, "epochs_high": 1180.0, "trust": Trust.MEDIUM}
+        forecast = store.add_forecast(NewForecast(study_id=study, global_batch_size=131_072, reason="", **ends))
+        plan = store.add_plan(NewPlan(
+            study_id=study, forecast_id=forecast.id, machine="azure_nd_h100_v5", nodes=64, workers=512,
+            global_batch_size=131_072, local_batch_size=256, settings=TrainingSettings().to_dict(), directory="plans",
+            seconds_median=50_000.0, seconds_low=40_000.0, seconds_high=2e5, **ends))
+        store.add_outcome(NewOutcome(plan_id=plan.id, seed=0, backend="torch", workers=512, state=TrialState.REACHED,
+                                     epochs_to_target=128.0, epochs=128.0, seconds=60_000.0))
+    page.goto(f"{server.address}/calibration")
+    page.wait_for_selector("#plans td")
+    assert page.inner_text("#plans tbody td >> nth=-1") == "medium"
+    assert page.evaluate("(() => { const of = document.querySelector('#plans .scroll'); "
+                         "return of.scrollWidth - of.clientWidth; })()") <= 0       # at 1280 pixels
 
 
 def test_a_name_with_markup_is_text_everywhere(page: Any, server: Server) -> None:

@@ -17,6 +17,7 @@ from hpo.dashboard.pages import STATIC
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
+from hpo.words import number, percent
 from storage.records import TrialState
 from storage.store import Store
 from tests.dashboard.dashboard_samples import FULL_SCALE, add_plans, add_trial, ended, fill, make_study, reached
@@ -169,6 +170,10 @@ def test_a_preview_keeps_nothing_and_draws_the_plan(client: httpx.Client, storag
         found = get(client, "/studies/small/preview", at=FULL_SCALE, machine="local")
         assert len(store.plans(store.study("small").id)) == before
     assert found["forecast"]["global_batch_size"] == FULL_SCALE
+    told = dict(found["prospects"])
+    assert told["risk of divergence"] == percent(found["forecast"]["divergence"])
+    for name, row in zip(("half", "twice"), found["forecast"]["sensitivity"]["learning_rate"], strict=True):
+        assert told[f"{name} the learning rate"].startswith(f"{number(row['epochs_factor']['median'])} (")
     front = found["plan"]["details"]["front"]
     drawn = found["figures"]["front"]["data"][0]
     assert values(drawn["x"]) == pytest.approx([row["accelerator_hours"] for row in front])

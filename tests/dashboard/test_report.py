@@ -1,5 +1,6 @@
 """The report is one file that needs nothing else, and says what is known and what to do next."""
 
+import dataclasses
 import html
 import re
 from html.parser import HTMLParser
@@ -16,6 +17,10 @@ from hpo.dashboard.next_steps import next_steps
 from hpo.dashboard.report import write_report
 from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import HpoError, StudyNotFoundError
+from hpo.extrapolation.calibration import Calibration
+from hpo.extrapolation.forecast import Forecast, Interval
+from hpo.extrapolation.prospects import Chance, Sensitivity
+from hpo.words import prospects
 from storage.records import StudyState, TrialState
 from storage.store import Store
 
@@ -82,6 +87,38 @@ def test_the_forecast_is_the_headline(view: StudyView, report: str) -> None:
     assert f"(90 % interval {ends.low:.3g} to {ends.high:.3g}) with learning rate" in words
     assert view.result.forecast.reason in words
     assert f'class="trust {view.result.forecast.trust}"' in report
+
+
+def test_what_else_the_forecast_says_is_all_there(view: StudyView, report: str) -> None:
+    assert view.result.forecast is not None
+    rows = prospects(view.result.forecast.numbers)
+    assert [name for name, _ in rows] == [
+        "regime", "chance of reaching the target", "risk of divergence", "half the learning rate",
+        "twice the learning rate", "laws that fit alike", "earlier forecasts"]
+    words = " ".join(visible(report).split())
+    for name, text in rows:
+        assert f"{name} {text}" in words
+
+
+def test_a_forecast_in_words() -> None:
+    told = Forecast(
+        512, Interval(20.0, 15.0, 30.0), {}, "low", "", regime="diminishing returns", disagreement=1.31,
+        laws={"epochs_to_target": {"B_crit": Interval(209.4, 126.0, 347.0)}}, divergence=0.023,
+        chances=(Chance(16.0, 0.0), Chance(20.0, 0.494), Chance(40.0, 0.9964)), calibration=Calibration(3, 2, 1.25),
+        sensitivity=(Sensitivity(0.5, Interval(1.79, 1.1, 1.94), 0.004),
+                     Sensitivity(3.0, Interval(2.5, 1.5, 3.0), 1.0)))
+    assert dict(prospects(told)) == {
+        "regime": "diminishing returns; critical batch size 209 (126 to 347)",
+        "chance of reaching the target": "0 % within 16 epochs, 49 % within 20, >99 % within 40",
+        "risk of divergence": "2 %",
+        "half the learning rate": "1.79 (1.1 to 1.94) times the epochs, <1 % risk of divergence",
+        "3 times the learning rate": "2.5 (1.5 to 3) times the epochs, 100 % risk of divergence",
+        "laws that fit alike": "differ by a factor of 1.31 in the epochs",
+        "earlier forecasts": "2 of 3 held; the interval is 1.25 times as wide as by the laws alone"}
+    of_a_table = dict(prospects(dataclasses.replace(told, divergence=None, sensitivity=(), disagreement=1.0,
+                                                    calibration=Calibration())))
+    assert of_a_table["risk of divergence"].startswith("not known")
+    assert (of_a_table["laws that fit alike"], of_a_table["earlier forecasts"]) == ("agree", "none to judge by yet")
 
 
 def test_the_tables(view: StudyView) -> None:

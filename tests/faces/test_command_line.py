@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import hpo
 from hpo.cli import main
+from hpo.words import number, percent
 
 COMMANDS = sorted(main.commands)
 SILENT = ("record", "report", "trials", "serve", "worker", "revoke")
@@ -68,6 +69,21 @@ def test_forecast_keeps_the_contract(study):
         assert epochs["low"] <= epochs["median"] <= epochs["high"]
         assert set(each["settings"]) == {"learning_rate"}
         assert each["trust"] in ("high", "medium", "low") and each["reason"]
+
+
+def test_forecast_says_what_may_happen(study):
+    document = json.loads(call("forecast", "cells", "--at", "64", "--budget-epochs", "30", "--json"))[0]
+    shown = " ".join(call("forecast", "cells", "--at", "64", "--budget-epochs", "30").split())
+    within = {each["epochs"]: each["probability"] for each in document["chance_of_reaching"]}
+    assert f"{percent(within[30.0])} within 30" in shown
+    assert f"risk of divergence {percent(document['divergence'])}" in shown
+    half, twice = (each["epochs_factor"]["median"] for each in document["sensitivity"]["learning_rate"])
+    assert f"half the learning rate {number(half)} (" in shown
+    assert f"twice the learning rate {number(twice)} (" in shown
+    assert f"regime {document['regime']}; critical batch size" in shown
+    assert f"at 64, trust {document['trust']}: {document['reason']}" in shown
+    assert "earlier forecasts none to judge by yet" in shown
+    assert f"risk of divergence {percent(document['divergence'])}" in " ".join(call("show", "cells").split())
 
 
 def test_extrapolate_keeps_the_contract(tmp_path):
@@ -134,6 +150,12 @@ def test_a_name_with_markup_is_shown_as_text(study):
     with Store.open(study.storage) as store:
         store.create_study("[red]<b>x</b>", workload="w", metric="m", threshold=1.0, higher_is_better=True, spec="-")
     assert "[red]<b>x</b>" in call("studies")
+
+
+def test_import_hpo_loads_nothing_heavy():
+    script = ("import sys, hpo; print([name for name in sys.modules if name.partition('.')[0] in ('torch', 'ray', "
+              "'optuna', 'sqlalchemy', 'numpy', 'pydantic', 'plotly', 'fastapi', 'storage', 'trainers')])")
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_what_import_hpo_offers():

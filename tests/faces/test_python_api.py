@@ -72,6 +72,24 @@ def test_a_plan_takes_as_many_workers_as_accelerators_and_batch_allow(study):
     assert plan.seconds is None and plan.launcher == "slurm"      # nothing was measured there
 
 
+def test_a_plan_for_another_machine_is_submitted_and_not_launched_here(study, monkeypatch):
+    (study.folder / "machine.yaml").write_text(SIX_CARDS)
+    forecast, plan = hpo.plan_study(study.result, "machine.yaml")
+    assert forecast.to_dict() == hpo.forecast(study.result, 64).to_dict()       # the study's full-scale batch
+    assert (plan.global_batch_size, plan.epochs, plan.machine) == (64, forecast.epochs_to_target, "six")
+    with pytest.raises(PlanError, match="hands it over, and with workers"):
+        hpo.launch_here(plan, directory=study.folder / "plan")
+    commands = study.folder / "bin"
+    commands.mkdir()
+    (commands / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 7\n")
+    (commands / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    submitted = hpo.submit_plan(plan, study.folder / "plan")
+    assert (submitted.launcher, submitted.job, submitted.folder) == \
+        ("slurm", "Submitted batch job 7", study.folder / "plan")
+    assert json.loads((study.folder / "plan" / "job.json").read_text())["global_batch_size"] == 64
+
+
 @pytest.mark.parametrize(("batch", "workers", "nodes", "words"), [
     (64, 3, None, "nearest number of workers that divides it is 2"), (64, 2, 5, "nodes must lie between 1 and 1"),
 ])

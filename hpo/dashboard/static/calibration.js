@@ -21,16 +21,20 @@ function verdict(rows, forecasts) {
 function table(rows) {
   const ends = (row, name) => row[`predicted_${name}_median`] === null ? null : { median: row[`predicted_${name}_median`],
     low: row[`predicted_${name}_low`], high: row[`predicted_${name}_high`] };
+  const interlined = (text) => {      // an interval stands below its median where a line has no room for both
+    const [median, range] = text.split(" (");
+    return el("td.interlined", {}, median, range ? " " : "", range ? el("span", {}, `(${range}`) : "");
+  };
   const spent = (row) => { const of = ends(row, "seconds"); return of ? `${duration(of.median)} (${duration(of.low)} to ${duration(of.high)})` : "–"; };
-  return el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of launched plans" }, el("table", {},
+  return el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of launched plans" }, el("table.dense", {},
     el("thead", {}, el("tr", {}, ...["Study", "Plan", "Machine", "Batch", "Predicted epochs", "Observed", "Held",
       "Predicted time", "Observed time", "Trust"].map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, ...rows.map((row) => el("tr", {},
       el("td.wrap", {}, el("a", { href: `/studies/${path(row.study)}` }, row.study)), el("td", {}, words(row.kind)),
       el("td", {}, row.machine), el("td.number", {}, number(row.global_batch_size)),
-      el("td", {}, interval(ends(row, "epochs"))), el("td", {}, number(row.observed_epochs_mean)),
-      el("td", {}, row.inside === null ? "not known" : row.inside ? "✓ yes" : "✕ no"),
-      el("td", {}, spent(row)), el("td", {}, duration(row.observed_seconds_mean)), el("td", {}, row.trust ?? "–"))))));
+      interlined(interval(ends(row, "epochs"))), el("td", {}, number(row.observed_epochs_mean)),
+      el("td", {}, row.inside === null ? (row.predicted_epochs_median === null ? "–" : "not known") : row.inside ? "✓ yes" : "✕ no"),
+      interlined(spent(row)), el("td", {}, duration(row.observed_seconds_mean)), el("td", {}, row.trust ?? "–"))))));
 }
 
 try {

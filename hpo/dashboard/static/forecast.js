@@ -83,21 +83,12 @@ function list(rows, text, otherwise) {
 
 const factor = (of) => of > 1.005 ? `${number(of)} times` : of < 0.995 ? `${number(of)} times` : "the same";
 
-/** What becomes of the epochs when a setting is missed, and of time and cost when the machine differs. */
-function sensitivity({ forecast, plan }) {
-  const settingTexts = Object.entries(forecast.sensitivity ?? {}).flatMap(([setting, rows]) => rows.map((row) =>
-    (`${row.factor === 0.5 ? "half" : row.factor === 2 ? "twice" : `${number(row.factor)} times`} the ${words(setting)}: ${factor(row.epochs_factor.median)} the epochs `
-    + `(${number(row.epochs_factor.low)} to ${number(row.epochs_factor.high)}), ${percent(row.divergence)} risk of divergence`).replace("the same the epochs", "the same epochs")));
-  const machineTexts = (plan?.details?.sensitivity ?? []).map(sensitivityText);
-  return list([...settingTexts, ...machineTexts], (text) => text, "The sweep tells too little of it: nothing that was tuned is extrapolated.");
-}
-
 function sensitivityText(row) {
   return `${row.what}: ${factor(row.time)} the time, ${factor(row.accelerator_hours)} the accelerator hours`.replaceAll("the same the", "the same");
 }
 
 function rehearsalText(row) {
-  return `${number(row.steps)} updates on ${number(row.nodes)} nodes at batch ${number(row.global_batch_size)} check ${words(row.checks)}: `
+  return `${number(row.steps)} updates on ${number(row.nodes)} ${row.nodes === 1 ? "node" : "nodes"} at batch ${number(row.global_batch_size)} check ${words(row.checks)}: `
     + `expect ${words(row.quantity)} ${interval(row.expected)}; ${row.overturned_by} would overturn the plan`;
 }
 
@@ -114,7 +105,8 @@ async function draw(found) {
   byId("details").classList.remove("stale");
   byId("details").hidden = false;
   byId("tiles").replaceChildren(...tiles(found));
-  byId("sensitivity").replaceChildren(sensitivity(found));
+  byId("prospects").replaceChildren(...found.prospects.flatMap(([title, text]) => [el("dt", {}, title), el("dd", {}, text)]));
+  byId("sensitivity").replaceChildren(list(found.plan?.details?.sensitivity, sensitivityText, found.plan ? "The machine has one node only." : "Without a plan there is no machine to change."));
   byId("rehearsal").replaceChildren(list(found.plan?.details?.rehearsal, rehearsalText, found.plan ? "Nothing is left open that a short run could tell." : "Without a plan there is nothing to rehearse."));
   byId("settings").replaceChildren(...settings(found.forecast));
   byId("keep").disabled = !found.plan;
