@@ -89,7 +89,8 @@ def make_ladder(seed: int, momentum: float | None) -> Ladder:
     tuned = [ScaledSetting("learning_rate", "log", low, high)]
     if momentum is None:
         tuned.append(ScaledSetting("momentum", "linear", 0.0, 0.99))
-    return Ladder(problem, target, momentum, Evidence(observations=trials, tuned=tuned))
+    return Ladder(problem, target, momentum, Evidence(observations=trials, samples_per_epoch=problem.train_samples,
+                                                       tuned=tuned))
 
 
 def _rung(problem: Problem, target: float, batch: int, momentum: float | None, bounds: tuple[float, float],

@@ -197,7 +197,8 @@ def _fewest(acquisition: Acquisition, batch: int) -> float:
 
 
 def _acquisition(task: Task, seed: int) -> Acquisition:
-    return Acquisition(LADDER, TARGET_BATCH, _tuned(task), resolution=1 / EVALUATIONS_PER_EPOCH, seed=seed)
+    return Acquisition(LADDER, TARGET_BATCH, _tuned(task), resolution=1 / EVALUATIONS_PER_EPOCH, seed=seed,
+                       samples_per_epoch=task.problem.train_samples)
 
 
 def _others(task: Task) -> dict[str, Any]:

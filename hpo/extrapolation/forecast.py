@@ -15,11 +15,15 @@ from hpo.extrapolation.posterior import Posterior
 from hpo.extrapolation.prospects import BUDGETS, Chance, Sensitivity, chances, epochs_interval, sensitivity
 from hpo.extrapolation.rate_law import RateLaw
 from hpo.extrapolation.recommend import LEVELS, Interval, recommend
+from hpo.extrapolation.setting_laws import RATE
 from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime
 
 __all__ = ["Band", "Forecast", "Interval", "epochs_band", "forecast", "setting_band"]
 
 Array: TypeAlias = NDArray[np.float64]
+
+SHAPES = {"sharpness": "log_sharpness", "decay": "descent.log_decay", "wall": "descent.log_wall",
+          "fewest_lags": "descent.log_fewest_lags"}      # of the laws of the epochs: name in a forecast, and unknown
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ def forecast(posterior: Posterior, global_batch_size: int, *, budgets: Sequence[
     calibration = calibrate(past)
     epochs = epochs_interval(posterior, choices, calibration.scale)
     settings = {name: choice.interval for name, choice in choices.items()}
-    trust, reason = judge(posterior, global_batch_size, epochs.low, epochs.high, calibration)
+    rate = settings[RATE].median if RATE in settings and posterior.knows_cost(RATE) else None
+    trust, reason = judge(posterior, global_batch_size, epochs.low, epochs.high, calibration, rate)
     wrong = sensitivity(posterior, choices)
     divergence = float(choices.risk(posterior).mean()) if wrong else None
     tried = sorted({*budgets, *(epochs.median * factor for factor in BUDGETS)})
@@ -113,16 +118,18 @@ def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:
     values = posterior.values
     laws = {"epochs_to_target": {"E_min": _interval(np.exp(values["log_min_epochs"])),
                                  "B_crit": _interval(np.exp(values["log_critical"])),
-                                 "sharpness": _interval(np.exp(values["log_sharpness"])),
                                  "exponent": _interval(np.exp(values["log_exponent"])),
                                  "recipe_scatter": _interval(np.exp(values["log_recipe_scatter"]))}}
+    laws["epochs_to_target"] |= {name: _interval(np.exp(values[parameter])) for name, parameter in SHAPES.items()
+                                 if parameter in values}
     for law in posterior.model.laws:
         found = {"at_largest_rung": _interval(law.value(law.best(values, np.array([law.log_anchor]))[:, 0]))}
         if f"{law.name}.growth" in values:
             found["growth"] = _interval(values[f"{law.name}.growth"])
         if isinstance(law, RateLaw):
             found["B_noise"] = _interval(np.exp(law.log_noise(values)))
-            found["exponent"] = _interval(values["learning_rate.exponent"])
+            if "learning_rate.exponent" in values:
+                found["exponent"] = _interval(values["learning_rate.exponent"])
             found["maximum"] = _interval(law.value(law.ceiling(values)[:, 0]))
             if posterior.knows_cost(law.name):
                 limit = law.response(values, np.array([law.log_anchor])).limit[:, 0]

@@ -24,8 +24,9 @@ from hpo.extrapolation.priors import Normal, Priors, pool_all
 
 # The turn is a little sharper than the hyperbola's, and retuned recipes lose a little less than in proportion to B.
 # On series left out the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
-# hyperbola's end of that valley.
-START = Priors(log_critical_over_first=Normal(3.0, 1.5), log_sharpness=Normal(0.2, 0.25),
+# hyperbola's end of that valley. How far below B_crit a ladder starts is its owner's choice: long flat ones exist, and
+# must not promise growth right behind their end.
+START = Priors(log_critical_over_first=Normal(3.0, 2.0), log_sharpness=Normal(0.2, 0.25),
                log_exponent=Normal(-0.15, 0.12), log_recipe_scatter=Normal(-3.1, 0.4))
 START_COUNTS = 10.0
 ROUNDS = 3

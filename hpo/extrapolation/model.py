@@ -15,11 +15,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hpo.extrapolation.descent import EXPONENT, Descent
 from hpo.extrapolation.evidence import Aggregate, Evidence, Observation
 from hpo.extrapolation.laws import log_growth
+from hpo.extrapolation.make_laws import make_descent, make_laws
 from hpo.extrapolation.parameters import Layout, Parameter
-from hpo.extrapolation.priors import Priors
-from hpo.extrapolation.rate_law import RateLaw, make_laws
+from hpo.extrapolation.priors import Normal, Priors
+from hpo.extrapolation.rate_law import RateLaw
 from hpo.extrapolation.rows import Rows, make_rows
 from hpo.extrapolation.setting_laws import RATE, SettingLaw
 from hpo.extrapolation.trials import Trials, make_trials
@@ -29,9 +31,11 @@ Values: TypeAlias = Mapping[str, Array]
 
 # the measured noise scale predicts the critical batch, and the batch where the best rate turns flat, to an order of
 # magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the former
-MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.5
-TRIAL_SCATTER = (float(np.log(0.12)), 0.6)
-FAR_MISS = (float(np.log(0.12)), 0.6)       # by what share of its cost the cost of a miss is itself wrong
+MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
+LEAST_RUNS_OF_A_RECIPE = 4     # nobody runs a setting so often before it is chosen
+TRIAL_SCATTER = Normal(float(np.log(0.09)), 0.7)
+# by what share of its cost the cost of a miss is itself wrong: less where the law of descent tells it
+FAR_MISS, FAR_MISS_OF_DESCENT = Normal(float(np.log(0.12)), 0.6), Normal(float(np.log(0.06)), 0.7)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Model:
     rows: Rows
     trials: Trials
     log_noise_scale: float | None
+    descent: Descent | None = None
 
     def log_posterior(self, particles: Array) -> Array:
         """Log posterior density of whitened ``particles`` (count, dimension), up to a constant: (count,)."""
@@ -58,7 +63,12 @@ class Model:
         if len(self.trials):
             mean = self.mean(values, self.trials.rung_log_batch)
             total += self.trials.log_likelihood(values, mean, self.laws)
-        if self.log_noise_scale is not None:
+        if self.log_noise_scale is not None and self.descent is not None:
+            # it is measured without momentum: a quadratic's B_crit is larger by the speed-up, others' by some of it
+            speedup = self.descent.log_speedup
+            away = values["log_critical"] - self.log_noise_scale - speedup
+            total -= 0.5 * away**2 / (MEASURED_NOISE**2 + (speedup / 2) ** 2)
+        elif self.log_noise_scale is not None:
             total -= 0.5 * ((values["log_critical"] - self.log_noise_scale) / MEASURED_NOISE) ** 2
             for law in self.laws:
                 if isinstance(law, RateLaw):
@@ -77,53 +87,81 @@ class Model:
     def guesses(self, count: int, rng: np.random.Generator) -> Array:
         """Particles (count, dimension) around the prior's mean, at the settings that did best at the largest rung."""
         found = 0.5 * rng.standard_normal((count, self.layout.dimension))
+        names = {parameter.name for parameter in self.layout.parameters}
         for law, value in self.trials.best_settings(self.laws):
+            if f"{law.name}.anchor" not in names:
+                continue
             found[:, self.layout.index(f"{law.name}.anchor")] = \
                 (value - law.centre) / law.spread + 0.2 / law.spread * rng.standard_normal(count)
         return found
 
     def mean(self, values: Values, log_batch: Array) -> Array:
         """Log epochs of the best settings by the law alone: (particles, batches)."""
+        if self.descent is not None:
+            log_batch = np.asarray(log_batch)
+            lags = self.descent.best_lags(values, log_batch) if self.descent.tuned else self.descent.lags
+            grown = self.descent.log_growth(values, log_batch, lags)
+            return np.asarray(values["log_min_epochs"][:, None] + np.exp(values["log_exponent"])[:, None] * grown)
         growth = log_growth(np.asarray(log_batch)[None, :], values["log_critical"][:, None],
                             np.exp(values["log_sharpness"])[:, None], np.exp(values["log_exponent"])[:, None])
         return np.asarray(values["log_min_epochs"][:, None] + growth)
 
+    def slope(self, values: Values, log_batch: float) -> Array:
+        """d log E / d log B of the best settings: (particles,)."""
+        ends = self.mean(values, np.array([log_batch - 0.05, log_batch + 0.05]))
+        return np.asarray((ends[:, 1] - ends[:, 0]) / 0.1)
 
-def make_model(evidence: Evidence, priors: Priors) -> Model:
-    """The model of one body of evidence; a table that is a sweep is read as trials."""
+    def turn(self, values: Values) -> Array:
+        """The unknown by which laws that fit the rungs alike differ beyond them: (particles,)."""
+        return values["log_sharpness"] if self.descent is None else values["descent.log_wall"]
+
+
+def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
+    """The models of one body of evidence: the general one, and for trials of SGD one by the law of descent."""
+    general = make_model(evidence, priors)
+    by_descent = make_model(evidence, priors, by_descent=True)
+    return [general] if by_descent.descent is None else [general, by_descent]
+
+
+def make_model(evidence: Evidence, priors: Priors, *, by_descent: bool = False) -> Model:
+    """One model of one body of evidence; a table that is a sweep is read as trials."""
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
     if _is_sweep(aggregates):
         observations += [Observation(row.global_batch_size, "reached", row.epochs_to_target, row.settings)
                          for row in aggregates]
         aggregates = []
-    laws = make_laws(evidence)
+    descent = make_descent(evidence, observations) if by_descent else None
+    laws = make_laws(evidence, descent)
     rows, trials = make_rows(aggregates, laws), make_trials(observations, laws)
     start = float(np.log(evidence.batches[0]))
     critical, scatter = priors.log_critical_over_first, priors.log_recipe_scatter
     parameters = [Parameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
                   Parameter("log_critical", start + critical.mean, critical.sd),
-                  Parameter("log_sharpness", priors.log_sharpness.mean, priors.log_sharpness.sd),
-                  Parameter("log_exponent", priors.log_exponent.mean, priors.log_exponent.sd),
                   Parameter("log_recipe_scatter", scatter.mean, scatter.sd)]
+    turns = [("log_sharpness", priors.log_sharpness), ("log_exponent", priors.log_exponent)]
+    parameters += [Parameter(name, prior.mean, prior.sd)
+                   for name, prior in (turns if descent is None else [("log_exponent", EXPONENT)])]
     apart = {} if observations else {law.name: Layout(law.parameters(response=False)) for law in laws
                                      if law.name != RATE}
     for law in laws:
         if law.name not in apart:
             parameters += law.parameters(response=bool(observations))
     if observations:
-        parameters += [Parameter("log_far_miss", *FAR_MISS)] if laws else []
-        parameters += [Parameter("log_trial_scatter", *TRIAL_SCATTER),
+        wrong = FAR_MISS if descent is None else FAR_MISS_OF_DESCENT
+        parameters += [Parameter("log_far_miss", wrong.mean, wrong.sd)] if laws else []
+        parameters += [Parameter("log_trial_scatter", TRIAL_SCATTER.mean, TRIAL_SCATTER.sd),
                        Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch))]
-    return Model(Layout(parameters), apart, laws, rows, trials, _log_noise_scale(observations))
+    return Model(Layout(parameters), apart, laws, rows, trials, _log_noise_scale(observations), descent)
 
 
 def _is_sweep(aggregates: Sequence[Aggregate]) -> bool:
-    """Whether most batches stand in the table three times or more, with different settings."""
+    """Whether most batches stand three times or more with different settings; means of several runs are no sweep's."""
     if not aggregates:
         return False
     batches = [row.global_batch_size for row in aggregates]
     recipes = {repr(sorted(row.settings.items())) for row in aggregates}
-    return len(recipes) > 1 and float(np.median([batches.count(batch) for batch in set(batches)])) >= 3
+    single = float(np.median([row.runs or 1 for row in aggregates])) < LEAST_RUNS_OF_A_RECIPE
+    return single and len(recipes) > 1 and float(np.median([batches.count(batch) for batch in set(batches)])) >= 3
 
 
 def _guess_of_min_epochs(rows: Rows, trials: Trials) -> tuple[float, float]:

@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence import Evidence
-from hpo.extrapolation.model import Model, make_model
+from hpo.extrapolation.model import Model, make_models
 from hpo.extrapolation.priors import Priors
 from hpo.extrapolation.residual import across, kernel
-from hpo.extrapolation.sampler import near_mode, standard_normal, temper
+from hpo.extrapolation.sampler import Sample, near_mode, standard_normal, temper
 from hpo.extrapolation.setting_laws import SettingLaw
 
 Array: TypeAlias = NDArray[np.float64]
 
 FEW_TRIALS = 40                  # up to here the sampler starts from the prior, else near the mode
 MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
-GUESSES = 300
+MANY = 1000                      # from here on one search for the mode has to do
+GUESSES, SEARCHES = 300, 4
 WORK = 160_000                   # particles times trials: what one step of the sampler may cost
 TYPICAL_RUNS = 5                 # how many runs the mean of a new configuration is taken over
 
@@ -77,23 +78,33 @@ class Posterior:
 def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None = None) -> Posterior:
     """The posterior of the joint model; deterministic given ``rng``.
 
-    Where the sampler cannot follow the evidence to its end the particles stay wider than the posterior, and
-    ``note`` says so.
+    Where several models are possible it is that of the one with the largest marginal likelihood. Where the sampler
+    cannot follow the evidence to its end the particles stay wider than the posterior, and ``note`` says so.
     """
-    model = make_model(evidence, priors or Priors())
+    models = make_models(evidence, priors or Priors())
+    samples = [_sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)]
+    # the first is the general one: a sampler that did not arrive tells no likelihood
+    best = max(range(len(models)), key=lambda index: samples[index].log_evidence)
+    return _posterior(evidence, models[best], samples[best], rng)
+
+
+def _sample(model: Model, rng: np.random.Generator) -> Sample:
     trials, dimension = len(model.trials), model.layout.dimension
     start = standard_normal(dimension) if trials <= FEW_TRIALS else near_mode(
-        model.log_posterior, dimension, guesses=model.guesses(GUESSES, rng))
+        model.log_posterior, dimension, guesses=model.guesses(GUESSES, rng), searches=SEARCHES if trials <= MANY else 1)
     count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, MOST_PARTICLES))
-    sample = temper(start, model.log_posterior, count, rng)
+    return temper(start, model.log_posterior, count, rng)
+
+
+def _posterior(evidence: Evidence, model: Model, sample: Sample, rng: np.random.Generator) -> Posterior:
     values = dict(model.layout.values(sample.particles))
     for name, layout in model.apart.items():
-        values |= layout.values(_sample_apart(model, name, count, rng))
+        values |= layout.values(_sample_apart(model, name, len(sample.particles), rng))
     blocks, batches = [], []
     if len(model.rows.log_batch):
         blocks.append(model.rows.draw_residuals(values, model.mean(values, model.rows.log_batch), rng))
         batches.append(model.rows.log_batch)
-    if trials:
+    if len(model.trials):
         blocks.append(model.trials.residuals(values))
         batches.append(model.trials.rung_log_batch)
     note = "" if sample.temperature >= 1 else (

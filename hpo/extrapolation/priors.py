@@ -48,7 +48,7 @@ class Priors:
     The defaults are what ``python -m hpo.extrapolation.learn`` makes of the shipped table of reference points.
     """
 
-    log_critical_over_first: Normal = Normal(2.73, 1.38)
+    log_critical_over_first: Normal = Normal(2.73, 1.70)
     log_sharpness: Normal = Normal(0.20, 0.23)
     log_exponent: Normal = Normal(-0.15, 0.12)
     log_recipe_scatter: Normal = Normal(-3.07, 0.40)

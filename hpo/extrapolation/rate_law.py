@@ -17,12 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpo.extrapolation.evidence import Evidence
-from hpo.extrapolation.momentum_law import MomentumLaw
 from hpo.extrapolation.parameters import Parameter
 from hpo.extrapolation.priors import Normal
-from hpo.extrapolation.response import RateResponse
-from hpo.extrapolation.setting_laws import MOMENTUM, RATE, Array, SettingLaw, Values, is_log, lag, told
+from hpo.extrapolation.response import Bounded, RateResponse
+from hpo.extrapolation.setting_laws import MOMENTUM, Array, SettingLaw, Values, lag, told
 
 # a: 1 for SGD, between 0.5 and 1 for Adam (arXiv:1812.06162); without a word on the optimizer either
 EXPONENT, EXPONENT_OF_SGD = Normal(0.75, 0.2), Normal(0.95, 0.1)
@@ -71,7 +69,7 @@ class RateLaw(SettingLaw):
             shift = (np.log1p(momentum) - np.log1p(self.momentum))[None, :]
         return np.asarray(values["learning_rate.anchor"][:, None] + at_anchor + shift)
 
-    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> RateResponse:
+    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Bounded:
         """What another rate than the best one costs at each batch (and momentum).
 
         Where noise sets the best rate the response is round; the more the ceiling sets it, the straighter is the slope
@@ -84,7 +82,7 @@ class RateLaw(SettingLaw):
         follow = 1 / (1 + np.exp(-values["learning_rate.follow"]))[:, None]
         room = np.maximum(1 - ((1 - follow) * np.exp(-damping)) ** 2, 0.02)
         limit = ceiling + np.exp(values["learning_rate.log_margin"])[:, None] - follow * damping
-        return RateResponse(ceiling - damping, np.zeros(()), 1.0, limit, below, above, wall, width, room)
+        return RateResponse(ceiling - damping, np.zeros(()), 1.0, limit, width, below, above, wall, room)
 
     def _damping(self, values: Values, log_batch: Array, momentum: Array | None) -> Array:
         """log (lr_max / best): (particles, batches)."""
@@ -99,44 +97,9 @@ class RateLaw(SettingLaw):
         return np.asarray(exponent / sharpness * np.logaddexp(0, sharpness * away))
 
 
-def make_laws(evidence: Evidence) -> list[SettingLaw]:
-    """One law for each tuned setting of which the evidence holds a value."""
-    log_anchor = float(np.log(evidence.batches[-1]))
-    laws: list[SettingLaw] = []
-    for setting in evidence.tuned:
-        values = np.array(evidence.setting_values(setting.name))
-        if setting.name == MOMENTUM:
-            values = lag(values)
-        elif is_log(setting):
-            values = np.log(values[values > 0])
-        if not len(values):
-            continue
-        low, high = float(values.min()), float(values.max())
-        least = 0.7 if is_log(setting) else max(0.25 * abs(high), 1e-3)
-        place = setting, (low + high) / 2, max((high - low) / 2, least), (low, high), log_anchor
-        if setting.name == RATE:
-            laws.append(RateLaw(*place, _exponent(evidence), _momentum(evidence)))
-        elif setting.name == MOMENTUM and any(one.name == RATE for one in evidence.tuned):
-            laws.append(MomentumLaw(*place))
-        else:
-            laws.append(SettingLaw(*place))
-    return laws
-
-
 def momenta(settings: Sequence[Mapping[str, object]]) -> Array:
     """The momentum of many settings, 0 where it is not told."""
     return np.asarray(np.nan_to_num(told(MOMENTUM, settings)))
-
-
-def _exponent(evidence: Evidence) -> Normal:
-    optimizers = {item.settings.get("optimizer") for item in evidence.observations}
-    return EXPONENT_OF_SGD if optimizers == {"sgd"} else EXPONENT
-
-
-def _momentum(evidence: Evidence) -> float | None:
-    """The momentum that the law is anchored at: the median, where trials differ in it."""
-    values = momenta([item.settings for item in evidence.observations])
-    return float(np.median(values)) if len(set(values)) > 1 else None
 
 
 def _parameter(name: str, prior: Normal) -> Parameter:

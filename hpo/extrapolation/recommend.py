@@ -19,6 +19,10 @@ LEVELS = (0.5, 0.05, 0.95)
 # a run that diverges, or needs more than three times the epochs, is ended and counts as the loss of three
 LOST = 3.0
 LOOKS, GRID = 2, 101
+# no law is better than this: values that cost no more than a hundredth of the epochs serve alike; the recommended one
+# must do so in expectation, over all that is not known, and is held to less
+ALIKE, ALIKE_IN_EXPECTATION = 0.01, 0.002
+AWAY = np.array([0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 1.0])     # from the best: where it is looked
 
 
 @dataclass(frozen=True)
@@ -95,18 +99,33 @@ def response_at(posterior: Posterior, law: SettingLaw, log_batch: float, momentu
     return law.response(posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum]))
 
 
+def serve_alike(response: Response) -> tuple[float, float]:
+    """The 90 % interval of the coordinates that are the best or serve alike."""
+    found = []
+    for side, furthest, level in ((-1, np.min, LEVELS[1]), (1, np.max, LEVELS[2])):
+        beyond = response.best + side * AWAY * response.unit
+        alike = np.logical_and.accumulate(response.cost(beyond) <= ALIKE, axis=1)
+        found.append(float(np.quantile(furthest(np.where(alike, beyond, response.best), axis=1), level)))
+    return found[0], found[1]
+
+
 def _choose(posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None) -> Choice:
     best = law.best(posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum]))[:, 0]
     choice, low, high = (float(value) for value in np.quantile(best, LEVELS))
     if posterior.knows_cost(law.name) and high > low:
-        choice = _least_expected(response_at(posterior, law, log_batch, momentum), low, high)
+        response = response_at(posterior, law, log_batch, momentum)
+        choice = _least_expected(response, low, high)
+        low, high = serve_alike(response)
     choice = float(np.clip(choice, *_sane(law, log_batch)))
     ends = (choice, min(low, choice), max(high, choice))
     return Choice(choice, Interval(*(float(law.value(np.array(end))) for end in ends)))
 
 
 def _least_expected(response: Response, low: float, high: float) -> float:
-    """The coordinate with the least expected factor on the epochs, between ``low`` (for a rate less) and ``high``."""
+    """The coordinate with the least expected factor on the epochs, between ``low`` (for a rate less) and ``high``.
+
+    Of learning rates that serve alike it is the lowest: less is lost if the bound of stability is nearer than thought.
+    """
     low = low - float(np.log(LOST)) if response.risk(np.array([low])) is not None else low
     choice = low
     for _ in range(LOOKS):
@@ -115,7 +134,8 @@ def _least_expected(response: Response, low: float, high: float) -> float:
         risk = response.risk(grid)
         if risk is not None:
             lost += (LOST - lost) * risk
-        at = int(np.argmin(lost.mean(axis=0)))
+        expected = lost.mean(axis=0)
+        at = int(np.argmin(expected if risk is None else expected > (1 + ALIKE_IN_EXPECTATION) * expected.min()))
         choice, low, high = float(grid[at]), float(grid[max(at - 2, 0)]), float(grid[min(at + 2, GRID - 1)])
     return choice
 

@@ -45,26 +45,37 @@ class Response:
 
 
 @dataclass(frozen=True)
-class RateResponse(Response):
+class Bounded(Response):
+    """A learning rate: beyond ``limit`` (particles, places) trainings diverge, as surely as ``width`` is small."""
+
+    limit: Array
+    width: Array
+
+    def risk(self, coordinate: Array) -> Array:
+        """Probability of divergence: (particles, places)."""
+        steep = 1 / (1 + np.exp(np.clip((self.limit - coordinate) / self.width, -50, 50)))
+        return np.asarray(DIVERGED_BY_CHANCE + (1 - 2 * DIVERGED_BY_CHANCE) * steep)
+
+
+@dataclass(frozen=True)
+class RateResponse(Bounded):
     """The learning rate. Below the best one progress is proportional to the rate, so the cost tends to |miss|.
 
-    Above it is quadratic at first, with a wall where noise keeps the training from its target, and beyond ``limit``
+    Above it is quadratic at first, with a wall where noise keeps the training from its target,and beyond ``limit``
     the training diverges. Arrays as in :class:`Response`; ``below`` is how far below the best rate the response is
     round before it is a straight line, ``wall`` and ``width`` (of the divergence) are distances in log rate too. Both
     sides shrink by ``room`` where a ceiling, and not noise, sets the best rate.
     """
 
-    limit: Array
     below: Array
     above: Array
     wall: Array
-    width: Array
     room: Array
 
     def at(self, index: Index) -> RateResponse:
         """The response at some of the places, repeated or not."""
-        return RateResponse(self.best[:, index], self.curvature, self.unit, self.limit[:, index], self.below,
-                            self.above, self.wall, self.width, self.room[:, index])
+        return RateResponse(self.best[:, index], self.curvature, self.unit, self.limit[:, index], self.width,
+                            self.below, self.above, self.wall, self.room[:, index])
 
     def cost(self, coordinate: Array) -> Array:
         """Logarithm of the factor on the epochs: (particles, places)."""
@@ -74,8 +85,3 @@ class RateResponse(Response):
         far = np.minimum(np.maximum(miss, 0) / self.room, 10.0) ** 2
         fast = far / (2 * self.above) * (1 + (far / self.wall**2) ** 2)
         return np.asarray(slow + np.minimum(fast, MOST))
-
-    def risk(self, coordinate: Array) -> Array:
-        """Probability of divergence: (particles, places)."""
-        steep = 1 / (1 + np.exp(np.clip((self.limit - coordinate) / self.width, -50, 50)))
-        return np.asarray(DIVERGED_BY_CHANCE + (1 - 2 * DIVERGED_BY_CHANCE) * steep)

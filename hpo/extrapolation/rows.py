@@ -17,7 +17,8 @@ Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
 UNTOLD_SEED_SCATTER = 0.05   # relative sd of single runs where a table tells none
-LEAST_SEED_SCATTER = 0.01    # targets are checked now and then, so a told sd of 0 is no certainty
+LEAST_SEED_SCATTER = 0.01    # targets are checked now and then, so a told sd is no certainty
+COARSE = 0.03                # runs that all end alike are evaluated too seldom to differ, and no mean over them helps
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def make_rows(aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw]) -> Ro
     usual = float(np.median(relative)) if relative else UNTOLD_SEED_SCATTER
     told = [usual if row.sd is None else row.sd / row.epochs_to_target for row in ordered]
     runs = np.array([row.runs or 1 for row in ordered])
-    error = np.maximum(told, LEAST_SEED_SCATTER) / np.sqrt(runs)
+    tied = np.array([row.sd == 0 for row in ordered], dtype=bool) & (runs > 1)
+    error = np.maximum(np.maximum(told, LEAST_SEED_SCATTER) / np.sqrt(runs), np.where(tied, COARSE, 0.0))
     return Rows(np.log([float(row.global_batch_size) for row in ordered]),
                 np.log([row.epochs_to_target for row in ordered]), error,
                 [coordinates(law, [row.settings for row in ordered]) for law in laws])

@@ -7,6 +7,7 @@ random-walk Metropolis steps shaped by their own covariance. Everything is vecto
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -45,17 +46,29 @@ class Start:
             return np.asarray(-0.5 * square)
         return np.asarray(-0.5 * (self.df + len(self.mean)) * np.log1p(square / self.df))
 
+    @property
+    def log_normalizer(self) -> float:
+        """What :meth:`log_density` leaves out, over what a standard normal one does."""
+        size = len(self.mean)
+        spread = -float(np.linalg.slogdet(self.root)[1])
+        if not np.isfinite(self.df):
+            return spread
+        return (spread + math.lgamma((self.df + size) / 2) - math.lgamma(self.df / 2)
+                - size / 2 * math.log(self.df / 2))
+
 
 @dataclass(frozen=True)
 class Sample:
     """Equally weighted particles, shape (count, dimension), and how far the sampler came.
 
     ``temperature`` is 1 for the posterior; below 1 the sampler gave up early and the particles are wider.
+    ``log_evidence`` is the logarithm of the marginal likelihood, by the same constant for all models of one evidence.
     """
 
     particles: Array
     temperature: float
     acceptance: float
+    log_evidence: float = -math.inf
 
 
 def standard_normal(dimension: int) -> Start:
@@ -64,11 +77,12 @@ def standard_normal(dimension: int) -> Start:
 
 
 def near_mode(log_posterior: LogDensity, dimension: int, widen: float = 1.5, *,
-              guesses: Array | None = None) -> Start:
+              guesses: Array | None = None, searches: int = 1) -> Start:
     """A wide Student-t at the mode, from the curvature there; never wider than ``widen`` times the prior.
 
-    The search for the mode starts at the best of ``guesses`` (guesses, dimension), without them at the prior's mean.
-    A cheaper start than the prior where there are many trials; the tempering corrects its shape.
+    The highest of the modes that so many ``searches`` find; they start at the best of ``guesses`` (guesses, dimension),
+    without them at the prior's mean. A cheaper start than the prior where there are many trials; the tempering corrects
+    its shape.
     """
     from scipy.optimize import minimize  # half a second that a table does not need
 
@@ -77,10 +91,11 @@ def near_mode(log_posterior: LogDensity, dimension: int, widen: float = 1.5, *,
         values = log_posterior(point + steps)
         return float(-values[0]), np.asarray(-(values[1:dimension + 1] - values[dimension + 1:]) / 2e-4)
 
-    first = np.zeros(dimension) if guesses is None else guesses[int(np.argmax(_finite(log_posterior(guesses))))]
-    found = minimize(value_and_slope, np.clip(first, -5.0, 5.0), jac=True, method="L-BFGS-B",
-                     bounds=[(-5.0, 5.0)] * dimension, options={"maxiter": 80})
-    mode = np.asarray(found.x)
+    firsts = np.zeros((1, dimension)) if guesses is None else \
+        guesses[np.argsort(-_finite(log_posterior(guesses)))[:searches]]
+    found = [minimize(value_and_slope, np.clip(first, -5.0, 5.0), jac=True, method="L-BFGS-B",
+                      bounds=[(-5.0, 5.0)] * dimension, options={"maxiter": 80}) for first in firsts]
+    mode = np.asarray(min(found, key=lambda each: float(each.fun)).x)
     hessian = np.empty((dimension, dimension))
     for row in range(dimension):
         step = np.zeros(dimension)
@@ -97,17 +112,20 @@ def temper(start: Start, log_posterior: LogDensity, count: int, rng: np.random.G
            moves: int = MOVES) -> Sample:
     """``count`` particles of the posterior.
 
-    ``log_posterior`` maps particles (count, dimension) to (count,), up to a constant.
+    ``log_posterior`` maps particles (count, dimension) to (count,): the log likelihood, and the standard normal prior
+    but for its constant.
     """
     points = start.draw(count, rng)
     from_start, to_posterior = start.log_density(points), _finite(log_posterior(points))
-    temperature, scale, accepted = 0.0, 1.0, 1.0
+    temperature, scale, accepted, evidence = 0.0, 1.0, 1.0, -start.log_normalizer
     for _ in range(MAX_STAGES):
         if temperature >= 1.0:
             break
         gain = to_posterior - from_start
         raised = _next_temperature(gain, temperature)
-        chosen = _systematic(np.exp((raised - temperature) * (gain - gain.max())), rng)
+        weight = np.exp((raised - temperature) * (gain - gain.max()))
+        evidence += float((raised - temperature) * gain.max() + np.log(weight.mean()))
+        chosen = _systematic(weight, rng)
         points, from_start, to_posterior = points[chosen], from_start[chosen], to_posterior[chosen]
         temperature = raised
         root = _root_of_covariance(points)
@@ -122,7 +140,7 @@ def temper(start: Start, log_posterior: LogDensity, count: int, rng: np.random.G
             to_posterior = np.where(take, new_posterior, to_posterior)
             accepted = float(take.mean())
             scale *= float(np.exp(accepted - TARGET_ACCEPTANCE))
-    return Sample(points, temperature, accepted)
+    return Sample(points, temperature, accepted, evidence if temperature >= 1 else -math.inf)
 
 
 def _finite(values: Array) -> Array:

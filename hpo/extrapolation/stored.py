@@ -23,7 +23,14 @@ def study_evidence(trials: Sequence[Trial], space: SearchSpace,
     :class:`EvidenceError` where no trial says anything.
     """
     observations = [observation(trial, (noise_scales or {}).get(trial.id)) for trial in trials]
-    return Evidence(observations=tuple(o for o in observations if o is not None), tuned=tuned_settings(space))
+    return Evidence(observations=tuple(o for o in observations if o is not None), tuned=tuned_settings(space),
+                    samples_per_epoch=samples_per_epoch(trials))
+
+
+def samples_per_epoch(trials: Sequence[Trial]) -> float | None:
+    """Samples in an epoch, the median over trials; None where none tells."""
+    told = [trial.samples / trial.epochs for trial in trials if trial.samples and trial.epochs]
+    return float(np.median(told)) if told else None
 
 
 def measured_trials(trials: Sequence[Trial]) -> list[int]:

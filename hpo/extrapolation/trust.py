@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from hpo.extrapolation.calibration import Calibration
-from hpo.extrapolation.laws import growth_slope
 from hpo.extrapolation.posterior import Posterior
+from hpo.extrapolation.setting_laws import RATE
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
@@ -19,8 +19,8 @@ REGIMES = ((0.2, "perfect scaling"), (0.6, "diminishing returns"), (np.inf, "max
 
 
 def judge(posterior: Posterior, global_batch_size: float, low: float, high: float,
-          calibration: Calibration | None = None) -> tuple[Trust, str]:
-    """Trust and its reason for epochs between ``low`` and ``high`` at ``global_batch_size``."""
+          calibration: Calibration | None = None, learning_rate: float | None = None) -> tuple[Trust, str]:
+    """Trust and its reason for epochs between ``low`` and ``high`` with ``learning_rate`` at ``global_batch_size``."""
     doubts = _grave(posterior)
     worries = []
     rungs = _reached_rungs(posterior)
@@ -37,6 +37,8 @@ def judge(posterior: Posterior, global_batch_size: float, low: float, high: floa
     if 2 <= rungs < FEW_RUNGS:
         worries.append(f"only {rungs} rungs reached the target")
     worries += _minor(posterior)
+    if learning_rate is not None and _untried(posterior, learning_rate):
+        worries.append("the learning rate is above all that were tried, none of which diverged")
     spread = law_disagreement(posterior, global_batch_size)
     if spread > 1.3 and beyond > 1:
         worries.append(f"laws that fit the rungs alike differ by a factor of {spread:.2g} there")
@@ -48,16 +50,14 @@ def judge(posterior: Posterior, global_batch_size: float, low: float, high: floa
 
 def regime(posterior: Posterior, global_batch_size: float) -> str:
     """Perfect scaling, diminishing returns or maximal data parallelism, by d log E / d log B there."""
-    values = posterior.values
-    slope = float(np.median(growth_slope(global_batch_size, np.exp(values["log_critical"]),
-                                         np.exp(values["log_sharpness"]), np.exp(values["log_exponent"]))))
+    slope = float(np.median(posterior.model.slope(posterior.values, float(np.log(global_batch_size)))))
     return next(name for limit, name in REGIMES if slope < limit)
 
 
 def law_disagreement(posterior: Posterior, global_batch_size: float) -> float:
     """Factor between the medians of the sharper-turning and the softer-turning half of the particles."""
     expected = posterior.model.mean(posterior.values, np.array([np.log(global_batch_size)]))[:, 0]
-    shape = posterior.values["log_sharpness"]
+    shape = posterior.model.turn(posterior.values)
     sharp = shape > np.median(shape)
     return float(np.exp(abs(np.median(expected[sharp]) - np.median(expected[~sharp]))))
 
@@ -95,6 +95,12 @@ def _minor(posterior: Posterior) -> list[str]:
     if observations and missed > 0.7 * len(observations):
         worries.append(f"{missed} of {len(observations)} trials missed the target")
     return worries
+
+
+def _untried(posterior: Posterior, learning_rate: float) -> bool:
+    observations = posterior.evidence.observations
+    tried = [float(item.settings[RATE]) for item in observations if item.settings.get(RATE) is not None]
+    return bool(tried) and learning_rate > max(tried) and all(item.state != "diverged" for item in observations)
 
 
 def _sentence(posterior: Posterior, batch: float, beyond: float, width: float, problems: list[str]) -> str:

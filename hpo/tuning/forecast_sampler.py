@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hpo.extrapolation.stored import observation, tuned_settings
+from hpo.extrapolation.stored import observation, samples_per_epoch, tuned_settings
 from hpo.study import StudySpec
 from hpo.tuning.acquisition.chooser import ENOUGH_TRIALS, Acquisition
 from hpo.tuning.sampler import LadderSampler
@@ -62,6 +62,7 @@ class ForecastSampler:
             self._inner.tell(trial, ticket)
         seen = observation(trial)
         if seen is not None:
+            self._acquisition.samples_per_epoch = self._acquisition.samples_per_epoch or samples_per_epoch([trial])
             self._acquisition.tell(seen)
 
     def limit_epochs(self, global_batch_size: int) -> float:

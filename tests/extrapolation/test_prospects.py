@@ -13,8 +13,8 @@ from hpo.extrapolation.evidence import Aggregate, Evidence, Observation, ScaledS
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.posterior import fit
 from hpo.extrapolation.response import DIVERGED_BY_CHANCE
-from hpo.extrapolation.stored import noise_scales
-from storage.records import Convergence
+from hpo.extrapolation.stored import noise_scales, samples_per_epoch
+from storage.records import Convergence, Trial, TrialState
 
 TRUTH = Truth()
 RATE = ScaledSetting("learning_rate", "log", 0.01, 1.28)
@@ -198,3 +198,14 @@ def test_the_critical_batch_is_largest_at_the_best_momentum_and_falls_like_the_l
     far_above, far_below = laws.log_critical_by_momentum(np.array([1 - 2e-6, 1 - 1.0]), 1 - 1e-3)
     assert far_above == pytest.approx(np.log(2 * 2e-3), abs=1e-4)
     assert far_below == pytest.approx(np.log(2 * 1e-3), abs=1e-4)
+
+
+def test_stored_trials_tell_the_samples_of_an_epoch():
+    def trial(samples, epochs):
+        return Trial(id=1, study_id=1, number=0, state=TrialState.REACHED, global_batch_size=16, seed=0, settings={},
+                     purpose="sweep", epochs_to_target=epochs, epochs=epochs, steps=None, samples=samples, seconds=None,
+                     best_metric=None, final_metric=None, reason="", resolution_epochs=None, started_at=None,
+                     finished_at=None)
+
+    assert samples_per_epoch([trial(2_000, 2.0), trial(3_000, 3.0), trial(5_000, 1.0), trial(None, 4.0)]) == 1_000.0
+    assert samples_per_epoch([trial(None, 2.0), trial(100, None)]) is None

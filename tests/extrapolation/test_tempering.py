@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from hpo.extrapolation.residual import across, kernel, log_student, student_cdf
 from hpo.extrapolation.sampler import near_mode, standard_normal, temper
@@ -21,6 +21,29 @@ def test_tempering_finds_mean_and_covariance_of_a_narrow_gaussian(start):
     assert sample.temperature == 1.0
     np.testing.assert_allclose(sample.particles.mean(axis=0), mean, atol=0.02)
     np.testing.assert_allclose(np.cov(sample.particles.T), covariance, rtol=0.15)
+
+
+@pytest.mark.parametrize("start", [lambda density: standard_normal(2), lambda density: near_mode(density, 2)])
+def test_the_evidence_is_the_marginal_likelihood(start):
+    """A standard normal prior, and a normal likelihood of observations at 1 and -2 with sd 0.3: closed form."""
+    seen, sd = np.array([1.0, -2.0]), 0.3
+
+    def density(points):
+        likelihood = -0.5 * (((points - seen) / sd) ** 2).sum(axis=1) - 2 * np.log(sd * np.sqrt(2 * np.pi))
+        return likelihood - 0.5 * (points**2).sum(axis=1)
+
+    exact = norm.logpdf(seen, 0.0, np.hypot(1.0, sd)).sum()
+    found = temper(start(density), density, 4000, np.random.default_rng(0))
+    assert found.log_evidence == pytest.approx(exact, abs=0.15)
+
+
+def test_the_highest_of_several_modes_is_found():
+    def density(points):
+        return np.logaddexp(-0.5 * ((points[:, 0] - 3) / 0.1) ** 2, -0.5 * ((points[:, 0] + 3) / 0.1) ** 2 - 5)
+
+    guesses = np.array([[-3.0], [2.9], [-2.9]])
+    assert near_mode(density, 1, guesses=guesses[::2], searches=2).mean[0] == pytest.approx(-3.0, abs=0.01)
+    assert near_mode(density, 1, guesses=guesses, searches=3).mean[0] == pytest.approx(3.0, abs=0.01)
 
 
 def test_tempering_finds_both_modes():

@@ -166,7 +166,7 @@ def test_confirming_trials_overrule_the_laws():
     places = np.linspace(-1, 1, 41)[:, None]
     prior = np.abs(places[:, 0]) * 0.2              # the laws hold 0 to be best; at 0.4 it is 20 % faster
     tried = np.array([[0.0], [0.2], [0.4], [0.6]])
-    corrected = confirm.correct(prior, places, tried, np.abs(tried[:, 0]) * 0.2, np.log([100, 88, 80, 90]))
+    corrected = confirm.correct(prior, places, tried, np.abs(tried[:, 0]) * 0.2, np.log([100, 88, 80, 90]), 0.04)
     assert places[corrected.best, 0] == pytest.approx(0.4, abs=0.1)
     assert corrected.mean[corrected.best] == pytest.approx(math.log(80), abs=0.05)
     assert corrected.sd[0] > corrected.sd[corrected.best]

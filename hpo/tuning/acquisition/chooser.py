@@ -61,12 +61,13 @@ class Acquisition:
     """Learns from trials and chooses the next; the same trials in the same order give the same choices.
 
     ``rungs`` are the batch sizes that may be trained at, ``target`` the one that the settings are for, ``resolution``
-    the epochs between evaluations.
+    the epochs between evaluations, ``samples_per_epoch`` None where that is not known yet.
     """
 
     def __init__(self, rungs: Sequence[int], target: int, tuned: Sequence[ScaledSetting], *, resolution: float,
-                 seed: int = 0) -> None:
+                 seed: int = 0, samples_per_epoch: float | None = None) -> None:
         self._rungs, self._target, self._tuned = tuple(rungs), target, tuple(tuned)
+        self.samples_per_epoch = samples_per_epoch
         self._resolution, self._seed = resolution, seed
         self._observations: list[Observation] = []
         self._posterior: Posterior | None = None
@@ -145,7 +146,8 @@ class Acquisition:
         least = min(item.epochs for item in tried if item.state == "reached")
         seen = [np.log(confirm.counted(item.state, item.epochs, least)) for item in tried]
         count = len(choices)
-        corrected = confirm.correct(prior, place, place[count:], prior[count:], seen)
+        scatter = float(np.exp(self._weights @ posterior.values["log_trial_scatter"]))
+        corrected = confirm.correct(prior, place, place[count:], prior[count:], seen, scatter)
         improvement = (1 - risk[:count]) * corrected.improvement(float(corrected.mean[count:].min()))[:count]
         improvement = improvement * confirm.apart(place[:count], place[count:])
         # what was tried and did not diverge has shown that it does not
@@ -187,7 +189,8 @@ class Acquisition:
         return posterior
 
     def _fit(self, count: int) -> Posterior:
-        evidence = Evidence(observations=tuple(self._observations[:count]), tuned=self._tuned)
+        evidence = Evidence(observations=tuple(self._observations[:count]), tuned=self._tuned,
+                            samples_per_epoch=self.samples_per_epoch)
         return prediction.thinned(fit(evidence, rng=np.random.default_rng(self._seed)), PARTICLES)
 
     @staticmethod

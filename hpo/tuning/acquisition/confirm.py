@@ -20,7 +20,6 @@ Array: TypeAlias = NDArray[np.float64]
 AMPLITUDE, OFFSET = 0.2, 1.0    # of the discrepancy in log epochs: what bends it, and the level common to all
 LENGTH = 0.3                    # in coordinates of the laws: a factor of 1.35 of a rate, or of 1 - momentum
 MOST_MISS = 0.4                 # no more of a predicted miss, in log epochs, is believed: the laws are what is tested
-NOISE = 0.04                    # of one training, in log epochs
 LEAST_STEP = 0.05               # from every trial before: nearer settings differ by less than two trainings scatter
 WORTH = 1.2                     # times the fewest epochs there so far: a trial that needs more is stopped
 LOST_FACTOR = 1.5               # a diverged trial counts as needing so many times the fewest epochs
@@ -62,13 +61,13 @@ def counted(state: str, epochs: float, least: float) -> float:
 
 
 def correct(prior: Array, coordinates: Array, tried: Array, prior_of_tried: Array,
-            log_epochs: Sequence[float]) -> Corrected:
-    """Log epochs of candidates after trials.
+            log_epochs: Sequence[float], noise: float) -> Corrected:
+    """Log epochs of candidates after trials; ``noise`` is the scatter of one training in them.
 
     ``prior`` is the expected miss of candidates in log epochs, at ``coordinates`` (candidates, settings),
     ``prior_of_tried`` that of the trials at ``tried`` (trials, settings), ``log_epochs`` what they needed.
     """
-    known = _kernel(tried, tried) + NOISE**2 * np.eye(len(tried))
+    known = _kernel(tried, tried) + noise**2 * np.eye(len(tried))
     across = _kernel(coordinates, tried)
     # the level of the epochs is the first trial's to tell
     gap = np.asarray(log_epochs) - prior_of_tried
