@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -15,7 +16,11 @@ from hpo.extrapolation.posterior import fit
 from hpo.extrapolation.priors import Priors
 from hpo.extrapolation.table import tuned_settings
 
-Triples = list[tuple[float, float, float]]
+Triples: TypeAlias = list[tuple[float, float, float]]
+# name of a scored series -> names of the series that may not teach its priors
+LeftOut: TypeAlias = Callable[[str], Iterable[str]]
+
+JOINT = "joint model"
 
 
 def _arrays(rows: Sequence[Aggregate]) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +37,7 @@ def hyperbola(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Trip
     batch, epochs = _arrays(rows)
 
     def miss(log: np.ndarray) -> np.ndarray:
-        return np.exp(log[0]) * (1 + batch / np.exp(log[1])) / epochs - 1
+        return np.asarray(np.exp(log[0]) * (1 + batch / np.exp(log[1])) / epochs - 1)
 
     starts = [(np.log(epochs.min()), np.log(batch[-1] * factor)) for factor in (0.1, 1, 10)]
     best = min((least_squares(miss, start) for start in starts), key=lambda fitted: float(fitted.cost)).x
@@ -52,24 +57,29 @@ def constant(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Tripl
 
 
 class JointModel:
-    """The joint model with priors learned from all series but the one that is predicted."""
+    """The joint model with priors learned from ``teachers``, less those that ``left_out`` names for a series."""
 
-    def __init__(self, series: Sequence[Series], *, settings: bool = True, seed: int = 0) -> None:
-        self._series, self._settings, self._seed = series, settings, seed
-        self._priors: dict[str, Priors] = {}
+    def __init__(self, teachers: Sequence[Series], left_out: LeftOut, *, settings: bool = True, seed: int = 0) -> None:
+        self._teachers, self._left_out, self._settings, self._seed = teachers, left_out, settings, seed
+        self._priors: dict[frozenset[str], Priors] = {}
 
     def __call__(self, name: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
         """Predictions from the rows of the series ``name``."""
-        if name not in self._priors:
-            others = [one for one in self._series if one.name != name]
-            self._priors[name] = learn(others, rng=np.random.default_rng(self._seed))
         evidence = Evidence(aggregates=rows, tuned=tuned_settings(rows) if self._settings else ())
-        posterior = fit(evidence, rng=np.random.default_rng(self._seed), priors=self._priors[name])
+        posterior = fit(evidence, rng=np.random.default_rng(self._seed), priors=self._learned(name))
         found = [forecast(posterior, batch).epochs_to_target for batch in batches]
         return [(one.median, one.low, one.high) for one in found]
 
+    def _learned(self, name: str) -> Priors:
+        left_out = frozenset(self._left_out(name))
+        if left_out not in self._priors:
+            rest = [one for one in self._teachers if one.name not in left_out]
+            self._priors[left_out] = learn(rest, rng=np.random.default_rng(self._seed))
+        return self._priors[left_out]
 
-def forecasters(series: Sequence[Series]) -> dict[str, Forecaster]:
+
+def forecasters(teachers: Sequence[Series], left_out: LeftOut = lambda name: (name,)) -> dict[str, Forecaster]:
     """All forecasters by the name that the table shows."""
-    return {"joint model": JointModel(series), "joint model, settings unseen": JointModel(series, settings=False),
+    return {JOINT: JointModel(teachers, left_out),
+            f"{JOINT}, settings unseen": JointModel(teachers, left_out, settings=False),
             "hyperbola": hyperbola, "power law": power_law, "constant": constant}

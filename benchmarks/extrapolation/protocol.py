@@ -1,21 +1,24 @@
 """The protocol: every prefix of at least three rungs of a series predicts every larger rung.
 
-Each series counts once: the median over its cases, then the median over series, by how far the predicted rung is
-beyond the largest rung seen.
+A rung is a batch size; where a series holds several configurations of one batch size, all of them are seen, or each
+is predicted. Each series counts once: the median over its cases, then the median over series, by how far the predicted
+rung is beyond the largest rung seen.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
+from benchmarks.extrapolation.reference_points import fact
+from benchmarks.extrapolation.runs import CoarseRow, read_runs
 from hpo.extrapolation.evidence import Aggregate
-from hpo.extrapolation.learn import Series, read_reference_points
+from hpo.extrapolation.learn import Series, group, read_reference_points
 
 LEAST_RUNGS = 3
 DISTANCES = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, np.inf))
@@ -27,7 +30,10 @@ Forecaster: TypeAlias = Callable[[str, Sequence[Aggregate], Sequence[int]], Sequ
 
 @dataclass(frozen=True)
 class Case:
-    """One prediction: the distance is in times the largest rung seen."""
+    """One prediction: the distance is in times the largest rung seen.
+
+    The target was reached somewhere in (observed - resolution, observed].
+    """
 
     series: str
     rungs_seen: int
@@ -36,6 +42,7 @@ class Case:
     median: float
     low: float
     high: float
+    resolution: float = 0.0
 
     @property
     def error(self) -> float:
@@ -47,57 +54,81 @@ class Case:
         """Whether the interval holds the observed epochs."""
         return self.low <= self.observed <= self.high
 
+    @property
+    def met(self) -> bool:
+        """Whether the interval holds any epochs at which the target may have been reached."""
+        return self.low <= self.observed and self.observed - self.resolution <= self.high
+
 
 @dataclass(frozen=True)
 class Score:
-    """The score of one forecaster; the tuples run over the distances, NaN where no series reaches."""
+    """The score of one forecaster; the tuples run over the distances, NaN where no series reaches.
+
+    ``coverage`` is of all cases, ``coverage_by_series`` with each series counted once, ``met_at`` allows for the
+    resolution of the evaluations; ``count`` is of cases.
+    """
 
     error: tuple[float, ...]
     series: tuple[int, ...]
+    count: tuple[int, ...]
     worst_tenth: tuple[float, ...]
+    coverage_at: tuple[float, ...]
+    met_at: tuple[float, ...]
+    width_at: tuple[float, ...]
     coverage: float
     coverage_by_series: float
-    width: float
+
+    @property
+    def width(self) -> float:
+        """High over low for rungs two to four times the largest one seen."""
+        return self.width_at[1]
 
 
-def load(path: Path | None) -> list[Series]:
-    """Series from the shipped table of facts, from one of its form, or from MLPerf's reference_convergence.csv."""
+def load(path: Path | None, runs_of: str = "team") -> list[Series]:
+    """Series from the shipped table of facts, from one of its form, or from MLPerf's files; the header tells which.
+
+    ``runs_of`` says what a series of runs.csv is: a key of ``runs.GROUPS``.
+    """
     if path is None:
         return read_reference_points()
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         header = next(csv.reader(file))
     if "series" in header:
         return read_reference_points(path)
-    from benchmarks.extrapolation.reference_points import fact
-    from hpo.extrapolation.learn import group
-    with path.open(newline="") as file:
+    if "run_id" in header:
+        return read_runs(path, runs_of)
+    with path.open(encoding="utf-8", newline="") as file:
         return group([{name: str(value) for name, value in fact(row).items()} for row in csv.DictReader(file)])
 
 
-def cases(series: Series, forecaster: Forecaster) -> Iterator[Case]:
+def cases(series: Series, forecaster: Forecaster, least_rungs: int = LEAST_RUNGS) -> Iterator[Case]:
     """All predictions of one series."""
     rows = sorted(series.rows, key=lambda row: row.global_batch_size)
-    for seen in range(LEAST_RUNGS, len(rows)):
-        top = rows[seen - 1].global_batch_size
-        larger = [row for row in rows[seen:] if row.global_batch_size > top]
-        if not larger:
-            continue
-        predictions = forecaster(series.name, rows[:seen], [row.global_batch_size for row in larger])
-        for row, (median, low, high) in zip(larger, predictions, strict=True):
-            yield Case(series.name, seen, row.global_batch_size / top, row.epochs_to_target, median, low, high)
+    batches = sorted({row.global_batch_size for row in rows})
+    for seen in range(least_rungs, len(batches)):
+        top = batches[seen - 1]
+        known = [row for row in rows if row.global_batch_size <= top]
+        for batch, prediction in zip(batches[seen:], forecaster(series.name, known, batches[seen:]), strict=True):
+            for row in rows:
+                if row.global_batch_size == batch:
+                    resolution = row.resolution_epochs if isinstance(row, CoarseRow) else 0.0
+                    yield Case(series.name, seen, batch / top, row.epochs_to_target, *prediction, resolution)
 
 
 def score(found: Sequence[Case]) -> Score:
     """The score of the cases of one forecaster."""
-    binned = [_by_series([case for case in found if low < case.distance <= high]) for low, high in DISTANCES]
-    coverage = [np.mean([case.covered for case in group]) for group in _by_series(found).values()]
-    widths = [np.median([case.high / case.low for case in group]) for group in binned[1].values()]
-    errors = [[case.error for group in groups.values() for case in group] for groups in binned]
-    return Score(tuple(_median([np.median([case.error for case in group]) for group in groups.values()])
-                       for groups in binned),
-                 tuple(len(groups) for groups in binned),
-                 tuple(float(np.quantile(group, 0.9)) if group else np.nan for group in errors),
-                 float(np.mean([case.covered for case in found])), float(np.mean(coverage)), _median(widths))
+    binned = [[case for case in found if low < case.distance <= high] for low, high in DISTANCES]
+    grouped = [_by_series(group) for group in binned]
+    errors = [[case.error for case in group] for group in binned]
+    return Score(
+        tuple(_over_series(groups, lambda case: case.error) for groups in grouped),
+        tuple(len(groups) for groups in grouped), tuple(len(group) for group in binned),
+        tuple(float(np.quantile(group, 0.9)) if group else np.nan for group in errors),
+        tuple(_share(case.covered for case in group) for group in binned),
+        tuple(_share(case.met for case in group) for group in binned),
+        tuple(_over_series(groups, lambda case: case.high / case.low) for groups in grouped),
+        _share(case.covered for case in found),
+        _share(_share(case.covered for case in group) for group in _by_series(found).values()))
 
 
 def _by_series(found: Sequence[Case]) -> Mapping[str, list[Case]]:
@@ -107,5 +138,11 @@ def _by_series(found: Sequence[Case]) -> Mapping[str, list[Case]]:
     return groups
 
 
-def _median(values: Sequence[float]) -> float:
-    return float(np.median(values)) if len(values) else float("nan")
+def _over_series(groups: Mapping[str, Sequence[Case]], measure: Callable[[Case], float]) -> float:
+    medians = [np.median([measure(case) for case in group]) for group in groups.values()]
+    return float(np.median(medians)) if medians else float("nan")
+
+
+def _share(held: Iterable[float]) -> float:
+    values = list(held)
+    return float(np.mean(values)) if values else float("nan")

@@ -1,13 +1,17 @@
-"""Reading tables: what is taken, and what each broken table is told."""
+"""Reading tables: what is taken, what each broken table is told, and that odd ones get a sober forecast."""
 
+import numpy as np
 import pytest
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.forecast import forecast
+from hpo.extrapolation.posterior import fit
 from hpo.extrapolation.table import read_table
 
 GOOD = "global_batch_size,epochs_to_target,runs,sd,learning_rate,warmup_epochs,optimizer,samples_per_epoch\n" \
        "256,8,5,0.5,0.1,1,sgd,1000\n512,9,,,0.2,,sgd,\n"
+PLAIN = ((64, 10.0), (128, 11.0), (256, 13.0), (512, 17.0))
 
 
 @pytest.fixture
@@ -78,3 +82,71 @@ def test_a_missing_file_is_told(tmp_path):
 def test_evidence_checks_itself(make, word):
     with pytest.raises(EvidenceError, match=word):
         make()
+
+
+@pytest.fixture
+def ahead(write):
+    def forecasted(lines, columns="", batch=2048):
+        header = f"global_batch_size,epochs_to_target{columns and ','}{columns}"
+        return forecast(fit(read_table(write("\n".join([header, *lines]))), rng=np.random.default_rng(0)), batch)
+    return forecasted
+
+
+def _lines(pairs, *cells):
+    return [",".join([f"{batch},{epochs!r}", *more]) for (batch, epochs), *more in zip(pairs, *cells, strict=True)]
+
+
+def test_order_and_units_do_not_matter(ahead):
+    plain = ahead(_lines(PLAIN)).epochs_to_target
+    assert ahead(_lines(PLAIN)[::-1]).epochs_to_target == plain
+    samples = ahead(_lines([(batch, 1e9 * epochs) for batch, epochs in PLAIN])).epochs_to_target
+    assert samples.to_dict() == pytest.approx({end: 1e9 * value for end, value in plain.to_dict().items()})
+    larger = ahead(_lines([(1000 * batch, epochs) for batch, epochs in PLAIN]), batch=2_048_000).epochs_to_target
+    assert larger.to_dict() == pytest.approx(plain.to_dict())
+
+
+def test_rows_that_stand_twice_are_two_witnesses(ahead):
+    once, twice = (ahead(_lines(rows)).epochs_to_target for rows in (PLAIN, PLAIN + PLAIN))
+    assert twice.median == pytest.approx(once.median, rel=0.05)
+    assert 0.75 < np.log(twice.high / twice.low) / np.log(once.high / once.low) < 1
+
+
+def test_gaps_and_words_among_the_settings_leave_the_epochs_alone(ahead):
+    plain = ahead(_lines(PLAIN)).epochs_to_target
+    found = ahead(_lines(PLAIN, ("lars", "sgd", "", ""), ("0.1", "", "0.4", ""), ("", "1", "", "3"), ("", "", "", "")),
+                  "optimizer,learning_rate,warmup_epochs,momentum")
+    assert found.epochs_to_target.median == pytest.approx(plain.median, rel=0.05)
+    assert set(found.settings) == {"learning_rate", "warmup_epochs"}
+    assert 0.4 < found.settings["learning_rate"].median < 2.0
+
+
+def test_the_less_a_table_tells_the_wider_is_the_interval(ahead):
+    def width(columns, *cells):
+        found = ahead(_lines(PLAIN, *cells), columns).epochs_to_target
+        return found.high / found.low
+
+    sharp, untold, wild = (width("runs,sd", ["10"] * 4, [sd] * 4) for sd in ("0.1", "", "8"))
+    single = width("runs", ["1"] * 4)
+    assert sharp < untold < single < wild
+    assert width("") == pytest.approx(single)
+    assert wild > 2.5
+
+
+def test_nearly_constant_epochs_below_one_stay_near_what_was_seen(ahead):
+    flat = _lines(((16384, 0.70), (32768, 0.72), (65536, 0.71), (131072, 0.73)))
+    found = ahead(flat, batch=262144)
+    assert found.epochs_to_target.low < 0.75 < found.epochs_to_target.median < 0.9
+
+
+def test_falling_epochs_are_no_promise_of_fewer_still(ahead):
+    falling = _lines(((64, 12.0), (128, 10.0), (256, 9.0), (512, 8.5)), ["5"] * 4, ["0.2"] * 4)
+    found = ahead(falling, "runs,sd")
+    assert found.epochs_to_target.median > 8.5
+    assert found.trust != "high"
+    steep = ahead(_lines(((64, 40.0), (128, 20.0), (256, 10.0), (512, 5.0))))
+    assert steep.trust == "low" and steep.epochs_to_target.high / steep.epochs_to_target.low > 3
+
+
+def test_epochs_all_over_the_place_get_low_trust(ahead):
+    found = ahead(_lines(((64, 10.0), (128, 30.0), (256, 5.0), (512, 40.0))))
+    assert found.trust == "low" and found.epochs_to_target.high / found.epochs_to_target.low > 4

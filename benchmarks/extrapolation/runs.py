@@ -1,0 +1,76 @@
+"""Series from MLPerf's runs.csv, one row per result log: what one team tuned in one round with one code base.
+
+A series is one benchmark, target, round, team, framework (without its version) and optimizer: a team tunes its batch
+sizes together, and targets, rounds and code bases change the epochs by themselves. ``round`` pools the teams of a round
+that use one framework, for the rules let them take over each other's hyperparameters. A rung is a batch size; its rows
+are its configurations, each the mean over its runs. Left out: the open division, where model and data may differ; runs
+that did not reach the target; runs without a batch size.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from hpo.extrapolation.evidence import Aggregate
+from hpo.extrapolation.learn import Series
+
+BENCHMARKS = ("resnet", "deepcam")      # their reference points may not teach the priors for these series
+ROUND = ("benchmark", "target", "round", "framework", "optimizer")
+GROUPS = {"team": (*ROUND, "submitter"), "round": ROUND}
+COLUMN = {"learning_rate": "base_lr", "warmup_epochs": "warmup_epochs", "momentum": "momentum",
+          "weight_decay": "weight_decay", "normalization_batch_size": "bn_span"}
+SCHEDULE = ("decay_type", "end_lr", "schedule_total_epochs")     # told apart, but no setting that is extrapolated
+# as the logs name them; the first that is found counts, for partners of NVIDIA list the whole container
+FRAMEWORKS = {"mxnet": "mxnet", "paddle": "paddle", "mindspore": "mindspore", "jax": "jax", "tensorflow": "tensorflow",
+              "tf": "tensorflow", "torch": "pytorch"}
+
+
+@dataclass(frozen=True)
+class CoarseRow(Aggregate):
+    """A configuration evaluated every ``resolution_epochs``: the target was reached up to that much earlier."""
+
+    resolution_epochs: float = 0.0
+
+
+def read_runs(path: Path, group: str = "team") -> list[Series]:
+    """The series of runs.csv that hold two batch sizes or more, by ``group`` of GROUPS."""
+    found: dict[tuple[str, ...], dict[tuple[str, ...], list[Mapping[str, str]]]] = {}
+    with path.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            if _is_comparable(row):
+                named = {**row, "framework": _framework(row["framework"]), "submitter": _team(row["submitter"])}
+                series = found.setdefault(tuple(named[name] for name in GROUPS[group]), {})
+                series.setdefault(_configuration(row), []).append(row)
+    made = [Series(" ".join(part for part in key if part), [_rung(runs) for runs in configurations.values()])
+            for key, configurations in sorted(found.items())]
+    return [one for one in made if len({row.global_batch_size for row in one.rows}) > 1]
+
+
+def _is_comparable(row: Mapping[str, str]) -> bool:
+    # v0.5 names no divisions, and its logs end before the status
+    return (row["division"] != "open" and row["status"] in {"success", "success?"}
+            and bool(row["global_batch_size"]) and bool(row["epochs_to_target"]))
+
+
+def _framework(name: str) -> str:
+    return next((family for word, family in FRAMEWORKS.items() if word in name.lower()), "")
+
+
+def _team(submitter: str) -> str:
+    return submitter.lower().split("/")[0]
+
+
+def _configuration(row: Mapping[str, str]) -> tuple[str, ...]:
+    return (row["global_batch_size"], *(row[name] for name in (*COLUMN.values(), *SCHEDULE)))
+
+
+def _rung(runs: Sequence[Mapping[str, str]]) -> CoarseRow:
+    epochs = [float(run["epochs_to_target"]) for run in runs]
+    settings = {name: float(runs[0][column]) for name, column in COLUMN.items() if runs[0][column]}
+    spacing = fmean(float(run["last_epoch"]) / float(run["n_evals"]) for run in runs)
+    return CoarseRow(int(float(runs[0]["global_batch_size"])), fmean(epochs), len(runs),
+                     stdev(epochs) if len(epochs) > 1 else None, settings, spacing)
