@@ -1,0 +1,202 @@
+"""Samples until a search knows a rate that is within 5 % of the best at the target batch.
+
+Trainings at the target batch are looked up: a rate has the learning curve of one of the seeds of the nearest rate of
+the brute force. The ladder's trials are those of the sweeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.real_images import sweeps
+from benchmarks.real_images.cases import Case
+from benchmarks.real_images.sweeps import Sweep
+from benchmarks.real_images.trainings import Training, by_rate, optimum
+from hpo.extrapolation.evidence import Observation
+from hpo.extrapolation.stored import observation, tuned_settings
+from hpo.tuning.acquisition import confirm
+from hpo.tuning.acquisition.chooser import LIMITS, Acquisition
+from hpo.tuning.acquisition.curves import hopeless
+
+HOLDS = 3                       # further trials after which the rate must still be good
+MOST = 40.0                     # trainings with the best rate: what a search may spend
+DIRECT_SEEDS, CONFIRMING_SEEDS = 50, 5
+FEWEST_ON_LADDER, EVERY = 8, 4     # trials on the ladder before the first forecast, and between two
+MOST_CONFIRMING = 15
+
+NEVER = (math.inf, math.inf)
+
+Moment = tuple[float, float, float | None]
+"""Samples spent so far, in all and at the target batch, and the rate that would be used now."""
+
+Stop = Callable[[Sequence[float], Sequence[float]], bool]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was looked up of a training, up to where it was stopped."""
+
+    state: str
+    epochs: float
+    samples: float
+
+
+class Lookup:
+    """Trainings at the target batch, from the brute force."""
+
+    def __init__(self, case: Case, trainings: Sequence[Training]) -> None:
+        self._runs = {rate: runs for rate, runs in by_rate(trainings).items() if rate in case.grid}
+        self.budget = case.epochs
+
+    def train(self, rate: float, rng: np.random.Generator, limit: float | None = None,
+              stop: Stop | None = None) -> Looked:
+        """One training; ``stop`` is asked after each evaluation, with the epochs and top-1 so far."""
+        runs = self._runs[min(self._runs, key=lambda other: abs(math.log(other / rate)))]
+        run = runs[int(rng.integers(len(runs)))]
+        last = len(run.curve)
+        for count, epochs in enumerate(run.curve_epochs[:-1], start=1):
+            if epochs >= (limit or math.inf) or (stop and stop(run.curve_epochs[:count], run.curve[:count])):
+                last = count
+                break
+        epochs, whole = run.curve_epochs[last - 1], last == len(run.curve)
+        return Looked(run.state if whole else "pruned", epochs, run.samples * epochs / run.curve_epochs[-1])
+
+
+def lines(case: Case, found: Sequence[Sweep], trainings: Sequence[Training]) -> list[str]:
+    """A Markdown table of what each search spends."""
+    best, lookup = optimum(case, trainings), Lookup(case, trainings)
+    unit = best.epochs * next(iter(found)).result.train_samples
+    spent = {name: [_settled(search(case, lookup, seed, MOST * unit), best.good) for seed in range(DIRECT_SEEDS)]
+             for name, search in (("TPE with halving at the target", _tpe_with_halving),
+                                  ("random search at the target", _random_search))}
+    for sampler in dict.fromkeys(sweep.result.spec.sampler for sweep in found):
+        own = [sweep for sweep in found if sweep.result.spec.sampler == sampler]
+        spent[f"ladder alone ({sampler})"] = [_settled(_ladder(sweep), best.good, holds=1) for sweep in own]
+        spent[f"ladder ({sampler}), then target"] = [
+            _settled(_confirmed(case, lookup, sweep, seed, MOST * unit), best.good)
+            for sweep in own for seed in range(CONFIRMING_SEEDS)]
+    return [f"Search cost at {case.batch}, in trainings there with the best rate ({unit / 1000:.3g} thousand samples); "
+            f"a rate is good from {best.good[0]:.3g} to {best.good[1]:.3g}", "",
+            "| search | searches | found | samples: median | 25 % to 75 % | ... at the target batch |",
+            "|---|---|---|---|---|---|", *(_line(name, np.array(values) / unit) for name, values in spent.items())]
+
+
+def _line(name: str, spent: NDArray[np.float64]) -> str:
+    """``spent`` (searches, 2): in all and at the target batch."""
+    samples, at_target = spent.T
+    middle, low, high = (_shown(samples, level) for level in (0.5, 0.25, 0.75))
+    return (f"| {name} | {len(spent)} | {np.mean(np.isfinite(samples)):.0%} | {middle} | {low} to {high} | "
+            f"{_shown(at_target, 0.5)} |")
+
+
+def _shown(values: NDArray[np.float64], level: float) -> str:
+    value = float(np.quantile(values, level, method="higher"))
+    return f"{value:.2f}" if math.isfinite(value) else "not found"
+
+
+def _settled(moments: Iterator[Moment], good: tuple[float, float], holds: int = HOLDS) -> tuple[float, float]:
+    """What was spent when the rate was good, and still was ``holds`` moments later; infinite where it never was."""
+    streak: list[tuple[float, float]] = []
+    for samples, at_target, rate in moments:
+        streak = [*streak, (samples, at_target)] if rate is not None and good[0] <= rate <= good[1] else []
+        if len(streak) > holds:
+            break
+    return streak[0] if streak else NEVER
+
+
+def _random_search(case: Case, lookup: Lookup, seed: int, most: float) -> Iterator[Moment]:
+    rng, samples, best = np.random.default_rng((seed, 1)), 0.0, (math.inf, math.nan)
+    while samples < most:
+        rate = float(np.exp(rng.uniform(*np.log(case.rates))))
+        run = lookup.train(rate, rng)
+        samples += run.samples
+        if run.state == "reached":
+            best = min(best, (run.epochs, rate))
+        yield samples, samples, best[1]
+
+
+def _tpe_with_halving(case: Case, lookup: Lookup, seed: int, most: float) -> Iterator[Moment]:
+    """Optuna's TPE and SuccessiveHalvingPruner (the rule of ASHA), both with their defaults, at the target batch."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    rng, samples, best = np.random.default_rng((seed, 2)), 0.0, (math.inf, math.nan)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction="minimize",
+                                pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=4, reduction_factor=4))
+    while samples < most:
+        trial = study.ask()
+        rate = trial.suggest_float("learning_rate", *case.rates, log=True)
+        run = lookup.train(rate, rng, stop=_halving(trial, lookup.budget))
+        samples += run.samples
+        if run.state == "pruned":
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            lost = {"reached": 0.0, "censored": 1.0, "diverged": 2.0}[run.state]
+            study.tell(trial, math.log(lookup.budget if lost else run.epochs) + lost)
+        if run.state == "reached":
+            best = min(best, (run.epochs, rate))
+        yield samples, samples, best[1]
+
+
+def _halving(trial: Any, budget: float) -> Stop:
+    """64 resources are the budget: rungs at 1/16 and 1/4 of it."""
+    told: set[int] = {0}
+
+    def stop(epochs: Sequence[float], top1: Sequence[float]) -> bool:
+        resource = int(64 * epochs[-1] / budget)
+        if resource in told:
+            return False
+        told.add(resource)
+        trial.report(1 - top1[-1], step=resource)
+        return bool(trial.should_prune())
+    return stop
+
+
+def _ladder(sweep: Sweep) -> Iterator[Moment]:
+    """What the forecast recommends after every ``EVERY`` trials of a sweep."""
+    for count in range(FEWEST_ON_LADDER, len(sweep.result.trials) + 1, EVERY):
+        made = sweeps.after(sweep, count)
+        yield sweeps.samples_of(sweep.result, count), 0.0, None if made is None else sweeps.rounded(made)
+
+
+def _confirmed(case: Case, lookup: Lookup, sweep: Sweep, seed: int, most: float) -> Iterator[Moment]:
+    """A sweep, then confirming trials at the target batch.
+
+    Those begin when as much has been spent on the ladder as one of them is expected to cost; after a sweep by rungs,
+    that of another sampler than the forecast's, when all of it is done.
+    """
+    spec, result, rng = sweep.result.spec, sweep.result, np.random.default_rng((seed, 3))
+    others = dict(spec.search.fixed)
+    acquisition = Acquisition(spec.ladder, case.batch, tuned_settings(spec.search),
+                              resolution=1 / spec.budget.evaluations_per_epoch, seed=seed)
+    samples = 0.0
+    for count, trial in enumerate(result.trials, start=1):
+        seen, samples = observation(trial), sweeps.samples_of(result, count)
+        if seen is not None:
+            acquisition.tell(seen)
+        if spec.sampler == "forecast" and count >= FEWEST_ON_LADDER and acquisition.ready and \
+                samples / result.train_samples >= (acquisition.limit_epochs(case.batch) or math.inf) / LIMITS[-1]:
+            break
+    on_ladder, fewest = samples, math.inf
+    yield samples, 0.0, acquisition.recommend(others)["learning_rate"]
+    for _ in range(MOST_CONFIRMING):
+        if samples >= most:
+            return
+        settings = {**others, **acquisition.confirm(others).try_next}
+        limit = min(acquisition.limit_epochs(case.batch) or math.inf, case.epochs, confirm.WORTH * fewest)
+        run = lookup.train(settings["learning_rate"], rng, limit, _hopeless(case.target, limit))
+        samples += run.samples
+        fewest = min(fewest, run.epochs) if run.state == "reached" else fewest
+        acquisition.tell(Observation(case.batch, run.state, run.epochs, settings, 0,
+                                     case.batch / result.train_samples))
+        yield samples, samples - on_ladder, acquisition.confirm(others).use["learning_rate"]
+
+
+def _hopeless(target: float, limit: float) -> Stop:
+    return lambda epochs, top1: len(epochs) % 2 == 0 and hopeless(epochs, top1, target, limit)
