@@ -39,7 +39,7 @@ EXPONENT = Normal(-0.02, 0.05)              # log of the power of the growth: 1 
 CORNER = 2.0                                # q
 NEAR = 0.98         # the noise's share from which its cost goes on in a straight line, so that it stays finite
 MOST_LAG = 5.3      # -log(1 - m) of the highest momentum that is looked at
-LAGS = 24
+LAGS = 16
 MOST = 50.0         # log epochs: nothing is dearer
 
 

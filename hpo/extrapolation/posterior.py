@@ -92,7 +92,8 @@ def _sample(model: Model, rng: np.random.Generator) -> Sample:
     trials, dimension = len(model.trials), model.layout.dimension
     start = standard_normal(dimension) if trials <= FEW_TRIALS else near_mode(
         model.log_posterior, dimension, guesses=model.guesses(GUESSES, rng), searches=SEARCHES if trials <= MANY else 1)
-    count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, MOST_PARTICLES))
+    most = MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2     # it takes twice the time
+    count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, most))
     return temper(start, model.log_posterior, count, rng)
 
 
