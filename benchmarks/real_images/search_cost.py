@@ -174,7 +174,8 @@ def _confirmed(case: Case, lookup: Lookup, sweep: Sweep, seed: int, most: float)
     spec, result, rng = sweep.result.spec, sweep.result, np.random.default_rng((seed, 3))
     others = dict(spec.search.fixed)
     acquisition = Acquisition(spec.ladder, case.batch, tuned_settings(spec.search),
-                              resolution=1 / spec.budget.evaluations_per_epoch, seed=seed)
+                              resolution=1 / spec.budget.evaluations_per_epoch, seed=seed,
+                              samples_per_epoch=result.train_samples)
     samples = 0.0
     for count, trial in enumerate(result.trials, start=1):
         seen, samples = observation(trial), sweeps.samples_of(result, count)

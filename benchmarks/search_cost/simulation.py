@@ -97,7 +97,7 @@ class Task:
                     state = "reached"
                 elif stop is not None and stop(epochs, losses):
                     state = "pruned"
-        gradient = float(moments[0] @ problem.curvature**2)
+            gradient = float(moments[0] @ problem.curvature**2)
         noise = float(problem.noise.sum()) / gradient if np.isfinite(gradient) and gradient > 0 else None
         return Training(state, epochs[-1], epochs[-1] * problem.train_samples, between,
                         noise if state != "diverged" else None, losses)

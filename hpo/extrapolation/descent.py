@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.parameters import Parameter
 from hpo.extrapolation.priors import Normal
+from hpo.extrapolation.response import MOST
+from hpo.extrapolation.setting_laws import lag
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
@@ -40,7 +42,6 @@ CORNER = 2.0                                # q
 NEAR = 0.98         # the noise's share from which its cost goes on in a straight line, so that it stays finite
 MOST_LAG = 5.3      # -log(1 - m) of the highest momentum that is looked at
 LAGS = 16
-MOST = 50.0         # log epochs: nothing is dearer
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Descent:
     @property
     def lags(self) -> Array:
         """-log(1 - m) of ``momentum``: (1,)."""
-        return np.array([-math.log1p(-self.momentum)])
+        return lag(np.array([self.momentum]))
 
     @property
     def log_speedup(self) -> float:
@@ -103,7 +104,8 @@ class Descent:
         left = -np.expm1(np.minimum(wall * log_share, -1e-3))
         spent = np.exp(np.minimum(noise, 20.0)) / left
         slow = -np.log1p(-np.minimum(spent, NEAR)) + np.maximum(spent - NEAR, 0.0) / (1 - NEAR)
-        free = np.minimum(_log_least(decay) + slow / decay, MOST) - noise
+        # beyond r_max no rate is faster
+        free = np.minimum(_log_least(decay) + slow / decay, MOST) - noise + np.maximum(log_share, 0.0)
         if self.log_samples is None:
             return np.asarray(free)
         floor = (values["descent.log_fewest_lags"] - values["log_min_epochs"])[:, None] \

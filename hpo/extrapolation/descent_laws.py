@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpo.extrapolation.descent import MOST, Descent
+from hpo.extrapolation.descent import Descent
 from hpo.extrapolation.parameters import Parameter
 from hpo.extrapolation.priors import Normal
 from hpo.extrapolation.rate_law import RateLaw
-from hpo.extrapolation.response import Bounded, Index, Response
-from hpo.extrapolation.setting_laws import Array, SettingLaw, Values
+from hpo.extrapolation.response import MOST, Bounded, Index, Response
+from hpo.extrapolation.setting_laws import Array, SettingLaw, Values, lag
 
 RESPONSE = {
     "log_margin": Normal(float(np.log(0.1)), 1.2),  # a quadratic diverges at r_max, networks at up to two times it
@@ -62,9 +62,7 @@ class DescentRate(RateLaw):
                                np.broadcast_to(ceiling, share.shape), least)
 
     def _lags(self, momentum: Array | None) -> Array:
-        if momentum is None or self.momentum is None:
-            return self.descent.lags
-        return -np.log1p(-np.asarray(momentum))
+        return self.descent.lags if momentum is None or self.momentum is None else lag(np.asarray(momentum))
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,8 @@ class DescentMomentum(SettingLaw):
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002
         """Best coordinate at each batch: (particles, batches)."""
-        return self.descent.best_lags(values, np.asarray(log_batch))
+        batches, at = np.unique(log_batch, return_inverse=True)
+        return self.descent.best_lags(values, batches)[:, at]
 
     def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> MomentumResponse:  # noqa: ARG002
         """What another momentum than the best one costs at each batch, each with its best rate."""

@@ -31,7 +31,8 @@ class Forecast:
     """What is expected at ``global_batch_size`` with the recommended settings.
 
     ``epochs_to_target`` is the predictive interval for the mean of a new configuration's runs, in the unit
-    of the evidence. In ``settings``, ``median`` is the value to use: that with the least expected epochs.
+    of the evidence. In ``settings``, ``median`` is the value to use: that with the least expected epochs, of
+    learning rates that serve alike the lowest.
     ``laws`` holds the intervals of the fitted parameters, by law and parameter; ``disagreement`` is the factor between
     the epochs that equally good laws give; ``divergence`` the risk of the recommended settings, None where that is not
     known; ``chances`` those of reaching the target within budgets of epochs; ``sensitivity`` is to the learning rate.

@@ -43,12 +43,6 @@ def epochs_generalised(batch: Number, min_epochs: Number, critical_batch: Number
     return np.asarray(min_epochs * growth)
 
 
-def growth_slope(batch: Number, critical_batch: Number, sharpness: Number = 1.0,
-                 exponent: Number = 1.0) -> Array:
-    """d log E / d log B of the generalised hyperbola: 0 at small batches, ``exponent`` in the limit."""
-    return np.asarray(exponent / (1 + (critical_batch / np.asarray(batch)) ** sharpness))
-
-
 def epochs_power(batch: Number, epochs_at_one: Number, exponent: Number) -> Array:
     """Epochs to target, E = c B^p: no regime of perfect scaling; a baseline."""
     return np.asarray(epochs_at_one * np.asarray(batch, dtype=float) ** exponent)

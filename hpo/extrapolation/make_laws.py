@@ -17,21 +17,21 @@ from hpo.extrapolation.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, l
 
 
 def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Descent | None:
-    """The law of descent, where trials of SGD were tuned in their learning rate; else None.
+    """The law of descent, where trials of SGD with heavy-ball momentum were tuned in their learning rate; else None.
 
     Momentum may be tuned too where the evidence tells the samples of an epoch: its floor is a number of updates.
     """
-    tuned = {setting.name for setting in evidence.tuned}
-    samples = evidence.samples_per_epoch
-    if RATE not in tuned or {item.settings.get("optimizer") for item in observations} != {"sgd"} \
-            or any(item.settings.get(RATE) is None for item in observations) \
-            or (MOMENTUM in tuned and samples is None):
+    tuned, samples = {setting.name for setting in evidence.tuned}, evidence.samples_per_epoch
+    told = {RATE, MOMENTUM} & tuned
+    if RATE not in tuned or not observations or (MOMENTUM in tuned and samples is None) or any(
+            item.settings.get("optimizer") != "sgd" or item.settings.get("nesterov")
+            or any(item.settings.get(name) is None for name in told) for item in observations):
         return None
     return Descent(float(np.median(momenta([item.settings for item in observations]))),
                    math.log(evidence.batches[-1]), math.log(samples) if samples else None, MOMENTUM in tuned)
 
 
-def make_laws(evidence: Evidence, descent: Descent | None) -> list[SettingLaw]:
+def make_laws(evidence: Evidence, observations: Sequence[Observation], descent: Descent | None) -> list[SettingLaw]:
     """One law for each tuned setting of which the evidence holds a value; ``descent`` is that of its trials."""
     log_anchor = float(np.log(evidence.batches[-1]))
     laws: list[SettingLaw] = []
@@ -47,11 +47,12 @@ def make_laws(evidence: Evidence, descent: Descent | None) -> list[SettingLaw]:
         least = 0.7 if is_log(setting) else max(0.25 * abs(high), 1e-3)
         place = setting, (low + high) / 2, max((high - low) / 2, least), (low, high), log_anchor
         if descent is not None and setting.name == RATE:
-            laws.append(DescentRate(*place, momentum=_momentum(evidence), descent=descent))
+            laws.append(DescentRate(*place, momentum=descent.momentum if descent.tuned else _momentum(observations),
+                                    descent=descent))
         elif descent is not None and setting.name == MOMENTUM:
             laws.append(DescentMomentum(*place, descent=descent))
         elif setting.name == RATE:
-            laws.append(RateLaw(*place, _exponent(evidence), _momentum(evidence)))
+            laws.append(RateLaw(*place, _exponent(observations), _momentum(observations)))
         elif setting.name == MOMENTUM and any(one.name == RATE for one in evidence.tuned):
             laws.append(MomentumLaw(*place))
         else:
@@ -59,12 +60,12 @@ def make_laws(evidence: Evidence, descent: Descent | None) -> list[SettingLaw]:
     return laws
 
 
-def _exponent(evidence: Evidence) -> Normal:
-    optimizers = {item.settings.get("optimizer") for item in evidence.observations}
+def _exponent(observations: Sequence[Observation]) -> Normal:
+    optimizers = {item.settings.get("optimizer") for item in observations}
     return EXPONENT_OF_SGD if optimizers == {"sgd"} else EXPONENT
 
 
-def _momentum(evidence: Evidence) -> float | None:
+def _momentum(observations: Sequence[Observation]) -> float | None:
     """The momentum that the law is anchored at: the median, where trials differ in it."""
-    values = momenta([item.settings for item in evidence.observations])
+    values = momenta([item.settings for item in observations])
     return float(np.median(values)) if len(set(values)) > 1 else None

@@ -55,7 +55,7 @@ class Model:
     descent: Descent | None = None
 
     def log_posterior(self, particles: Array) -> Array:
-        """Log posterior density of whitened ``particles`` (count, dimension), up to a constant: (count,)."""
+        """Log posterior of whitened ``particles`` (count, dimension) but for the prior's constant: (count,)."""
         values = self.layout.values(particles)
         total = -0.5 * (particles**2).sum(axis=1)
         if len(self.rows.log_batch):
@@ -63,17 +63,25 @@ class Model:
         if len(self.trials):
             mean = self.mean(values, self.trials.rung_log_batch)
             total += self.trials.log_likelihood(values, mean, self.laws)
-        if self.log_noise_scale is not None and self.descent is not None:
-            # it is measured without momentum: a quadratic's B_crit is larger by the speed-up, others' by some of it
-            speedup = self.descent.log_speedup
-            away = values["log_critical"] - self.log_noise_scale - speedup
-            total -= 0.5 * away**2 / (MEASURED_NOISE**2 + (speedup / 2) ** 2)
-        elif self.log_noise_scale is not None:
-            total -= 0.5 * ((values["log_critical"] - self.log_noise_scale) / MEASURED_NOISE) ** 2
-            for law in self.laws:
-                if isinstance(law, RateLaw):
-                    total -= 0.5 * ((law.log_noise(values) - self.log_noise_scale) / MEASURED_NOISE_OF_RATE) ** 2
+        if self.log_noise_scale is not None:
+            total += self._log_likelihood_of_noise_scale(values)
         return np.asarray(total)
+
+    def _log_likelihood_of_noise_scale(self, values: Values) -> Array:
+        """It predicts the critical batch, and the batch where the best rate turns flat.
+
+        It is measured without momentum: a quadratic's B_crit is larger by the speed-up, others' by some of it.
+        """
+        expected, doubt = self.log_noise_scale or 0.0, 0.0
+        if self.descent is not None:
+            expected, doubt = expected + self.descent.log_speedup, self.descent.log_speedup / 2
+        predicted = [(values["log_critical"], MEASURED_NOISE)]
+        predicted += [(law.log_noise(values), MEASURED_NOISE_OF_RATE) for law in self.laws if isinstance(law, RateLaw)]
+        total = np.zeros(len(values["log_critical"]))
+        for value, sd in predicted:
+            wide = np.hypot(sd, doubt)
+            total -= 0.5 * ((value - expected) / wide) ** 2 + np.log(wide)
+        return total
 
     def log_posterior_apart(self, name: str, particles: Array) -> Array:
         """The same for the unknowns of one setting that stands apart."""
@@ -117,21 +125,23 @@ class Model:
 
 
 def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
-    """The models of one body of evidence: the general one, and for trials of SGD one by the law of descent."""
-    general = make_model(evidence, priors)
-    by_descent = make_model(evidence, priors, by_descent=True)
-    return [general] if by_descent.descent is None else [general, by_descent]
+    """The models of one body of evidence: the general one, and for trials of SGD one by the law of descent.
 
-
-def make_model(evidence: Evidence, priors: Priors, *, by_descent: bool = False) -> Model:
-    """One model of one body of evidence; a table that is a sweep is read as trials."""
+    A table that is a sweep is read as trials.
+    """
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
     if _is_sweep(aggregates):
         observations += [Observation(row.global_batch_size, "reached", row.epochs_to_target, row.settings)
                          for row in aggregates]
         aggregates = []
-    descent = make_descent(evidence, observations) if by_descent else None
-    laws = make_laws(evidence, descent)
+    descent = make_descent(evidence, observations)
+    return [_make_model(evidence, aggregates, observations, priors, law)
+            for law in ([None] if descent is None else [None, descent])]
+
+
+def _make_model(evidence: Evidence, aggregates: Sequence[Aggregate], observations: Sequence[Observation],
+                priors: Priors, descent: Descent | None) -> Model:
+    laws = make_laws(evidence, observations, descent)
     rows, trials = make_rows(aggregates, laws), make_trials(observations, laws)
     start = float(np.log(evidence.batches[0]))
     critical, scatter = priors.log_critical_over_first, priors.log_recipe_scatter

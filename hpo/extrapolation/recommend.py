@@ -127,7 +127,7 @@ def _least_expected(response: Response, low: float, high: float) -> float:
     Of learning rates that serve alike it is the lowest: less is lost if the bound of stability is nearer than thought.
     """
     low = low - float(np.log(LOST)) if response.risk(np.array([low])) is not None else low
-    choice = low
+    choice, least = low, float("inf")
     for _ in range(LOOKS):
         grid = np.linspace(low, high, GRID)
         lost = np.minimum(np.exp(response.cost(grid)), LOST)
@@ -135,7 +135,8 @@ def _least_expected(response: Response, low: float, high: float) -> float:
         if risk is not None:
             lost += (LOST - lost) * risk
         expected = lost.mean(axis=0)
-        at = int(np.argmin(expected if risk is None else expected > (1 + ALIKE_IN_EXPECTATION) * expected.min()))
+        least = min(least, float(expected.min()))
+        at = int(np.argmin(expected if risk is None else expected > (1 + ALIKE_IN_EXPECTATION) * least))
         choice, low, high = float(grid[at]), float(grid[max(at - 2, 0)]), float(grid[min(at + 2, GRID - 1)])
     return choice
 

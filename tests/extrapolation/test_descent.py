@@ -1,5 +1,7 @@
 """The law of descent: its limits, its optimum, and the noisy quadratics that it describes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from ladders import Truth, sweep
@@ -9,6 +11,7 @@ from hpo.extrapolation.descent import Descent, log_best_share
 from hpo.extrapolation.descent_laws import DescentRate
 from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import forecast
+from hpo.extrapolation.make_laws import make_descent, make_laws
 from hpo.extrapolation.posterior import fit
 from hpo.extrapolation.recommend import ALIKE, serve_alike
 from trainers.workloads.noisy_quadratic.dynamics import stability_limit
@@ -88,6 +91,14 @@ def test_the_tabled_optimum_is_that_of_the_formula(decay, wall):
         with np.errstate(invalid="ignore", divide="ignore"):
             epochs = np.where(share < 1, -grid - np.log1p(-np.minimum(share, 1 - 1e-12)) / decay, np.inf)
         assert np.interp(best, grid, epochs) == pytest.approx(epochs.min(), abs=2e-3)
+
+
+@pytest.mark.parametrize("beyond", [300.0, 1e3, 1e4, 1e6])
+def test_no_rate_is_better_than_the_best_however_far_the_batch(beyond):
+    law, batch = without_floor(), np.log([CRITICAL * beyond])
+    share = np.linspace(-3, 3, 601)
+    cost = law.log_epochs(values(), np.full(601, batch[0]), law.lags, share[None, :])[0]
+    assert (cost >= law.log_growth(values(), batch, law.lags)[0, 0] - 2e-3).all()
 
 
 def test_the_noise_of_one_mode_is_that_of_the_wall_at_one():
@@ -186,6 +197,29 @@ def test_another_optimizer_is_never_read_by_the_law_of_descent():
     _, _, evidence = quadratic_evidence()
     other = Evidence(observations=sgd(evidence, optimizer="lars").observations, tuned=evidence.tuned)
     assert fit(other, rng=np.random.default_rng(0)).model.descent is None
+
+
+def test_nesterov_and_untold_momenta_are_not_read_by_the_law_of_descent():
+    _, _, evidence = quadratic_evidence(momentum=0.9)
+    assert make_descent(evidence, evidence.observations) is not None
+    with_nesterov = sgd(evidence, nesterov=True)
+    assert make_descent(with_nesterov, with_nesterov.observations) is None
+    tuned = (*evidence.tuned, ScaledSetting("momentum", "linear", 0.0, 0.99))
+    told = dataclasses.replace(evidence, tuned=tuned)
+    found = make_descent(told, told.observations)
+    assert found is not None and found.tuned
+    untold = [dataclasses.replace(item, settings={**item.settings, "momentum": None}) for item in told.observations]
+    assert make_descent(told, untold) is None
+
+
+def test_the_rate_goes_with_the_momentum_that_is_recommended_though_all_trials_had_one():
+    _, _, evidence = quadratic_evidence(momentum=0.5)
+    tuned = (*evidence.tuned, ScaledSetting("momentum", "linear", 0.0, 0.99))
+    told = dataclasses.replace(evidence, tuned=tuned)
+    descent = make_descent(told, told.observations)
+    law = next(law for law in make_laws(told, told.observations, descent) if law.name == "learning_rate")
+    half, more = (law.best(values(), np.log([16.0]), np.array([momentum]))[0, 0] for momentum in (0.5, 0.9))
+    assert np.exp(half - more) == pytest.approx(5.0, rel=0.05)
 
 
 def test_where_momentum_sets_the_epochs_the_interval_holds_every_rate_that_serves_alike():

@@ -38,15 +38,6 @@ def test_generalised_hyperbola_grows_and_bends_upwards(critical, sharpness, expo
     assert (growth >= exponent * np.maximum(np.log(BATCHES / critical), 0) - 1e-12).all()
 
 
-@given(positive, shape, shape)
-def test_growth_slope_is_the_derivative_of_the_growth(critical, sharpness, exponent):
-    step = 1e-5
-    up, down = (laws.log_growth(np.log(BATCHES) + side, np.log(critical), sharpness, exponent)
-                for side in (step, -step))
-    np.testing.assert_allclose((up - down) / (2 * step), laws.growth_slope(BATCHES, critical, sharpness, exponent),
-                               atol=1e-5)
-
-
 def test_growth_does_not_overflow():
     assert laws.log_growth(800.0, 0.0, 2.0, 1.0) == pytest.approx(800.0)
 
