@@ -38,7 +38,7 @@ Values: TypeAlias = Mapping[str, Array]
 DECAY, WALL = Normal(math.log(1.4), 0.6), Normal(math.log(1.9), 0.5)    # log b and log k
 FEWEST_LAGS = Normal(math.log(3.0), 0.5)    # log c: a loss that is to fall by a factor of 4 to 900
 EXPONENT = Normal(-0.02, 0.05)              # log of the power of the growth: 1 where one recipe serves every rung
-CORNER = 2.0                                # q
+CORNER = Normal(math.log(2.3), 0.25)        # log q
 NEAR = 0.98         # the noise's share from which its cost goes on in a straight line, so that it stays finite
 MOST_LAG = 5.3      # -log(1 - m) of the highest momentum that is looked at
 LAGS = 16
@@ -61,7 +61,7 @@ class Descent:
         """The unknowns but for E_min, B_crit and the best rate at the anchor."""
         named = [("log_decay", DECAY), ("log_wall", WALL)]
         if self.log_samples is not None:
-            named.append(("log_fewest_lags", FEWEST_LAGS))
+            named += [("log_fewest_lags", FEWEST_LAGS), ("log_corner", CORNER)]
         return [Parameter(f"descent.{name}", prior.mean, prior.sd) for name, prior in named]
 
     @property
@@ -110,7 +110,8 @@ class Descent:
             return np.asarray(free)
         floor = (values["descent.log_fewest_lags"] - values["log_min_epochs"])[:, None] \
             + log_batch + lags - self.log_samples
-        return np.asarray(np.logaddexp(CORNER * free, CORNER * floor) / CORNER)
+        corner = np.exp(values["descent.log_corner"])[:, None]
+        return np.asarray(np.logaddexp(corner * free, corner * floor) / corner)
 
     def best_lags(self, values: Values, log_batch: Array) -> Array:
         """-log(1 - m) of the momentum with the fewest epochs at each batch: (particles, batches)."""

@@ -26,7 +26,8 @@ BATCHES = np.log([1e-3, 1.0, 50.0, 500.0, 4e3, 1e6, 1e7])
 def values(decay=DECAY, wall=WALL, lags=3.0, anchor=0.1):
     return {"log_critical": np.log([CRITICAL]), "log_min_epochs": np.log([5.0]), "log_exponent": np.zeros(1),
             "descent.log_decay": np.log([decay]), "descent.log_wall": np.log([wall]),
-            "descent.log_fewest_lags": np.log([lags]), "learning_rate.anchor": np.log([anchor])}
+            "descent.log_fewest_lags": np.log([lags]), "descent.log_corner": np.log([2.0]),
+            "learning_rate.anchor": np.log([anchor])}
 
 
 def without_floor(momentum=0.0):
