@@ -62,7 +62,8 @@ def killed_workers(url: str, folder: Path, *, seed: int, kills: int, studies: in
             before = witness.look()
             kill(worker)
             done += 1
-        workers.start("--drain")
+        # one that drains would end: the queue is empty until the lease of the last one killed has run out
+        workers.start()
         wait_for(lambda: all_ended(store), LIMIT, "the studies to end")
         taken = [event for event in store.events(limit=100_000) if event.kind in ("claimed", "taken_over")]
         faults = witness.faults(folder)
