@@ -151,7 +151,7 @@ def test_cancelling_stops_the_trials_and_resuming_goes_on_with_them(store, url, 
         wait_for(lambda: store.study("cancelled").state is StudyState.CANCELLED, 30, "the cancellation")
         before = [trial for trial in store.trials(study.id) if trial.state.finished]
         assert len(before) < 8 and TrialState.RUNNING not in {trial.state for trial in store.trials(study.id)}
-        assert kinds(store, study)[-1] == "cancelled"
+        wait_for(lambda: kinds(store, study)[-1] == "cancelled", 30, "the event")      # written after the state
         store.requeue_study(study.id)
         wait_for(lambda: all_ended(store), 60, "the resumed study")
     after = store.trials(study.id)
