@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from benchmarks.real_images import sweeps
 from benchmarks.real_images.cases import Case
 from benchmarks.real_images.sweeps import Sweep
 from benchmarks.real_images.trainings import Training, by_rate, optimum
+from benchmarks.search_cost.halving import halving, new_study
 from hpo.extrapolation.evidence import Observation
 from hpo.extrapolation.stored import observation, tuned_settings
 from hpo.tuning.acquisition import confirm
@@ -125,14 +125,13 @@ def _tpe_with_halving(case: Case, lookup: Lookup, seed: int, most: float) -> Ite
     """Optuna's TPE and SuccessiveHalvingPruner (the rule of ASHA), both with their defaults, at the target batch."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng, samples, best = np.random.default_rng((seed, 2)), 0.0, (math.inf, math.nan)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction="minimize",
-                                pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=4, reduction_factor=4))
+    study = new_study(seed)
     while samples < most:
         trial = study.ask()
         rate = trial.suggest_float("learning_rate", *case.rates, log=True)
-        run = lookup.train(rate, rng, stop=_halving(trial, lookup.budget))
+        stop = halving(trial, lookup.budget)
+        run = lookup.train(rate, rng, stop=lambda epochs, top1, stop=stop: stop(epochs, [1 - top1[-1]]))  # type: ignore[misc]
         samples += run.samples
         if run.state == "pruned":
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
@@ -142,20 +141,6 @@ def _tpe_with_halving(case: Case, lookup: Lookup, seed: int, most: float) -> Ite
         if run.state == "reached":
             best = min(best, (run.epochs, rate))
         yield samples, samples, best[1]
-
-
-def _halving(trial: Any, budget: float) -> Stop:
-    """64 resources are the budget: rungs at 1/16 and 1/4 of it."""
-    told: set[int] = {0}
-
-    def stop(epochs: Sequence[float], top1: Sequence[float]) -> bool:
-        resource = int(64 * epochs[-1] / budget)
-        if resource in told:
-            return False
-        told.add(resource)
-        trial.report(1 - top1[-1], step=resource)
-        return bool(trial.should_prune())
-    return stop
 
 
 def _ladder(sweep: Sweep) -> Iterator[Moment]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.search_cost.halving import halving, new_study
 from benchmarks.search_cost.simulation import (
     EVALUATIONS_PER_EPOCH,
     LADDER,
@@ -76,26 +77,13 @@ def tpe_with_halving(task: Task, seed: int, most: float) -> Iterator[Moment]:
     """Optuna's TPE and SuccessiveHalvingPruner (the rule of ASHA), both with their defaults, at the target batch."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng, ledger, best = np.random.default_rng((seed, 2)), _Ledger(task), NOTHING
     limit = task.budget(TARGET_BATCH)
-    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=4, reduction_factor=4)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), pruner=pruner, direction="minimize")
+    study = new_study(seed)
     while ledger.samples < most:
         trial = study.ask()
         rate, momentum = _suggest(trial, task)
-        halved: set[int] = {0}
-
-        def stop(epochs: list[float], losses: list[float], trial: Any = trial, halved: Any = halved) -> bool:
-            # 64 resources are the budget: rungs at 1/16 and 1/4 of it
-            resource = int(64 * epochs[-1] / limit)
-            if resource not in halved:
-                trial.report(losses[-1], step=resource)
-                halved.add(resource)
-                return bool(trial.should_prune())
-            return False
-
-        training = task.train(TARGET_BATCH, rate, momentum, limit, rng, stop)
+        training = task.train(TARGET_BATCH, rate, momentum, limit, rng, halving(trial, limit))
         ledger.spend(TARGET_BATCH, training)
         if training.state == "reached":
             study.tell(trial, float(np.log(training.epochs)))
