@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hpo import keeping, launching
 from hpo.forecasting import fit_posterior, forecast, make_plan, plan_study, with_forecast
+from hpo.jobs import search_path
 from hpo.keeping import open_store
 from hpo.launching import launch_here, submit_plan
 from hpo.leases import Holding, take_lease
@@ -55,10 +56,10 @@ def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path |
         study = keeping.enter_study(store, spec)
         stack.enter_context(only_runner(folder, study))
         holding = stack.enter_context(Holding(store, take_lease(store, study), told=progress.message))
-        holding.store.update_spec(study.id, spec.text)
+        holding.store.update_spec(study.id, spec.text, search_path(spec))
         end = run_held(spec, holding, storage, RunOptions(
             folder=folder, storage_patience=storage_patience, ray=RayOptions(ray_address), progress=progress))
-        result = keeping.read_result(store, study.name, storage)
+        result = keeping.read_result(store, study.name, storage, spec)
         return dataclasses.replace(result, forecast=end.forecast) if end.forecast else with_forecast(result)
 
 

@@ -50,8 +50,8 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
     except NotFound:
         study = store.create_study(spec.name, workload=spec.workload, metric=spec.target.metric,
                                    threshold=spec.target.threshold, higher_is_better=spec.target.higher_is_better,
-                                   spec=spec.text)
-    before = parse_study(study.spec)
+                                   spec=spec.text, folder=search_path(spec))
+    before = spec if study.spec == spec.text else stored_spec(study)
     for name, old, new in ((name, _value(before, name), _value(spec, name)) for name in COMPARABLE):
         if old != new:
             raise spec.error(f"study {spec.name!r} is in the storage with another {name}, so that its trials and new "
@@ -60,14 +60,22 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
     return study
 
 
+def stored_spec(study: Study) -> StudySpec:
+    """What a stored study's file says, with the folder in which its modules and data lie; :class:`SpecError`."""
+    return parse_study(study.spec, folder=study.folder or None)
+
+
 COMPARABLE = ("workload", "data", "target", "search", "budget.epochs_per_trial", "budget.evaluations_per_epoch")
 """What may not change when a study goes on; the ladder, the number of trials, seeds and full_scale may."""
 
 
-def read_result(store: Store, name: str, storage: str) -> StudyResult:
-    """All that the store holds of a study; its newest forecast and the plans made from it."""
+def read_result(store: Store, name: str, storage: str, spec: StudySpec | None = None) -> StudyResult:
+    """All that the store holds of a study; its newest forecast and the plans made from it.
+
+    ``spec`` is what the study's file says, for a caller that has read it; if None the stored text is read.
+    """
     study = store.study(name)
-    spec = parse_study(study.spec)
+    spec = spec or stored_spec(study)
     runs = tuple(dataclasses.replace(run, exhibits=store.exhibits(run.plan.id or 0)) if run.outcomes else run
                  for run in planned_runs(store, study, spec))
     trials = tuple(store.trials(study.id))
@@ -128,8 +136,8 @@ def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun
 def read_plan_of_storage(store: Store, plan_id: int) -> Plan:
     """The plan of this number, with its forecast's reason."""
     stored = store.plan(plan_id)
-    study = next(study for study in store.studies() if study.id == stored.study_id)
-    return next(run.plan for run in planned_runs(store, study, parse_study(study.spec)) if run.plan.id == plan_id)
+    study = store.study_by_id(stored.study_id)
+    return next(run.plan for run in planned_runs(store, study, stored_spec(study)) if run.plan.id == plan_id)
 
 
 def keep_forecast(store: Store, forecast: StudyForecast) -> StudyForecast:
@@ -185,7 +193,7 @@ def keep_outcome(store: Store, plan_id: int, seed: int, backend: str, workers: i
 
 def _throughput(store: Store, outcome: Outcome, samples_per_second: float, machine: str) -> NewThroughput:
     plan = store.plan(outcome.plan_id)
-    study = next(study for study in store.studies() if study.id == plan.study_id)
+    study = store.study_by_id(plan.study_id)
     return NewThroughput(
         machine=machine or plan.machine, workload=study.workload, nodes=outcome.nodes or plan.nodes,
         accelerators=outcome.workers, global_batch_size=plan.global_batch_size,

@@ -176,7 +176,8 @@ class _Run:
 
     def _conclude(self) -> tuple[StudyForecast | None, str]:
         """Forecast, plan and validation at the full-scale batch; returns the forecast, and what is to be said."""
-        result = self._patience(lambda: keeping.read_result(self._store, self._spec.name, self._storage))
+        result = self._patience(lambda: keeping.read_result(self._store, self._spec.name, self._storage,
+                                                            self._spec))
         self._count(result.trials)
         failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
         if failed and len(failed) == len(result.trials):

@@ -109,6 +109,7 @@ class StudySpec(_Section):
 
     _text: str | None = PrivateAttr(None)
     _path: str | None = PrivateAttr(None)
+    _folder: str | None = PrivateAttr(None)
     _document: yaml_text.Document | None = PrivateAttr(None)
 
     @model_validator(mode="wrap")
@@ -141,8 +142,8 @@ class StudySpec(_Section):
 
     @property
     def search_path(self) -> Path | None:
-        """The folder of the study file, where the user's own modules lie; None without a file."""
-        return None if self._path is None else Path(self._path).resolve().parent
+        """The absolute folder where the user's own modules and data lie: that of the study file; None without one."""
+        return None if self._folder is None else Path(self._folder)
 
     def to_dict(self) -> dict[str, Any]:
         """The study as plain values that JSON holds; an absent value stays absent."""
@@ -187,14 +188,20 @@ def load_study(path: str | Path) -> StudySpec:
     return parse_study(text, path)
 
 
-def parse_study(text: str, path: str | Path | None = None) -> StudySpec:
-    """The study in a YAML text; ``path`` is the file that errors name and ``search_path`` is taken from."""
+def parse_study(text: str, path: str | Path | None = None, *, folder: str | Path | None = None) -> StudySpec:
+    """The study in a YAML text.
+
+    ``path`` is the file that errors name. ``folder`` is where the study's own modules and data lie; that of ``path``
+    if not given.
+    """
     place = None if path is None else str(path)
+    if folder is None and path is not None:
+        folder = Path(path).resolve().parent
     document = yaml_text.read(text)
     if document.value is None and not document.faults:
         document.faults.append(Fault("a study file must hold a study, but got an empty file"))
     spec = _validated(document, place)
-    spec._text = text
+    spec._text, spec._folder = text, None if folder is None else str(Path(folder).absolute())
     return spec
 
 

@@ -80,10 +80,10 @@ class Store(QueueStore, ServiceStore):
     # studies
 
     def create_study(self, name: str, *, workload: str, metric: str, threshold: float, higher_is_better: bool,
-                     spec: str) -> Study:
+                     spec: str, folder: str = "") -> Study:
         """Create a queued study, or return the one of that name; :class:`Conflict` where its spec differs."""
         values = {"workload": workload, "metric": metric, "threshold": threshold,
-                  "higher_is_better": higher_is_better, "spec": spec}
+                  "higher_is_better": higher_is_better, "spec": spec, "folder": folder}
         with self._write() as connection:
             return studies.create(connection, name, values)
 
@@ -92,15 +92,23 @@ class Store(QueueStore, ServiceStore):
         with self._read() as connection:
             return studies.by_name(connection, name)
 
+    def study_by_id(self, study_id: int) -> Study:
+        """The study with that id, as trials and plans name it; :class:`NotFound`."""
+        with self._read() as connection:
+            return studies.by_id(connection, study_id)
+
     def studies(self) -> list[Study]:
         """All studies, oldest first."""
         with self._read() as connection:
             return studies.every(connection)
 
-    def update_spec(self, study_id: int, spec: str) -> None:
-        """Replace the spec of a study, such as by one with a larger budget; :class:`NotFound`."""
+    def update_spec(self, study_id: int, spec: str, folder: str | None = None) -> None:
+        """Replace the spec of a study, such as by one with a larger budget, and its folder where one is given.
+
+        :class:`NotFound`.
+        """
         with self._write() as connection:
-            studies.change(connection, study_id, spec=spec)
+            studies.change(connection, study_id, spec=spec, **({} if folder is None else {"folder": folder}))
 
     # trials
 

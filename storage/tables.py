@@ -29,6 +29,7 @@ studies = Table(
     number("threshold"),
     Column("higher_is_better", Boolean, nullable=False),
     text("spec"),
+    text("folder", earlier=""),
     time("created_at"),
     time("updated_at"),
     text("message"),

@@ -25,6 +25,7 @@ from hpo.errors import EvidenceError, PlanError, StudyNotFoundError
 from hpo.extrapolation.posterior import Posterior
 from hpo.forecasting import make_plan
 from hpo.jobs import training_job
+from hpo.keeping import stored_spec
 from hpo.planning.costs import cost_names
 from hpo.planning.machines import machine_names
 from hpo.planning.optimise import Objective
@@ -157,7 +158,7 @@ def data_routes(access: Access) -> APIRouter:
     def job(request: Request, name: str, number: Number, who: Any = reader) -> Response:
         study = access.study(request, who, name)
         trial = access.store(request).trial(study.id, number)
-        found = training_job(parse_study(study.spec), TrainingSettings.from_dict(trial.settings),
+        found = training_job(stored_spec(study), TrainingSettings.from_dict(trial.settings),
                              trial.global_batch_size, trial.seed)
         return _json(found.to_dict(), {"content-disposition": f'inline; filename="trial-{number}.json"'})
 

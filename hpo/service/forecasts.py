@@ -113,4 +113,4 @@ def _state(store: Store, study: Study) -> Hashable:
     finished = tuple(sorted((batch, str(state), count) for batch, states in store.counts(study.id).items()
                             for state, count in states.items() if state.finished))
     past = tuple((row.plan_id, row.runs, row.reached) for row in store.calibration())
-    return study.id, hash(study.spec), finished, past
+    return study.id, hash((study.spec, study.folder)), finished, past

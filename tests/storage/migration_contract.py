@@ -22,7 +22,7 @@ from storage.records import Law, PlanKind, SettingForecast, StudyState, TrialSta
 from storage.setting_types import EARLIER_VALUES
 from storage.store import Store
 
-RELEASED = ("0001", "0002")
+RELEASED = ("0001", "0002", "0003")
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = TrainingSettings(optimizer="lars", decay_milestones=(30.0, 60.0), nesterov=True)
 
@@ -41,8 +41,8 @@ class MigrationContract:
     def test_everything_an_earlier_release_wrote_is_read(self, empty_url, released):
         with Store.open(empty_url) as store:
             study = store.study("old")
-            assert (study.state, study.owner, study.priority, study.queued_at, study.attempts) == (
-                StudyState.FINISHED, "", 0, None, 0)
+            assert (study.state, study.owner, study.priority, study.queued_at, study.attempts, study.folder) == (
+                StudyState.FINISHED, "", 0, None, 0, "")
             reached, running = store.trials(study.id)
             assert reached.settings == SETTINGS.to_dict()
             assert (reached.state, reached.epochs_to_target, reached.samples) == (TrialState.REACHED, 2.0, 6400)

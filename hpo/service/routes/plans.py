@@ -23,7 +23,6 @@ from hpo.service.refusal import RefusedError
 from hpo.service.reply import json_bytes, reply
 from hpo.service.routes.common import BIGGEST_NUMBER, download, refusals
 from hpo.service.submission import fault_of_machine, known_machine, machine_names
-from hpo.study import parse_study
 from storage.records import CalibrationRow, Study
 
 router = APIRouter(tags=["plans"])
@@ -97,7 +96,7 @@ async def make(who: Submitter, context: Shared, name: StudyName,
 def plans(who: Reader, context: Shared, name: StudyName) -> Response:
     """The plans of a study with their outcomes."""
     study = context.read_study(who, name)
-    runs = keeping.planned_runs(context.open_store(), study, parse_study(study.spec))
+    runs = keeping.planned_runs(context.open_store(), study, keeping.stored_spec(study))
     return reply({"plans": [_run_values(run) for run in runs]})
 
 
@@ -173,11 +172,12 @@ def _machine(name: str) -> dict[str, Any]:
 
 def _make(context: Context, study: Study, asked: PlanRequest) -> PlannedRun:
     """A plan for the study, kept; PlanError or EvidenceError where it cannot be."""
-    store, full = context.open_store(), parse_study(study.spec).full_scale
+    store = context.open_store()
+    result = context.forecasts.fitted(store, study).result
+    full = result.spec.full_scale
     fault = fault_of_machine(asked.machine or (full.machine if full else "local"))
     if fault:
         raise RefusedError(422, fault, kind="plan")
-    result = context.forecasts.fitted(store, study).result
     wish = asked.model_dump(exclude={"machine", "nodes", "workers", "backend"}, exclude_none=True)
     forecast, made = api.plan_study(result, asked.machine, asked.nodes, asked.workers, **wish)
     stored = keeping.keep_forecast(store, forecast)
@@ -192,10 +192,10 @@ def _run(context: Context, who: Principal, number: int) -> PlannedRun:
     """The plan of this number, if its study may be read."""
     store = context.open_store()
     stored = store.plan(number)
-    study = store.page_studies(after=stored.study_id + 1, limit=1)[0].study     # newest first: that very study
+    study = store.study_by_id(stored.study_id)
     if not (context.config.shared_reading or who.owns(study)):
         raise RefusedError(404, f"there is no plan {number}")
-    runs = keeping.planned_runs(store, study, parse_study(study.spec))
+    runs = keeping.planned_runs(store, study, keeping.stored_spec(study))
     return next(run for run in runs if run.plan.id == number)
 
 
