@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hpo.dashboard import figures
     from hpo.errors import HpoError
     from hpo.planning.plan import Plan
+    from hpo.planning.request import PlanRequest
     from hpo.progress import Progress
     from hpo.results import PlannedRun, StudyForecast, StudyResult
     from hpo.service.client.blocking import Client
@@ -51,6 +52,7 @@ _HOMES = {
                 "plan_study", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan"),
     "hpo.errors": ("HpoError",),
     "hpo.planning.plan": ("Plan",),
+    "hpo.planning.request": ("PlanRequest",),
     "hpo.progress": ("Progress",),
     "hpo.results": ("PlannedRun", "StudyForecast", "StudyResult"),
     "hpo.service.client.blocking": ("Client",),
@@ -59,10 +61,10 @@ _HOMES = {
 }
 
 __all__ = [
-    "AsyncClient", "Client", "HpoError", "Plan", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec",
-    "calibration", "figures", "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "load_study",
-    "make_plan", "parse_study", "plan_study", "read_study", "record", "run_study", "store_plan", "studies",
-    "submit_plan",
+    "AsyncClient", "Client", "HpoError", "Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast",
+    "StudyResult", "StudySpec", "calibration", "figures", "find_plan", "fit_posterior", "forecast", "launch",
+    "launch_here", "load_study", "make_plan", "parse_study", "plan_study", "read_study", "record", "run_study",
+    "store_plan", "studies", "submit_plan",
 ]
 
 

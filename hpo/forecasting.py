@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Unpack
 
 import numpy as np
 
@@ -24,10 +22,11 @@ from hpo.planning.impossible import check_wish
 from hpo.planning.launchers import LAUNCHERS
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
 from hpo.planning.machines import Machine, load_machine, machine_names
-from hpo.planning.optimise import Objective, Wish
+from hpo.planning.optimise import Wish
 from hpo.planning.placements import memory_needs
 from hpo.planning.plan import Plan, check_workers, planned_job
 from hpo.planning.planner import Chosen, plan_placement, plan_untimed
+from hpo.planning.request import PlanOptions, PlanRequest
 from hpo.planning.time_model import (
     ModelledRates,
     Rates,
@@ -98,66 +97,25 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
     return fit(evidence, rng=np.random.default_rng(0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest:
-    """What is asked of a plan besides its machine, nodes and workers; what is None is chosen.
+def make_plan(forecast: StudyForecast, machine: str | Machine | None = "local", nodes: int | None = None,
+              workers: int | None = None, **options: Unpack[PlanOptions]) -> Plan:
+    """The best launchable plan for a forecast; what is None is chosen. ``options`` are those of :class:`PlanRequest`.
 
-    ``global_batch_size`` is that of the forecast if None, and chosen within what the evidence supports if "best".
-    ``minimise`` is "time", "accelerator_hours" or "energy"; if None the time, or the accelerator hours where there is
-    a deadline. Within ``deadline_hours`` the target must be reached with the probability ``chance``; within
-    ``slot_hours`` it should. ``cost`` is what a sample of the workload costs: one of ``hpo.planning.costs`` by name, a
-    file, or the figures; if None those that the study measured. ``launcher`` is the machine's own scheduler if None.
-    ``node_failure_hours`` is the mean time between failures of one node; if None no failures are counted with.
+    Raises :class:`PlanError` for an option that there is not, with the nearest that there is, for a machine or cost
+    that is not known, and for a plan that cannot be, with the nearest that can.
     """
-
-    global_batch_size: int | Literal["best"] | None = None
-    ranks_per_node: int | None = None
-    micro_batch_size: int | None = None
-    minimise: Objective | None = None
-    slot_hours: float | None = None
-    deadline_hours: float | None = None
-    chance: float = 0.9
-    cost: str | WorkloadCost | None = None
-    launcher: str | None = None
-    node_failure_hours: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, hours in (("slot", self.slot_hours), ("deadline", self.deadline_hours)):
-            if hours is not None and not 0 < hours < math.inf:
-                raise PlanError(f"{name} must be a number of hours above 0, but got {hours:g}")
-        if not 0 < self.chance < 1:
-            raise PlanError(f"chance must be a probability between 0 and 1, but got {self.chance:g}")
-
-    def wish(self, nodes: int | None, workers: int | None, global_batch_size: int) -> Wish:
-        """The same in the words of the optimiser; the batch is that given unless the best is asked for."""
-        def seconds(hours: float | None) -> float | None:
-            return None if hours is None else hours * HOUR
-
-        return Wish(minimise=self.minimise, nodes=nodes, workers=workers, ranks_per_node=self.ranks_per_node,
-                    global_batch_size=None if self.global_batch_size == "best" else global_batch_size,
-                    micro_batch_size=self.micro_batch_size, deadline_seconds=seconds(self.deadline_hours),
-                    slot_seconds=seconds(self.slot_hours), chance=self.chance)
+    return choose_plan(forecast, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options))[1]
 
 
-def make_plan(forecast: StudyForecast, machine: str | Machine = "local", nodes: int | None = None,
-              workers: int | None = None, **asked: Any) -> Plan:
-    """The best launchable plan for a forecast; what is None is chosen, and ``asked`` is as in :class:`PlanRequest`.
-
-    Raises :class:`PlanError` for a machine or cost that is not known, and for a plan that cannot be, with the nearest
-    that can.
-    """
-    return choose_plan(forecast, machine, nodes, workers, PlanRequest(**asked))[1]
-
-
-def choose_plan(made: StudyForecast, machine: str | Machine, nodes: int | None, workers: int | None,
-                asked: PlanRequest, notes: Sequence[str] = ()) -> tuple[StudyForecast, Plan]:
+def choose_plan(made: StudyForecast, asked: PlanRequest, notes: Sequence[str] = ()) -> tuple[StudyForecast, Plan]:
     """The forecast at the batch of the best plan, and the plan, which tells the ``notes`` too."""
+    machine, nodes, workers = asked.machine or "local", asked.nodes, asked.workers
     target = machine if isinstance(machine, Machine) else load_machine(machine)
     if isinstance(asked.global_batch_size, int) and asked.global_batch_size != made.global_batch_size:
         made = forecast_at(made, asked.global_batch_size)
     if asked.global_batch_size != "best":
         check_layout(planned_job(made.spec, made.settings, made.global_batch_size, None), target, nodes, workers)
-    wish = asked.wish(nodes, workers, made.global_batch_size)
+    wish = _wish(asked, made.global_batch_size)
     figures = cost_of(made.source.cost if made.source else None, asked.cost)
     memory = None if figures is None or target.name == "local" else \
         memory_needs(figures, made.settings, target.accelerator.memory_bytes)
@@ -182,26 +140,42 @@ def choose_plan(made: StudyForecast, machine: str | Machine, nodes: int | None, 
         if own_file else plan
 
 
-def plan_study(result: StudyResult, machine: str | None = None, nodes: int | None = None, workers: int | None = None,
-               **asked: Any) -> tuple[StudyForecast, Plan]:
+def plan_study(result: StudyResult, machine: str | Machine | None = None, nodes: int | None = None,
+               workers: int | None = None, **options: Unpack[PlanOptions]) -> tuple[StudyForecast, Plan]:
     """The best plan for a study, after its forecast; what is None comes from the study's full scale, or is chosen.
 
-    ``asked`` is as in :class:`PlanRequest`. The batch is the study's full-scale batch where none is asked for, unless
-    it is too small for the nodes. Raises :class:`PlanError`, and :class:`EvidenceError` without a forecast.
+    ``options`` are those of :class:`PlanRequest`. The batch is the study's full-scale batch where none is asked for,
+    unless it is too small for the nodes. Raises :class:`PlanError` as :func:`make_plan`, and :class:`EvidenceError`
+    without a forecast.
     """
-    request, full, notes = PlanRequest(**asked), result.spec.full_scale, []
-    machine = machine or (full.machine if full else "local")
-    if full and full.machine == machine and nodes is workers is request.ranks_per_node is None:
-        nodes, workers = full.nodes, full.workers
+    return plan_as_asked(result, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options))
+
+
+def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForecast, Plan]:
+    """As :func:`plan_study`, for a request that is made already."""
+    full, notes = result.spec.full_scale, list[str]()
+    if request.machine is None:
+        request = dataclasses.replace(request, machine=full.machine if full else "local")
+    if full and full.machine == request.machine and request.nodes is request.workers is request.ranks_per_node is None:
+        request = dataclasses.replace(request, nodes=full.nodes, workers=full.workers)
     at = full.global_batch_size if full else 2 * max(result.spec.ladder)
     made = forecast(result, request.global_batch_size if isinstance(request.global_batch_size, int) else at)
     unit = made.settings.normalization_batch_size
-    too_small = (nodes or 0) * (request.ranks_per_node or 1) * unit > at
+    too_small = (request.nodes or 0) * (request.ranks_per_node or 1) * unit > at
     if request.global_batch_size is None and (full is None or too_small):
         request = dataclasses.replace(request, global_batch_size="best")
-        notes = [f"the study's full-scale batch of {at} is too small for {nodes} nodes in normalization batches of "
-                 f"{unit}: another was chosen"] if full else []
-    return choose_plan(made, machine, nodes, workers, request, notes)
+        notes = [f"the study's full-scale batch of {at} is too small for {request.nodes} nodes in normalization "
+                 f"batches of {unit}: another was chosen"] if full else []
+    return choose_plan(made, request, notes)
+
+
+def _wish(asked: PlanRequest, global_batch_size: int) -> Wish:
+    """The same in seconds, as the optimiser takes it; the batch is that given unless the best is asked for."""
+    deadline, slot = (None if hours is None else hours * HOUR for hours in (asked.deadline_hours, asked.slot_hours))
+    return Wish(minimise=asked.minimise, nodes=asked.nodes, workers=asked.workers, ranks_per_node=asked.ranks_per_node,
+                global_batch_size=None if asked.global_batch_size == "best" else global_batch_size,
+                micro_batch_size=asked.micro_batch_size, deadline_seconds=deadline, slot_seconds=slot,
+                chance=asked.chance)
 
 
 def check_layout(job: TrainingJob, machine: Machine, nodes: int | None, workers: int | None) -> None:

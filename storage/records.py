@@ -114,7 +114,9 @@ class Study:
 
     ``folder`` is the absolute path of the folder in which the study's own modules, and data with a relative path, are
     looked for: that of its file, on the machine where it was entered. It is empty for a study that came over the
-    network, whose sender names no folder of the server. ``queued_at`` is when it was last put in the queue, None for a study that its own process runs.
+    network, whose sender names no folder of the server.
+
+    ``queued_at`` is when it was last put in the queue, None for a study that its own process runs.
     ``attempts`` counts the claims since then. A study that is running without a lease is run by a process
     outside the queue.
     """

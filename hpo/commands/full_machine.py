@@ -13,40 +13,18 @@ from hpo.commands import options
 
 @click.command()
 @click.argument("study")
-@click.option("--machine", metavar="NAME|FILE", help="A machine of `hpo machines`, or the YAML file of one; that of "
-              "the study's full_scale if not given, else 'local'.")
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes to use; chosen if not given.")
-@click.option("--ranks-per-node", type=click.IntRange(min=1), metavar="R", help="Chosen if not given.")
-@click.option("--workers", type=click.IntRange(min=1), help="Worker processes of all nodes; chosen if not given.")
-@click.option("--global-batch-size", type=options.BATCH_OR_BEST, metavar="B|best",
-              help="Batch to plan for; the study's full-scale batch if not given, and with 'best', or where that batch "
-                   "cannot fill the nodes, chosen within what the evidence supports.")
-@click.option("--micro-batch-size", type=click.IntRange(min=1), metavar="M",
-              help="Samples per forward pass; as many as the memory holds if not given.")
-@click.option("--minimise", type=click.Choice(["time", "accelerator_hours", "energy"]),
-              help="What to minimise: the time, or with a deadline the accelerator hours, if not given.")
-@click.option("--deadline", metavar="HOURS", type=float, help="Make the cheapest plan that meets it.")
-@click.option("--slot", metavar="HOURS", type=float, help="Time that the machine is lent for; tells the chance.")
-@click.option("--chance", metavar="P", type=float, default=0.9, show_default=True,
-              help="How probable it must be to meet the deadline, and should be to end within the slot.")
-@click.option("--cost", metavar="NAME|FILE", help="What a sample of the workload costs, where the study sweeps a "
-              "smaller model: resnet50, tiramisu, deeplabv3plus, or a file; what the study measured if not given.")
-@click.option("--node-failure-hours", metavar="HOURS", type=float,
-              help="Mean time between failures of one node; counts what checkpoints and restarts cost.")
-@click.option("--launcher", type=click.Choice(["slurm", "lsf", "pbs", "flux", "grid_engine", "ray", "other", "local"]),
-              help="The machine's own scheduler if not given.")
+@options.plan_request
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Folder for plan.json, job.json and launch.sh; plans/STUDY-B if not given.")
 @options.storage
 @options.json_output
-def plan(study: str, output: Path | None, storage: str, as_json: bool, deadline: float | None, slot: float | None,
-         **asked: Any) -> None:
+def plan(study: str, output: Path | None, storage: str, as_json: bool, **asked: Any) -> None:
     """Plan a STUDY's full-scale run: placement, settings, epochs, time, cost, and the script that launches it."""
     from hpo import api
     from hpo.terminal import plans
 
     result = api.read_study(study, storage)
-    made, planned = api.plan_study(result, deadline_hours=deadline, slot_hours=slot, **asked)
+    made, planned = api.plan_study(result, **asked)
     folder = output or Path("plans") / api.folder_name(planned)
     kept = api.store_plan(made, planned, folder)
     options.show(kept.to_dict, lambda: plans.show_plan(kept, folder), as_json)

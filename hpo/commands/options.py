@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from hpo.planning.request import PlanRequest
 
 if TYPE_CHECKING:
     from hpo.results import StudyResult
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_STORAGE = "sqlite:///hpo.db"
 
 storage = click.option("--storage", metavar="URL", envvar="HPO_STORAGE", default=DEFAULT_STORAGE, show_default=True,
@@ -39,6 +43,25 @@ class _BatchOrBest(click.ParamType[int | str]):
 
 
 BATCH_OR_BEST = _BatchOrBest()
+
+
+def plan_request(command: Command) -> Command:
+    """Give a command an option for each field of :class:`hpo.PlanRequest`, whose checks it leaves to that."""
+    for field in reversed(dataclasses.fields(PlanRequest)):
+        rules = field.metadata
+        name = rules.get("option", f"--{field.name.replace('_', '-')}")
+        kind: click.ParamType[Any] = click.STRING
+        if field.name == "global_batch_size":
+            kind = BATCH_OR_BEST
+        elif "choices" in rules:
+            kind = click.Choice(rules["choices"])
+        elif "ge" in rules:
+            kind = click.IntRange(min=rules["ge"], max=rules["le"], clamp=False)
+        elif "gt" in rules:
+            kind = click.FLOAT
+        command = click.option(name, field.name, type=kind, metavar=rules.get("unit"), default=field.default,
+                               show_default=field.default is not None, help=rules["description"])(command)
+    return command
 
 
 def show(document: Callable[[], Any], shown: Callable[[], None], as_json: bool) -> None:

@@ -28,7 +28,7 @@ from hpo.jobs import training_job
 from hpo.keeping import stored_spec
 from hpo.planning.costs import cost_names
 from hpo.planning.machines import machine_names
-from hpo.planning.optimise import Objective
+from hpo.planning.request import Objective
 from hpo.results import StudyForecast, StudyResult
 from hpo.study import parse_study
 from hpo.words import prospects

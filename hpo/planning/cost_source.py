@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hpo import yaml_text
 from hpo.errors import PlanError
@@ -20,8 +22,10 @@ def cost_of(measured: WorkloadCost | None, given: str | WorkloadCost | None) -> 
 
     Raises :class:`PlanError` for a name that is not known, and for a file that is not one of costs.
     """
-    if given is None or isinstance(given, WorkloadCost):
-        return given or measured
+    if given is None:
+        return measured
+    if isinstance(given, WorkloadCost):
+        return _checked(dataclasses.asdict(given), "cost")
     from hpo.planning.step_time import cost_names, home_cost
 
     if given in cost_names():
@@ -42,10 +46,15 @@ def _read(path: Path) -> WorkloadCost:
         got = document.faults[0].message if document.faults else \
             ", ".join(map(str, values)) if isinstance(values, dict) else shown(values)
         raise PlanError(f"{path}: a file of costs has exactly the keys {', '.join(KEYS)}, but got {got}")
+    return _checked(values, str(path))
+
+
+def _checked(values: Mapping[str, Any], where: str) -> WorkloadCost:
+    """The cost of these figures; ``where`` they are from stands in the :class:`PlanError` for one that cannot be."""
     for name, value in values.items():
         whole, enough = name in ("parameters", "gradient_tensors"), "of at least 0" if name in MAY_BE_0 else "above 0"
         right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
         if not right or not 0 <= value < math.inf or (value == 0 and name not in MAY_BE_0):
-            raise PlanError(f"{path}: {name} must be a {'whole' if whole else 'finite'} number {enough}, "
+            raise PlanError(f"{where}: {name} must be a {'whole' if whole else 'finite'} number {enough}, "
                             f"but got {shown(value)}")
     return WorkloadCost(**values)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from hpo.planning.candidates import HOUR, Candidate, Situation
 from hpo.planning.placements import Limits, Placement, neighbours, placements
-
-Objective: TypeAlias = Literal["time", "accelerator_hours", "energy"]
+from hpo.planning.request import Objective
 
 CLIMBS = 40                      # steps of the search around the best of a grid
 

@@ -208,5 +208,5 @@ def test_an_error_carries_the_arguments_of_the_nearest_plan(study):
         hpo.make_plan(forecast, "summit", nodes=5, cost="resnet50")
     plan = hpo.make_plan(forecast, "summit", cost="resnet50", **caught.value.nearest)
     assert plan.nodes <= 5 and plan.global_batch_size == 64
-    with pytest.raises(TypeError, match="slots"):
+    with pytest.raises(PlanError, match="no option 'slots'; did you mean 'slot_hours'"):
         hpo.make_plan(forecast, slots=3)

@@ -106,8 +106,9 @@ def test_the_command_line_runs_plans_and_validates_it(place):
     place.check_complete()
     elsewhere = place.folder / "elsewhere"
     elsewhere.mkdir()
-    plan = subprocess.run([command, "plan", "curved", "--storage", place.storage, "--workers", "2", "--output", "plan", "--json"],
-                          cwd=elsewhere, capture_output=True, text=True, check=False)
+    plan = subprocess.run([command, "plan", "curved", "--storage", place.storage, "--workers", "2",
+                           "--output", "plan", "--json"], cwd=elsewhere, capture_output=True, text=True,
+                          check=False)
     assert plan.returncode == 0, plan.stderr
     job = json.loads((elsewhere / "plan" / "job.json").read_text())
     assert job["search_path"] == str(place.file.parent)

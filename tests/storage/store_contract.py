@@ -90,6 +90,9 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         assert store.study("digits") == study
         other = make_study(store, "other")
         assert store.studies() == [study, other]
+        assert (store.study_by_id(study.id), store.study_by_id(other.id)) == (study, other)
+        with pytest.raises(NotFound, match="no study with id 99"):
+            store.study_by_id(99)
 
     def test_times_are_utc(self, study):
         assert study.created_at.tzinfo is UTC
@@ -113,7 +116,11 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
 
     def test_state_and_spec_change(self, store, study):
         store.set_study_state(study.id, StudyState.FAILED, "no data")
+        assert study.folder == ""
+        store.update_spec(study.id, "name: digits\nseeds: 3\n", "/studies")
+        assert store.study("digits").folder == "/studies"
         store.update_spec(study.id, "name: digits\nseeds: 3\n")
+        assert store.study("digits").folder == "/studies"
         changed = store.study("digits")
         assert (changed.state, changed.message) == (StudyState.FAILED, "no data")
         assert changed.spec.endswith("seeds: 3\n")

@@ -14,10 +14,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
+from hpo.planning.request import PlanOptions
 from hpo.service.client import calls, carrier
 from hpo.service.client.address import address
 from hpo.service.client.calls import OnEvent, Patience
@@ -173,11 +174,13 @@ class RemoteStudy:
         return self._client.run(calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets))
 
     def plan(self, *, machine: str | None = None, nodes: int | None = None, workers: int | None = None,
-             global_batch_size: int | None = None, launcher: str | None = None, **more: Any) -> RemotePlan:
-        """Make and keep a plan, with the files that launch it; what is not given is as the study's file says."""
-        options = {"machine": machine, "nodes": nodes, "workers": workers, "global_batch_size": global_batch_size,
-                   "launcher": launcher, **more}
-        return self._client.run(calls.plan(self._retries, self.name, options))
+             backend: str | None = None, **options: Unpack[PlanOptions]) -> RemotePlan:
+        """Make and keep a plan, with the files that launch it; what is not given is as the study's file says.
+
+        ``options`` are those of :class:`hpo.PlanRequest`; a cost is one of the published ones by name, or the figures.
+        """
+        asked = {"machine": machine, "nodes": nodes, "workers": workers, "backend": backend, **options}
+        return self._client.run(calls.plan(self._retries, self.name, asked))
 
     def plans(self) -> list[RemotePlan]:
         """The plans made so far, oldest first."""

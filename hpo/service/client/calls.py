@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
@@ -147,7 +148,8 @@ def forecast(retries: Retries, name: str, global_batch_size: int, *,
 
 def plan(retries: Retries, name: str, options: Mapping[str, Any]) -> Steps[RemotePlan]:
     """Make a plan, and fetch its files."""
-    body = {key: value for key, value in options.items() if value is not None}
+    body = {key: dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+            for key, value in options.items() if value is not None}
     answer = yield from ask(Request("POST", join("studies", name, "plans"), body=body), retries)
     return (yield from _with_files(retries, answer.document))
 
