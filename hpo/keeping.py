@@ -24,6 +24,7 @@ from storage.errors import LeaseLost, NotFound, StoreError
 from storage.records import NewForecast, NewOutcome, NewPlan, NewThroughput, Outcome, Study, Trial, TrialState, Trust
 from storage.store import Store
 from trainers.cost import WorkloadCost
+from trainers.json_text import json_text
 
 
 @contextmanager
@@ -228,7 +229,7 @@ def _told(plan: Plan) -> str | None:
     """What of a plan has no column of its own, as JSON; None where there is nothing of it."""
     told = {"accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
             "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(), "details": plan.details}
-    return json.dumps(told) if any(told.values()) else None
+    return json_text(told) if any(told.values()) else None
 
 
 def _interval(median: float | None, low: float | None, high: float | None) -> Interval | None:

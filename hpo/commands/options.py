@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,7 +73,9 @@ def show(document: Callable[[], Any], shown: Callable[[], None], as_json: bool) 
 
 def print_json(document: Any) -> None:
     """Print plain values; JSON has no NaN and no infinity, so that what was not measured is null."""
-    click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+    from trainers.json_text import json_text
+
+    click.echo(json_text(document, indent=2))
 
 
 def full_scale(result: StudyResult) -> tuple[int, ...]:
@@ -82,11 +83,3 @@ def full_scale(result: StudyResult) -> tuple[int, ...]:
     if result.spec.full_scale is None:
         raise click.UsageError(f"study {result.study.name!r} names no full_scale batch size; give one")
     return (result.spec.full_scale.global_batch_size,)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value

@@ -34,6 +34,7 @@ from hpo.study import parse_study
 from hpo.words import prospects
 from search_spaces.settings import TrainingSettings
 from storage.records import Study, TrialState
+from trainers.json_text import json_bytes
 
 Draw = Callable[[StudyResult, Posterior | None, str], go.Figure]
 _Found = TypeVar("_Found")
@@ -204,7 +205,7 @@ def _json(document: Any, headers: dict[str, str] | None = None) -> Response:
 
 
 def _packed(document: Any) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
+    return json_bytes(document)
 
 
 def _bare(figure: go.Figure) -> go.Figure:

@@ -25,6 +25,7 @@ from hpo.planning.plan import Plan
 from trainers import report
 from trainers.errors import WorkloadError
 from trainers.exhibits import check_exhibit
+from trainers.json_text import json_text
 from trainers.report import ConvergencePoint, Start, TrainingOutcome
 
 POLL_SECONDS = 0.1
@@ -67,7 +68,7 @@ def write_plan(plan: Plan, directory: Path, *, backend: str | None = None, machi
     name, text = script_of(plan, machine, backend=backend or choose_backend(None, plan.launcher))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "plan.json").write_text(json.dumps(plan.to_dict(), indent=2) + "\n", encoding="utf-8")
+        (directory / "plan.json").write_text(json_text(plan.to_dict(), indent=2) + "\n", encoding="utf-8")
         plan.job.save(directory / FILES.job)
         script = directory / name
         script.write_text(text, encoding="utf-8")

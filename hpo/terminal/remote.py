@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from hpo.terminal.style import new_console, new_table
 from hpo.words import number, target
+from trainers.json_text import json_text
 
 if TYPE_CHECKING:
     from hpo.service.client.records import RemoteEvent, StudyStatus
@@ -67,8 +67,8 @@ def event_line(event: RemoteEvent) -> str:
 
 def event_json(event: RemoteEvent) -> str:
     """An event as a line of JSON."""
-    return json.dumps({"id": event.id, "study": event.study, "at": event.at.isoformat() if event.at else None,
-                       "kind": event.kind, "message": event.message, "data": event.data})
+    return json_text({"id": event.id, "study": event.study, "at": event.at.isoformat() if event.at else None,
+                      "kind": event.kind, "message": event.message, "data": event.data})
 
 
 def tell_event(event: RemoteEvent) -> None:

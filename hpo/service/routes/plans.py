@@ -27,12 +27,13 @@ from hpo.service.answers import Answer
 from hpo.service.auth import Principal
 from hpo.service.context import READS, Context, Reader, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
-from hpo.service.reply import json_bytes, reply
+from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_NUMBER, download, refusals
 from hpo.service.submission import fault_of_machine, known_machine, machine_names
 from hpo.study_faults import nearest, shown
 from storage.records import CalibrationRow, Study
 from trainers.cost import WorkloadCost
+from trainers.json_text import json_bytes
 
 router = APIRouter(tags=["plans"])
 
