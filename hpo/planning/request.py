@@ -151,5 +151,5 @@ def _range(name: str, rules: Mapping[str, Any]) -> str:
     if "ge" in rules:
         best = ", or 'best'" if name == "global_batch_size" else ""
         return f"a whole number from {rules['ge']} to {rules['le']:,}{best}"
-    most = f" and at most {rules['le']:g}" if "le" in rules else ""
+    most = f" and at most {rules['le']:,.0f}" if "le" in rules else ""
     return f"a number of hours above {rules['gt']}{most}"

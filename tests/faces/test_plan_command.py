@@ -167,7 +167,7 @@ def test_an_impossible_plan_names_one_that_can_be_made(study, arguments, words):
     (("--machine", "summit", "--cost", "resnt50"), "did you mean 'resnet50'"),
     (("--machine", "summit", "--slot", "2"), "--cost NAME|FILE says what a sample costs"),
     (("--machine", "summit", "--minimise", "energy"), "--cost NAME|FILE"),
-    (("--slot", "-1"), "slot must be a number of hours above 0, but got -1"),
+    (("--slot", "-1"), "slot_hours must be a number of hours above 0 and at most 1,000,000, but got -1"),
     (("--chance", "1.5"), "chance must be a probability between 0 and 1"),
     (("--global-batch-size", "bset"), "must be a whole number of samples of at least 1, or 'best'"),
     (("--workers", "3"), "the nearest number of workers that divides it is 2"),
