@@ -37,15 +37,15 @@ if TYPE_CHECKING:
         studies,
         submit_plan,
     )
+    from hpo.client.async_client import AsyncClient
+    from hpo.client.client import Client
     from hpo.dashboard import figures
     from hpo.errors import HpoError
     from hpo.planning.plan import Plan
     from hpo.planning.request import PlanRequest
-    from hpo.progress import Progress
-    from hpo.results import PlannedRun, StudyForecast, StudyResult
-    from hpo.service.client.blocking import Client
-    from hpo.service.client.concurrent import AsyncClient
-    from hpo.study import StudySpec, load_study, parse_study
+    from hpo.runs.progress import Progress
+    from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
+    from hpo.study.spec import StudySpec, load_study, parse_study
 
 _HOMES = {
     "hpo.api": ("calibration", "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "make_plan",
@@ -53,11 +53,11 @@ _HOMES = {
     "hpo.errors": ("HpoError",),
     "hpo.planning.plan": ("Plan",),
     "hpo.planning.request": ("PlanRequest",),
-    "hpo.progress": ("Progress",),
-    "hpo.results": ("PlannedRun", "StudyForecast", "StudyResult"),
-    "hpo.service.client.blocking": ("Client",),
-    "hpo.service.client.concurrent": ("AsyncClient",),
-    "hpo.study": ("StudySpec", "load_study", "parse_study"),
+    "hpo.runs.progress": ("Progress",),
+    "hpo.runs.results": ("PlannedRun", "StudyForecast", "StudyResult"),
+    "hpo.client.client": ("Client",),
+    "hpo.client.async_client": ("AsyncClient",),
+    "hpo.study.spec": ("StudySpec", "load_study", "parse_study"),
 }
 
 __all__ = [

@@ -1,12 +1,12 @@
-"""The part of the Store for studies in the queue; ``storage.queue`` tells how a lease guards what is written."""
+"""The part of the Store for studies in the queue; ``storage.statements.queue`` tells how a lease guards what is written."""
 
 from __future__ import annotations
 
 from typing import Self
 
-from storage import queue, studies, submissions
 from storage.errors import InvalidRecord
 from storage.records import Lease, Study, StudyState, Submission
+from storage.statements import queue, studies, submissions
 from storage.transactions import Transactions
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from storage import calibration, convergence, exhibits, forecasts, migrations, plans, studies, trials
+from storage import migrations
 from storage.clock import Clock
 from storage.database import Database
 from storage.queue_store import QueueStore
@@ -35,6 +35,7 @@ from storage.records import (
     TrialState,
 )
 from storage.service_store import ServiceStore
+from storage.statements import calibration, convergence, exhibits, forecasts, plans, studies, trials
 
 
 class Store(QueueStore, ServiceStore):

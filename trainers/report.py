@@ -94,7 +94,7 @@ class Start:
 class ReportFile:
     """A JSON-lines file: one object per convergence point and at the end ``{"outcome": {...}}``.
 
-    A workload that shows its model adds ``{"exhibit": {...}}`` behind the outcome (:mod:`trainers.exhibits`). A
+    A workload that shows its model adds ``{"exhibit": {...}}`` behind the outcome (:mod:`trainers.loop.exhibits`). A
     training with a checkpoint adds ``{"started": {...}}`` each time that it is started.
 
     Every line is flushed when it is written, so that a reader can follow and a crash loses none.

@@ -22,16 +22,16 @@ from hpo.dashboard.columns import trial_columns
 from hpo.dashboard.report import render
 from hpo.dashboard.view import make_view
 from hpo.errors import EvidenceError, PlanError, StudyNotFoundError
-from hpo.extrapolation.posterior import Posterior
-from hpo.forecasting import make_plan
-from hpo.jobs import training_job
-from hpo.keeping import stored_spec
-from hpo.planning.costs import cost_names
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.formatting import prospects
 from hpo.planning.machines import machine_names
 from hpo.planning.request import Objective
-from hpo.results import StudyForecast, StudyResult
-from hpo.study import parse_study
-from hpo.words import prospects
+from hpo.planning.timing.costs import cost_names
+from hpo.runs.plans import make_plan
+from hpo.runs.repository import stored_spec
+from hpo.runs.results import StudyForecast, StudyResult
+from hpo.study.jobs import training_job
+from hpo.study.spec import parse_study
 from search_spaces.settings import TrainingSettings
 from storage.records import Study, TrialState
 from trainers.json_text import json_bytes

@@ -1,6 +1,6 @@
 """PlanRequest: what can be asked of a plan, said once for Python, the command line and the web service.
 
-The command's options (``hpo.commands.options``) and the body of ``POST /studies/{name}/plans``
+The command's options (``hpo.cli.commands.options``) and the body of ``POST /studies/{name}/plans``
 (``hpo.service.routes.plans``) are made from it; a test holds the keywords of ``hpo.make_plan`` and ``hpo.plan_study``
 to it. Importing this module loads neither numpy nor pydantic, so that the command line starts quickly.
 """
@@ -52,7 +52,7 @@ class PlanRequest:
       deadline.
     - ``deadline_hours``: within so many hours the target must be reached, with the probability ``chance``;
       ``slot_hours``: within so many it should.
-    - ``cost``: what a sample of the workload costs: one of ``hpo.planning.costs`` by name, the path of a file, or the
+    - ``cost``: what a sample of the workload costs: one of ``hpo.planning.timing.costs`` by name, the path of a file, or the
       figures; if None those that the study measured.
     - ``node_failure_hours``: mean hours between failures of one node; if None no failures are counted with.
     - ``launcher``: one of :data:`Launcher`; the machine's own scheduler if None.
@@ -100,7 +100,7 @@ class PlanRequest:
     @classmethod
     def of(cls, **options: Any) -> PlanRequest:
         """The request with these options; a name that is none raises :class:`PlanError` with the nearest that is."""
-        from hpo.study_faults import nearest
+        from hpo.study.faults import nearest
 
         names = [each.name for each in dataclasses.fields(cls)]
         for name in options:

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
 
-from hpo import api, keeping
-from hpo.results import StudyForecast, StudyResult
+from hpo import api
+from hpo.runs import repository
+from hpo.runs.results import StudyForecast, StudyResult
 from hpo.service import fit_process
 from hpo.service.study_facts import study_facts
 from storage.records import Study
 from storage.store import Store
 
 if TYPE_CHECKING:
-    from hpo.extrapolation.posterior import Posterior
+    from hpo.extrapolation.inference.posterior import Posterior
 
 MOST_STUDIES = 16
 MOST_FORECASTS = 256        # of one state of one study
@@ -85,7 +86,7 @@ class Forecasts:
             if found is not None:
                 self._fitted.move_to_end(state)
                 return found
-        result = keeping.read_result(store, study.name, store.url)
+        result = repository.read_result(store, study.name, store.url)
         made = Fitted(result)
         with self._lock:
             self._fitted[state] = made

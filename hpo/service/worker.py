@@ -25,13 +25,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from hpo.errors import HpoError
-from hpo.jobs import workload_data
-from hpo.keeping import open_store, stored_spec
-from hpo.leases import LEASE_SECONDS, Holding, process_name
-from hpo.progress import Progress
-from hpo.running import RunOptions, run_held
+from hpo.runs.lease import LEASE_SECONDS, Holding, process_name
+from hpo.runs.progress import Progress
+from hpo.runs.repository import open_store, stored_spec
+from hpo.runs.run import RunOptions, run_held
 from hpo.service.submission import faults_of_data
-from hpo.study import StudySpec
+from hpo.study.jobs import workload_data
+from hpo.study.spec import StudySpec
 from hpo.tuning.patience import PATIENCE_SECONDS
 from hpo.tuning.tuner import RayOptions, stop_ray
 from storage.errors import LeaseLost, StoreError, StoreUnavailable

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from storage import tables
 from storage.database import NOTHING_STORED
 from storage.errors import SchemaTooNew, StoreUnavailable
+from storage.schema import tables
 
 VERSION_TABLE = "largebatch_schema"
 HEAD = "0004"  # the newest revision; a test holds it to the files in versions/

@@ -7,11 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 import hpo
-from hpo import api, forecasting
-from hpo.cli import main
+from hpo import api
+from hpo.cli.main import main
 from hpo.errors import PlanError
-from hpo.extrapolation.posterior import fit
+from hpo.extrapolation.inference.posterior import fit
 from hpo.planning.launchers import LAUNCHERS
+from hpo.runs import forecasts
 from storage.records import NewThroughput
 from storage.store import Store
 
@@ -28,7 +29,7 @@ def one_fit(monkeypatch):
             FITTED[key] = fit(evidence, rng=rng)
         return FITTED[key]
 
-    monkeypatch.setattr(forecasting, "fit", fit_once)
+    monkeypatch.setattr(forecasts, "fit", fit_once)
 
 
 def call(*arguments, code=0):

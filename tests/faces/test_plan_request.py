@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 import hpo
-from hpo.commands.full_machine import plan as plan_command
+from hpo.cli.commands.full_machine import plan as plan_command
+from hpo.client.async_client import AsyncRemoteStudy
+from hpo.client.client import RemoteStudy
 from hpo.errors import PlanError
-from hpo.forecasting import make_plan, plan_study
 from hpo.planning.launchers import LAUNCHERS
 from hpo.planning.request import Launcher, PlanOptions
-from hpo.service.client.blocking import RemoteStudy
-from hpo.service.client.concurrent import AsyncRemoteStudy
+from hpo.runs.plans import make_plan, plan_study
 from hpo.service.routes.plans import PlanBody, _request_of
 from trainers.cost import WorkloadCost
 

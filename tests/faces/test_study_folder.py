@@ -10,7 +10,7 @@ import pytest
 
 import hpo
 from hpo.errors import SpecError
-from hpo.keeping import open_store, stored_spec
+from hpo.runs.repository import open_store, stored_spec
 from hpo.service.worker import Worker, WorkerOptions
 from hpo.tuning.tuner import stop_ray
 from storage.records import StudyState

@@ -19,7 +19,7 @@ from search_spaces.settings import TrainingSettings
 from storage import migrations
 from storage.database import Database
 from storage.records import Law, PlanKind, SettingForecast, StudyState, TrialState, Trust
-from storage.setting_types import EARLIER_VALUES
+from storage.schema.setting_types import EARLIER_VALUES
 from storage.store import Store
 
 RELEASED = ("0001", "0002", "0003")

@@ -33,7 +33,6 @@ from store_samples import (
     sweep,
 )
 
-from storage import tables
 from storage.errors import Conflict, InvalidRecord, NotFound, StoreUnavailable
 from storage.records import (
     CalibrationRow,
@@ -48,6 +47,7 @@ from storage.records import (
     TrialState,
     Trust,
 )
+from storage.schema import tables
 from storage.store import Store
 
 REACHED = TrialResult(state=TrialState.REACHED, epochs_to_target=4.5, epochs=5.0, steps=500, seconds=12.5,

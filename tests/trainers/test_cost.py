@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from hpo.planning.costs import home_cost
+from hpo.planning.timing.costs import home_cost
 from search_spaces.settings import TrainingSettings
 from trainers import cost as cost_module
 from trainers.cost import WorkloadCost, model_cost, workload_cost
 from trainers.errors import WorkloadError
-from trainers.normalization import GhostBatchNorm
+from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads import AnyWorkload, Workload, load_workload
 from trainers.workloads.resnet.model import build_resnet
 from trainers.workloads.segmentation.deeplab import DeepLab

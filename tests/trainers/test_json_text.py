@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpo.commands.options import print_json
+from hpo.cli.commands.options import print_json
 from hpo.service.reply import reply
 from trainers.json_text import json_bytes, json_text
 from trainers.report import ConvergencePoint, ReportFile, TrainingOutcome, read_outcome
 
 ROOT = Path(__file__).parent.parent.parent
 OWN_TEXT = {
-    "hpo/service/client/calls.py": "a key is made of it",
+    "hpo/client/calls.py": "a key is made of it",
     "hpo/service/logs.py": "a log line holds anything",
     "hpo/service/reference.py": "a page shows it",
-    "trainers/exhibits.py": "NaN is refused there, and the size counted",
+    "trainers/loop/exhibits.py": "NaN is refused there, and the size counted",
     "trainers/staging/local_folder.py": "a journal of names and sizes",
     "trainers/staging/nodes.py": "names and sizes, sent between nodes",
     "trainers/staging/__main__.py": "seconds and bytes, counted",

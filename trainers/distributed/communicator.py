@@ -8,6 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+BACKENDS = ("single", "horovod", "torch")
+"""Started by nobody, by horovodrun or MPI, or by torchrun."""
+
+ALL_REDUCES = ("default", "torus", "hierarchical", "masters")
+"""The backend's own way, a 2D torus, within the nodes and then between them, or by one master a node."""
+
 
 class Work(Protocol):
     """A collective operation under way."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from trainers.distributed import Communicator
-    from trainers.run import TrainingRun
+    from trainers.workloads.training_run import TrainingRun
 
 Batch = tuple["Tensor", ...]
 """Tensors of one micro batch, samples first; usually inputs and targets."""
@@ -68,7 +68,7 @@ class Workload(AnyWorkload):
         if job.settings.update_mode != "synchronous":
             from trainers.asynchronous.training import AsynchronousTraining
             return AsynchronousTraining(job, communicator or SingleProcess(), workload=self)
-        from trainers.train import Training
+        from trainers.loop.synchronous import Training
         return Training(job, communicator or SingleProcess(), workload=self)
 
     @abstractmethod
@@ -76,14 +76,14 @@ class Workload(AnyWorkload):
         """A fresh model; PyTorch's default generator has been seeded with the job's seed.
 
         For a training that does not depend on the number of workers its batch norm is
-        :class:`~trainers.normalization.GhostBatchNorm` over ``settings.normalization_batch_size`` samples.
+        :class:`~trainers.numerics.normalization.GhostBatchNorm` over ``settings.normalization_batch_size`` samples.
         """
 
     @abstractmethod
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
         """The training samples ``indices``, each augmented as its epoch and the seed say; all ``(n,)`` int64.
 
-        :func:`~trainers.random_numbers.sample_uniforms` gives random numbers that depend on nothing else.
+        :func:`~trainers.numerics.random_numbers.sample_uniforms` gives random numbers that depend on nothing else.
         """
 
     @abstractmethod

@@ -14,15 +14,15 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Path, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from hpo import api, keeping
+from hpo import api
 from hpo.errors import PlanError
-from hpo.forecasting import plan_as_asked
-from hpo.planning.cost_source import MAY_BE_0
-from hpo.planning.costs import cost_names
-from hpo.planning.launch import choose_backend, write_plan
+from hpo.planning.launchers.launch import choose_backend, write_plan
 from hpo.planning.plan import Plan
 from hpo.planning.request import PlanRequest
-from hpo.results import PlannedRun
+from hpo.planning.timing.costs import MAY_BE_0, cost_names
+from hpo.runs import repository
+from hpo.runs.forecasts import plan_as_asked
+from hpo.runs.results import PlannedRun
 from hpo.service.answers import Answer
 from hpo.service.auth import Principal
 from hpo.service.context import READS, Context, Reader, Shared, StudyName, Submitter
@@ -30,7 +30,7 @@ from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_NUMBER, download, refusals
 from hpo.service.submission import fault_of_machine, known_machine, machine_names
-from hpo.study_faults import nearest, shown
+from hpo.study.faults import nearest, shown
 from storage.records import CalibrationRow, Study
 from trainers.cost import WorkloadCost
 from trainers.json_text import json_bytes
@@ -124,7 +124,7 @@ async def make(who: Submitter, context: Shared, name: StudyName,
 def plans(who: Reader, context: Shared, name: StudyName) -> Response:
     """The plans of a study with their outcomes."""
     study = context.read_study(who, name)
-    runs = keeping.planned_runs(context.open_store(), study, keeping.stored_spec(study))
+    runs = repository.planned_runs(context.open_store(), study, repository.stored_spec(study))
     return reply({"plans": [_run_values(run) for run in runs]})
 
 
@@ -218,9 +218,9 @@ def _make(context: Context, study: Study, backend: str | None, asked: PlanReques
     if fault:
         raise RefusedError(422, fault, kind="plan")
     forecast, made = plan_as_asked(result, asked)
-    stored = keeping.keep_forecast(store, forecast)
+    stored = repository.keep_forecast(store, forecast)
     folder = context.config.folder.absolute() / "plans" / api.folder_name(made)
-    kept = keeping.keep_plan(store, stored, made, folder, choose_backend(backend))
+    kept = repository.keep_plan(store, stored, made, folder, choose_backend(backend))
     store.add_event(study.id, "plan", f"plan {kept.id} at {kept.global_batch_size} on {kept.workers} workers of "
                     f"{kept.machine}", {"plan": kept.id})
     return PlannedRun(kept, ())
@@ -233,7 +233,7 @@ def _run(context: Context, who: Principal, number: int) -> PlannedRun:
     study = store.study_by_id(stored.study_id)
     if not (context.config.shared_reading or who.owns(study)):
         raise RefusedError(404, f"there is no plan {number}")
-    runs = keeping.planned_runs(store, study, keeping.stored_spec(study))
+    runs = repository.planned_runs(store, study, repository.stored_spec(study))
     return next(run for run in runs if run.plan.id == number)
 
 
