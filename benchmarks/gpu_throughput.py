@@ -1,8 +1,9 @@
 """Samples per second of a training on one accelerator, and their share of its measured matrix-multiplication peak.
 
-ResNet-50 at 224x224 and DeepLabv3+ at 768x1152x16, trained by ``trainers.loop.synchronous`` on samples that lie on the device,
-so that neither disk nor augmentation is in the figure. The floating-point operations of an update are counted by
-PyTorch, not quoted; the peak is that of a large square matrix product in the same precision, measured in the same run.
+ResNet-50 at 224x224 and DeepLabv3+ at 768x1152x16, trained by ``trainers.loop.synchronous`` on samples that lie on the
+device, so that neither disk nor augmentation is in the figure. The floating-point operations of an update are counted
+by PyTorch, not quoted; the peak is that of a large square matrix product in the same precision, measured in the same
+run.
 
     python -m benchmarks.gpu_throughput [--model resnet50|deeplabv3plus] [--precision bf16] [--batch N] [--small]
 

@@ -3,8 +3,8 @@
     python -m benchmarks.published_efficiency
 
 Prints the tables of ``published_efficiency.md``. No row is fitted: it says what the paper says of its run (nodes, local
-batch, precision, all-reduce), everything else comes from ``hpo/planning/machines``, ``hpo/planning/timing/costs.yaml`` and
-``hpo/planning/timing/assumptions.py``.
+batch, precision, all-reduce), everything else comes from ``hpo/planning/machines`` and from
+``costs.yaml`` and ``assumptions.py`` of ``hpo/planning/timing``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``trainers.loop.synchronous`` costs beyond a hand-written PyTorch loop: same model, data, updates and evaluation.
+"""What ``trainers.loop.synchronous`` costs beyond a hand-written PyTorch loop: same model, data, updates, evaluation.
 
 Each round trains so many updates and evaluates once, in three ways in turn: the hand-written loop below, the
 trainer without measuring the gradient noise scale, and the trainer as it is, which measures it at every 24th update.

@@ -22,6 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpo.api import (
+        Plan,
+        PlannedRun,
+        PlanRequest,
+        Progress,
+        StudyForecast,
+        StudyResult,
         calibration,
         find_plan,
         fit_posterior,
@@ -41,20 +47,13 @@ if TYPE_CHECKING:
     from hpo.client.client import Client
     from hpo.dashboard import figures
     from hpo.errors import HpoError
-    from hpo.planning.plan import Plan
-    from hpo.planning.request import PlanRequest
-    from hpo.runs.progress import Progress
-    from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
     from hpo.study.spec import StudySpec, load_study, parse_study
 
 _HOMES = {
-    "hpo.api": ("calibration", "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "make_plan",
-                "plan_study", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan"),
+    "hpo.api": ("Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "calibration", "find_plan",
+                "fit_posterior", "forecast", "launch", "launch_here", "make_plan", "plan_study",
+                "read_study", "record", "run_study", "store_plan", "studies", "submit_plan"),
     "hpo.errors": ("HpoError",),
-    "hpo.planning.plan": ("Plan",),
-    "hpo.planning.request": ("PlanRequest",),
-    "hpo.runs.progress": ("Progress",),
-    "hpo.runs.results": ("PlannedRun", "StudyForecast", "StudyResult"),
     "hpo.client.client": ("Client",),
     "hpo.client.async_client": ("AsyncClient",),
     "hpo.study.spec": ("StudySpec", "load_study", "parse_study"),

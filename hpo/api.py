@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpo.planning.launchers.launch import MAX_RESTARTS, choose_backend
 from hpo.planning.plan import Plan, folder_name, read_plan
+from hpo.planning.request import PlanRequest
 from hpo.runs import launches, repository
 from hpo.runs.forecasts import fit_posterior, forecast, with_forecast
 from hpo.runs.launches import launch_here, submit_plan
@@ -23,9 +24,9 @@ from storage.records import CalibrationRow, Outcome, Study
 from trainers.report import TrainingOutcome
 
 __all__ = [
-    "Plan", "PlannedRun", "StudyForecast", "StudyResult", "StudySpec", "calibration", "find_plan", "fit_posterior",
-    "folder_name", "forecast", "launch", "launch_here", "load_study", "make_plan", "parse_study", "plan_study",
-    "read_study", "record", "run_study", "store_plan", "studies", "submit_plan", "with_forecast",
+    "Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec", "calibration", "find_plan",
+    "fit_posterior", "folder_name", "forecast", "launch", "launch_here", "load_study", "make_plan", "parse_study",
+    "plan_study", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan", "with_forecast",
 ]
 
 
@@ -39,7 +40,8 @@ def store_plan(forecast: StudyForecast, plan: Plan, directory: Path | str) -> Pl
     """Keep a plan in the forecast's storage and write its folder; the plan that returns carries its id."""
     with open_store(forecast.storage) as store:
         stored = repository.keep_forecast(store, forecast)
-        return repository.keep_plan(store, stored, plan, Path(directory).absolute(), choose_backend(None, plan.launcher))
+        backend = choose_backend(None, plan.launcher)
+        return repository.keep_plan(store, stored, plan, Path(directory).absolute(), backend)
 
 
 def launch(plan: Plan, *, directory: Path | str | None = None, backend: str | None = None, workers: int | None = None,

@@ -1,4 +1,4 @@
-"""The part of the Store for studies in the queue; ``storage.statements.queue`` tells how a lease guards what is written."""
+"""The part of the Store for studies in the queue; ``statements.queue`` tells how a lease guards what is written."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Submission:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A worker's claim on a study until ``expires_at``, to be renewed before; how it guards: ``storage.statements.queue``.
+    """A worker's claim on a study until ``expires_at``, to be renewed before; see ``storage.statements.queue``.
 
     ``study`` is as it was when the lease was taken or last renewed; ``taken_over`` says that another worker had
     it before and fell silent.

@@ -1,17 +1,23 @@
-"""Begins a training of a job, whatever its workload trains, and trains it to its end."""
+"""Begins the training of a job, whatever its workload trains, and trains it to its end.
+
+Importing this does not import torch; beginning the training of a model does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainers.distributed.communicator import Communicator
+from trainers.errors import WorkloadError
 from trainers.job import TrainingJob
 from trainers.loop.restarts import finish, resume
 from trainers.report import ConvergencePoint, TrainingOutcome
-from trainers.workloads import load_workload
-from trainers.workloads.training_run import TrainingRun
-from trainers.workloads.workload import AnyWorkload
+from trainers.workloads import AnyWorkload, CustomLoopWorkload, Workload, load_workload
+
+if TYPE_CHECKING:
+    from trainers.distributed import Communicator
+    from trainers.workloads.training_run import TrainingRun
 
 
 def begin_training(job: TrainingJob, communicator: Communicator | None = None, *,
@@ -22,7 +28,16 @@ def begin_training(job: TrainingJob, communicator: Communicator | None = None, *
     it is loaded already. Raises :class:`~trainers.errors.TrainerError`.
     """
     workload = workload or load_workload(job.workload, job.data, job.search_path)
-    return workload.begin(job, communicator)
+    if isinstance(workload, CustomLoopWorkload):
+        return workload.begin(job, communicator)
+    if not isinstance(workload, Workload):
+        raise WorkloadError(f"{type(workload).__name__} must be a Workload or a CustomLoopWorkload")
+    from trainers.distributed.single import SingleProcess
+    if job.settings.update_mode != "synchronous":
+        from trainers.asynchronous.training import AsynchronousTraining
+        return AsynchronousTraining(job, communicator or SingleProcess(), workload=workload)
+    from trainers.loop.synchronous import Training
+    return Training(job, communicator or SingleProcess(), workload=workload)
 
 
 def train(job: TrainingJob, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,

@@ -1,8 +1,8 @@
 """What a study from the network may name: workloads that the server allows, data in its folders, machines it knows.
 
-The text is read by ``hpo.study.spec``, which bounds its size, depth and aliases and imports nothing. What is checked here
-needs the server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`), as
-links may have changed since.
+The text is read by ``hpo.study.spec``, which bounds its size, depth and aliases and imports nothing. What is checked
+here needs the server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`),
+as links may have changed since.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A whole database as one portable file, which restores into SQLite and PostgreSQL alike.
 
 The file is a zip: ``manifest.json`` with the revision of the schema and the columns and rows of every table, and one
-member a table in the text form of PostgreSQL's COPY (:mod:`storage.maintenance.copy_text`). The manifest is written last, into a
-file that takes its name when it is complete: an archive that is there is whole. Reading and writing go by blocks,
-so that a table may be larger than the memory.
+member a table in the text form of PostgreSQL's COPY (:mod:`storage.maintenance.copy_text`). The manifest is written
+last, into a file that takes its name when it is complete: an archive that is there is whole. Reading and writing go
+by blocks, so that a table may be larger than the memory.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def restore(url: str, path: Path, *, replace: bool = False) -> Backup:
 
 
 def prune(url: str, older_than: timedelta, *, keep_best: bool, dry_run: bool, folder: Path | None = None) -> Pruned:
-    """Remove what is old and no evidence: see :func:`storage.maintenance.retention.prune_database`; files of ended trials too."""
+    """Remove what is old and no evidence, files of trials too: see :mod:`storage.maintenance.retention`."""
     with _existing(url) as database:
         with database.translated():
             migrations.upgrade(database.engine)

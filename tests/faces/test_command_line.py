@@ -42,7 +42,8 @@ def test_every_command_that_answers_has_json(words):
 
 
 def test_help_loads_nothing_heavy():
-    script = ("import sys, hpo.cli.main; from click.testing import CliRunner; CliRunner().invoke(hpo.cli.main.main, ['--help']); "
+    script = ("import sys; from click.testing import CliRunner; from hpo.cli.main import main; "
+              "CliRunner().invoke(main, ['--help']); "
               "print([name for name in ('torch', 'ray', 'optuna', 'sqlalchemy', 'numpy', 'pydantic') "
               "if name in sys.modules])")
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

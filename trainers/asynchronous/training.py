@@ -44,7 +44,7 @@ class AsynchronousTraining(TrainingRun):
 
     def __init__(self, job: TrainingJob, communicator: Communicator, *, workload: Workload,
                  timeout_seconds: float = 600.0) -> None:
-        super().__init__(job, workload)
+        super().__init__(job, workload.metrics, workload.train_samples)
         if communicator.size > 1:
             raise JobError(f"update_mode {job.settings.update_mode!r} starts its own replicas (asynchronous_workers), "
                            f"but {communicator.size} workers were started; start one process")

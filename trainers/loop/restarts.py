@@ -12,15 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from trainers.distributed.communicator import Communicator
 from trainers.errors import CheckpointError
-from trainers.loop import checkpoint as checkpoints
 from trainers.report import ConvergencePoint, TrainingOutcome
-from trainers.workloads.training_run import TrainingRun
+
+if TYPE_CHECKING:
+    from trainers.distributed import Communicator
+    from trainers.workloads.training_run import TrainingRun
 
 STOPPED = 75
 """The exit status of a training that was asked to stop and saved: EX_TEMPFAIL of sysexits.h, "try again later"."""
@@ -116,6 +115,9 @@ def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> i
 
 def resume(training: TrainingRun, communicator: Communicator, checkpoint: Path) -> None:
     """Load ``checkpoint`` if it exists, on every worker or on none."""
+    import torch
+
+    from trainers.loop import checkpoint as checkpoints
     found = torch.tensor([float(checkpoint.exists())], device=communicator.device)
     communicator.all_reduce_mean_([found])
     if 0 < float(found) < 1:
@@ -128,6 +130,7 @@ def resume(training: TrainingRun, communicator: Communicator, checkpoint: Path) 
 def finish(training: TrainingRun, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,
            checkpoint: Path | None = None) -> TrainingOutcome:
     """Advance to the end; worker 0 reports each evaluation and then saves the checkpoint."""
+    from trainers.loop import checkpoint as checkpoints
     while not training.finished:
         point = training.advance()
         if communicator.rank == 0:

@@ -37,7 +37,7 @@ class Training(TrainingRun):
     def __init__(self, job: TrainingJob, communicator: Communicator, *,
                  workload: Workload | None = None) -> None:
         self.workload = workload or load_model_workload(job)
-        super().__init__(job, self.workload)
+        super().__init__(job, self.workload.metrics, self.workload.train_samples)
         _check_settings(job.settings)
         self.communicator = communicator
         self.replica = Replica(self.workload, job.settings, job.seed, communicator.device)

@@ -9,9 +9,9 @@ from typing import Any
 
 from trainers.errors import WorkloadError, nearest
 from trainers.job import TrainingJob
-from trainers.workloads.workload import AnyWorkload, Batch, Workload, check_options
+from trainers.workloads.workload import AnyWorkload, Batch, CustomLoopWorkload, Workload, check_options
 
-__all__ = ["AnyWorkload", "Batch", "Workload", "check_options", "load_model_workload",
+__all__ = ["AnyWorkload", "Batch", "CustomLoopWorkload", "Workload", "check_options", "load_model_workload",
            "load_workload", "metrics_of", "workload_class"]
 
 _OWN = {"resnet": "trainers.workloads.resnet.task:ResNetWorkload",
@@ -51,7 +51,7 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
         raise WorkloadError(f"there is no workload {name!r}{nearest(name, _OWN)}; a class of your own is "
                             "named 'package.module:Class'")
     found = getattr(_import(module_name, name, search_path), class_name, None)
-    if not (isinstance(found, type) and issubclass(found, AnyWorkload)):
+    if not (isinstance(found, type) and issubclass(found, (Workload, CustomLoopWorkload))):
         what = f"{module_name} has no {class_name}" if found is None else f"it is {found!r}"
         raise WorkloadError(f"{name!r} must name a subclass of trainers.workloads.Workload, but {what}")
     missing = sorted(found.__abstractmethods__)

@@ -17,7 +17,6 @@ from trainers.errors import CheckpointError, JobError, WorkloadError, nearest
 from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
 from trainers.schedules.batch_size import course
-from trainers.workloads.workload import AnyWorkload
 
 DIVERGENCE_FACTOR = 3.0
 """A training has diverged when its mean loss between two evaluations exceeds so many times its first loss."""
@@ -53,14 +52,17 @@ class Stretch:
 
 
 class TrainingRun(ABC):
-    """One training in progress; ``advance`` goes to the next evaluation until ``finished``."""
+    """One training in progress; ``advance`` goes to the next evaluation until ``finished``.
 
-    def __init__(self, job: TrainingJob, workload: AnyWorkload) -> None:
-        _check_target(job, workload.metrics)
+    ``metrics`` and ``train_samples`` are those of its workload.
+    """
+
+    def __init__(self, job: TrainingJob, metrics: Mapping[str, bool], train_samples: int) -> None:
+        _check_target(job, metrics)
         self.job = job
         self.progress = Progress()
-        self.train_samples = workload.train_samples
-        self.course = course(job.settings, job.global_batch_size, workload.train_samples, job.epochs,
+        self.train_samples = train_samples
+        self.course = course(job.settings, job.global_batch_size, train_samples, job.epochs,
                              job.evaluations_per_epoch)
 
     @abstractmethod
@@ -79,7 +81,7 @@ class TrainingRun(ABC):
         """Take over what :meth:`_weights` gave; ``progress`` is already where it was then."""
 
     def exhibit(self) -> dict[str, Any] | None:
-        """What the workload shows of its model as it is now (``trainers.loop.exhibits``); None where it shows nothing."""
+        """What the workload shows of its model as it is now (``trainers.loop.exhibits``); None if nothing."""
         return None
 
     @property

@@ -45,7 +45,7 @@ def pool(start: Normal, believed: Sequence[Normal], start_counts: float) -> Norm
 class Priors:
     """Beliefs on the law of the epochs and on the scatter around it; natural logarithms.
 
-    The defaults are what ``python -m hpo.extrapolation.inference.learn`` makes of the shipped table of reference points.
+    The defaults are what ``python -m hpo.extrapolation.inference.learn`` makes of the shipped reference points.
     """
 
     log_critical_over_first: Normal = Normal(2.73, 1.70)

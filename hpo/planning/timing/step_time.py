@@ -51,11 +51,11 @@ CHOICES: Mapping[str, tuple[object, ...]] = {
 class StepOptions:
     """How a training computes and communicates.
 
-    all_reduce: see :mod:`hpo.planning.timing.collectives`; "auto" is ring or tree, as NCCL chooses. gradient_bytes: of each
-    gradient on its way, 2 for fp16. fusion_bytes: the largest bucket (Horovod's threshold). overlap: reduce gradients
-    during the back-propagation. control_plane: "flat" is Horovod's coordinator, "tree" that of Kurth et al. (Horovod's
-    response cache, since 0.16, has the same order), "none" a fixed order of buckets as in torch.distributed.
-    staged: samples lie on the nodes' own storage, where there is one.
+    all_reduce: see :mod:`hpo.planning.timing.collectives`; "auto" is ring or tree, as NCCL chooses. gradient_bytes: of
+    each gradient on its way, 2 for fp16. fusion_bytes: the largest bucket (Horovod's threshold). overlap: reduce
+    gradients during the back-propagation. control_plane: "flat" is Horovod's coordinator, "tree" that of Kurth et al.
+    (Horovod's response cache, since 0.16, has the same order), "none" a fixed order of buckets as in
+    torch.distributed. staged: samples lie on the nodes' own storage, where there is one.
     """
 
     all_reduce: str = "auto"

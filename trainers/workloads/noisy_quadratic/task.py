@@ -22,11 +22,10 @@ from trainers.workloads.noisy_quadratic.dynamics import Update, make_update
 from trainers.workloads.noisy_quadratic.problem import Problem, check_number, option_names
 from trainers.workloads.noisy_quadratic.trajectories import Expected, Sampled, Trajectory
 from trainers.workloads.training_run import Stretch, TrainingRun
-from trainers.workloads.workload import AnyWorkload, check_options
+from trainers.workloads.workload import CustomLoopWorkload, check_options
 
 if TYPE_CHECKING:
     from trainers.distributed import Communicator
-
 
 _MODELLED: dict[str, tuple[Any, ...]] = {
     "optimizer": ("sgd", "lars"), "momentum_form": ("outside",), "gradient_clip_norm": (None,),
@@ -36,7 +35,7 @@ _MODELLED: dict[str, tuple[Any, ...]] = {
 _OPTIONS = ("sampled", "preconditioning", "seconds_per_update", "seconds_per_sample")
 
 
-class NoisyQuadratic(AnyWorkload):
+class NoisyQuadratic(CustomLoopWorkload):
     """A quadratic with noisy gradients (Zhang et al., arXiv:1907.04164); the loss is the exact one."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False}
@@ -72,7 +71,7 @@ class SimulatedTraining(TrainingRun):
     def __init__(self, job: TrainingJob, *, workload: NoisyQuadratic | None = None, workers: int = 1) -> None:
         workload = workload or NoisyQuadratic(job.data)
         _check_modelled(job.settings)
-        super().__init__(job, workload)
+        super().__init__(job, workload.metrics, workload.train_samples)
         self.problem, self._preconditioning = workload.problem, workload.preconditioning
         self._seconds_per_update = workload.seconds_per_update
         self._seconds_per_global_sample = workload.seconds_per_sample / workers
