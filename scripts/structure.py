@@ -9,9 +9,9 @@ chain of arrows, a circle of rooms counted as one. A *circle* is a set of module
 ``tests/test_architecture.py`` holds the code to what is found here.
 
 ``--walk`` follows a study's specification through ``hpo``: it begins at the command ``hpo run``, and goes depth-first,
-in the order of the source, into every function that is handed a ``StudySpec`` or makes one. It counts the rooms that
-are entered, how often the walk goes up (into a room that imports the one it comes from, so calls against the arrows),
-and how often it returns to a room that it had left.
+in the order of the source, into every function that takes or gives a ``StudySpec`` or a class that holds one. It
+counts the rooms that are entered, how often a new room lies above the new room before it, and how often a call leads
+back into a room that the walk had left.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import argparse
 import ast
 import functools
 import graphlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,36 +156,37 @@ def _components(graph: Graph) -> list[set[str]]:
 
 
 class Walk:
-    """The rooms that a study's specification passes, in the order of the calls."""
+    """The rooms that a study's specification passes, in the order of the calls.
 
-    def __init__(self, modules: Mapping[str, Path]) -> None:
-        self._modules = modules
+    Attributes:
+        rooms: in the order of the calls, without the ways back to a caller. ups: rooms on a higher floor than the
+        room that was entered for the first time before them. returns: calls into a room that had been left.
+    """
+
+    def __init__(self, modules: Mapping[str, Path], height: Mapping[str, int]) -> None:
+        self._modules, self._height = modules, height
+        self._carriers = _carriers(modules)
         self._seen: set[tuple[str, str]] = set()
         self.rooms: list[str] = []
+        self.ups = self.returns = 0
 
-    def enter(self, module: str, name: str) -> None:
+    def enter(self, module: str, name: str, callers: tuple[str, ...] = ()) -> None:
         """Go into one function, and from it into all that it calls and that have to do with a specification."""
         if (module, name) in self._seen:
             return
         self._seen.add((module, name))
         room = room_of(module, "hpo", self._modules) or "__init__"
-        if not self.rooms or self.rooms[-1] != room:
+        if room not in callers[-1:] and room != (self.rooms or [""])[-1]:
+            if room in self.rooms:
+                self.returns += 1
+            elif self.rooms:
+                self.ups += self._height[room] > self._height[list(dict.fromkeys(self.rooms))[-1]]
             self.rooms.append(room)
-        calls, names = self._read(module)
+        calls, names = _read(self._modules[module])
         for called in calls.get(name, ()):
             home = self._resolve(module, called, names)
             if home is not None and self._concerned(*home):
-                self.enter(*home)
-
-    @functools.cache     # noqa: B019  (a walk lives as long as the process)
-    def _read(self, module: str) -> tuple[dict[str, list[str]], dict[str, str]]:
-        """What every function and class of a module calls, and where the names that it imports come from."""
-        tree = ast.parse(self._modules[module].read_text("utf-8"))
-        calls = {node.name: [ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)]
-                 for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
-        names = {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in ast.walk(tree)
-                 if isinstance(node, ast.ImportFrom) for alias in node.names}
-        return calls, names
+                self.enter(*home, (*callers, room))
 
     def _resolve(self, module: str, called: str, names: Mapping[str, str]) -> tuple[str, str] | None:
         """The module and the name of a function of ``hpo`` that is called as ``called``."""
@@ -193,35 +195,61 @@ class Walk:
         home, _, name = full.rpartition(".")
         if home not in self._modules or not home.startswith("hpo"):
             return None
-        calls, imported = self._read(home)
+        calls, imported = _read(self._modules[home])
         if name in calls:
             return home, name
         return self._resolve(home, name, imported) if name in imported else None
 
-    @functools.cache     # noqa: B019
     def _concerned(self, module: str, name: str) -> bool:
-        """Whether a function takes or gives a specification, or a class is built of one."""
-        for node in ast.parse(self._modules[module].read_text("utf-8")).body:
-            if getattr(node, "name", None) != name:
-                continue
-            functions = [node] if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else [
-                part for part in getattr(node, "body", ())
-                if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
-            return any(SPEC in ast.unparse(hint) for function in functions for hint in
-                       [*(argument.annotation for argument in (*function.args.args, *function.args.kwonlyargs)),
-                        function.returns] if hint is not None)
-        return False
+        """Whether a function takes or gives a specification, or what holds one; or a class is made of one."""
+        return any(set(re.findall(r"\w+", hint)) & self._carriers for hint in _hints(self._modules[module], name))
 
 
-def walk(root: Path, rooms: Graph) -> tuple[list[str], int, int]:
-    """The rooms of ``hpo`` in the order in which ``hpo run`` enters them, the ways up and the returns."""
+@functools.cache
+def _read(path: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """What every function and class of a file calls, and where the names that it imports come from."""
+    tree = ast.parse(path.read_text("utf-8"))
+    calls = {node.name: [ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)]
+             for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+    names = {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in ast.walk(tree)
+             if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return calls, names
+
+
+@functools.cache
+def _hints(path: Path, name: str) -> list[str]:
+    """The types that a function takes and gives, or that a class is made of."""
+    hints: list[ast.expr | None] = []
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if getattr(node, "name", None) != name:
+            continue
+        for part in [node, *getattr(node, "body", ())] if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(part, ast.AnnAssign):
+                hints.append(part.annotation)
+            elif isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name in (name, "__init__"):
+                hints += [argument.annotation for argument in (*part.args.args, *part.args.kwonlyargs)]
+                hints.append(part.returns if part is node else None)
+    return [ast.unparse(hint) for hint in hints if hint is not None]
+
+
+def _carriers(modules: Mapping[str, Path]) -> set[str]:
+    """The names of the classes of ``hpo`` that a specification, or another of them, is part of; and its own."""
+    made_of = {name: {word for hint in _hints(path, name) for word in re.findall(r"\w+", hint)}
+               for module, path in modules.items() if module.startswith("hpo") for name in _read(path)[0]
+               if name.lstrip("_")[:1].isupper()}
+    found = {SPEC}
+    while more := {name for name, parts in made_of.items() if parts & found} - found:
+        found |= more
+    return found
+
+
+def walk(root: Path, rooms: Graph) -> Walk:
+    """Follow the specification of a study from the command ``hpo run``; ``rooms`` are those of ``hpo``."""
     modules = modules_of(root)
     entry = next(module for module in ("hpo.cli.commands.study", "hpo.commands.study") if module in modules)
-    path = Walk(modules)
-    path.enter(entry, ENTRY)
-    ups = sum(before in rooms[after] and after not in rooms[before]
-              for before, after in zip(path.rooms, path.rooms[1:], strict=False))
-    return path.rooms, ups, len(path.rooms) - len(set(path.rooms))
+    found = Walk(modules, floors(rooms))
+    found.enter(entry, ENTRY)
+    return found
 
 
 def table(root: Path) -> str:
@@ -229,7 +257,8 @@ def table(root: Path) -> str:
     modules = modules_of(root)
     imports = [item for module, path in modules.items() for item in imports_of(module, path, modules)]
     graph = module_graph(imports, modules)
-    lines = ["| package | rooms | floors | arrows | circles of modules | circles of rooms |", "|---|--:|--:|--:|--:|--:|"]
+    lines = ["| package | rooms | floors | arrows | circles of modules | circles of rooms |",
+             "|---|--:|--:|--:|--:|--:|"]
     for package in (package for package in COUNTED if package in modules):
         rooms = rooms_of(package, graph, modules)
         inside = {module: {other for other in graph[module] if f"{other}.".startswith(f"{package}.")}
@@ -258,8 +287,9 @@ def main() -> None:
         for room, floor in sorted(floors(rooms).items(), key=lambda item: item[::-1]):
             print(f"{floor:3} {room}: {', '.join(sorted(rooms[room]))}")
     if options.walk:
-        passed, ups, returns = walk(options.root, rooms_of("hpo", graph, modules))
-        print(f"\n{len(set(passed))} rooms entered, {ups} times up, {returns} returns: {' > '.join(passed)}")
+        found = walk(options.root, rooms_of("hpo", graph, modules))
+        print(f"\n{len(set(found.rooms))} rooms entered, {found.ups} times up, {found.returns} returns: "
+              f"{' > '.join(found.rooms)}")
 
 
 if __name__ == "__main__":
