@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from hpo.study.spec import StudySpec, load_study, parse_study
 
 _HOMES = {
-    "hpo.api": ("Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "calibration", "find_plan",
-                "fit_posterior", "forecast", "launch", "launch_here", "make_plan", "plan_study",
+    "hpo.api": ("Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "calibration",
+                "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "make_plan", "plan_study",
                 "read_study", "record", "run_study", "store_plan", "studies", "submit_plan"),
     "hpo.errors": ("HpoError",),
     "hpo.client.client": ("Client",),

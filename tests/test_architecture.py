@@ -22,8 +22,8 @@ PACKAGES = {
 LAYERS = (
     [{"errors"}, {"intervals"}],
     [{"study"}, {"extrapolation"}],
-    [{"tuning"}, {"planning"}, {"formatting"}, {"mlperf"}, {"client"}],
-    [{"runs"}],
+    [{"tuning"}, {"planning"}, {"formatting"}, {"mlperf"}],
+    [{"runs"}, {"client"}],
     [{"api"}],
     [{"service"}, {"dashboard"}],
     [{"__init__"}],

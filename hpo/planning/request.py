@@ -52,8 +52,8 @@ class PlanRequest:
       deadline.
     - ``deadline_hours``: within so many hours the target must be reached, with the probability ``chance``;
       ``slot_hours``: within so many it should.
-    - ``cost``: what a sample of the workload costs: one of ``hpo.planning.timing.costs`` by name, the path of a file, or the
-      figures; if None those that the study measured.
+    - ``cost``: what a sample of the workload costs: one of ``hpo.planning.timing.costs`` by name, the path of a file,
+      or the figures; if None those that the study measured.
     - ``node_failure_hours``: mean hours between failures of one node; if None no failures are counted with.
     - ``launcher``: one of :data:`Launcher`; the machine's own scheduler if None.
 

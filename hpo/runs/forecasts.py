@@ -12,11 +12,6 @@ from hpo.extrapolation.calibration import PastForecast
 from hpo.extrapolation.evidence.stored import study_evidence
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.posterior import Posterior, fit
-from hpo.planning.placement.candidates import HOUR
-from hpo.planning.placement.optimise import Wish
-from hpo.planning.plan import Plan
-from hpo.planning.request import PlanRequest
-from hpo.runs.plans import choose_plan
 from hpo.runs.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput
 
 
@@ -69,33 +64,6 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
     evidence = study_evidence(result.evidence(batches), result.spec.search, result.noise_scales)
     return fit(evidence, rng=np.random.default_rng(0))
-
-
-def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForecast, Plan]:
-    """As :func:`plan_study`, for a request that is made already."""
-    full, notes = result.spec.full_scale, list[str]()
-    if request.machine is None:
-        request = dataclasses.replace(request, machine=full.machine if full else "local")
-    if full and full.machine == request.machine and request.nodes is request.workers is request.ranks_per_node is None:
-        request = dataclasses.replace(request, nodes=full.nodes, workers=full.workers)
-    at = full.global_batch_size if full else 2 * max(result.spec.ladder)
-    made = forecast(result, request.global_batch_size if isinstance(request.global_batch_size, int) else at)
-    unit = made.settings.normalization_batch_size
-    too_small = (request.nodes or 0) * (request.ranks_per_node or 1) * unit > at
-    if request.global_batch_size is None and (full is None or too_small):
-        request = dataclasses.replace(request, global_batch_size="best")
-        notes = [f"the study's full-scale batch of {at} is too small for {request.nodes} nodes in normalization "
-                 f"batches of {unit}: another was chosen"] if full else []
-    return choose_plan(made, request, notes)
-
-
-def _wish(asked: PlanRequest, global_batch_size: int) -> Wish:
-    """The same in seconds, as the optimiser takes it; the batch is that given unless the best is asked for."""
-    deadline, slot = (None if hours is None else hours * HOUR for hours in (asked.deadline_hours, asked.slot_hours))
-    return Wish(minimise=asked.minimise, nodes=asked.nodes, workers=asked.workers, ranks_per_node=asked.ranks_per_node,
-                global_batch_size=None if asked.global_batch_size == "best" else global_batch_size,
-                micro_batch_size=asked.micro_batch_size, deadline_seconds=deadline, slot_seconds=slot,
-                chance=asked.chance)
 
 
 def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:

@@ -21,7 +21,7 @@ from hpo.planning.plan import Plan
 from hpo.planning.request import PlanRequest
 from hpo.planning.timing.costs import MAY_BE_0, cost_names
 from hpo.runs import repository
-from hpo.runs.forecasts import plan_as_asked
+from hpo.runs.plans import plan_as_asked
 from hpo.runs.results import PlannedRun
 from hpo.service.answers import Answer
 from hpo.service.auth import Principal
