@@ -26,7 +26,8 @@ from trainers.report import TrainingOutcome
 __all__ = [
     "Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec", "calibration",
     "find_plan", "fit_posterior", "folder_name", "forecast", "launch", "launch_here", "load_study", "make_plan",
-    "parse_study", "plan_study", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan", "with_forecast",
+    "parse_study", "plan_study", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan",
+    "with_forecast",
 ]
 
 
