@@ -90,7 +90,7 @@ def setting_against_batch(result: StudyResult, name: str, posterior: Posterior |
     figure = style.figure(f"{result.study.name}: {readable(name)} against batch size")
     numbers = full_scale_forecast(result, posterior)
     best = [*best_of_rungs(result.trials, result.spec.ladder).values()]
-    if posterior is not None and any(law.name == name for law in posterior.model.laws):
+    if posterior is not None and name in posterior.tuned:
         _add_band(figure, result, setting_band(posterior, name, _grid(result)), readable(name))
     for state, trials in by_state(thinned(result.trials)).items():
         values = [value_of(trial.settings[name]) for trial in trials]

@@ -17,6 +17,7 @@ from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.prospects import BUDGETS, Chance, Sensitivity, chances, epochs_interval, sensitivity
 from hpo.extrapolation.recommend import recommend
 from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime
+from hpo.extrapolation.warmup_law import WARMUP
 from hpo.intervals import LEVELS, Interval
 
 __all__ = ["Band", "Forecast", "Interval", "epochs_band", "forecast", "setting_band"]
@@ -112,7 +113,8 @@ def epochs_band(posterior: Posterior, batches: Sequence[float] | Array, *, past:
 
 def setting_band(posterior: Posterior, name: str, batches: Sequence[float] | Array) -> Band:
     """The best value of a tuned setting over ``batches``; :class:`EvidenceError` if it was not tuned."""
-    posterior.law(name)
+    if name not in posterior.tuned:
+        posterior.law(name)     # says which are
     return _band(batches, [recommend(posterior, _log_batch(batch))[name].interval for batch in batches])
 
 
@@ -137,6 +139,10 @@ def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:
                 limit = law.response(values, np.array([law.log_anchor])).limit[:, 0]
                 found["stable_below"] = _interval(law.value(limit))
         laws[law.name] = found
+    if posterior.model.warmup is not None:
+        laws[WARMUP] = {"rate_factor_without": _interval(np.exp(-np.exp(values["warmup.log_hardness"]))),
+                        "updates": _interval(np.exp(values["warmup.log_updates"])),
+                        "delay": _interval(np.exp(values["warmup.log_delay"]))}
     return laws
 
 

@@ -1,4 +1,9 @@
-"""Which settings to use at a batch: those with the least expected epochs over all that the evidence leaves open."""
+"""Which settings to use at a batch: those with the least expected epochs over all that the evidence leaves open.
+
+Learning rate and warmup are chosen together, for a short warmup lowers the rate that a training bears. A lost training
+costs far more than a slow one, so that a recommendation keeps away from what may be lost; of all that serves about alike
+it is the middle, so that the same study drawn again is recommended about the same.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +14,26 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.configurations import Configurations, log_epochs, outlook
+from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.response import Response
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
+from hpo.extrapolation.warmup_law import WARMUP
 from hpo.intervals import LEVELS, Interval
 
 Array: TypeAlias = NDArray[np.float64]
-# a run that diverges, or needs more than three times the epochs, is ended and counts as the loss of three
-LOST = 3.0
+# a training that needs more than three times the epochs is given up; one that is lost costs its slot on the full machine,
+# and all that hangs on it: twenty times the epochs
+SLOW, LOST = 3.0, 20.0
 LOOKS, GRID = 2, 101
-# no law is better than this: values that cost no more than a hundredth of the epochs serve alike; the recommended one
-# must do so in expectation, over all that is not known, and is held to less
-ALIKE, ALIKE_IN_EXPECTATION = 0.01, 0.002
+# no law is better than this: values that cost no more than a hundredth of the epochs serve alike
+ALIKE = 0.01
+SOFT = 0.006        # over the least expected factor: what costs so much more counts e times less in the middle
 AWAY = np.array([0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 1.0])     # from the best: where it is looked
+PARTICLES = 800     # that a grid of rates and warmups is judged by
+STEP = 0.06         # of the grid in log rate
+WARMUPS = 20        # of the grid, evenly in the logarithm of the updates
+LONGEST = 0.5       # share of the epochs that a warmup may take
 
 
 @dataclass(frozen=True)
@@ -34,10 +46,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices(Mapping[str, Choice]):
-    """The choice of each tuned setting at one batch."""
+    """The choice of each tuned setting at one batch; ``warmup_epochs`` is what a training has, chosen or as always."""
 
     log_batch: float
     chosen: Mapping[str, Choice]
+    warmup_epochs: float | None = None
 
     def __getitem__(self, name: str) -> Choice:
         return self.chosen[name]
@@ -54,30 +67,52 @@ class Choices(Mapping[str, Choice]):
         return self.chosen[MOMENTUM].interval.median if MOMENTUM in self.chosen else None
 
     def cost(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
-        """Logarithm of what missing the best settings costs in epochs, with the rate off by a factor: (particles,)."""
-        total = np.zeros(len(posterior.residuals))
-        for name, choice in self.chosen.items():
-            if posterior.knows_cost(name):
-                response = response_at(posterior, posterior.law(name), self.log_batch, self.momentum)
-                off = float(np.log(rate_factor)) if name == RATE else 0.0
-                total = total + response.cost(np.array([choice.coordinate + off]))[:, 0]
-        return np.minimum(total, np.log(LOST))
+        """Logarithm of the factor on the epochs of the best settings at the full rate all along: (particles,).
+
+        What missing the best settings costs, with the rate off by a factor, and what the warmup does.
+        """
+        here = self._configuration(posterior, rate_factor)
+        level = posterior.log_epochs(self.log_batch)[0]
+        cost = outlook(posterior.values, posterior.model.laws, posterior.model.warmup, here).cost
+        needed = log_epochs(posterior.values, posterior.model.warmup, here, level[:, None] + cost)[:, 0]
+        return np.minimum(needed - level, np.log(SLOW))
 
     def risk(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
-        """Probability of divergence with the rate off by a factor: (particles,)."""
-        if RATE not in self.chosen or not posterior.knows_cost(RATE):
-            return np.zeros(len(posterior.residuals))
-        response = response_at(posterior, posterior.law(RATE), self.log_batch, self.momentum)
-        risk = response.risk(np.array([self.chosen[RATE].coordinate + float(np.log(rate_factor))]))
+        """Probability that a training is lost, with the rate off by a factor: (particles,)."""
+        here = self._configuration(posterior, rate_factor)
+        risk = outlook(posterior.values, posterior.model.laws, posterior.model.warmup, here).risk
         return np.zeros(len(posterior.residuals)) if risk is None else risk[:, 0]
+
+    def _configuration(self, posterior: Posterior, rate_factor: float) -> Configurations:
+        """The chosen settings as one configuration; what no cost is known of is left out."""
+        model = posterior.model
+        places = [np.array([self.chosen[law.name].coordinate + (np.log(rate_factor) if law.name == RATE else 0.0)
+                            if law.name in self.chosen and posterior.knows_cost(law.name) else np.nan])
+                  for law in model.laws]
+        warmups = None if model.warmup is None or self.warmup_epochs is None else \
+            model.warmup.warmups(np.array([self.warmup_epochs]), self.log_batch)
+        return Configurations(np.array([self.log_batch]), np.zeros(1, dtype=np.intp), places,
+                              np.array([self.momentum or 0.0]), warmups)
 
 
 def recommend(posterior: Posterior, log_batch: float) -> Choices:
-    """The settings to use at a batch. The momentum is chosen first: the best learning rate depends on it."""
-    chosen: dict[str, Choice] = {}
-    for law in sorted(posterior.model.laws, key=lambda law: law.name != MOMENTUM):
-        chosen[law.name] = _choose(posterior, law, log_batch, Choices(log_batch, chosen).momentum)
-    return Choices(log_batch, {law.name: chosen[law.name] for law in posterior.model.laws})
+    """The settings to use at a batch.
+
+    The momentum is chosen first, for the best learning rate depends on it; the rate and the warmup last and together.
+    """
+    model, chosen = posterior.model, dict[str, Choice]()
+    together = model.warmup is not None and any(law.name == RATE for law in model.laws) and posterior.knows_cost(RATE)
+    for law in sorted(model.laws, key=lambda law: (law.name != MOMENTUM, law.name == RATE)):
+        if law.name != RATE or not together:
+            chosen[law.name] = _choose(posterior, law, log_batch, Choices(log_batch, chosen).momentum)
+    if model.warmup is None:
+        return Choices(log_batch, {law.name: chosen[law.name] for law in model.laws})
+    if not together:
+        epochs = model.warmup.usual
+        if model.warmup.tuned:
+            chosen[WARMUP] = Choice(epochs, Interval(epochs, epochs, epochs))
+        return Choices(log_batch, chosen, epochs)
+    return _start(posterior, Choices(log_batch, chosen))
 
 
 def response_at(posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None) -> Response:
@@ -95,6 +130,55 @@ def serve_alike(response: Response) -> tuple[float, float]:
     return found[0], found[1]
 
 
+def expected_factor(cost: Array, risk: Array | None) -> Array:
+    """The expected factor on the epochs (places,) of configurations whose costs are (particles, places).
+
+    A training that needs more than ``SLOW`` times the epochs is given up, one that is lost counts as ``LOST`` times.
+    """
+    factor = np.minimum(np.exp(np.minimum(cost, 10.0)), SLOW)
+    return np.asarray((factor if risk is None else factor + (LOST - factor) * risk).mean(axis=0))
+
+
+def _start(posterior: Posterior, others: Choices) -> Choices:
+    """The learning rate and the warmup, with the other settings chosen."""
+    full, posterior = posterior, thinned(posterior, PARTICLES)
+    model, log_batch = posterior.model, others.log_batch
+    law, warmup = full.law(RATE), model.warmup
+    assert warmup is not None
+    momentum = None if others.momentum is None else np.array([others.momentum])
+    response = response_at(full, law, log_batch, others.momentum)
+    best = law.best(full.values, np.array([log_batch]), momentum)[:, 0]
+    low, high = (float(end) for end in np.quantile(best, LEVELS[1:]))
+    least, most = _sane(law, log_batch)
+    rates = np.clip(np.arange(low - np.log(SLOW), high + STEP, STEP), least, most)
+    level = posterior.log_epochs(log_batch)[0]
+    epochs = np.array([warmup.usual])
+    if warmup.tuned:
+        per_epoch = float(warmup.updates_per_epoch(log_batch))
+        longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 / per_epoch)
+        epochs = np.geomspace(1 / per_epoch, longest, WARMUPS)
+    at_rate, at_epochs = (grid.ravel() for grid in np.meshgrid(rates, epochs, indexing="ij"))
+    places = [at_rate if one.name == RATE else np.full(len(at_rate), others[one.name].coordinate if
+              posterior.knows_cost(one.name) else np.nan) for one in model.laws]
+    grid = Configurations(np.array([log_batch]), np.zeros(len(at_rate), dtype=np.intp), places,
+                          np.full(len(at_rate), others.momentum or 0.0), warmup.warmups(at_epochs, log_batch))
+    seen = outlook(posterior.values, model.laws, warmup, grid)
+    cost = log_epochs(posterior.values, warmup, grid, level[:, None] + seen.cost) - level[:, None]
+    expected = expected_factor(cost, seen.risk)
+    weight = np.exp(-(expected / expected.min() - 1) / SOFT)
+    rate = float(at_rate @ weight / weight.sum())
+    low, high = serve_alike(response)
+    found = {RATE: Choice(rate, _within(law, rate, low, high))}
+    chosen_epochs = float(np.exp(np.log(at_epochs) @ weight / weight.sum()))
+    if warmup.tuned:
+        by_particle = (cost + np.log(LOST) * seen.risk).reshape(len(cost), len(rates), len(epochs))
+        at = by_particle[:, int(np.argmin(np.abs(rates - rate)))].argmin(axis=1)
+        ends = np.quantile(epochs[at], LEVELS[1:])
+        found[WARMUP] = Choice(chosen_epochs, Interval(chosen_epochs, float(min(ends[0], chosen_epochs)),
+                                                       float(max(ends[1], chosen_epochs))))
+    return Choices(log_batch, {**others.chosen, **found}, chosen_epochs)
+
+
 def _choose(posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None) -> Choice:
     best = law.best(posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum]))[:, 0]
     choice, low, high = (float(value) for value in np.quantile(best, LEVELS))
@@ -103,28 +187,20 @@ def _choose(posterior: Posterior, law: SettingLaw, log_batch: float, momentum: f
         choice = _least_expected(response, low, high)
         low, high = serve_alike(response)
     choice = float(np.clip(choice, *_sane(law, log_batch)))
-    ends = (choice, min(low, choice), max(high, choice))
-    return Choice(choice, Interval(*(float(law.value(np.array(end))) for end in ends)))
+    return Choice(choice, _within(law, choice, low, high))
+
+
+def _within(law: SettingLaw, choice: float, low: float, high: float) -> Interval:
+    return Interval(*(float(law.value(np.array(end))) for end in (choice, min(low, choice), max(high, choice))))
 
 
 def _least_expected(response: Response, low: float, high: float) -> float:
-    """The coordinate with the least expected factor on the epochs, between ``low`` (for a rate less) and ``high``.
-
-    Of learning rates that serve alike it is the lowest: less is lost if the bound of stability is nearer than thought.
-    """
-    low = low - float(np.log(LOST)) if response.risk(np.array([low])) is not None else low
-    choice, least = low, float("inf")
-    for _ in range(LOOKS):
-        grid = np.linspace(low, high, GRID)
-        lost = np.minimum(np.exp(response.cost(grid)), LOST)
-        risk = response.risk(grid)
-        if risk is not None:
-            lost += (LOST - lost) * risk
-        expected = lost.mean(axis=0)
-        least = min(least, float(expected.min()))
-        at = int(np.argmin(expected if risk is None else expected > (1 + ALIKE_IN_EXPECTATION) * least))
-        choice, low, high = float(grid[at]), float(grid[max(at - 2, 0)]), float(grid[min(at + 2, GRID - 1)])
-    return choice
+    """The middle of the coordinates with the least expected factor, between ``low`` (for a rate less) and ``high``."""
+    low = low - float(np.log(SLOW)) if response.risk(np.array([low])) is not None else low
+    grid = np.linspace(low, high, GRID)
+    expected = expected_factor(response.cost(grid), response.risk(grid))
+    weight = np.exp(-(expected / expected.min() - 1) / SOFT)
+    return float(grid @ weight / weight.sum())
 
 
 def _sane(law: SettingLaw, log_batch: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from hpo.extrapolation.evidence.evidence import Evidence, Observation
 from hpo.extrapolation.forecast import epochs_band, forecast, setting_band
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.inference.residual import LENGTH, SHARED, kernel
-from hpo.extrapolation.recommend import ALIKE_IN_EXPECTATION, LOST, response_at
+from hpo.extrapolation.recommend import LOST, response_at
 
 TRUTH = Truth()
 

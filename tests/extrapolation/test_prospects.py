@@ -13,7 +13,7 @@ from hpo.extrapolation.evidence.stored import noise_scales, samples_per_epoch
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws import laws
-from hpo.extrapolation.laws.response import DIVERGED_BY_CHANCE
+from hpo.extrapolation.laws.response import LOST_BY_CHANCE
 from storage.records import Convergence, Trial, TrialState
 
 TRUTH = Truth()
@@ -103,7 +103,7 @@ def test_the_rates_response_is_least_at_the_best_rate_and_diverges_beyond_the_li
     assert (np.diff(cost[misses <= 0], axis=0) <= 1e-12).all() and (np.diff(cost[misses >= -1e-9], axis=0) >= 0).all()
     assert (cost[0] <= 3.0).all() and (response.limit > response.best).all()
     np.testing.assert_allclose(response.risk(response.limit), 0.5)
-    assert (response.risk(response.limit - 50) < 1.01 * DIVERGED_BY_CHANCE).all()
+    assert (response.risk(response.limit - 50) < 1.01 * LOST_BY_CHANCE).all()
 
 
 def test_the_best_rate_ends_at_its_ceiling(fitted):

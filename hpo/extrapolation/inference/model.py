@@ -20,11 +20,12 @@ from hpo.extrapolation.inference.rows import Rows, make_rows
 from hpo.extrapolation.inference.trials import Trials, make_trials
 from hpo.extrapolation.laws.descent import EXPONENT, Descent
 from hpo.extrapolation.laws.laws import log_growth
-from hpo.extrapolation.laws.make_laws import make_descent, make_laws
+from hpo.extrapolation.laws.make_laws import make_descent, make_laws, make_warmup
 from hpo.extrapolation.laws.parameters import Layout, Parameter
 from hpo.extrapolation.laws.priors import Normal, Priors
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.setting_laws import RATE, SettingLaw
+from hpo.extrapolation.warmup_law import WARMUP, WarmupLaw
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
@@ -33,6 +34,7 @@ Values: TypeAlias = Mapping[str, Array]
 # magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the former
 MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
 LEAST_RUNS_OF_A_RECIPE = 4     # nobody runs a setting so often before it is chosen
+SHOWN = Normal(1.0, 1.5)       # logit of the share of lost trainings that diverge; others go on and get nowhere
 TRIAL_SCATTER = Normal(float(np.log(0.09)), 0.7)
 # by what share of its cost the cost of a miss is itself wrong: less where the law of descent tells it
 FAR_MISS, FAR_MISS_OF_DESCENT = Normal(float(np.log(0.12)), 0.6), Normal(float(np.log(0.06)), 0.7)
@@ -53,6 +55,7 @@ class Model:
     trials: Trials
     log_noise_scale: float | None
     descent: Descent | None = None
+    warmup: WarmupLaw | None = None
 
     def log_posterior(self, particles: Array) -> Array:
         """Log posterior of whitened ``particles`` (count, dimension) but for the prior's constant: (count,)."""
@@ -62,7 +65,7 @@ class Model:
             total += self.rows.log_likelihood(values, self.mean(values, self.rows.log_batch), self.laws)
         if len(self.trials):
             mean = self.mean(values, self.trials.rung_log_batch)
-            total += self.trials.log_likelihood(values, mean, self.laws)
+            total += self.trials.log_likelihood(values, mean, self.laws, self.warmup)
         if self.log_noise_scale is not None:
             total += self._log_likelihood_of_noise_scale(values)
         return np.asarray(total)
@@ -141,8 +144,9 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
 
 def _make_model(evidence: Evidence, aggregates: Sequence[Aggregate], observations: Sequence[Observation],
                 priors: Priors, descent: Descent | None) -> Model:
-    laws = make_laws(evidence, observations, descent)
-    rows, trials = make_rows(aggregates, laws), make_trials(observations, laws)
+    warmup = make_warmup(evidence, observations)
+    laws = [law for law in make_laws(evidence, observations, descent) if warmup is None or law.name != WARMUP]
+    rows, trials = make_rows(aggregates, laws), make_trials(observations, laws, warmup)
     start = float(np.log(evidence.batches[0]))
     critical, scatter = priors.log_critical_over_first, priors.log_recipe_scatter
     parameters = [Parameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
@@ -161,7 +165,10 @@ def _make_model(evidence: Evidence, aggregates: Sequence[Aggregate], observation
         parameters += [Parameter("log_far_miss", wrong.mean, wrong.sd)] if laws else []
         parameters += [Parameter("log_trial_scatter", TRIAL_SCATTER.mean, TRIAL_SCATTER.sd),
                        Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch))]
-    return Model(Layout(parameters), apart, laws, rows, trials, _log_noise_scale(observations), descent)
+        parameters += [Parameter("diverges_when_lost", SHOWN.mean, SHOWN.sd)] if RATE in {law.name for law in laws} \
+            else []
+    parameters += warmup.parameters() if warmup else []
+    return Model(Layout(parameters), apart, laws, rows, trials, _log_noise_scale(observations), descent, warmup)
 
 
 def _is_sweep(aggregates: Sequence[Aggregate]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from hpo.extrapolation.inference.residual import across, kernel
 from hpo.extrapolation.inference.sampler import Sample, near_mode, standard_normal, temper
 from hpo.extrapolation.laws.priors import Priors
 from hpo.extrapolation.laws.setting_laws import SettingLaw
+from hpo.extrapolation.warmup_law import WARMUP
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -43,12 +45,18 @@ class Posterior:
     residuals: Array
     note: str = ""
 
+    @property
+    def tuned(self) -> list[str]:
+        """The settings that a forecast is made of."""
+        warmup = self.model.warmup
+        return [law.name for law in self.model.laws] + ([WARMUP] if warmup is not None and warmup.tuned else [])
+
     def law(self, name: str) -> SettingLaw:
         """The law of one tuned setting; :class:`EvidenceError` where the evidence holds no value of it."""
         for law in self.model.laws:
             if law.name == name:
                 return law
-        known = ", ".join(law.name for law in self.model.laws) or "none"
+        known = ", ".join(self.tuned) or "none"
         raise EvidenceError(f"{name!r} was not tuned in this evidence; the tuned settings are: {known}")
 
     def log_epochs(self, log_batch: float, runs: float = TYPICAL_RUNS) -> tuple[Array, Array]:
@@ -58,6 +66,9 @@ class Posterior:
         neighbouring rungs.
         """
         mean = self.model.mean(self.values, np.array([log_batch]))[:, 0]
+        known = np.isclose(self.residual_log_batch, log_batch)
+        if len(self.model.trials) and known.any():      # the same recipe at a batch that was run
+            return mean + self.residuals[:, known].mean(axis=1), np.sqrt(self._run_variance(runs) + np.zeros(len(mean)))
         near = across(self.residual_log_batch, np.array([log_batch]))[:, 0]
         weight = np.linalg.solve(kernel(self.residual_log_batch), near)
         left = 1.0 - float(near @ weight)
@@ -73,6 +84,16 @@ class Posterior:
             return np.asarray(np.exp(2 * self.values["log_trial_scatter"]) / runs)
         # what rows tell is the scatter of means of about as many trainings
         return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
+
+
+def thinned(posterior: Posterior, count: int) -> Posterior:
+    """The posterior by ``count`` of its particles, evenly taken."""
+    total = len(posterior.residuals)
+    if total <= count:
+        return posterior
+    taken = np.linspace(0, total - 1, count).astype(np.intp)
+    return dataclasses.replace(posterior, values={name: value[taken] for name, value in posterior.values.items()},
+                               residuals=posterior.residuals[taken])
 
 
 def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None = None) -> Posterior:

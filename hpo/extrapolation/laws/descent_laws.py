@@ -85,7 +85,7 @@ class DescentResponse(Bounded):
                                self.descent, self.values, self.log_batch[index], self.lags[index],
                                self.ceiling[:, index], self.least[:, index])
 
-    def cost(self, coordinate: Array) -> Array:
+    def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
         """Logarithm of the factor on the epochs: (particles, places)."""
         epochs = self.descent.log_epochs(self.values, self.log_batch, self.lags, coordinate - self.ceiling)
         return np.asarray(np.clip(epochs - self.least, -MOST, MOST))
@@ -128,7 +128,7 @@ class MomentumResponse(Response):
         return MomentumResponse(self.best[:, index], self.curvature, self.unit, self.descent, self.values,
                                 self.log_batch[index], self.least[:, index])
 
-    def cost(self, coordinate: Array) -> Array:
+    def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
         """Logarithm of the factor on the epochs: (particles, places)."""
         return self.descent.log_growth(self.values, self.log_batch, np.maximum(coordinate, 0.0)) - self.least
 

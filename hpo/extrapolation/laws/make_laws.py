@@ -13,7 +13,8 @@ from hpo.extrapolation.laws.descent_laws import DescentMomentum, DescentRate
 from hpo.extrapolation.laws.momentum_law import MomentumLaw
 from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.rate_law import EXPONENT, EXPONENT_OF_SGD, RateLaw, momenta
-from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag, told
+from hpo.extrapolation.warmup_law import WARMUP, WarmupLaw
 
 
 def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Descent | None:
@@ -22,13 +23,24 @@ def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Des
     Momentum may be tuned too where the evidence tells the samples of an epoch: its floor is a number of updates.
     """
     tuned, samples = {setting.name for setting in evidence.tuned}, evidence.samples_per_epoch
-    told = {RATE, MOMENTUM} & tuned
+    needed = {RATE, MOMENTUM} & tuned
     if RATE not in tuned or not observations or (MOMENTUM in tuned and samples is None) or any(
             item.settings.get("optimizer") != "sgd" or item.settings.get("nesterov")
-            or any(item.settings.get(name) is None for name in told) for item in observations):
+            or any(item.settings.get(name) is None for name in needed) for item in observations):
         return None
     return Descent(float(np.median(momenta([item.settings for item in observations]))),
                    math.log(evidence.batches[-1]), math.log(samples) if samples else None, MOMENTUM in tuned)
+
+
+def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> WarmupLaw | None:
+    """The law of the warmup, where any trial had one; else None."""
+    epochs = told(WARMUP, [item.settings for item in observations])
+    if not (epochs > 0).any():
+        return None
+    epochs = epochs[np.isfinite(epochs)]
+    return WarmupLaw(evidence.samples_per_epoch, math.log(evidence.batches[-1]),
+                     WARMUP in {setting.name for setting in evidence.tuned}, float(np.median(epochs)),
+                     float(epochs.max()))
 
 
 def make_laws(evidence: Evidence, observations: Sequence[Observation], descent: Descent | None) -> list[SettingLaw]:

@@ -60,7 +60,7 @@ class MomentumResponse(Response):
         return MomentumResponse(self.best[:, index], self.curvature, self.unit, self.away[:, index], self.sharpness,
                                 self.exponent)
 
-    def cost(self, coordinate: Array) -> Array:
+    def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
         """Logarithm of the factor on the epochs: (particles, places)."""
         best, momentum = -np.expm1(-self.best), -np.expm1(-coordinate)
         shift = log_critical_by_momentum(momentum, best)

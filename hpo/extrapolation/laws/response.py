@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.intp]
 
-DIVERGED_BY_CHANCE = 0.02
+LOST_BY_CHANCE = 0.005
 MOST = 50.0     # log epochs: nothing is dearer
 
 
@@ -34,13 +34,16 @@ class Response:
         """The response at some of the places, repeated or not."""
         return Response(self.best[:, index], self.curvature, self.unit)
 
-    def cost(self, coordinate: Array) -> Array:
-        """Logarithm of the factor on the epochs: (particles, places)."""
+    def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
+        """Logarithm of the factor on the epochs: (particles, places).
+
+        ``lowered`` is by how much a short warmup lowers the learning rate that a training bears, in its logarithm.
+        """
         miss = (coordinate - self.best) / self.unit
         return np.asarray(self.curvature * 4 * np.log1p(miss**2 / 4))
 
-    def risk(self, coordinate: Array) -> Array | None:  # noqa: ARG002
-        """Probability of divergence: (particles, places); None for a setting that makes no training diverge."""
+    def risk(self, coordinate: Array, lowered: Array | None = None) -> Array | None:  # noqa: ARG002
+        """Probability that a training is lost: (particles, places); None for a setting that loses none."""
         return None
 
 
@@ -51,10 +54,11 @@ class Bounded(Response):
     limit: Array
     width: Array
 
-    def risk(self, coordinate: Array) -> Array:
-        """Probability of divergence: (particles, places)."""
-        steep = 1 / (1 + np.exp(np.clip((self.limit - coordinate) / self.width, -50, 50)))
-        return np.asarray(DIVERGED_BY_CHANCE + (1 - 2 * DIVERGED_BY_CHANCE) * steep)
+    def risk(self, coordinate: Array, lowered: Array | None = None) -> Array:
+        """Probability that a training is lost: (particles, places)."""
+        limit = self.limit if lowered is None else self.limit - lowered
+        steep = 1 / (1 + np.exp(np.clip((limit - coordinate) / self.width, -50, 50)))
+        return np.asarray(LOST_BY_CHANCE + (1 - 2 * LOST_BY_CHANCE) * steep)
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,12 @@ class RateResponse(Bounded):
         return RateResponse(self.best[:, index], self.curvature, self.unit, self.limit[:, index], self.width,
                             self.below, self.above, self.wall, self.room[:, index])
 
-    def cost(self, coordinate: Array) -> Array:
+    def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:
         """Logarithm of the factor on the epochs: (particles, places)."""
         miss = coordinate - self.best
         below = self.below * self.room
         slow = np.sqrt(below**2 + np.minimum(miss, 0) ** 2) - below
-        far = np.minimum(np.maximum(miss, 0) / self.room, 10.0) ** 2
+        above = miss if lowered is None else miss + lowered
+        far = np.minimum(np.maximum(above, 0) / self.room, 10.0) ** 2
         fast = far / (2 * self.above) * (1 + (far / self.wall**2) ** 2)
         return np.asarray(slow + np.minimum(fast, MOST))

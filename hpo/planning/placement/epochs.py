@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.errors import PlanError
-from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.prospects import log_epochs_samples
 from hpo.extrapolation.recommend import Choices, recommend
 from hpo.extrapolation.trust import VERY_FAR
@@ -180,11 +179,3 @@ def quantiles(interval: Interval, count: int) -> Array:
 def _normal(count: int) -> Array:
     """``count`` equally likely values of the standard normal distribution."""
     return np.array([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
-
-
-def thinned(posterior: Posterior, particles: int) -> Posterior:
-    """Every so many-th particle, at most ``particles`` of them."""
-    stride = -(-len(posterior.residuals) // particles)
-    return posterior if stride == 1 else dataclasses.replace(
-        posterior, values={name: values[::stride] for name, values in posterior.values.items()},
-        residuals=posterior.residuals[::stride])

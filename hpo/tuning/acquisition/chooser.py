@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
-from hpo.extrapolation.inference.posterior import Posterior, fit
+from hpo.extrapolation.inference.posterior import Posterior, fit, thinned
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
 from hpo.extrapolation.recommend import LOST
 from hpo.tuning.acquisition import confirm, gain, prediction
@@ -191,7 +191,7 @@ class Acquisition:
     def _fit(self, count: int) -> Posterior:
         evidence = Evidence(observations=tuple(self._observations[:count]), tuned=self._tuned,
                             samples_per_epoch=self.samples_per_epoch)
-        return prediction.thinned(fit(evidence, rng=np.random.default_rng(self._seed)), PARTICLES)
+        return thinned(fit(evidence, rng=np.random.default_rng(self._seed)), PARTICLES)
 
     @staticmethod
     def _reweighted(posterior: Posterior, observations: Sequence[Observation]) -> Array:

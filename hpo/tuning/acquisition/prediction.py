@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,12 +9,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hpo.extrapolation.configurations import Configurations, Outlook, log_epochs, make_configurations, outlook
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.inference.residual import across, kernel, log_student, student_cdf
-from hpo.extrapolation.laws.rate_law import RateLaw, momenta
-from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, coordinates
-from hpo.extrapolation.recommend import LOST
+from hpo.extrapolation.inference.trials import shown, trial_scale
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
+from hpo.extrapolation.recommend import LONGEST, LOST, SLOW, WARMUPS
+from hpo.extrapolation.warmup_law import WARMUP
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, object]
@@ -25,15 +26,19 @@ LEAST = 1e-12       # probability of the impossible, as in the posterior's own l
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of trials at one batch: log epochs to target, their scale (Student's t), and risk; each (particles, trials)."""
+    """Of trials at one batch: log epochs to target, their scale (Student's t), and risk; each (particles, trials).
+
+    ``shown`` (particles, 1) is the share of lost trainings that diverge.
+    """
 
     log_epochs: Array
     scale: Array
     risk: Array
+    shown: Array
 
     def at(self, columns: NDArray[np.intp] | Sequence[int]) -> Prediction:
         """The same of some of the trials, repeated or not."""
-        return Prediction(self.log_epochs[:, columns], self.scale[:, columns], self.risk[:, columns])
+        return Prediction(self.log_epochs[:, columns], self.scale[:, columns], self.risk[:, columns], self.shown)
 
     def log_reached(self, log_epochs: Array) -> Array:
         """Log density of reaching the target at ``log_epochs``."""
@@ -43,55 +48,46 @@ class Prediction:
     def log_missed(self, log_epochs: Array) -> Array:
         """Log probability of neither reaching the target within ``log_epochs`` nor diverging."""
         late = 1 - student_cdf((log_epochs - self.log_epochs) / self.scale)
-        return np.asarray(np.log1p(-self.risk) + np.log(np.maximum(late, LEAST)))
+        return np.asarray(np.log(np.maximum(self.risk * (1 - self.shown) + (1 - self.risk) * late, LEAST)))
 
     def log_diverged(self) -> Array:
         """Log probability of divergence."""
-        return np.asarray(np.log(self.risk))
-
-
-def thinned(posterior: Posterior, count: int) -> Posterior:
-    """The posterior by ``count`` of its particles, evenly taken."""
-    total = len(posterior.residuals)
-    if total <= count:
-        return posterior
-    taken = np.linspace(0, total - 1, count).astype(np.intp)
-    return dataclasses.replace(posterior, values={name: value[taken] for name, value in posterior.values.items()},
-                               residuals=posterior.residuals[taken])
+        return np.asarray(np.log(self.risk * self.shown))
 
 
 def predict(posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]) -> Prediction:
     """What the particles say of one trial with each of the settings at this batch."""
-    log_batch = float(np.log(global_batch_size))
-    cost, risk = miss(posterior, global_batch_size, settings)
+    model, values, log_batch = posterior.model, posterior.values, float(np.log(global_batch_size))
+    here = _configurations(posterior, global_batch_size, settings)
+    seen = outlook(values, model.laws, model.warmup, here)
     level, extra = _level(posterior, log_batch)
-    values = posterior.values
-    far_miss = np.exp(values["log_far_miss"])[:, None] if "log_far_miss" in values else 0.0
-    variance = np.exp(2 * values["log_trial_scatter"])[:, None] + (far_miss * np.minimum(cost, 2.0)) ** 2
-    return Prediction(level[:, None] + cost, np.sqrt(variance + extra[:, None]), risk)
+    needed = log_epochs(values, model.warmup, here, level[:, None] + seen.cost)
+    scale = trial_scale(values, seen.cost)
+    return Prediction(needed, np.sqrt(scale**2 + extra[:, None]), _risk(seen), shown(values)[:, None])
 
 
 def miss(posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]) -> tuple[Array, Array]:
-    """Log factor on the epochs, and risk of divergence, of settings at a batch: (particles, settings) each."""
-    shape = len(posterior.residuals), len(settings)
-    cost, risk = np.zeros(shape), np.zeros(shape)
-    log_batches = np.full(len(settings), np.log(global_batch_size))
-    for law in posterior.model.laws:
-        seen = coordinates(law, settings)
-        told = np.isfinite(seen)
-        momentum = momenta(settings) if isinstance(law, RateLaw) and law.momentum is not None else None
-        response = law.response(posterior.values, log_batches, momentum)
-        cost += np.where(told, response.cost(np.where(told, seen, 0.0)), 0.0)
-        diverges = response.risk(np.where(told, seen, -1e3))
-        if diverges is not None:
-            risk = np.maximum(risk, np.broadcast_to(diverges, shape))
-    return cost, np.clip(risk, 1e-3, 1 - 1e-3)
+    """Log factor on the epochs of the best at the full rate, and risk of a loss, at a batch: (particles, settings)."""
+    model, values = posterior.model, posterior.values
+    here = _configurations(posterior, global_batch_size, settings)
+    seen = outlook(values, model.laws, model.warmup, here)
+    level = log_best_epochs(posterior, global_batch_size)[:, None]
+    return log_epochs(values, model.warmup, here, level + seen.cost) - level, _risk(seen)
+
+
+def _configurations(posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]) -> Configurations:
+    return make_configurations(np.array([np.log(global_batch_size)]), np.zeros(len(settings), dtype=np.intp), settings,
+                               posterior.model.laws, posterior.model.warmup)
+
+
+def _risk(seen: Outlook) -> Array:
+    return np.clip(np.zeros_like(seen.cost) if seen.risk is None else seen.risk, 1e-3, 1 - 1e-3)
 
 
 def lost(posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]) -> Array:
     """Epochs over the fewest of settings at a batch, a lost run counting LOST: (particles, settings)."""
     cost, risk = miss(posterior, global_batch_size, settings)
-    factor = np.minimum(np.exp(np.minimum(cost, 10.0)), LOST)
+    factor = np.minimum(np.exp(np.minimum(cost, 10.0)), SLOW)
     return np.asarray(factor + (LOST - factor) * risk)
 
 
@@ -110,7 +106,31 @@ def best_settings(posterior: Posterior, global_batch_size: int) -> list[dict[str
         momentum = np.asarray(told) if law.name == MOMENTUM else momentum
         for settings, value in zip(found, told, strict=True):
             settings[law.name] = float(value)
+    if posterior.model.warmup is not None and posterior.model.warmup.tuned:
+        for settings, warmup in zip(found, best_warmups(posterior, log_batch[0], found), strict=True):
+            settings[WARMUP] = float(warmup)
     return found
+
+
+def best_warmups(posterior: Posterior, log_batch: float, settings: Sequence[Settings]) -> Array:
+    """The epochs of warmup with the least expected epochs to each particle, given its own other settings: (particles,).
+    """
+    model, values, count = posterior.model, posterior.values, len(settings)
+    assert model.warmup is not None
+    level = log_best_epochs(posterior, round(float(np.exp(log_batch))))
+    per_epoch = float(model.warmup.updates_per_epoch(log_batch))
+    longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 / per_epoch)
+    epochs, lost = np.geomspace(1 / per_epoch, longest, WARMUPS), np.empty((count, WARMUPS))
+    own = np.arange(count)
+    for at, each in enumerate(epochs):
+        here = make_configurations(np.array([log_batch]), np.zeros(count, dtype=np.intp),
+                                   [{**one, WARMUP: each} for one in settings], model.laws, model.warmup)
+        seen = outlook(values, model.laws, model.warmup, here)
+        needed = log_epochs(values, model.warmup, here, level[:, None] + seen.cost)[own, own] - level
+        risk = 0.0 if seen.risk is None else seen.risk[own, own]
+        factor = np.minimum(np.exp(np.minimum(needed, 10.0)), SLOW)
+        lost[:, at] = factor + (LOST - factor) * risk
+    return np.asarray(epochs[lost.argmin(axis=1)])
 
 
 def log_likelihood(posterior: Posterior, observation: Observation) -> Array:

@@ -1,0 +1,90 @@
+"""What the laws say of configurations: settings at a batch, of trials that were run or of ones that may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.laws.rate_law import RateLaw, momenta
+from hpo.extrapolation.laws.response import Response
+from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates, told
+from hpo.extrapolation.warmup_law import WARMUP, WarmupLaw, Warmups
+
+Array: TypeAlias = NDArray[np.float64]
+Index: TypeAlias = NDArray[np.intp]
+Values: TypeAlias = Mapping[str, Array]
+Settings: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Configurations:
+    """Settings at batches: ``at`` (places,) indexes ``log_batch`` (batches,).
+
+    ``coordinates`` holds one array (places,) for every law, NaN where a setting is not told; ``momentum`` is (places,).
+    """
+
+    log_batch: Array
+    at: Index
+    coordinates: Sequence[Array]
+    momentum: Array
+    warmups: Warmups | None
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What configurations come to, (particles, places): the log factor on the epochs of the best settings at the full
+    rate all along, and the probability that a training is lost, None where no law tells it.
+    """
+
+    cost: Array
+    risk: Array | None
+
+
+def make_configurations(log_batch: Array, at: Index, settings: Sequence[Settings], laws: Sequence[SettingLaw],
+                        warmup: WarmupLaw | None) -> Configurations:
+    """Configurations from ``settings`` (places,), by the laws that are to speak of them."""
+    warmups = None if warmup is None else warmup.warmups(told(WARMUP, settings), log_batch[at])
+    return Configurations(log_batch, at, [coordinates(law, settings) for law in laws], momenta(settings), warmups)
+
+
+def outlook(values: Values, laws: Sequence[SettingLaw], warmup: WarmupLaw | None,
+            configurations: Configurations) -> Outlook:
+    """The cost of all settings' misses together, and the risk of the learning rate."""
+    particles = len(next(iter(values.values())))
+    cost, risk = np.zeros((particles, len(configurations))), None
+    lowered = slowed = None
+    if warmup is not None and configurations.warmups is not None:
+        lowered = warmup.lowered(values, configurations.warmups)
+        slowed = warmup.slowed(values, lowered)
+    for law, seen in zip(laws, configurations.coordinates, strict=True):
+        known = np.isfinite(seen)
+        if not known.any():
+            continue
+        response = _response(values, law, configurations)
+        place = np.where(known, seen, 0.0)
+        cost += np.where(known, response.cost(place, slowed), 0.0)
+        lost = response.risk(place, lowered)
+        if lost is not None:
+            risk = np.where(known, lost, 0.0)
+    return Outlook(cost, risk)
+
+
+def log_epochs(values: Values, warmup: WarmupLaw | None, configurations: Configurations, at_full_rate: Array) -> Array:
+    """Log epochs to target (particles, places), from those at the full rate all along."""
+    if warmup is None or configurations.warmups is None:
+        return at_full_rate
+    return warmup.log_delayed(values, at_full_rate, configurations.warmups)
+
+
+def _response(values: Values, law: SettingLaw, configurations: Configurations) -> Response:
+    if isinstance(law, RateLaw) and law.momentum is not None:
+        # configurations at one batch differ in momentum, and so in their best learning rate
+        return law.response(values, configurations.log_batch[configurations.at], configurations.momentum)
+    return law.response(values, configurations.log_batch).at(configurations.at)

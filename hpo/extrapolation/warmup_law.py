@@ -1,0 +1,100 @@
+"""What warmup does: it lets a training start below the rate that its first updates would not bear, and it takes time.
+
+    lowered(U) = D / (1 + U / U_0)                                            U = w N / B updates of warmup
+    E = E_full + w k / (k + 1)          where the target is reached after the warmup of w epochs,
+    E = ((k + 1) E_full w^k)^(1 / (k + 1))                                    where it is reached within it
+
+A network starts in a region of high curvature, and bears the less learning rate there; with every update at a lower rate
+it moves to flatter ones (Gilmer et al. 2021, arXiv:2110.04369; Kalra and Barkeshli 2024, arXiv:2406.09405). The
+logarithm of the rate that a training bears is D lower without a warmup, and D / 2 lower with one of U_0 updates. These
+are updates and not epochs: a warmup that is kept in epochs has the fewer of them the larger the batch is.
+
+What a training bears is one matter and what serves it another: the rate above which it is slower comes down by the
+share h of that, 0 to 1.
+
+During a linear warmup progress is as the power k of the rate's share of its peak: with k = 1, where an update gets as far
+as its rate, a warmup costs half of itself, and with k = 0, where the noise limits the rate, nothing. E_full is what the
+same settings need at the full rate from the first update on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.priors import Normal
+
+Array: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = Mapping[str, Array]
+
+WARMUP = "warmup_epochs"
+HARDNESS = Normal(float(np.log(0.4)), 1.0)      # log D: with normalization nearly 0, without it a factor of 3 and more
+UPDATES = Normal(float(np.log(20.0)), 1.0)      # log U_0
+UPDATES_UNTOLD = 3.0                            # sd of log U_0 where nobody tells how many updates an epoch has
+DELAY = Normal(float(np.log(0.7)), 0.5)         # log k
+SLOWED = Normal(0.0, 1.5)                       # logit of h
+
+
+@dataclass(frozen=True)
+class Warmups:
+    """The warmups of some configurations: ``epochs`` and ``updates``, each (places,)."""
+
+    epochs: Array
+    updates: Array
+
+
+@dataclass(frozen=True)
+class WarmupLaw:
+    """The law of the warmup; ``samples_per_epoch`` is None where it is not known.
+
+    ``tuned`` says whether studies may choose the warmup; else it is ``usual`` epochs at every batch.
+    """
+
+    samples_per_epoch: float | None
+    log_last_batch: float
+    tuned: bool
+    usual: float
+    most_epochs: float
+
+    def parameters(self) -> list[Parameter]:
+        """log D, log U_0, log k and the logit of h."""
+        spread = UPDATES.sd if self.samples_per_epoch else UPDATES_UNTOLD
+        return [Parameter("warmup.log_hardness", HARDNESS.mean, HARDNESS.sd),
+                Parameter("warmup.log_updates", UPDATES.mean, spread),
+                Parameter("warmup.log_delay", DELAY.mean, DELAY.sd),
+                Parameter("warmup.slowed", SLOWED.mean, SLOWED.sd)]
+
+    def updates_per_epoch(self, log_batch: Array | float) -> Array:
+        """Updates in an epoch at each batch; without the samples of an epoch 100 at the largest rung."""
+        log_samples = np.log(self.samples_per_epoch) if self.samples_per_epoch else self.log_last_batch + np.log(100.0)
+        return np.asarray(np.exp(log_samples - np.asarray(log_batch)))
+
+    def warmups(self, epochs: Array, log_batch: Array | float) -> Warmups:
+        """Warmups of so many ``epochs`` (places,) at each batch; where none is told it is the usual one."""
+        epochs = np.where(np.isfinite(epochs), epochs, self.usual)
+        return Warmups(epochs, epochs * self.updates_per_epoch(log_batch))
+
+    def lowered(self, values: Values, warmups: Warmups) -> Array:
+        """By how much the rate that a training bears is lower than with a long warmup, in its logarithm.
+
+        (particles, places); D without a warmup, and ever less with a longer one.
+        """
+        share = warmups.updates[None, :] / np.exp(values["warmup.log_updates"])[:, None]
+        return np.asarray(np.exp(values["warmup.log_hardness"])[:, None] / (1 + share))
+
+    def slowed(self, values: Values, lowered: Array) -> Array:
+        """By how much the rate from which a training is slowed is lower: the share h of ``lowered``."""
+        return np.asarray(lowered / (1 + np.exp(-values["warmup.slowed"]))[:, None])
+
+    def log_delayed(self, values: Values, log_epochs: Array, warmups: Warmups) -> Array:
+        """Log epochs with the warmup, from those at the full rate all along; both (particles, places)."""
+        delay = np.exp(values["warmup.log_delay"])[:, None]
+        log_warmup = np.log(np.maximum(warmups.epochs, 1e-9))[None, :]
+        after = np.logaddexp(log_epochs, log_warmup + np.log(delay / (1 + delay)))
+        within = (np.log1p(delay) + log_epochs + delay * log_warmup) / (1 + delay)
+        return np.asarray(np.where(log_epochs < log_warmup - np.log1p(delay), within, after))
