@@ -1,8 +1,8 @@
 """Which settings to use at a batch: those with the least expected epochs over all that the evidence leaves open.
 
 Learning rate and warmup are chosen together, for a short warmup lowers the rate that a training bears. A lost training
-costs far more than a slow one, so that a recommendation keeps away from what may be lost; of all that serves about alike
-it is the middle, so that the same study drawn again is recommended about the same.
+costs far more than a slow one, so that a recommendation keeps away from what may be lost. Of all that serves about alike
+it is the middle, so that the same study drawn again gets about the same recommendation.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.configurations import Configurations, log_epochs, outlook
 from hpo.extrapolation.inference.posterior import Posterior, thinned
+from hpo.extrapolation.laws.configurations import Configurations, log_epochs, outlook
 from hpo.extrapolation.laws.response import Response
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
-from hpo.extrapolation.warmup_law import WARMUP
+from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.intervals import LEVELS, Interval
 
 Array: TypeAlias = NDArray[np.float64]
-# a training that needs more than three times the epochs is given up; one that is lost costs its slot on the full machine,
-# and all that hangs on it: twenty times the epochs
+# a training that needs more than three times the epochs is given up; one that is lost costs its slot on the full
+# machine: as much as twenty times the epochs
 SLOW, LOST = 3.0, 20.0
 LOOKS, GRID = 2, 101
 # no law is better than this: values that cost no more than a hundredth of the epochs serve alike

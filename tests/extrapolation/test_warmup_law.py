@@ -6,7 +6,7 @@ from hpo.extrapolation.posterior import fit
 
 from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.warmup_law import WarmupLaw
+from hpo.extrapolation.laws.warmup_law import WarmupLaw
 
 SAMPLES = 4096.0
 LAW = WarmupLaw(SAMPLES, float(np.log(128)), True, 1.0, 5.0)
@@ -33,7 +33,7 @@ def test_the_same_epochs_of_warmup_have_fewer_updates_at_a_larger_batch():
 
 @pytest.mark.parametrize("delay", [0.05, 0.5, 1.0, 2.0])
 def test_the_delay_is_that_of_progress_as_a_power_of_the_rates_share(delay):
-    """By integrating the progress (t / w)^k of the warmup numerically until it is that of the epochs at the full rate."""
+    """By adding up the progress (t / w)^k of the warmup until it is that of the epochs at the full rate."""
     for full, warmup in ((5.0, 2.0), (5.0, 9.0), (3.0, 30.0)):
         t = np.linspace(0.0, 60.0, 2_000_001)
         progress = np.cumsum(np.minimum(t / warmup, 1.0) ** delay) * (t[1] - t[0])

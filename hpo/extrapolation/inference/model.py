@@ -25,7 +25,7 @@ from hpo.extrapolation.laws.parameters import Layout, Parameter
 from hpo.extrapolation.laws.priors import Normal, Priors
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.setting_laws import RATE, SettingLaw
-from hpo.extrapolation.warmup_law import WARMUP, WarmupLaw
+from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]

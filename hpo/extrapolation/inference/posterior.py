@@ -17,7 +17,7 @@ from hpo.extrapolation.inference.residual import across, kernel
 from hpo.extrapolation.inference.sampler import Sample, near_mode, standard_normal, temper
 from hpo.extrapolation.laws.priors import Priors
 from hpo.extrapolation.laws.setting_laws import SettingLaw
-from hpo.extrapolation.warmup_law import WARMUP
+from hpo.extrapolation.laws.warmup_law import WARMUP
 
 Array: TypeAlias = NDArray[np.float64]
 

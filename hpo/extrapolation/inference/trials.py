@@ -9,11 +9,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.configurations import Configurations, log_epochs, make_configurations, outlook
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.residual import kernel, log_student, student_cdf
+from hpo.extrapolation.laws.configurations import Configurations, log_epochs, make_configurations, outlook
 from hpo.extrapolation.laws.setting_laws import SettingLaw
-from hpo.extrapolation.warmup_law import WarmupLaw
+from hpo.extrapolation.laws.warmup_law import WarmupLaw
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
@@ -98,7 +98,7 @@ class Trials:
 
 
 def trial_scale(values: Values, cost: Array) -> Array:
-    """Scale (particles, places) of Student's t about the log epochs of a training whose settings' misses cost ``cost``."""
+    """Scale (particles, places) of Student's t about the log epochs of trainings whose settings' misses cost ``cost``."""
     far_miss = np.exp(values["log_far_miss"])[:, None] if "log_far_miss" in values else 0.0
     return np.asarray(np.sqrt(np.exp(2 * values["log_trial_scatter"])[:, None]
                               + (far_miss * np.clip(cost, 0.0, 2.0)) ** 2))

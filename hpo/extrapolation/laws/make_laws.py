@@ -14,7 +14,7 @@ from hpo.extrapolation.laws.momentum_law import MomentumLaw
 from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.rate_law import EXPONENT, EXPONENT_OF_SGD, RateLaw, momenta
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag, told
-from hpo.extrapolation.warmup_law import WARMUP, WarmupLaw
+from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 
 
 def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Descent | None:

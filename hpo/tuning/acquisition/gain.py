@@ -50,7 +50,7 @@ def simulate(prediction: Prediction, weights: Array, log_limit: float, rng: np.r
     truth = order[np.minimum(np.searchsorted(np.cumsum(weights[order]), places), particles - 1)]
     noise = rng.permutation(_student_quantiles(OUTCOMES))
     scale = np.maximum(prediction.scale, LEAST_SCALE)
-    likely = Prediction(prediction.log_epochs, scale, prediction.risk)
+    likely = Prediction(prediction.log_epochs, scale, prediction.risk, prediction.shown)
     outcome = likely.log_epochs[truth] + scale[truth] * noise[:, None]               # (outcomes, trials)
     diverged = rng.permutation(places)[:, None] < likely.risk[truth]
     missed = likely.log_missed(np.asarray(log_limit))                                 # (particles, trials)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpo.extrapolation.laws.rate_law import RateLaw, momenta
 from hpo.extrapolation.laws.response import Response
 from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates, told
-from hpo.extrapolation.warmup_law import WARMUP, WarmupLaw, Warmups
+from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw, Warmups
 
 Array: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.intp]
