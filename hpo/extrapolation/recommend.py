@@ -23,12 +23,12 @@ from hpo.intervals import LEVELS, Interval
 
 Array: TypeAlias = NDArray[np.float64]
 # a training that needs more than three times the epochs is given up; one that is lost costs its slot on the full
-# machine: as much as twenty times the epochs
-SLOW, LOST = 3.0, 20.0
+# machine: as much as 25 times the epochs
+SLOW, LOST = 3.0, 25.0
 LOOKS, GRID = 2, 101
 # no law is better than this: values that cost no more than a hundredth of the epochs serve alike
 ALIKE = 0.01
-SOFT = 0.006        # over the least expected factor: what costs so much more counts e times less in the middle
+SOFT = 0.006        # over the least expected log factor: what costs so much more counts e times less in the middle
 AWAY = np.array([0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 1.0])     # from the best: where it is looked
 PARTICLES = 800     # that a grid of rates and warmups is judged by
 STEP = 0.06         # of the grid in log rate
@@ -130,13 +130,19 @@ def serve_alike(response: Response) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def expected_factor(cost: Array, risk: Array | None) -> Array:
-    """The expected factor on the epochs (places,) of configurations whose costs are (particles, places).
+def expected_cost(cost: Array, risk: Array | None) -> Array:
+    """The expected log factor on the epochs (places,) of configurations whose costs are (particles, places).
 
-    A training that needs more than ``SLOW`` times the epochs is given up, one that is lost counts as ``LOST`` times.
+    A training that needs more than ``SLOW`` times the epochs is given up, one that is lost counts as ``LOST`` times. The
+    logarithm, so that what is lost in the rare bad case and what is saved in the others are weighed as factors.
     """
-    factor = np.minimum(np.exp(np.minimum(cost, 10.0)), SLOW)
-    return np.asarray((factor if risk is None else factor + (LOST - factor) * risk).mean(axis=0))
+    return np.asarray(price(cost, risk).mean(axis=0))
+
+
+def price(cost: Array, risk: Array | None) -> Array:
+    """The same of every particle: (particles, places)."""
+    capped = np.minimum(cost, np.log(SLOW))
+    return np.asarray(capped if risk is None else capped + (np.log(LOST) - capped) * risk)
 
 
 def _start(posterior: Posterior, others: Choices) -> Choices:
@@ -164,14 +170,14 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
                           np.full(len(at_rate), others.momentum or 0.0), warmup.warmups(at_epochs, log_batch))
     seen = outlook(posterior.values, model.laws, warmup, grid)
     cost = log_epochs(posterior.values, warmup, grid, level[:, None] + seen.cost) - level[:, None]
-    expected = expected_factor(cost, seen.risk)
-    weight = np.exp(-(expected / expected.min() - 1) / SOFT)
+    expected = expected_cost(cost, seen.risk)
+    weight = np.exp(-(expected - expected.min()) / SOFT)
     rate = float(at_rate @ weight / weight.sum())
     low, high = serve_alike(response)
     found = {RATE: Choice(rate, _within(law, rate, low, high))}
     chosen_epochs = float(np.exp(np.log(at_epochs) @ weight / weight.sum()))
     if warmup.tuned:
-        by_particle = (cost + np.log(LOST) * seen.risk).reshape(len(cost), len(rates), len(epochs))
+        by_particle = price(cost, seen.risk).reshape(len(cost), len(rates), len(epochs))
         at = by_particle[:, int(np.argmin(np.abs(rates - rate)))].argmin(axis=1)
         ends = np.quantile(epochs[at], LEVELS[1:])
         found[WARMUP] = Choice(chosen_epochs, Interval(chosen_epochs, float(min(ends[0], chosen_epochs)),
@@ -198,8 +204,8 @@ def _least_expected(response: Response, low: float, high: float) -> float:
     """The middle of the coordinates with the least expected factor, between ``low`` (for a rate less) and ``high``."""
     low = low - float(np.log(SLOW)) if response.risk(np.array([low])) is not None else low
     grid = np.linspace(low, high, GRID)
-    expected = expected_factor(response.cost(grid), response.risk(grid))
-    weight = np.exp(-(expected / expected.min() - 1) / SOFT)
+    expected = expected_cost(response.cost(grid), response.risk(grid))
+    weight = np.exp(-(expected - expected.min()) / SOFT)
     return float(grid @ weight / weight.sum())
 
 

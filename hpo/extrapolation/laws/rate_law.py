@@ -29,10 +29,10 @@ NOISE_OVER_CRITICAL = Normal(0.0, 1.5)
 RESPONSE = {
     "log_sharpness": Normal(0.2, 0.25),             # of the turn from B^a to flat; 1 is the published form
     "log_below": Normal(float(np.log(0.6)), 0.4),
-    "log_above": Normal(float(np.log(0.3)), 0.7),
-    "log_wall": Normal(float(np.log(0.6)), 0.7),
-    "log_margin": Normal(float(np.log(0.3)), 1.0),  # a quadratic diverges 3 % above lr_max, networks at two times it
-    "follow": Normal(-1.5, 1.5),                    # logit of k
+    "log_above": Normal(float(np.log(0.8)), 0.6),
+    "log_wall": Normal(float(np.log(1.0)), 0.5),
+    "log_margin": Normal(float(np.log(0.8)), 0.6),  # networks are lost at two to three times lr_max
+    "follow": Normal(0.0, 1.5),                     # logit of k
     "log_divergence_width": Normal(float(np.log(0.04)), 0.6),
 }
 

@@ -16,7 +16,7 @@ from hpo.extrapolation.inference.trials import shown, trial_scale
 from hpo.extrapolation.laws.configurations import Configurations, Outlook, log_epochs, make_configurations, outlook
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.extrapolation.recommend import LONGEST, LOST, SLOW, WARMUPS
+from hpo.extrapolation.recommend import LONGEST, WARMUPS, price
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, object]
@@ -85,10 +85,8 @@ def _risk(seen: Outlook) -> Array:
 
 
 def lost(posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]) -> Array:
-    """Epochs over the fewest of settings at a batch, a lost run counting LOST: (particles, settings)."""
-    cost, risk = miss(posterior, global_batch_size, settings)
-    factor = np.minimum(np.exp(np.minimum(cost, 10.0)), SLOW)
-    return np.asarray(factor + (LOST - factor) * risk)
+    """Epochs over the fewest of settings at a batch, as :func:`price` counts them: (particles, settings)."""
+    return np.exp(price(*miss(posterior, global_batch_size, settings)))
 
 
 def best_settings(posterior: Posterior, global_batch_size: int) -> list[dict[str, float]]:
@@ -127,9 +125,7 @@ def best_warmups(posterior: Posterior, log_batch: float, settings: Sequence[Sett
                                    [{**one, WARMUP: each} for one in settings], model.laws, model.warmup)
         seen = outlook(values, model.laws, model.warmup, here)
         needed = log_epochs(values, model.warmup, here, level[:, None] + seen.cost)[own, own] - level
-        risk = 0.0 if seen.risk is None else seen.risk[own, own]
-        factor = np.minimum(np.exp(np.minimum(needed, 10.0)), SLOW)
-        lost[:, at] = factor + (LOST - factor) * risk
+        lost[:, at] = price(needed, None if seen.risk is None else seen.risk[own, own])
     return np.asarray(epochs[lost.argmin(axis=1)])
 
 
