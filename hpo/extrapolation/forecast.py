@@ -134,6 +134,8 @@ def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:
             found["B_noise"] = _interval(np.exp(law.log_noise(values)))
             if "learning_rate.exponent" in values:
                 found["exponent"] = _interval(values["learning_rate.exponent"])
+            if "learning_rate.fall" in values:
+                found["fall"] = _interval(values["learning_rate.fall"])
             found["maximum"] = _interval(law.value(law.ceiling(values)[:, 0]))
             if posterior.knows_cost(law.name):
                 limit = law.response(values, np.array([law.log_anchor])).limit[:, 0]

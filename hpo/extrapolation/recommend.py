@@ -1,8 +1,8 @@
 """Which settings to use at a batch: those with the least expected epochs over all that the evidence leaves open.
 
 Learning rate and warmup are chosen together, for a short warmup lowers the rate that a training bears. A lost training
-costs far more than a slow one, so that a recommendation keeps away from what may be lost. Of all that serves about alike
-it is the middle, so that the same study drawn again gets about the same recommendation.
+costs far more than a slow one, so that a recommendation keeps away from what may be lost. Of all that serves about
+alike it is the middle, so that the same study drawn again gets about the same recommendation.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def serve_alike(response: Response) -> tuple[float, float]:
 def expected_cost(cost: Array, risk: Array | None) -> Array:
     """The expected log factor on the epochs (places,) of configurations whose costs are (particles, places).
 
-    A training that needs more than ``SLOW`` times the epochs is given up, one that is lost counts as ``LOST`` times. The
-    logarithm, so that what is lost in the rare bad case and what is saved in the others are weighed as factors.
+    A training that needs more than ``SLOW`` times the epochs is given up, one that is lost counts as ``LOST`` times.
+    The logarithm, so that what is lost in the rare bad case and what is saved in the others are weighed as factors.
     """
     return np.asarray(price(cost, risk).mean(axis=0))
 

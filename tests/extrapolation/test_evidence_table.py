@@ -54,6 +54,16 @@ def test_reads_a_byte_order_mark_and_blank_lines(write):
     ("global_batch_size,epochs_to_target\n8\n", ["line 2", "2 cells", "got 1"]),
     ("global_batch_size,epochs_to_target\n8,\n", ["line 2", "'epochs_to_target' is empty"]),
     ("global_batch_size,epochs_to_target,momentum\n8,3,1.5\n", ["line 2", "'momentum'", "[0, 1)", "'1.5'"]),
+    ("global_batch_size,epochs_to_target,state\n8,3,reached\n8,3,exploded\n",
+     ["line 3", "'state'", "reached, censored, diverged, pruned", "'exploded'"]),
+    ("global_batch_size,epochs_to_target,state\n8,3,Diverged\n", ["line 2", "did you mean 'diverged'"]),
+    ("global_batch_size,epochs_to_target,state\n8,0,diverged\n8,0,reached\n", ["line 3", "above 0", "'0'"]),
+    ("global_batch_size,epochs_to_target,state\n8,-1,censored\n", ["line 2", "0 or more", "'-1'"]),
+    ("global_batch_size,epochs_to_target,optimizer\n8,3,adamm\n", ["line 2", "'optimizer'", "did you mean 'adam'"]),
+    ("global_batch_size,epochs_to_target,nesterov\n8,3,maybe\n", ["line 2", "'nesterov'", "true or false", "'maybe'"]),
+    ("global_batch_size,epochs_to_target,states\n8,3,reached\n", ["'states'", "did you mean 'state'"]),
+    ("global_batch_size,epochs_to_target,dropout\n8,3,inf\n", ["line 2", "'dropout'", "finite", "'inf'"]),
+    ("global_batch_size,epochs_to_target,\n8,3,1\n", ["line 1", "column 3 has no name"]),
     ("global_batch_size,epochs_to_target,samples_per_epoch\n8,3,10\n16,3,20\n", ["samples_per_epoch", "10.0, 20.0"]),
 ])
 def test_a_broken_table_is_told_where_and_what(write, text, words):
@@ -61,6 +71,28 @@ def test_a_broken_table_is_told_where_and_what(write, text, words):
         read_table(write(text))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_states_make_trials_and_means_over_many_runs_stay_rows(write):
+    table = "global_batch_size,epochs_to_target,state,runs,learning_rate\n"
+    evidence = read_table(write(table + "64,10,reached,,0.1\n64,0,diverged,,3\n64,40,censored,,0.01\n"
+                                        "64,5,pruned,,0.02\n128,11,,10,0.2\n"))
+    assert [(one.state, one.epochs) for one in evidence.observations] == [
+        ("reached", 10.0), ("diverged", 0.0), ("censored", 40.0), ("pruned", 5.0)]
+    assert [(one.global_batch_size, one.runs) for one in evidence.aggregates] == [(128, 10)]
+    alike = read_table(write(table + "64,10,reached,,0.1\n128,11,,10,0.2\n"))
+    assert not alike.observations and len(alike.aggregates) == 2
+
+
+def test_other_columns_are_free_settings_and_strict_refuses_them(write):
+    table = "global_batch_size,epochs_to_target,dropout,stages,cluster,nesterov\n" \
+            "64,10,0.1,1,east,true\n128,11,0.2,30,west,False\n"
+    evidence = read_table(write(table))
+    assert [(one.name, one.scale) for one in evidence.tuned] == [("dropout", "linear"), ("stages", "log")]
+    assert evidence.aggregates[1].settings == {"dropout": 0.2, "stages": 30.0, "cluster": "west", "nesterov": False}
+    with pytest.raises(EvidenceError, match="line 1: column 'dropout' is neither a setting nor one of") as caught:
+        read_table(write(table), strict=True)
+    assert "without --strict" in str(caught.value)
 
 
 def test_a_missing_file_is_told(tmp_path):
@@ -130,6 +162,31 @@ def test_the_less_a_table_tells_the_wider_is_the_interval(ahead):
     assert sharp < untold < single < wild
     assert width("") == pytest.approx(single)
     assert wild > 2.5
+
+
+def test_diverged_runs_of_a_table_bound_the_rate_and_tell_the_risk(ahead):
+    lines = [f"{batch},{epochs * (1 + 0.5 * abs(np.log(rate * 12.8 / batch))):.4g},{rate:.4g},reached"
+             for batch, epochs in PLAIN[:3] for rate in batch / 12.8 * np.array([0.4, 0.7, 1.0, 1.4])]
+    without = ahead(lines, "learning_rate,state", batch=1024)
+    exploded = ahead([*lines, *(f"{batch},0.5,{rate},diverged" for batch in (64, 128, 256) for rate in (34, 40))],
+                     "learning_rate,state", batch=1024)
+    assert without.divergence is None or exploded.divergence is not None
+    assert exploded.settings["learning_rate"].median < 34
+    assert exploded.laws["learning_rate"]["stable_below"].high < 45
+
+
+def test_the_optimizer_of_a_table_chooses_what_is_believed_of_its_rate(ahead):
+    rates = ["0.001", "0.0014", "0.002", "0.0028"]
+    found = {optimizer: ahead(_lines(PLAIN, [optimizer] * 4, rates), "optimizer,learning_rate", batch=4096)
+             for optimizer in ("sgd", "lars", "adamw")}
+    exponents = {optimizer: one.laws["learning_rate"]["exponent"].median for optimizer, one in found.items()}
+    assert exponents["sgd"] > 0.8 > exponents["lars"] > 0.4
+    assert "fall" not in found["sgd"].laws["learning_rate"] and "fall" in found["adamw"].laws["learning_rate"]
+
+
+def test_a_free_setting_is_forecast_with_the_others(ahead):
+    found = ahead(_lines(PLAIN, ["0.1", "0.1", "0.12", "0.11"], ["a", "b", "a", "b"]), "dropout,cluster")
+    assert set(found.settings) == {"dropout"} and 0.05 < found.settings["dropout"].median < 0.2
 
 
 def test_nearly_constant_epochs_below_one_stay_near_what_was_seen(ahead):

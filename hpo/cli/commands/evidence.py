@@ -14,10 +14,16 @@ from hpo.cli.commands import options
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--at", "batches", metavar="B", type=click.IntRange(min=1), multiple=True, required=True,
               help="Global batch size to forecast for; may be given several times.")
+@click.option("--strict", is_flag=True, help="Refuse columns that are no setting; without it each is a free setting, "
+              "forecast like the others where it holds numbers.")
 @options.budgets
 @options.json_output
-def extrapolate(table: Path, batches: tuple[int, ...], budgets: tuple[float, ...], as_json: bool) -> None:
-    """Forecast epochs to target and settings from a TABLE.csv of batch sizes that were run; no study needed."""
+def extrapolate(table: Path, batches: tuple[int, ...], strict: bool, budgets: tuple[float, ...],
+                as_json: bool) -> None:
+    """Forecast epochs to target and settings from a TABLE.csv of batch sizes that were run; no study needed.
+
+    Columns: global_batch_size and epochs_to_target; where known runs, sd, samples_per_epoch, state (reached, censored,
+    diverged or pruned: the epochs are then where the run ended), optimizer and any other setting."""
     import numpy as np
 
     from hpo.cli.output import tables
@@ -25,7 +31,7 @@ def extrapolate(table: Path, batches: tuple[int, ...], budgets: tuple[float, ...
     from hpo.extrapolation.forecast import forecast
     from hpo.extrapolation.inference.posterior import fit
 
-    posterior = fit(read_table(table), rng=np.random.default_rng(0))
+    posterior = fit(read_table(table, strict=strict), rng=np.random.default_rng(0))
     forecasts = [forecast(posterior, batch, budgets=budgets) for batch in batches]
     options.show(lambda: [each.to_dict() for each in forecasts], lambda: tables.show_forecasts(forecasts), as_json)
 

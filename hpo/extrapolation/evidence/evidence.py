@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from hpo.errors import EvidenceError
 
 STATES = ("reached", "censored", "diverged", "pruned")
+LEAST_RUNS_OF_A_RECIPE = 4      # nobody runs a setting so often before it is chosen
 Scale: TypeAlias = Literal["log", "linear"]
 
 
@@ -108,10 +109,14 @@ class Evidence:
         return sorted({trial.global_batch_size for trial in self.observations}
                       | {row.global_batch_size for row in self.aggregates})
 
+    @property
+    def settings(self) -> list[Mapping[str, Any]]:
+        """The settings of every trial, then of every row."""
+        return [*(trial.settings for trial in self.observations), *(row.settings for row in self.aggregates)]
+
     def setting_values(self, name: str) -> list[float]:
         """Every value of a numeric setting in the evidence, trials first; missing ones are left out."""
-        settings = [trial.settings for trial in self.observations] + [row.settings for row in self.aggregates]
-        return [float(item[name]) for item in settings if item.get(name) is not None]
+        return [float(item[name]) for item in self.settings if item.get(name) is not None]
 
 
 def _positive(name: str, value: float) -> None:

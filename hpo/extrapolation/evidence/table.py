@@ -1,8 +1,9 @@
-"""Reads evidence from a CSV table: one row per tuned configuration.
+"""Reads evidence from a CSV table: one row per configuration, tuned or not.
 
 Columns: ``global_batch_size``, ``epochs_to_target`` (any positive unit); optional ``runs``, ``sd``,
-``samples_per_epoch``; any setting by its name in TrainingSettings. An empty cell of an optional column means
-"not told".
+``samples_per_epoch``; ``state``, how a run ended (``epochs_to_target`` is then where it ended, 0 or more); any setting
+by its name in TrainingSettings. Every other column is a free setting: forecast like the others where all of its cells
+are numbers. An empty cell of an optional column means "not told", an empty state that the target was reached.
 """
 
 from __future__ import annotations
@@ -14,57 +15,123 @@ from typing import Any
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.cells import cells_of, check_required, number, read_lines
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, ScaledSetting
-from search_spaces.settings import SettingError, check_name, range_of
+from hpo.extrapolation.evidence.evidence import (
+    LEAST_RUNS_OF_A_RECIPE,
+    STATES,
+    Aggregate,
+    Evidence,
+    Observation,
+    ScaledSetting,
+)
+from search_spaces.settings import SettingError, check_value, default_of, names, range_of
 
 REQUIRED = ("global_batch_size", "epochs_to_target")
-OPTIONAL = ("runs", "sd", "samples_per_epoch")
+OPTIONAL = ("runs", "sd", "samples_per_epoch", "state")
 LOG_SCALE = ("learning_rate", "weight_decay", "trust_coefficient")
+LIKE_A_TYPO = 0.85              # names as alike as this are taken for one another
+WIDE_RANGE = 10.0               # a free setting over this factor or more is handled on a log scale
 
 
-def read_table(path: Path | str) -> Evidence:
-    """Evidence from the CSV file at ``path``; an :class:`EvidenceError` names line, column and value."""
+def read_table(path: Path | str, *, strict: bool = False) -> Evidence:
+    """Evidence from the CSV file at ``path``; an :class:`EvidenceError` names line, column and value.
+
+    Where any run did not reach the target, all rows but means over several runs are read as single trials. ``strict``
+    refuses free settings.
+    """
     path = Path(path)
-    header, rows = read_lines(path, REQUIRED, "tuned configuration")
-    _check_header(path, header)
+    header, rows = read_lines(path, REQUIRED, "configuration")
+    _check_header(path, header, strict=strict)
     tables = [(line, cells_of(path, line, header, row, REQUIRED)) for line, row in rows]
-    aggregates = [_aggregate(path, line, cells) for line, cells in tables]
-    return Evidence(aggregates=aggregates, samples_per_epoch=_samples_per_epoch(path, tables),
-                    tuned=tuned_settings(aggregates))
+    states = [_state(path, line, cells) for line, cells in tables]
+    texts = _texts(tables)
+    aggregates: list[Aggregate] = []
+    observations: list[Observation] = []
+    for (line, cells), state in zip(tables, states, strict=True):
+        read = _row(path, line, cells, state, texts)
+        many = isinstance(read, Aggregate) and (read.runs or 1) >= LEAST_RUNS_OF_A_RECIPE
+        if isinstance(read, Aggregate) and (many or set(states) == {"reached"}):
+            aggregates.append(read)
+        elif isinstance(read, Aggregate):
+            observations.append(Observation(read.global_batch_size, state, read.epochs_to_target, read.settings))
+        else:
+            observations.append(read)
+    return Evidence(observations=observations, aggregates=aggregates,
+                    samples_per_epoch=_samples_per_epoch(path, tables),
+                    tuned=tuned_settings([*observations, *aggregates]))
 
 
-def _check_header(path: Path, header: Sequence[str]) -> None:
+def _check_header(path: Path, header: Sequence[str], *, strict: bool) -> None:
+    known = (*REQUIRED, *OPTIONAL, *names())
     for name in header:
-        if name in REQUIRED + OPTIONAL:
+        if name in known:
             continue
-        near = difflib.get_close_matches(name, REQUIRED + OPTIONAL, n=1, cutoff=0.75)
+        if not name:
+            raise EvidenceError(f"{path}, line 1: column {header.index(name) + 1} has no name; name it or drop it")
+        near = difflib.get_close_matches(name, known, n=1, cutoff=LIKE_A_TYPO)
         if near:
-            raise EvidenceError(f"{path}, line 1: there is no column {name!r}; did you mean {near[0]!r}?")
-        try:
-            check_name(name)
-        except SettingError as error:
+            raise EvidenceError(f"{path}, line 1: there is no column {name!r}; did you mean {near[0]!r}? "
+                                f"A free setting needs a name less alike")
+        if strict:
             raise EvidenceError(f"{path}, line 1: column {name!r} is neither a setting nor one of "
-                                f"{', '.join(REQUIRED + OPTIONAL)}: {error}") from error
+                                f"{', '.join(REQUIRED + OPTIONAL)}; drop it, or read the table without --strict to "
+                                f"have it as a free setting")
     check_required(path, header, REQUIRED)
 
 
-def _aggregate(path: Path, line: int, cells: Mapping[str, str]) -> Aggregate:
-    batch = number(path, line, "global_batch_size", cells, at_least=1, whole=True)
-    epochs = number(path, line, "epochs_to_target", cells, above=0)
-    runs = number(path, line, "runs", cells, at_least=1, whole=True) if "runs" in cells else None
+def _state(path: Path, line: int, cells: Mapping[str, str]) -> str:
+    state = cells.get("state", "reached")
+    if state not in STATES:
+        near = difflib.get_close_matches(state.lower(), STATES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise EvidenceError(f"{path}, line {line}, column 'state' must be one of {', '.join(STATES)}, "
+                            f"but got {state!r}{hint}")
+    return state
+
+
+def _texts(tables: Sequence[tuple[int, Mapping[str, str]]]) -> set[str]:
+    """The free columns that hold a cell that is no number: words, which no law moves."""
+    found = set()
+    for _, cells in tables:
+        for name in cells.keys() - {*REQUIRED, *OPTIONAL, *names()}:
+            try:
+                float(cells[name])
+            except ValueError:
+                found.add(name)
+    return found
+
+
+def _row(path: Path, line: int, cells: Mapping[str, str], state: str, texts: set[str]) -> Aggregate | Observation:
+    batch = int(number(path, line, "global_batch_size", cells, at_least=1, whole=True))
+    runs = int(number(path, line, "runs", cells, at_least=1, whole=True)) if "runs" in cells else None
     sd = number(path, line, "sd", cells, at_least=0) if "sd" in cells else None
-    settings = {name: _setting(path, line, name, cells) for name in cells if name not in REQUIRED + OPTIONAL}
-    return Aggregate(int(batch), epochs, None if runs is None else int(runs), sd, settings)
+    settings = {name: _setting(path, line, name, cells, texts) for name in cells if name not in REQUIRED + OPTIONAL}
+    if state == "reached":
+        return Aggregate(batch, number(path, line, "epochs_to_target", cells, above=0), runs, sd, settings)
+    return Observation(batch, state, number(path, line, "epochs_to_target", cells, at_least=0), settings)
 
 
-def _setting(path: Path, line: int, name: str, cells: Mapping[str, str]) -> Any:
+def _setting(path: Path, line: int, name: str, cells: Mapping[str, str], texts: set[str]) -> Any:
+    if name not in names():
+        return cells[name] if name in texts else number(path, line, name, cells)
     bounds = range_of(name)
     if bounds is None:
-        return cells[name]
+        return _word(path, line, name, cells[name])
     value = number(path, line, name, cells)
     if value not in bounds:
         raise EvidenceError(f"{path}, line {line}, column {name!r} must lie in {bounds}, "
                             f"but got {cells[name]!r}")
+    return value
+
+
+def _word(path: Path, line: int, name: str, text: str) -> Any:
+    """A choice or a switch; lists are kept as they are told."""
+    switch = {"true": True, "false": False}.get(text.lower())
+    value: Any = text if switch is None else switch
+    if not isinstance(default_of(name), tuple):
+        try:
+            check_value(name, value)
+        except SettingError as error:
+            raise EvidenceError(f"{path}, line {line}, column {name!r}: {error}") from error
     return value
 
 
@@ -77,11 +144,15 @@ def _samples_per_epoch(path: Path, tables: Sequence[tuple[int, Mapping[str, str]
     return seen.pop() if seen else None
 
 
-def tuned_settings(rows: Sequence[Aggregate]) -> list[ScaledSetting]:
-    """Every numeric setting of the rows, each on the scale that suits it."""
+def tuned_settings(rows: Sequence[Aggregate | Observation]) -> list[ScaledSetting]:
+    """Every numeric setting of the rows, free ones included, each on the scale that suits it."""
     tuned: list[ScaledSetting] = []
     for name in dict.fromkeys(name for row in rows for name in row.settings):
-        if range_of(name) is not None:
-            values = [row.settings[name] for row in rows if name in row.settings]
-            tuned.append(ScaledSetting(name, "log" if name in LOG_SCALE and min(values) > 0 else "linear"))
+        values = [row.settings[name] for row in rows if name in row.settings]
+        if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+            tuned.append(ScaledSetting(name, "log" if _on_log_scale(name, min(values), max(values)) else "linear"))
     return tuned
+
+
+def _on_log_scale(name: str, low: float, high: float) -> bool:
+    return low > 0 and (name in LOG_SCALE or (name not in names() and high >= WIDE_RANGE * low))

@@ -15,14 +15,15 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation
+from hpo.extrapolation.evidence.evidence import LEAST_RUNS_OF_A_RECIPE, Aggregate, Evidence, Observation
 from hpo.extrapolation.inference.rows import Rows, make_rows
 from hpo.extrapolation.inference.trials import Trials, make_trials
+from hpo.extrapolation.laws.adam_law import epochs_parameters, is_adam, log_excess
 from hpo.extrapolation.laws.descent import EXPONENT, Descent
 from hpo.extrapolation.laws.laws import log_growth
 from hpo.extrapolation.laws.make_laws import make_descent, make_laws, make_warmup
 from hpo.extrapolation.laws.parameters import Layout, Parameter
-from hpo.extrapolation.laws.priors import Normal, Priors
+from hpo.extrapolation.laws.priors import AdamPriors, Normal, Priors
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.setting_laws import RATE, SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
@@ -33,7 +34,6 @@ Values: TypeAlias = Mapping[str, Array]
 # the measured noise scale predicts the critical batch, and the batch where the best rate turns flat, to an order of
 # magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the former
 MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
-LEAST_RUNS_OF_A_RECIPE = 4     # nobody runs a setting so often before it is chosen
 SHOWN = Normal(1.0, 1.5)       # logit of the share of lost trainings that diverge; others go on and get nowhere
 TRIAL_SCATTER = Normal(float(np.log(0.09)), 0.7)
 # by what share of its cost the cost of a miss is itself wrong: less where the law of descent tells it
@@ -115,7 +115,7 @@ class Model:
             return np.asarray(values["log_min_epochs"][:, None] + np.exp(values["log_exponent"])[:, None] * grown)
         growth = log_growth(np.asarray(log_batch)[None, :], values["log_critical"][:, None],
                             np.exp(values["log_sharpness"])[:, None], np.exp(values["log_exponent"])[:, None])
-        return np.asarray(values["log_min_epochs"][:, None] + growth)
+        return np.asarray(values["log_min_epochs"][:, None] + growth + log_excess(values, np.asarray(log_batch)))
 
     def slope(self, values: Values, log_batch: float) -> Array:
         """d log E / d log B of the best settings: (particles,)."""
@@ -128,7 +128,8 @@ class Model:
 
 
 def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
-    """The models of one body of evidence: the general one, and for trials of SGD one by the law of descent.
+    """The models of one body of evidence: the general one, for trials of SGD also one by the law of descent, and for
+    Adam and AdamW one by their own law.
 
     A table that is a sweep is read as trials.
     """
@@ -138,14 +139,18 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
                          for row in aggregates]
         aggregates = []
     descent = make_descent(evidence, observations)
-    return [_make_model(evidence, aggregates, observations, priors, law)
-            for law in ([None] if descent is None else [None, descent])]
+    found = [_make_model(evidence, aggregates, observations, priors)]
+    if descent is not None:
+        found.append(_make_model(evidence, aggregates, observations, priors, descent=descent))
+    if _is_adams(evidence):
+        found.append(_make_model(evidence, aggregates, observations, priors, adam=priors.adam))
+    return found
 
 
 def _make_model(evidence: Evidence, aggregates: Sequence[Aggregate], observations: Sequence[Observation],
-                priors: Priors, descent: Descent | None) -> Model:
+                priors: Priors, *, descent: Descent | None = None, adam: AdamPriors | None = None) -> Model:
     warmup = make_warmup(evidence, observations)
-    laws = [law for law in make_laws(evidence, observations, descent) if warmup is None or law.name != WARMUP]
+    laws = [law for law in make_laws(evidence, observations, descent, adam) if warmup is None or law.name != WARMUP]
     rows, trials = make_rows(aggregates, laws), make_trials(observations, laws, warmup)
     start = float(np.log(evidence.batches[0]))
     critical, scatter = priors.log_critical_over_first, priors.log_recipe_scatter
@@ -153,8 +158,11 @@ def _make_model(evidence: Evidence, aggregates: Sequence[Aggregate], observation
                   Parameter("log_critical", start + critical.mean, critical.sd),
                   Parameter("log_recipe_scatter", scatter.mean, scatter.sd)]
     turns = [("log_sharpness", priors.log_sharpness), ("log_exponent", priors.log_exponent)]
-    parameters += [Parameter(name, prior.mean, prior.sd)
-                   for name, prior in (turns if descent is None else [("log_exponent", EXPONENT)])]
+    if adam is None:
+        parameters += [Parameter(name, prior.mean, prior.sd)
+                       for name, prior in (turns if descent is None else [("log_exponent", EXPONENT)])]
+    else:
+        parameters += epochs_parameters(adam)
     apart = {} if observations else {law.name: Layout(law.parameters(response=False)) for law in laws
                                      if law.name != RATE}
     for law in laws:
@@ -169,6 +177,11 @@ def _make_model(evidence: Evidence, aggregates: Sequence[Aggregate], observation
             else []
     parameters += warmup.parameters() if warmup else []
     return Model(Layout(parameters), apart, laws, rows, trials, _log_noise_scale(observations), descent, warmup)
+
+
+def _is_adams(evidence: Evidence) -> bool:
+    """Whether all was trained with Adam or AdamW, the learning rate tuned."""
+    return all(is_adam(settings) for settings in evidence.settings) and any(law.name == RATE for law in evidence.tuned)
 
 
 def _is_sweep(aggregates: Sequence[Aggregate]) -> bool:

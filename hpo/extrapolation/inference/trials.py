@@ -98,7 +98,7 @@ class Trials:
 
 
 def trial_scale(values: Values, cost: Array) -> Array:
-    """Scale (particles, places) of Student's t about the log epochs of trainings whose settings' misses cost ``cost``."""
+    """Scale (particles, places) of Student's t about log epochs, where the settings' misses cost ``cost``."""
     far_miss = np.exp(values["log_far_miss"])[:, None] if "log_far_miss" in values else 0.0
     return np.asarray(np.sqrt(np.exp(2 * values["log_trial_scatter"])[:, None]
                               + (far_miss * np.clip(cost, 0.0, 2.0)) ** 2))

@@ -43,6 +43,14 @@ def epochs_generalised(batch: Number, min_epochs: Number, critical_batch: Number
     return np.asarray(min_epochs * growth)
 
 
+def log_small_batch_excess(log_batch: Number, log_low: Number, power: Number = 1.0) -> Array:
+    """Logarithm of (1 + B_low / B)^q: what small batches need more of Adam with a fixed beta2.
+
+    Nothing far above B_low; far below it the epochs grow as B^-q, at q = 1 the updates are as many at every batch.
+    """
+    return np.asarray(power * np.logaddexp(0.0, np.asarray(log_low) - log_batch))
+
+
 def epochs_power(batch: Number, epochs_at_one: Number, exponent: Number) -> Array:
     """Epochs to target, E = c B^p: no regime of perfect scaling; a baseline."""
     return np.asarray(epochs_at_one * np.asarray(batch, dtype=float) ** exponent)

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpo.extrapolation.evidence.evidence import Evidence, Observation
+from hpo.extrapolation.laws.adam_law import AdamRate
 from hpo.extrapolation.laws.descent import Descent
 from hpo.extrapolation.laws.descent_laws import DescentMomentum, DescentRate
 from hpo.extrapolation.laws.momentum_law import MomentumLaw
-from hpo.extrapolation.laws.priors import Normal
-from hpo.extrapolation.laws.rate_law import EXPONENT, EXPONENT_OF_SGD, RateLaw, momenta
+from hpo.extrapolation.laws.priors import AdamPriors, Normal
+from hpo.extrapolation.laws.rate_law import EXPONENT, EXPONENTS, RateLaw, momenta
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag, told
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 
@@ -43,8 +44,12 @@ def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> Warm
                      float(epochs.max()))
 
 
-def make_laws(evidence: Evidence, observations: Sequence[Observation], descent: Descent | None) -> list[SettingLaw]:
-    """One law for each tuned setting of which the evidence holds a value; ``descent`` is that of its trials."""
+def make_laws(evidence: Evidence, observations: Sequence[Observation], descent: Descent | None,
+              adam: AdamPriors | None = None) -> list[SettingLaw]:
+    """One law for each tuned setting of which the evidence holds a value.
+
+    ``descent`` is the law of its trials, ``adam`` what is believed of Adam's where that trained everything.
+    """
     log_anchor = float(np.log(evidence.batches[-1]))
     laws: list[SettingLaw] = []
     for setting in evidence.tuned:
@@ -63,8 +68,10 @@ def make_laws(evidence: Evidence, observations: Sequence[Observation], descent: 
                                     descent=descent))
         elif descent is not None and setting.name == MOMENTUM:
             laws.append(DescentMomentum(*place, descent=descent))
+        elif setting.name == RATE and adam is not None:
+            laws.append(AdamRate(*place, priors=adam))
         elif setting.name == RATE:
-            laws.append(RateLaw(*place, _exponent(observations), _momentum(observations)))
+            laws.append(RateLaw(*place, _exponent(evidence), _momentum(observations)))
         elif setting.name == MOMENTUM and any(one.name == RATE for one in evidence.tuned):
             laws.append(MomentumLaw(*place))
         else:
@@ -72,9 +79,9 @@ def make_laws(evidence: Evidence, observations: Sequence[Observation], descent: 
     return laws
 
 
-def _exponent(observations: Sequence[Observation]) -> Normal:
-    optimizers = {item.settings.get("optimizer") for item in observations}
-    return EXPONENT_OF_SGD if optimizers == {"sgd"} else EXPONENT
+def _exponent(evidence: Evidence) -> Normal:
+    optimizers = {str(settings.get("optimizer")) for settings in evidence.settings}
+    return EXPONENTS.get(optimizers.pop(), EXPONENT) if len(optimizers) == 1 else EXPONENT
 
 
 def _momentum(observations: Sequence[Observation]) -> float | None:

@@ -6,11 +6,11 @@
 
 A network starts in a region of high curvature, where it bears less learning rate; with every update at a lower rate it
 moves to flatter ones (Gilmer et al. 2021, arXiv:2110.04369; Kalra and Barkeshli 2024, arXiv:2406.09405). The logarithm
-of the rate that a training bears is D lower without a warmup, and D / 2 lower with one of U_0 updates. These are updates
-and not epochs: a warmup that is kept in epochs has the fewer of them the larger the batch is.
+of the rate that a training bears is D lower without a warmup, and D / 2 lower with one of U_0 updates: updates and not
+epochs, so that a warmup that is kept in epochs does the less the larger the batch is.
 
-The rate that a training bears and the rate above which it needs more epochs are two bounds; the second one comes down by
-the share h of D, 0 to 1.
+The rate that a training bears and the rate above which it needs more epochs are two bounds; the second one comes down
+by the share h of D, 0 to 1.
 
 During a linear warmup, progress is as the power k of the rate's share of its peak: with k = 1, where an update gets as
 far as its rate, a warmup costs half of itself, and with k = 0, where the noise limits the rate, nothing. E_full is what
