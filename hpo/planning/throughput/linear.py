@@ -63,7 +63,7 @@ def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
 def _fit(rows: Sequence[Measurement], walk: WalkPriors) -> tuple[Array, Array, float]:
     here = _coordinates(rows)
     covariance = _covariance(here, here, walk) + math.exp(2.0 * walk.log_scatter) * np.eye(len(rows))
-    gain: Array = np.linalg.inv(covariance)
+    gain = np.asarray(np.linalg.inv(covariance), dtype=float)
     logs: Array = np.log([row.samples_per_second / row.accelerators for row in rows])
     level = float(gain.sum(axis=0) @ logs / gain.sum())
     return gain, np.asarray(logs - level), level
