@@ -1,9 +1,10 @@
 """Scores throughput forecasts on published runs.
 
-    python -m benchmarks.throughput RUNS.csv [--cases]
+    python -m benchmarks.throughput RUNS.csv [--cases] [--unseen]
 
 RUNS.csv is a table of MLPerf Training and HPC result logs with the columns of families.py. The series of the shipped
-table that are from other reports are scored too. ``--cases`` prints every case of the step model.
+table that are from other reports are scored too. ``--cases`` prints every case of the step model, ``--unseen`` scores
+only the families on which nothing was chosen (families.py). The last table scores the time of whole trainings.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.throughput.families import Case, cases, read_series, scored
+from benchmarks.throughput.clock import print_clock
+from benchmarks.throughput.families import Case, cases, read_series, scored, unseen
 from benchmarks.throughput.forecasters import forecasters
 from hpo.intervals import Interval
 from hpo.planning.throughput.learn import Series, read_reference_throughputs
@@ -51,17 +53,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, help="table of MLPerf result logs")
     parser.add_argument("--cases", action="store_true", help="print every case of the step model")
+    parser.add_argument("--unseen", action="store_true", help="only families on which nothing was chosen")
     asked = parser.parse_args()
     reference = read_reference_throughputs()
     families = scored(read_series(asked.runs))
     known = {one.origin for one in families}
+    others = [one for one in reference if one.origin not in known]
+    if asked.unseen:
+        families, others = ([one for one in group if unseen(one)] for group in (families, others))
     ways = forecasters(reference)
-    for title, group in _groups(families, [one for one in reference if one.origin not in known]).items():
+    for title, group in _groups(families, others).items():
         results = {name: [Result(case, way(case)) for series in group for case in cases(series)]
                    for name, way in ways.items()}
         _print_table(title, group, results)
         if asked.cases:
-            _print_cases(results["round left out"])
+            _print_cases(results["generation left out"])
+    print_clock(asked.runs, ways["generation left out"], only_unseen=asked.unseen)
 
 
 def _groups(families: Sequence[Series], others: Sequence[Series]) -> Mapping[str, Sequence[Series]]:

@@ -9,11 +9,11 @@ from typing import TypeAlias
 import numpy as np
 from scipy.optimize import nnls
 
-from benchmarks.throughput.families import Case
+from benchmarks.throughput.families import GENERATIONS, Case, generation
 from hpo.intervals import Interval
 from hpo.planning.throughput import Measurement, fit_throughput
 from hpo.planning.throughput.learn import Series, learn
-from hpo.planning.throughput.priors import StepPriors
+from hpo.planning.throughput.priors import Beliefs
 
 Forecaster: TypeAlias = Callable[[Case], Interval]
 
@@ -40,9 +40,12 @@ def _terms(row: Measurement) -> np.ndarray:
 
 
 def step_model(reference: Sequence[Series], left_out: Callable[[Series, Series], bool], *,
-               nodes_known: bool = True) -> Forecaster:
-    """The step model, its beliefs learnt from the ``reference`` series that ``left_out(series, case's)`` spares."""
-    learnt: dict[tuple[str, ...], StepPriors] = {}
+               nodes_known: bool = True, learnt: dict[tuple[str, ...], Beliefs] | None = None) -> Forecaster:
+    """The step model, its beliefs learnt from the ``reference`` series that ``left_out(series, case's)`` spares.
+
+    ``learnt`` keeps beliefs by the names of these series, to be shared between forecasters of one ``reference``.
+    """
+    learnt = {} if learnt is None else learnt
 
     def forecast(case: Case) -> Interval:
         spared = [one for one in reference if not left_out(one, case.series)]
@@ -56,13 +59,25 @@ def step_model(reference: Sequence[Series], left_out: Callable[[Series, Series],
     return forecast
 
 
+def year(series: Series) -> int:
+    """The year of the first accelerator of the generation; of one unknown, later than all."""
+    return GENERATIONS.get(generation(series), 9999)
+
+
 def forecasters(reference: Sequence[Series]) -> Mapping[str, Forecaster]:
     """All of them, by name."""
+    learnt: dict[tuple[str, ...], Beliefs] = {}
+
+    def beliefs(left_out: Callable[[Series, Series], bool], *, nodes_known: bool = True) -> Forecaster:
+        return step_model(reference, left_out, nodes_known=nodes_known, learnt=learnt)
+
     return {
         "linear scaling": linear,
         "least squares": least_squares,
-        "family left out": step_model(reference, lambda one, asked: one.name == asked.name),
-        "round left out": step_model(reference, lambda one, asked: one.origin == asked.origin),
-        "round left out, nodes not told": step_model(reference, lambda one, asked: one.origin == asked.origin,
-                                                     nodes_known=False),
+        "generation left out": beliefs(lambda one, asked: generation(one) == generation(asked)),
+        "earlier generations only": beliefs(lambda one, asked: year(one) >= year(asked)),
+        "later generations only": beliefs(lambda one, asked: year(one) <= year(asked)),
+        "family left out": beliefs(lambda one, asked: one.name == asked.name),
+        "round left out": beliefs(lambda one, asked: one.origin == asked.origin),
+        "round left out, nodes not told": beliefs(lambda one, asked: one.origin == asked.origin, nodes_known=False),
     }

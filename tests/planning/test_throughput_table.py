@@ -72,17 +72,20 @@ def test_prints_one_object_per_question_as_the_contract_says(write: Writer) -> N
     printed = json.loads(result.stdout)
     assert [(each["accelerators"], each["global_batch_size"]) for each in printed] == [(256, 32768), (100, 4099)]
     for each in printed:
-        assert list(each) == ["accelerators", "global_batch_size", "samples_per_second", "limited_by"]
+        assert list(each) == ["accelerators", "global_batch_size", "samples_per_second", "limited_by",
+                              "trust", "reason"]
         assert 0 < each["samples_per_second"]["low"] < each["samples_per_second"]["median"] \
             < each["samples_per_second"]["high"]
         assert each["limited_by"] in ("compute", "network", "input", "control")
+        assert each["trust"] in ("high", "medium", "low")
+        assert each["reason"].endswith(".")
     assert printed[0] == fit_throughput(read_throughputs(path)).at(256, 32768).to_dict()
 
 
 def test_prints_a_table_for_people(write: Writer) -> None:
     result = run(write(GOOD), "--at", "256:32768")
     assert result.exit_code == 0, result.output
-    for word in ("256", "32,768", "128", "limited by", "90 % interval", "%"):
+    for word in ("256", "32,768", "128", "limited by", "90 % interval", "%", "trust"):
         assert word in result.stdout
 
 

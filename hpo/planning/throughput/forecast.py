@@ -1,4 +1,9 @@
-"""Forecasts of samples per second: fit once, ask at any number of accelerators and any global batch."""
+"""Forecasts of samples per second: fit once, ask at any number of accelerators and any global batch.
+
+A forecast is a mixture of two models of the same rows: the time of a step as a sum of terms, and linear scaling. Each
+counts by its marginal likelihood (Hoeting et al. 1999, Bayesian model averaging). Least squares in non-negative terms
+1, N and log N is a case of the step model with a vague belief.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,21 @@ import numpy as np
 from hpo.errors import EvidenceError
 from hpo.intervals import LEVELS, Interval
 from hpo.planning.machines import Machine
+from hpo.planning.throughput import linear
 from hpo.planning.throughput.posterior import StepPosterior, fit_steps
-from hpo.planning.throughput.priors import PRIORS, StepPriors
+from hpo.planning.throughput.priors import PRIORS, Beliefs
 from hpo.planning.throughput.rows import MeasuredThroughput, merged
 from hpo.planning.throughput.step_model import Limit
+from hpo.planning.throughput.trust import Trust, judge
 
 NOTABLE = 0.1       # less than a tenth of the step for all but computation: computation is what limits
-OFFSETS = np.array([NormalDist().inv_cdf((index + 0.5) / 20) for index in range(20)])
+
+
+def _quantiles(count: int) -> np.ndarray:
+    return np.array([NormalDist().inv_cdf((index + 0.5) / count) for index in range(count)])
+
+
+OFFSETS, LINEAR_OFFSETS = _quantiles(20), _quantiles(200)
 
 
 @dataclass(frozen=True)
@@ -27,36 +40,54 @@ class ThroughputForecast:
     """Samples per second of a new configuration, with its 90 % predictive interval, and what limits it.
 
     ``limited_by`` is the largest term of the step beyond ideal computation; "compute" where all others together make
-    less than a tenth of the step.
+    less than a tenth of the step. ``trust`` is high, medium or low, for the ``reason`` given in words.
     """
 
     accelerators: int
     global_batch_size: int
     samples_per_second: Interval
     limited_by: Limit
+    trust: Trust
+    reason: str
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values for JSON, as ``hpo throughput`` prints it."""
         return {"accelerators": self.accelerators, "global_batch_size": self.global_batch_size,
-                "samples_per_second": self.samples_per_second.to_dict(), "limited_by": self.limited_by}
+                "samples_per_second": self.samples_per_second.to_dict(), "limited_by": self.limited_by,
+                "trust": self.trust, "reason": self.reason}
 
 
 @dataclass(frozen=True)
 class ThroughputModel:
-    """A fitted step model."""
+    """The step model and linear scaling, both fitted to the same rows.
+
+    ``linear_weight`` is the probability of linear scaling given the rows.
+    """
 
     posterior: StepPosterior
+    beliefs: Beliefs
+    linear_weight: float
 
     def at(self, accelerators: int, global_batch_size: int) -> ThroughputForecast:
         """The forecast for one configuration; :class:`EvidenceError` unless both are 1 or more."""
         for name, value in (("accelerators", accelerators), ("global_batch_size", global_batch_size)):
             if not (math.isfinite(value) and value >= 1):
                 raise EvidenceError(f"{name} must be 1 or more, but got {value!r}")
+        interval = self._interval(accelerators, global_batch_size)
+        limit = self._limit(accelerators, global_batch_size)
+        trust, reason = judge(self.posterior, accelerators, global_batch_size, interval, limit)
+        return ThroughputForecast(accelerators, global_batch_size, interval, limit, trust, reason)
+
+    def _interval(self, accelerators: int, global_batch_size: int) -> Interval:
         mean, sd = self.posterior.log_throughput(accelerators, global_batch_size)
-        spread = (mean[:, None] + sd[:, None] * OFFSETS).ravel()
-        interval = Interval(*(float(value) for value in np.exp(np.quantile(spread, LEVELS))))
-        return ThroughputForecast(accelerators, global_batch_size, interval,
-                                  self._limit(accelerators, global_batch_size))
+        steps = (mean[:, None] + sd[:, None] * OFFSETS).ravel()
+        middle, spread = linear.log_throughput(self.posterior.rows, self.beliefs.walk, accelerators, global_batch_size)
+        values = np.append(steps, middle + spread * LINEAR_OFFSETS)
+        weights = np.append(np.full(len(steps), (1.0 - self.linear_weight) / len(steps)),
+                            np.full(len(LINEAR_OFFSETS), self.linear_weight / len(LINEAR_OFFSETS)))
+        order = np.argsort(values)
+        at = np.cumsum(weights[order]) - 0.5 * weights[order]
+        return Interval(*(float(value) for value in np.exp(np.interp(LEVELS, at, values[order]))))
 
     def _limit(self, accelerators: int, global_batch_size: int) -> Limit:
         terms = self.posterior.terms(accelerators, global_batch_size)
@@ -67,12 +98,14 @@ class ThroughputModel:
 
 
 def fit_throughput(rows: Sequence[MeasuredThroughput], machine: Machine | None = None, *,
-                   priors: StepPriors = PRIORS, rng: np.random.Generator | None = None) -> ThroughputModel:
-    """The step model fitted to measured ``rows`` of one workload on one kind of accelerator.
+                   priors: Beliefs = PRIORS, rng: np.random.Generator | None = None) -> ThroughputModel:
+    """The model fitted to measured ``rows`` of one workload on one kind of accelerator.
 
     ``machine`` tells how many accelerators share a node where the rows do not. Deterministic unless ``rng`` is given.
     Raises :class:`EvidenceError` without rows, or for a row whose figures cannot be.
     """
     node_size = None if machine is None else float(machine.accelerators_per_node)
-    return ThroughputModel(fit_steps(merged(rows), node_size, priors,
-                                     rng or np.random.default_rng(0)))
+    steps = fit_steps(merged(rows), node_size, priors.step, rng or np.random.default_rng(0))
+    share = priors.linear_share
+    ratio = math.exp(min(linear.log_evidence(steps.rows, priors.walk) - steps.log_evidence, 50.0))
+    return ThroughputModel(steps, priors, share * ratio / (1.0 - share + share * ratio))

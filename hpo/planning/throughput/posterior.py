@@ -4,6 +4,10 @@ A configuration's log throughput is the formula's plus a residual: software and 
 Part of the residual is shared by neighbouring configurations, so that it widens the interval the farther the
 extrapolation goes (Kennedy and O'Hagan 2001, the discrepancy of a computer model). The constant factor, the throughput
 of the reference row, is integrated out in closed form under a flat prior of its logarithm.
+
+Rows under one name can be of systems that differ: another chassis, other links. One row may therefore be off by a
+normal offset of its own; which one, if any, is summed over in closed form (Box and Tiao 1968, Biometrika 55, a normal
+likelihood contaminated by one of larger variance, with at most one bad row).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.inference.sampler import standard_normal, temper
 from hpo.extrapolation.laws.priors import Normal
-from hpo.planning.throughput.priors import LOG2_NODE_SIZE, StepPriors
+from hpo.planning.throughput.priors import LOG2_NODE_SIZE, LOG2_POD_SIZE, POD_SHARE, StepPriors
 from hpo.planning.throughput.rows import Measurement
 from hpo.planning.throughput.step_model import Points, Reference, StepTerms, log_throughput, step_terms
 
@@ -27,6 +31,9 @@ PARTICLES = 1500
 SHARED_VARIANCE = 12.0          # variance of the shared part of the residual, over that of a configuration's own
 CORRELATION_LENGTH = np.log(64.0)   # in |log N/N'| + |log b/b'|
 RUN_VARIANCE = 0.25             # variance between runs of one configuration, over the same
+ONE_NODE_SPREAD = 1.3           # the belief on the network between nodes is spread by this where no row has it
+ODD_ODDS = 0.25                 # odds of any one row being of an odd system against no row being
+ODD_SD = 0.1                    # how far an odd system is off, in log samples per second
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,10 @@ class StepPosterior:
     """Particles of the parameters by name, shape (particles,), with the residuals of the measured rows.
 
     ``level`` is the log throughput of the reference's ideal computation, (particles,); ``residuals`` what is left of
-    the rows, (particles, rows); ``gain`` the inverse of the residuals' correlation, (rows, rows).
+    the rows, (particles, rows); ``gain`` the inverse of the residuals' correlation, (rows, rows). ``odd`` is the place
+    of the row that is of an odd system, the number of rows for none, ``offset`` and ``offset_variance`` how far its log
+    throughput is off and how sure that is, (particles,) each. ``log_evidence`` is the log marginal likelihood of the
+    rows' log samples per second, up to the constant of the flat level and of 2 pi.
     """
 
     rows: Sequence[Measurement]
@@ -44,6 +54,10 @@ class StepPosterior:
     level: Array
     residuals: Array
     gain: Array
+    odd: NDArray[np.intp]
+    offset: Array
+    offset_variance: Array
+    log_evidence: float
 
     def terms(self, accelerators: float, global_batch_size: float) -> StepTerms:
         """The step's terms at one point, each (particles, 1)."""
@@ -56,8 +70,24 @@ class StepPosterior:
         near = _shared(_coordinates(self.rows), np.log([[accelerators, global_batch_size / accelerators]]))[:, 0]
         weight, ones = self.gain @ near, self.gain.sum(axis=0)
         variance = (1.0 + SHARED_VARIANCE - near @ weight + (1.0 - weight.sum()) ** 2 / ones.sum())
-        return (self.level + formula + self.residuals @ weight,
-                np.exp(self.values["log_scatter"]) * np.sqrt(max(float(variance), 0.0)))
+        leverage = np.append(weight + (1.0 - weight.sum()) * ones / ones.sum(), 0.0)[self.odd]
+        scatter = np.exp(2.0 * self.values["log_scatter"]) * max(float(variance), 0.0)
+        return (self.level + formula + self.residuals @ weight - leverage * self.offset,
+                np.sqrt(scatter + leverage**2 * self.offset_variance))
+
+    def odd_row(self) -> tuple[Measurement, float, float] | None:
+        """The row most likely of an odd system, how likely, and its factor to what the others suggest.
+
+        None where no row is: with two rows or fewer nobody can tell which of them is odd.
+        """
+        if len(self.rows) < 3:
+            return None
+        counts = np.bincount(self.odd, minlength=len(self.rows) + 1)[:-1]
+        place = int(counts.argmax())
+        if counts[place] == 0:
+            return None
+        return self.rows[place], float(counts[place] / len(self.odd)), float(
+            np.exp(np.mean(self.offset[self.odd == place])))
 
     def _point(self, accelerators: float, global_batch_size: float) -> Points:
         return Points(np.array([accelerators]), np.array([global_batch_size]),
@@ -79,26 +109,73 @@ def fit_steps(rows: Sequence[Measurement], node_size: float | None, priors: Step
     names = [one.name for one in fields(StepPriors)] + ["log2_node_size"]
     beliefs: list[Normal] = [getattr(priors, name) for name in names[:-1]] + [LOG2_NODE_SIZE]
     mean, sd = np.array([one.mean for one in beliefs]), np.array([one.sd for one in beliefs])
+    if all(within_one_node(row, node_size) for row in rows):
+        sd[names.index("log_inter")] *= ONE_NODE_SPREAD
 
     def split(whitened: Array) -> dict[str, Array]:
-        return dict(zip(names, (mean + sd * whitened).T, strict=True))
+        values = dict(zip(names, (mean + sd * whitened).T, strict=True))
+        values["log2_node_size"] = _log2_node_sizes(whitened[:, -1], np.log2(_least_node_size(rows)))
+        return values
 
     def left(values: dict[str, Array]) -> tuple[Array, Array]:
         gaps = logs - log_throughput(step_terms(values, points, reference), points)
         level = gaps @ gain.sum(axis=0) / gain.sum()
         return level, gaps - level[:, None]
 
+    precision = gain - np.outer(gain.sum(axis=0), gain.sum(axis=0)) / gain.sum()      # of the rows, without the level
+
     def log_posterior(whitened: Array) -> Array:
         values = split(whitened)
         _, residuals = left(values)
-        squares = np.einsum("pi,ij,pj->p", residuals, gain, residuals)
         scatter = values["log_scatter"]
-        return np.asarray(-0.5 * (whitened**2).sum(axis=1) - (len(rows) - 1) * scatter
-                          - 0.5 * squares * np.exp(-2.0 * scatter))
+        squares = np.einsum("pi,ij,pj->p", residuals, gain, residuals) * np.exp(-2.0 * scatter)
+        log_odds, _, _ = _odd_systems(residuals, precision, scatter)
+        return np.asarray(-0.5 * (whitened**2).sum(axis=1) - (len(rows) - 1) * scatter - 0.5 * squares
+                          + np.logaddexp.reduce(log_odds, axis=1))
 
-    values = split(temper(standard_normal(len(names)), log_posterior, particles, rng).particles)
+    sample = temper(standard_normal(len(names)), log_posterior, particles, rng)
+    values = split(sample.particles)
     level, residuals = left(values)
-    return StepPosterior(rows, reference, _asked_node_size(rows, node_size), values, level, residuals, gain)
+    log_odds, offsets, variances = _odd_systems(residuals, precision, values["log_scatter"])
+    chances = np.exp(log_odds - np.logaddexp.reduce(log_odds, axis=1)[:, None])
+    odd = (chances.cumsum(axis=1) < rng.random(len(chances))[:, None]).sum(axis=1).clip(max=len(rows))
+    chosen = np.arange(len(odd)), odd
+    evidence = (sample.log_evidence + 0.5 * np.linalg.slogdet(gain)[1] - 0.5 * np.log(gain.sum())
+                - np.log1p(len(rows) * ODD_ODDS))
+    return StepPosterior(rows, reference, _asked_node_size(rows, node_size), values, level, residuals, gain,
+                         odd, offsets[chosen], variances[chosen], float(evidence))
+
+
+def _odd_systems(residuals: Array, precision: Array, log_scatter: Array) -> tuple[Array, Array, Array]:
+    """Log odds of each row being the odd one, and 0 for none; then its offset and the offset's variance.
+
+    All (particles, rows + 1), for residuals (particles, rows). An offset of variance ODD_SD^2 on row i is a rank-one
+    change of the rows' covariance (Sherman and Morrison 1950); ``precision`` is its inverse in units of the scatter.
+    """
+    inverse = np.exp(-2.0 * log_scatter)[:, None]
+    pull, curvature = residuals @ precision * inverse, np.diag(precision) * inverse
+    variance = 1.0 / (1.0 / ODD_SD**2 + curvature)
+    log_odds = np.log(ODD_ODDS) + 0.5 * pull**2 * variance + 0.5 * np.log(variance / ODD_SD**2)
+    none = np.zeros((len(residuals), 1))
+    return np.hstack([log_odds, none]), np.hstack([pull * variance, none]), np.hstack([variance, none])
+
+
+def _log2_node_sizes(whitened: Array, least: float) -> Array:
+    """Node sizes of at least 2^``least`` accelerators from standard normal numbers: a mixture of nodes and pods."""
+    from scipy.special import ndtr
+
+    grid = np.linspace(max(least, 0.0), 20.0, 401)
+    node, pod = (ndtr((belief.mean - grid) / belief.sd) for belief in (LOG2_NODE_SIZE, LOG2_POD_SIZE))
+    beyond = (1.0 - POD_SHARE) * node + POD_SHARE * pod
+    return np.asarray(np.interp(ndtr(whitened), 1.0 - beyond / beyond[0], grid))
+
+
+def within_one_node(row: Measurement, node_size: float | None) -> bool:
+    """Whether a row is known to lie within one node; ``node_size`` counts where the row does not tell."""
+    if row.nodes is not None:
+        return row.nodes == 1
+    size = row.node_size or node_size
+    return row.accelerators <= size if size else row.accelerators == 1
 
 
 def _points(rows: Sequence[Measurement], node_size: float | None) -> Points:

@@ -1,4 +1,4 @@
-"""What is believed of the terms of a step before any measurement; learnt from published runs."""
+"""What is believed of throughput before any measurement; learnt from published runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,37 @@ class StepPriors:
     log_scatter: Normal
 
 
-# what `python -m hpo.planning.throughput.learn` makes of the shipped table of published runs
-PRIORS = StepPriors(log_fixed=Normal(-3.36, 1.62), fixed_logit=Normal(-0.85, 1.16), log_intra=Normal(-3.77, 1.56),
-                    log_inter=Normal(-3.57, 1.92), log_latency=Normal(-5.28, 1.59), log_straggler=Normal(-5.28, 1.69),
-                    log_shared=Normal(-8.37, 2.01), log_scatter=Normal(-4.06, 0.68))
+@dataclass(frozen=True)
+class WalkPriors:
+    """Natural logarithms of the standard deviations of :mod:`hpo.planning.throughput.linear`.
 
-# accelerators per node where nobody says: 8, as in most machines of the last years, give or take a factor of 1.7
+    The first two are those of log samples per second per accelerator where log accelerators or log local batch change
+    by 1, the third that of a configuration's own scatter.
+    """
+
+    log_accelerators: float
+    log_local_batch: float
+    log_scatter: float
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """Of the step model and of linear scaling, with the weight of the latter before any row is seen."""
+
+    step: StepPriors
+    walk: WalkPriors
+    linear_share: float = 0.12
+
+
+# what `python -m hpo.planning.throughput.learn` makes of the shipped table of published runs
+PRIORS = Beliefs(
+    StepPriors(log_fixed=Normal(-3.37, 1.64), fixed_logit=Normal(-0.86, 1.16), log_intra=Normal(-3.73, 1.54),
+               log_inter=Normal(-3.60, 2.05), log_latency=Normal(-5.56, 1.59), log_straggler=Normal(-5.63, 1.67),
+               log_shared=Normal(-8.87, 2.01), log_scatter=Normal(-4.09, 0.67)),
+    WalkPriors(-1.83, -1.61, -3.69))
+
+# log2 of the accelerators of a node where nobody says: 8, as in most machines of the last years, give or take a factor
+# of 1.7; or, for a share of the machines, hundreds with one network among them (TPU pods, racks with one NVLink domain)
 LOG2_NODE_SIZE = Normal(3.0, 0.75)
+LOG2_POD_SIZE = Normal(8.0, 3.0)
+POD_SHARE = 0.1

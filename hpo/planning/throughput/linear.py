@@ -1,0 +1,79 @@
+"""Linear scaling as a rival of the step model: samples per second per accelerator as a random walk without drift.
+
+log(samples/s/N) = level + g(log N, log b) + own scatter, g a Brownian motion in the logarithms of the accelerators N
+and of the local batch b: increments have mean 0 and a variance in proportion to |change of log N| and |change of
+log b|. Under a flat belief on the level, what it expects beyond the largest scale is linear scaling from there,
+smoothed by the scatter: ordinary kriging (Cressie 1993, section 3.2). It knows no batch effect and no
+network, so it is right where the step model is wrong about both; how right, the marginal likelihood of the rows says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.planning.throughput.priors import WalkPriors
+from hpo.planning.throughput.rows import Measurement
+
+Array: TypeAlias = NDArray[np.float64]
+
+START = WalkPriors(-3.0, -2.0, -3.5)
+DISTANT = 1e3       # a variance at the origin, large beside all increments: the level takes up its square root
+
+
+def log_evidence(rows: Sequence[Measurement], walk: WalkPriors) -> float:
+    """Log marginal likelihood of log samples per second, up to the constant of the flat level and of 2 pi.
+
+    Comparable with that of :class:`hpo.planning.throughput.posterior.StepPosterior` for the same rows.
+    """
+    gain, gaps, _ = _fit(rows, walk)
+    return float(0.5 * np.linalg.slogdet(gain)[1] - 0.5 * np.log(gain.sum()) - 0.5 * gaps @ gain @ gaps)
+
+
+def log_throughput(rows: Sequence[Measurement], walk: WalkPriors, accelerators: float,
+                   global_batch_size: float) -> tuple[float, float]:
+    """Mean and standard deviation of the log samples per second of a new configuration."""
+    gain, gaps, level = _fit(rows, walk)
+    asked = np.log([[accelerators, global_batch_size / accelerators]])
+    near = _covariance(_coordinates(rows), asked, walk)[:, 0]
+    weight = gain @ near
+    variance = (DISTANT + math.exp(2.0 * walk.log_scatter) - near @ weight
+                + (1.0 - weight.sum()) ** 2 / gain.sum())
+    return float(level + gaps @ weight + math.log(accelerators)), math.sqrt(max(float(variance), 0.0))
+
+
+def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
+    """The standard deviations of greatest marginal likelihood over ``series``, START as a normal belief of sd 1."""
+    from scipy.optimize import minimize
+
+    start = np.array([START.log_accelerators, START.log_local_batch, START.log_scatter])
+
+    def loss(values: Array) -> float:
+        walk = WalkPriors(*(float(value) for value in values))
+        return 0.5 * float(((values - start) ** 2).sum()) - sum(log_evidence(rows, walk) for rows in series)
+
+    found = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3}).x
+    return WalkPriors(*(float(value) for value in found))
+
+
+def _fit(rows: Sequence[Measurement], walk: WalkPriors) -> tuple[Array, Array, float]:
+    here = _coordinates(rows)
+    covariance = _covariance(here, here, walk) + math.exp(2.0 * walk.log_scatter) * np.eye(len(rows))
+    gain = np.asarray(np.linalg.inv(covariance), dtype=float)
+    logs: Array = np.log([row.samples_per_second / row.accelerators for row in rows])
+    level = float(gain.sum(axis=0) @ logs / gain.sum())
+    return gain, np.asarray(logs - level), level
+
+
+def _covariance(here: Array, there: Array, walk: WalkPriors) -> Array:
+    """DISTANT less half the variance of the increment: with an unknown level only increments count."""
+    rates = np.exp(2.0 * np.array([walk.log_accelerators, walk.log_local_batch]))
+    return np.asarray(DISTANT - 0.5 * np.abs(here[:, None, :] - there[None, :, :]) @ rates)
+
+
+def _coordinates(rows: Sequence[Measurement]) -> Array:
+    return np.log([[row.accelerators, row.local_batch_size] for row in rows])
