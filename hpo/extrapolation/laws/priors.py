@@ -61,7 +61,7 @@ class AdamPriors:
     log_low_over_critical: Normal = Normal(-2.95, 0.79)
     log_low_power: Normal = Normal(-0.21, 0.23)
     exponent: Normal = Normal(0.74, 0.16)
-    log_noise_over_best_batch: Normal = Normal(-0.01, 0.90)
+    log_noise_over_best_batch: Normal = Normal(-0.01, 1.50)
     log_sharpness: Normal = Normal(0.40, 0.34)
     fall: Normal = Normal(0.03, 0.08)
     log_below: Normal = Normal(-0.84, 0.37)
