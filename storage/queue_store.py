@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from storage.errors import InvalidRecord
-from storage.records import Lease, Study, StudyState, Submission
+from storage.records import Lease, Study, StudyState, SubmittedStudy
 from storage.statements import queue, studies, submissions
 from storage.transactions import Transactions
 
@@ -16,7 +16,7 @@ class QueueStore(Transactions):
     def submit_study(self, name: str, *, workload: str, metric: str, threshold: float, higher_is_better: bool,
                      spec: str, folder: str = "", owner: str = "", priority: int = 0,
                      idempotency_key: str | None = None, max_samples: int | None = None,
-                     max_accelerator_hours: float | None = None) -> Submission:
+                     max_accelerator_hours: float | None = None) -> SubmittedStudy:
         """Put a study in the queue; a larger ``priority`` goes first.
 
         The same submission again, by its owner and its ``idempotency_key`` or, without a key, by its spec, gives

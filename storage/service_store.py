@@ -18,8 +18,8 @@ from storage.records import (
     Trial,
     TrialState,
     Usage,
-    Worker,
     WorkerBeat,
+    WorkerRecord,
     WorkloadCost,
 )
 from storage.statements import events, overview, pages, tokens, workers
@@ -131,7 +131,7 @@ class ServiceStore(Transactions):
         with self._write() as connection:
             workers.beat(connection, sign)
 
-    def workers(self, seen_within_seconds: float = 60) -> list[Worker]:
+    def workers(self, seen_within_seconds: float = 60) -> list[WorkerRecord]:
         """Workers that gave a sign of life lately, by name."""
         with self._read() as connection:
             return workers.seen(connection, seen_within_seconds)

@@ -22,13 +22,13 @@ from storage.records import (
     CalibrationRow,
     Convergence,
     ConvergencePoint,
-    Forecast,
     NewForecast,
     NewOutcome,
     NewPlan,
     NewTrial,
     Outcome,
-    Plan,
+    StoredForecast,
+    StoredPlan,
     Study,
     Trial,
     TrialResult,
@@ -179,27 +179,27 @@ class Store(QueueStore, ServiceStore):
 
     # forecasts, plans, outcomes
 
-    def add_forecast(self, new: NewForecast) -> Forecast:
+    def add_forecast(self, new: NewForecast) -> StoredForecast:
         """Store a forecast with its settings and laws; :class:`NotFound` without its study."""
         with self._write() as connection:
             return forecasts.add(connection, new)
 
-    def forecasts(self, study_id: int) -> list[Forecast]:
+    def forecasts(self, study_id: int) -> list[StoredForecast]:
         """Forecasts of a study, oldest first; none for an unknown study."""
         with self._read() as connection:
             return forecasts.of_study(connection, study_id)
 
-    def add_plan(self, new: NewPlan) -> Plan:
+    def add_plan(self, new: NewPlan) -> StoredPlan:
         """Store a plan or a baseline; :class:`NotFound` without its study or forecast."""
         with self._write() as connection:
             return plans.add(connection, new)
 
-    def plan(self, plan_id: int) -> Plan:
+    def plan(self, plan_id: int) -> StoredPlan:
         """One plan; :class:`NotFound` names the newest."""
         with self._read() as connection:
             return plans.by_id(connection, plan_id)
 
-    def plans(self, study_id: int) -> list[Plan]:
+    def plans(self, study_id: int) -> list[StoredPlan]:
         """Plans of a study, oldest first; none for an unknown study."""
         with self._read() as connection:
             return plans.of_study(connection, study_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpo.client.protocol import Answer
+from hpo.client.protocol import Response
 from hpo.errors import (
     AuthenticationError,
     ConflictError,
@@ -31,7 +31,7 @@ _OF_STATUS: dict[int, type[HpoError]] = {
     503: UnreachableError, 504: UnreachableError}
 
 
-def error_of(answer: Answer) -> HpoError:
+def error_of(answer: Response) -> HpoError:
     """The error of an answer with a status of 400 and above, whoever gave it: the server or a proxy before it."""
     document = answer.document
     told = document.get("error") if isinstance(document, dict) else None
@@ -49,7 +49,7 @@ def error_of(answer: Answer) -> HpoError:
     return _made(kind, f"{message}; {way_out}" if way_out else message, answer)
 
 
-def _made(kind: type[HpoError], message: str, answer: Answer) -> HpoError:
+def _made(kind: type[HpoError], message: str, answer: Response) -> HpoError:
     if issubclass(kind, ServiceError):
         return kind(message, status=answer.status, request_id=answer.headers.get("x-request-id"))
     return kind(message)

@@ -1,6 +1,6 @@
 """What a call asks of whoever carries it: requests and pauses, as data.
 
-A call is a generator that yields steps and is sent what came of each: an :class:`Answer` or :class:`Lost` for a
+A call is a generator that yields steps and is sent what came of each: an :class:`Response` or :class:`NoResponse` for a
 :class:`Request`, None for a :class:`Pause`. It returns its result. A client of any kind runs it in a few lines, and a
 test without a network.
 """
@@ -30,7 +30,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What the server said; names of ``headers`` are in lower case."""
 
     status: int
@@ -47,7 +47,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Lost:
+class NoResponse:
     """No answer: why, and whether the request surely never reached the server."""
 
     reason: str
@@ -62,7 +62,7 @@ class Pause:
 
 
 Step = Request | Pause
-Steps = Generator[Step, Answer | Lost | None, T]
+Steps = Generator[Step, Response | NoResponse | None, T]
 
 
 def get(*path: str | int, **parameters: Any) -> Request:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from hpo.client.errors import error_of
-from hpo.client.protocol import Answer, Lost, Pause, Request, Steps
+from hpo.client.protocol import NoResponse, Pause, Request, Response, Steps
 from hpo.errors import UnreachableError
 
 REFUSED_UNSEEN = (429,)
@@ -26,7 +26,7 @@ LONGEST_RETRY_AFTER = 300.0
 
 
 @dataclass(frozen=True)
-class Retries:
+class RetryPolicy:
     """How patient a client is: at most ``attempts`` of a request, with pauses in seconds between them."""
 
     attempts: int = 6
@@ -40,33 +40,33 @@ class Retries:
         return max(longest * self.random.uniform(0.5, 1.0), retry_after)
 
 
-def ask(request: Request, retries: Retries) -> Steps[Answer]:
+def ask(request: Request, retries: RetryPolicy) -> Steps[Response]:
     """Send a request until it is answered; raises the error that an answer stands for."""
     attempt = 0
     while True:
         attempt += 1
-        came = yield request
-        if isinstance(came, Answer) and came.status < 400:
-            return came
-        if attempt >= retries.attempts or not may_repeat(request, came):
-            raise failure(request, came, attempt)
-        headers = came.headers if isinstance(came, Answer) else {}
+        reply = yield request
+        if isinstance(reply, Response) and reply.status < 400:
+            return reply
+        if attempt >= retries.attempts or not may_repeat(request, reply):
+            raise failure(request, reply, attempt)
+        headers = reply.headers if isinstance(reply, Response) else {}
         yield Pause(retries.pause(attempt, retry_after(headers)))
 
 
-def may_repeat(request: Request, came: Answer | Lost | None) -> bool:
+def may_repeat(request: Request, reply: Response | NoResponse | None) -> bool:
     """Whether sending the request again does no harm and may help."""
-    if isinstance(came, Answer):
-        return came.status in REFUSED_UNSEEN or (request.repeatable and came.status in PASSING)
-    return request.repeatable or (isinstance(came, Lost) and came.never_sent)
+    if isinstance(reply, Response):
+        return reply.status in REFUSED_UNSEEN or (request.repeatable and reply.status in PASSING)
+    return request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)
 
 
-def failure(request: Request, came: Answer | Lost | None, attempts: int) -> Exception:
+def failure(request: Request, reply: Response | NoResponse | None, attempts: int) -> Exception:
     """The error to raise for a request that got this answer, or none."""
-    if isinstance(came, Answer):
-        return error_of(came)
-    reason = came.reason if isinstance(came, Lost) else "no answer came"
-    maybe = "" if request.repeatable or (isinstance(came, Lost) and came.never_sent) else \
+    if isinstance(reply, Response):
+        return error_of(reply)
+    reason = reply.reason if isinstance(reply, NoResponse) else "no answer came"
+    maybe = "" if request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent) else \
         "; it may have arrived, so it was not sent again: look with `hpo status`"
     return UnreachableError(f"{request.method} {request.path}: {reason} ({attempts} "
                             f"{'attempt' if attempts == 1 else 'attempts'}){maybe}")

@@ -31,8 +31,8 @@ from hpo.extrapolation.trust import regime
 from hpo.formatting import interval, number, readable, target, with_unit
 from hpo.intervals import Interval
 from hpo.runs.forecasts import past_forecasts
-from hpo.runs.results import Candidate, StudyResult, best_of_rungs
-from search_spaces.domains import Choice
+from hpo.runs.results import StudyResult, SweptConfiguration, best_of_rungs
+from search_spaces.domains import Categorical
 from storage.records import TrialState
 
 BAND_POINTS = 32
@@ -134,7 +134,7 @@ def value_of(value: Any) -> Any:
 def setting_axis(result: StudyResult, name: str, shown: Sequence[Any]) -> dict[str, Any]:
     """The axis of a tuned setting: that of its domain, and long enough for the values ``shown``."""
     domain = result.spec.search.domains[name]
-    if isinstance(domain, Choice):
+    if isinstance(domain, Categorical):
         return {"type": "category", "categoryorder": "array", "range": [-0.5, len(domain.values) - 0.5],
                 "categoryarray": [str(value_of(value)) for value in domain.values]}
     if not domain.log:
@@ -188,7 +188,8 @@ def _add_band(figure: go.Figure, result: StudyResult, band: Band, what: str) -> 
                                line={"color": style.INK, "width": 2, "dash": dash}, hoverinfo="text", hovertext=texts)
 
 
-def _add_best(figure: go.Figure, result: StudyResult, best: Sequence[Candidate], values: Sequence[Any]) -> None:
+def _add_best(figure: go.Figure, result: StudyResult, best: Sequence[SweptConfiguration],
+              values: Sequence[Any]) -> None:
     if not best:
         return
     texts = [style.lines(f"best settings at global batch size {number(each.global_batch_size)}",

@@ -46,7 +46,7 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
     return lease
 
 
-class Holding:
+class HeldLease:
     """A lease, renewed until it is given back; a context manager.
 
     ``store`` is the store in which every write checks the lease. ``told`` hears when the lease is lost or the

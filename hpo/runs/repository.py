@@ -223,7 +223,7 @@ def _value(spec: StudySpec, name: str) -> object:
     return getattr(getattr(spec, section), key) if key else getattr(spec, name)
 
 
-def _plan_of(stored: records.Plan, spec: StudySpec, reason: str) -> Plan:
+def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
     settings = TrainingSettings.from_dict(stored.settings)
     epochs = _interval(stored.epochs_median, stored.epochs_low, stored.epochs_high)
     seconds = _interval(stored.seconds_median, stored.seconds_low, stored.seconds_high)

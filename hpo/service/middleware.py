@@ -22,7 +22,7 @@ _BODILESS = ("GET", "HEAD", "OPTIONS")
 _ENCODED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
 
 
-class Gate:
+class RequestMiddleware:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, context: Context) -> None:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_table
 from hpo.formatting import number
-from hpo.planning.machines import Link, Machine, Source, Storage
+from hpo.planning.machines import FigureSource, Link, Machine, Storage
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -79,7 +79,7 @@ def _storage(place: str, storage: Storage, key: str) -> Iterator[tuple[str, str,
     yield "  capacity", quantity(storage.capacity_bytes, "B"), f"{key}.capacity_bytes"
 
 
-def _source(source: Source | None) -> str:
+def _source(source: FigureSource | None) -> str:
     if source is None:
         return ""
     note = f": {source.note}" if source.note else ""
