@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpo.client.protocol import Pause, Request, Response, Steps, get, join
+from hpo.client.protocol import Pause, Request, ServerResponse, Steps, get, join
 from hpo.client.records import PLAN_FILES, RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
 from hpo.client.retries import RetryPolicy, ask
 from hpo.errors import StudyFailedError, WaitTimeoutError
@@ -24,7 +24,7 @@ OnEvent = Callable[[RemoteEvent], None]
 
 @dataclass(frozen=True)
 class WaitPolicy:
-    """How a waiting client looks: every ``poll_seconds``, through outages of up to ``outage_seconds``."""
+    """How a client waits for a study: it polls every ``poll_seconds``, through outages of up to ``outage_seconds``."""
 
     poll_seconds: float = 2.0
     outage_seconds: float = 600.0
@@ -83,14 +83,14 @@ def wait(retries: RetryPolicy, name: str, *, timeout: float | None, patience: Wa
          check: bool) -> Steps[StudyStatus]:
     """Come back when the study has ended; see ``RemoteStudy.wait``."""
     until = None if timeout is None else time.monotonic() + timeout
-    told = 0
+    last_seen = 0
     while True:
         now = yield from status(_patient(retries, patience, until), name)
         if on_event is not None:
-            events = yield from logs(retries, name, after=told)
+            events = yield from logs(retries, name, after=last_seen)
             for event in events:
                 on_event(event)
-                told = event.id or told
+                last_seen = event.id or last_seen
         if now.ended:
             if check and now.state != "finished":
                 raise StudyFailedError(f"study {name!r} is {now.state}" + (f": {now.message}" if now.message else "")
@@ -168,7 +168,7 @@ def _with_files(retries: RetryPolicy, document: Any) -> Steps[RemotePlan]:
     return RemotePlan.of(document, files)
 
 
-def _file_name(answer: Response, name: str) -> str:
+def _file_name(answer: ServerResponse, name: str) -> str:
     """The name in ``Content-Disposition: attachment; filename="launch.sh"`` (RFC 6266)."""
     _, _, given = answer.headers.get("content-disposition", "").partition("filename=")
     return given.split(";")[0].strip().strip('"') or name

@@ -23,7 +23,7 @@ from hpo.client import transport as carrier
 from hpo.client.address import address
 from hpo.client.calls import OnEvent, WaitPolicy
 from hpo.client.event_stream import EventStream
-from hpo.client.protocol import NoResponse, Pause, Response, Steps, join
+from hpo.client.protocol import NoResponse, Pause, ServerResponse, Steps, join
 from hpo.client.records import RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
 from hpo.client.retries import RetryPolicy
 from hpo.planning.request import PlanOptions
@@ -77,7 +77,7 @@ class Client:
 
     def run(self, steps: Steps[T]) -> T:
         """Carry out the steps of a call."""
-        reply: Response | NoResponse | None = None
+        reply: ServerResponse | NoResponse | None = None
         while True:
             try:
                 step = steps.send(reply)
@@ -89,20 +89,20 @@ class Client:
                 reply = None
                 continue
             try:
-                reply = carrier.response_of(self._http.request(**carrier.arguments(self._address, step)))
+                reply = carrier.server_response(self._http.request(**carrier.arguments(self._address, step)))
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reply = carrier.no_response(error, self._address)
 
     def stream(self, feed: EventStream) -> Iterator[RemoteEvent]:
         """The events of a feed, over as many connections as it takes."""
         while not feed.ended:
-            reply: Response | NoResponse
+            reply: ServerResponse | NoResponse
             try:
                 with self._http.stream(**carrier.arguments(self._address, feed.request),
                                        timeout=carrier.STREAM_TIMEOUT) as response:
                     if response.status_code >= 400:
                         response.read()
-                        reply = carrier.response_of(response)
+                        reply = carrier.server_response(response)
                     else:
                         feed.check(carrier.head_of(response))
                         for content in response.iter_bytes():

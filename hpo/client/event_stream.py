@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from hpo.client.protocol import NoResponse, Request, Response
+from hpo.client.protocol import NoResponse, Request, ServerResponse
 from hpo.client.records import RemoteEvent
 from hpo.client.retries import RetryPolicy, failure, may_repeat, retry_after
 from hpo.errors import ServiceError
@@ -20,7 +20,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")   # a CR at the end of the bytes ma
 class EventStream:
     """The events of one study, or of all (``study`` None): ask for :attr:`request`, hand in bytes, take events.
 
-    ``progress`` lets through what is told of running trials, too, as events without an id.
+    ``progress`` adds the newest points of running trials, as events without an id.
     :attr:`ended` turns true when the study has ended.
     """
 
@@ -38,7 +38,7 @@ class EventStream:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": self._last_id}
         return Request("GET", self._path, {"until_end": "true"}, headers=headers, repeatable=True)
 
-    def check(self, reply: Response) -> None:
+    def check(self, reply: ServerResponse) -> None:
         """Raise :class:`ServiceError` where what is streamed are no events."""
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
             raise ServiceError(f"{self._path} must stream events, but the server sent "
@@ -66,14 +66,15 @@ class EventStream:
             self._id = value
         return None
 
-    def broken(self, reply: Response | NoResponse) -> float:
+    def broken(self, reply: ServerResponse | NoResponse) -> float:
         """Seconds until the next connection, after this one ended or was refused; raises where there is no use."""
         self._kind, self._data, self._id, self._rest = "", "", "", b""
         self._failures += 1
-        answered = isinstance(reply, Response)
+        answered = isinstance(reply, ServerResponse)
         if self._failures >= self._retries.attempts or (answered and not may_repeat(self.request, reply)):
             raise failure(self.request, reply, self._failures)
-        return self._retries.pause(self._failures, retry_after(reply.headers) if isinstance(reply, Response) else 0.0)
+        least = retry_after(reply.headers) if isinstance(reply, ServerResponse) else 0.0
+        return self._retries.pause(self._failures, least)
 
     def _complete(self) -> RemoteEvent | None:
         kind, data, event_id = self._kind, self._data.removesuffix("\n"), self._id

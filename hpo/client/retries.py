@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from hpo.client.errors import error_of
-from hpo.client.protocol import NoResponse, Pause, Request, Response, Steps
+from hpo.client.protocol import NoResponse, Pause, Request, ServerResponse, Steps
 from hpo.errors import UnreachableError
 
 REFUSED_UNSEEN = (429,)
@@ -27,7 +27,7 @@ LONGEST_RETRY_AFTER = 300.0
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How patient a client is: at most ``attempts`` of a request, with pauses in seconds between them."""
+    """At most ``attempts`` of a request, with pauses in seconds between them that double from first to most."""
 
     attempts: int = 6
     first_seconds: float = 0.25
@@ -40,30 +40,30 @@ class RetryPolicy:
         return max(longest * self.random.uniform(0.5, 1.0), retry_after)
 
 
-def ask(request: Request, retries: RetryPolicy) -> Steps[Response]:
+def ask(request: Request, retries: RetryPolicy) -> Steps[ServerResponse]:
     """Send a request until it is answered; raises the error that an answer stands for."""
     attempt = 0
     while True:
         attempt += 1
         reply = yield request
-        if isinstance(reply, Response) and reply.status < 400:
+        if isinstance(reply, ServerResponse) and reply.status < 400:
             return reply
         if attempt >= retries.attempts or not may_repeat(request, reply):
             raise failure(request, reply, attempt)
-        headers = reply.headers if isinstance(reply, Response) else {}
+        headers = reply.headers if isinstance(reply, ServerResponse) else {}
         yield Pause(retries.pause(attempt, retry_after(headers)))
 
 
-def may_repeat(request: Request, reply: Response | NoResponse | None) -> bool:
+def may_repeat(request: Request, reply: ServerResponse | NoResponse | None) -> bool:
     """Whether sending the request again does no harm and may help."""
-    if isinstance(reply, Response):
+    if isinstance(reply, ServerResponse):
         return reply.status in REFUSED_UNSEEN or (request.repeatable and reply.status in PASSING)
     return request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)
 
 
-def failure(request: Request, reply: Response | NoResponse | None, attempts: int) -> Exception:
+def failure(request: Request, reply: ServerResponse | NoResponse | None, attempts: int) -> Exception:
     """The error to raise for a request that got this answer, or none."""
-    if isinstance(reply, Response):
+    if isinstance(reply, ServerResponse):
         return error_of(reply)
     reason = reply.reason if isinstance(reply, NoResponse) else "no answer came"
     maybe = "" if request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent) else \

@@ -1,4 +1,4 @@
-"""Between steps and httpx, the same for both kinds of client."""
+"""The transport over httpx: how requests are sent, and what responses and errors become; for both clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from hpo.client.address import ANSWER_SECONDS, CONNECT_SECONDS, SILENCE_SECONDS, Address
-from hpo.client.protocol import NoResponse, Request, Response
+from hpo.client.protocol import NoResponse, Request, ServerResponse
 from hpo.errors import RequestError
 
 TIMEOUT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
@@ -26,15 +26,15 @@ def arguments(address: Address, request: Request) -> dict[str, Any]:
             "json": request.body, "headers": dict(request.headers)}
 
 
-def response_of(response: httpx.Response) -> Response:
+def server_response(response: httpx.Response) -> ServerResponse:
     """A response that was read whole."""
-    return Response(response.status_code, {name.lower(): value for name, value in response.headers.items()},
-                    response.content)
+    return ServerResponse(response.status_code, {name.lower(): value for name, value in response.headers.items()},
+                          response.content)
 
 
-def head_of(response: httpx.Response) -> Response:
+def head_of(response: httpx.Response) -> ServerResponse:
     """A response whose body is still to come."""
-    return Response(response.status_code, {name.lower(): value for name, value in response.headers.items()}, b"")
+    return ServerResponse(response.status_code, {name.lower(): value for name, value in response.headers.items()}, b"")
 
 
 def no_response(error: httpx.HTTPError | httpx.InvalidURL, address: Address) -> NoResponse:

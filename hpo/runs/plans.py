@@ -13,9 +13,9 @@ from hpo.planning.machines import Machine, load_machine, machine_names
 from hpo.planning.placement.candidates import HOUR, PlanningContext, scaled
 from hpo.planning.placement.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
 from hpo.planning.placement.feasibility import check_constraints
-from hpo.planning.placement.optimise import PlanConstraints
+from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
 from hpo.planning.placement.placements import memory_needs
-from hpo.planning.placement.planner import PlanSelection, plan_placement, plan_untimed
+from hpo.planning.placement.planner import plan_placement, plan_untimed
 from hpo.planning.placement.rates import (
     ModelledRates,
     Rates,

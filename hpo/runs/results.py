@@ -34,7 +34,7 @@ from trainers.cost import WorkloadCost
 
 @dataclass(frozen=True)
 class SweptConfiguration:
-    """One settings at one batch size, over all of its seeds; ``epochs`` is the geometric mean to the target."""
+    """One configuration at one batch size, over all of its seeds; ``epochs`` is the geometric mean to the target."""
 
     settings: TrainingSettings
     global_batch_size: int

@@ -299,7 +299,7 @@ def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path |
     with open_store(storage) as store, contextlib.ExitStack() as stack:
         study = repository.enter_study(store, spec)
         stack.enter_context(only_runner(folder, study))
-        held = stack.enter_context(HeldLease(store, take_lease(store, study), told=progress.message))
+        held = stack.enter_context(HeldLease(store, take_lease(store, study), on_warning=progress.message))
         held.store.update_spec(study.id, spec.text, search_path(spec))
         end = run_held(spec, held, storage, RunOptions(
             folder=folder, storage_patience=storage_patience, ray=RayOptions(ray_address), progress=progress))

@@ -129,7 +129,7 @@ class Worker:
         """Run one study; whatever happens to it, the worker goes on."""
         name = lease.study.name
         with HeldLease(store, lease, lease_seconds=self._options.lease_seconds,
-                       told=lambda text: LOG.warning("%s: %s", name, text)) as held:
+                       on_warning=lambda text: LOG.warning("%s: %s", name, text)) as held:
             how = "took it over from a worker that fell silent" if lease.taken_over else "took it from the queue"
             LOG.info("%s: %s %s", name, self.name, how)
             held.event("taken_over" if lease.taken_over else "claimed", f"{self.name} {how}",

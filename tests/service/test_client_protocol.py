@@ -14,7 +14,7 @@ from hpo.client.address import address
 from hpo.client.calls import WaitPolicy
 from hpo.client.errors import error_of
 from hpo.client.event_stream import EventStream
-from hpo.client.protocol import NoResponse, Pause, Request, Response, get
+from hpo.client.protocol import NoResponse, Pause, Request, ServerResponse, get
 from hpo.client.retries import LONGEST_RETRY_AFTER, RetryPolicy, ask, retry_after
 
 READ, WRITE = get("studies"), Request("POST", "/studies/a/resume")
@@ -32,8 +32,8 @@ STUDY = {"name": "digits", "state": "queued", "owner": "ann", "priority": 0, "wo
 
 
 def answer(status=200, document=None, **headers):
-    return Response(status, {name.replace("_", "-"): value for name, value in headers.items()},
-                    json.dumps(document).encode())
+    return ServerResponse(status, {name.replace("_", "-"): value for name, value in headers.items()},
+                          json.dumps(document).encode())
 
 
 def carry(steps, *came):
@@ -133,7 +133,7 @@ def test_a_study_that_breaks_rules_keeps_its_lines():
 
 @pytest.mark.parametrize("content", [b"<html>Bad Gateway</html>", b"", b"\xff\xfe", b"[]", b'{"error": "text"}'])
 def test_an_answer_of_something_else(content):
-    error = error_of(Response(404, {}, content))
+    error = error_of(ServerResponse(404, {}, content))
     assert type(error) is errors.RequestError
     assert "answered 404" in str(error)
     assert "is this the address of `hpo serve`?" in str(error)

@@ -119,7 +119,7 @@ def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(t
         with Store.open(f"sqlite:///{tmp_path}/{kind}.db") as store:
             study = Paced("a study", trials=6, epochs=8, seconds=0).submit(store, tmp_path)
             lease = store.claim_study("w", lease_seconds=60)
-            with HeldLease(store, lease, told=lambda text: None, lease_seconds=60) as held:
+            with HeldLease(store, lease, on_warning=lambda text: None, lease_seconds=60) as held:
                 if kind == "unreliable":
                     held.store = Unreliable(held.store, seed)
                 run_held(parse_study(study.spec), held, store.url,

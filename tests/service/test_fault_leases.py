@@ -98,7 +98,7 @@ def test_a_run_that_lost_its_lease_writes_nothing_even_before_it_knows(store, ur
     assert fresh.taken_over
     before = (store.trials(study.id), store.study("stale"))
     told = []
-    with (HeldLease(store, stale, told=told.append, lease_seconds=60) as held,
+    with (HeldLease(store, stale, on_warning=told.append, lease_seconds=60) as held,
           pytest.raises(LeaseLost, match="'fresh'")):
         run_held(parse_study(study.spec), held, url,
                  RunOptions(folder=tmp_path / ".hpo", storage_patience=0, ray=RayOptions()))

@@ -41,8 +41,8 @@ def environment_variables(plan: Plan, backend: str, *, on_cores: bool) -> tuple[
 
 def time_options(plan: Plan) -> dict[str, Any]:
     """The options of the time model (:class:`hpo.planning.timing.step_time.StepOptions`) that a plan was made with."""
-    told = (plan.details or {}).get("options")
-    return dict(told) if told else dataclasses.asdict(step_options(plan.job.settings))
+    stored = (plan.details or {}).get("options")
+    return dict(stored) if stored else dataclasses.asdict(step_options(plan.job.settings))
 
 
 def all_reduce_argument(plan: Plan, backend: str) -> str:

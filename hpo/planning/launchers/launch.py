@@ -224,8 +224,8 @@ def _after(restarts: int) -> str:
 def _last_words(log: Path) -> str:
     """What the workers said of the error, each once; the end of the log where they said nothing."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    told = [line[line.index("error: "):] for line in lines if "error: " in line]
-    return "\n".join(dict.fromkeys(told)) if told else "\n".join(lines[-15:])
+    errors = [line[line.index("error: "):] for line in lines if "error: " in line]
+    return "\n".join(dict.fromkeys(errors)) if errors else "\n".join(lines[-15:])
 
 
 def _end_orphans(mark: str) -> None:

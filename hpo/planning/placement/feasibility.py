@@ -1,4 +1,4 @@
-"""Plans that cannot be: what rule they break, and the nearest that can."""
+"""Infeasible plans: the rule that one breaks, and the nearest feasible plan."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def time_for(candidate: Candidate, chance: float) -> float | None:
 
 
 def round_up(hours: float) -> float:
-    """At least as many hours, in three digits: a time that is told must be enough."""
+    """Hours rounded up to three digits: the time that a message names must be enough."""
     from decimal import ROUND_UP, Context
 
     return float(Context(prec=3, rounding=ROUND_UP).create_decimal_from_float(hours))
