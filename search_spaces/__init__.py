@@ -1,4 +1,7 @@
-"""What can be tuned: the settings of a training, the domains to search, the rules that scale settings."""
+"""What can be tuned: the settings of a training, the domains to search, the rules that scale settings.
+
+What ``__all__`` names is public; the modules are internal and may change.
+"""
 
 from search_spaces.domains import Categorical, Domain, Float, Int, Role
 from search_spaces.scaling_rules import SCALING_RULES, ScalingRule

@@ -28,7 +28,8 @@ DEEPCAM_SAMPLES = 121_266   # training samples, as every DeepCAM log says
 def fact(row: Mapping[str, str]) -> dict[str, Any]:
     """One row of the table of facts."""
     hyperparameters = json.loads(row["hyperparams"])
-    settings = {name: next((hyperparameters[key] for key in keys if key in hyperparameters), "") for name, keys in NAMES.items()}
+    settings = {name: next((hyperparameters[key] for key in keys if key in hyperparameters), "") for name,
+                keys in NAMES.items()}
     batch = int(float(row["batch_size"]))
     if row["benchmark"] == "deepcam":
         settings["warmup_epochs"] = round(hyperparameters["scheduler_lr_warmup_steps"] * batch / DEEPCAM_SAMPLES, 3)

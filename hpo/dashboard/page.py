@@ -138,7 +138,8 @@ def pictures(view: StudyView) -> Iterator[Picture]:
         yield Picture("validation", "Forecast and observed", VALIDATION, figures.validation(result))
     shown = exhibited(result)
     if shown is not None and shown[2].get("panels"):
-        yield Picture("exhibit", str(shown[2].get("title", "What the model predicts")), f"{exhibit_caption(*shown)} {EXHIBIT}",
+        yield Picture("exhibit", str(shown[2].get("title", "What the model predicts")),
+                      f"{exhibit_caption(*shown)} {EXHIBIT}",
                       figures.exhibit(shown[2]))
     yield Picture("ladder", "Epochs to target against batch size", LADDER, figures.ladder(result, law))
     for name in varied:

@@ -49,8 +49,8 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
 class HeldLease:
     """A lease, renewed until it is given back; a context manager.
 
-    ``store`` is the store in which every write checks the lease. ``on_warning`` is called
-    with a message when the lease cannot be renewed or the study's log cannot be written.
+    ``store`` is the store in which every write checks the lease. ``on_warning`` is called with a message
+    when the lease cannot be renewed or the study's log cannot be written.
     """
 
     def __init__(self, store: Store, lease: Lease, *, on_warning: Callable[[str], None],
@@ -121,7 +121,8 @@ class HeldLease:
                 return
             except StoreError as error:
                 if not away:
-                    self._on_warning(f"the lease of study {self.study.name!r} could not be renewed, trying again: {error}")
+                    self._on_warning(f"the lease of study {self.study.name!r} could not be renewed, trying again: "
+                                     f"{error}")
                 away = True
 
 

@@ -234,7 +234,8 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
                 trust=str(stored.trust or ""), reason=reason if epochs else "", id=stored.id,
                 ranks_per_node=stored.ranks_per_node, launcher=stored.launcher, slot_seconds=stored.slot_seconds,
                 chance_in_slot=stored.chance_in_slot, limited_by=stored.limited_by,
-                accelerator_hours=Interval(**details["accelerator_hours"]) if details.get("accelerator_hours") else None,
+                accelerator_hours=Interval(**details["accelerator_hours"]) if details.get("accelerator_hours")
+                else None,
                 energy_kwh=Interval(**details["energy_kwh"]) if details.get("energy_kwh") else None,
                 details=details.get("details"))
 

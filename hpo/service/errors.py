@@ -37,9 +37,9 @@ def error_reply(status: int, message: str, *, kind: str | None = None, way_out: 
 
 def install(app: FastAPI) -> None:
     """Answer the errors of the service, the storage, the trainers and the framework in the one shape."""
-    app.add_exception_handler(HpoError, _told)
-    app.add_exception_handler(StoreError, _told)
-    app.add_exception_handler(TrainerError, _told)
+    app.add_exception_handler(HpoError, _hpo_error_reply)
+    app.add_exception_handler(StoreError, _hpo_error_reply)
+    app.add_exception_handler(TrainerError, _hpo_error_reply)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _of_framework)
 
@@ -69,7 +69,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str | None], ...] = (
 )
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _hpo_error_reply(request: Request, error: Exception) -> Response:
     answer = told_error(error)
     if answer.status_code >= 500:
         request.state.failure = f"{type(error).__name__}: {error}"

@@ -91,7 +91,7 @@ def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Tria
 
 def _changed(store: Store, study_id: int, before: Position | None,
              position: Position) -> tuple[Mapping[str, Any], ...]:
-    """The trials that ended since ``before``, at most ``MOST_CHANGED``; none for a stream that has had no position yet."""
+    """The trials that ended since ``before``, at most ``MOST_CHANGED``; none without a position before."""
     if before is None:
         return ()
     ended = sum(_ended(position.trials).values()) - sum(_ended(before.trials).values())

@@ -90,9 +90,9 @@ def _too_long(published: Recipe, setting: str, times: tuple[float, ...], epochs:
     is_list = setting.endswith("milestones")
     published_value, scaled = (f"[{', '.join(map(_number, times))}]", f"[{', '.join(shares)}]") if is_list else \
         (_number(times[0]), shares[0])
-    return (f"recipe {published.name!r} is made for {published.epochs:g} epochs and sets {setting} to {published_value}, which "
-            f"budget.epochs_per_trial {epochs:g} does not hold; give {setting} in search (the same share of the budget "
-            f"is {scaled}), or raise the budget")
+    return (f"recipe {published.name!r} is made for {published.epochs:g} epochs and sets {setting} to "
+            f"{published_value}, which budget.epochs_per_trial {epochs:g} does not hold; give {setting} in search "
+            f"(the same share of the budget is {scaled}), or raise the budget")
 
 
 def _number(value: float) -> str:

@@ -38,7 +38,8 @@ def show_status(study: StudyStatus) -> None:
     console = new_console()
     goal = study.document["target"]
     headline = f"{study.name} is {_state(study)}" + (f" on {study.worker}" if study.worker else "")
-    console.print(f"{headline}: {study.workload}, {target(goal['metric'], goal['threshold'], goal['higher_is_better'])}; "
+    goal_text = target(goal["metric"], goal["threshold"], goal["higher_is_better"])
+    console.print(f"{headline}: {study.workload}, {goal_text}; "
                   f"owner {study.owner or 'nobody'}, priority {study.priority}", markup=False)
     if study.message:
         console.print(study.message, markup=False)

@@ -41,8 +41,8 @@ def submit(launcher: str, folder: Path, *, account: str | None = None, partition
     words = _command(launcher, account, partition)
     if shutil.which(words[0]) is None:
         command = " ".join([*words, "<" if launcher == "lsf" else "", SCRIPT]).replace("  ", " ")
-        raise LaunchError(f"there is no {words[0]} here: {_by_hand(folder, f'run `{command}` in it')}; --workers N runs "
-                          "the plan on this machine instead")
+        raise LaunchError(f"there is no {words[0]} here: {_by_hand(folder, f'run `{command}` in it')}; --workers N "
+                          "runs the plan on this machine instead")
     if launcher != "lsf":
         words.append(SCRIPT)
     text = (folder / SCRIPT).read_text(encoding="utf-8") if launcher == "lsf" else None
