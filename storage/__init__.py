@@ -1,8 +1,8 @@
 """What is remembered: studies, trials, convergence, forecasts, plans and outcomes, in SQLite or PostgreSQL.
 
 :class:`Store` opens a database, :class:`AbstractStore` is its contract, ``storage.records`` holds what goes in and
-comes out, ``storage.errors`` the errors. What ``__all__`` names, with these two modules, is public; every other module is
-internal and may change. The names are loaded when they are first used, so that ``storage.records`` alone does not
+comes out, ``storage.errors`` the errors. What ``__all__`` names, with these two modules, is public; every other module
+is internal and may change. The names are loaded when they are first used, so that ``storage.records`` alone does not
 import SQLAlchemy.
 """
 

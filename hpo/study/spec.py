@@ -29,7 +29,8 @@ from hpo.errors import Fault, SpecError
 from hpo.study import faults as study_faults
 from hpo.study import recipe as study_recipe
 from hpo.study import rules, yaml_text
-from hpo.study.faults import SpecFaultsError, nearest
+from hpo.study.faults import SpecFaultsError
+from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.errors import DataError, nearest
+from search_spaces.names import nearest_or_all
+from trainers.errors import DataError
 
 MODES = ("all", "partition")
 
@@ -74,7 +75,7 @@ def make_plan(files: tuple[SharedFile, ...], node: int, nodes: int, mode: str, s
             raise DataError(f"files_per_node is for the mode 'partition', but got {files_per_node} with mode 'all'")
         return StagingPlan(files, balanced_readers(files, nodes), frozenset(range(len(files))))
     if mode != "partition":
-        raise DataError(f"there is no mode of staging {mode!r}{nearest(mode, MODES)}")
+        raise DataError(f"there is no mode of staging {mode!r}{nearest_or_all(mode, MODES)}")
     order = list(range(len(files)))
     random.Random(seed).shuffle(order)
     reader = [0] * len(files)

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainers.errors import CheckpointError, JobError, WorkloadError, nearest
+from search_spaces.names import nearest_or_all
+from trainers.errors import CheckpointError, JobError, WorkloadError
 from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
 from trainers.schedules.batch_size import batch_schedule
@@ -156,7 +157,7 @@ def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:
     target = job.target
     if target.metric not in metrics:
         raise WorkloadError(f"the workload {job.workload!r} has no metric {target.metric!r}"
-                            f"{nearest(target.metric, metrics)}")
+                            f"{nearest_or_all(target.metric, metrics)}")
     if target.higher_is_better != metrics[target.metric]:
         better = "higher" if metrics[target.metric] else "lower"
         raise JobError(f"a {better} {target.metric} is better, but the target is {target}; "

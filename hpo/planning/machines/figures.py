@@ -9,8 +9,9 @@ from typing import Any
 
 from hpo.intervals import Interval
 from hpo.planning.machines.machine import FigureSource
-from hpo.study.faults import dotted, nearest, shown
+from hpo.study.faults import dotted, shown
 from hpo.study.yaml_text import Document, Location
+from search_spaces.names import nearest
 
 ASSUMED = "assumed"
 RANGE_KEYS = ("low", "median", "high")

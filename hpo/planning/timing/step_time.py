@@ -35,7 +35,7 @@ from hpo.planning.machines import Machine
 from hpo.planning.machines.machine import PRECISIONS
 from hpo.planning.timing.assumptions import BACKWARD_SHARE, CYCLE_SECONDS, RADIX, Assumptions, normal_draws, spread
 from hpo.planning.timing.collectives import ALL_REDUCES, Links, RankLayout, all_reduce_seconds
-from hpo.study.faults import nearest
+from search_spaces.names import nearest
 from trainers.cost import WorkloadCost
 
 __all__ = ["StepOptions", "StepTime", "scaling_efficiency", "step_time"]

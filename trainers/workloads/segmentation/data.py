@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.errors import DataError, nearest
+from search_spaces.names import nearest_or_all
+from trainers.errors import DataError
 from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 from trainers.workloads.segmentation.hdf5 import (
     STATS_FILE,
@@ -58,7 +59,7 @@ def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
     check_options(data, OPTION_NAMES)
     source, cache = data.get("source", "generated"), data.get("cache")
     if source not in DATA_OPTIONS:
-        raise DataError(f"there is no data source {source!r}{nearest(str(source), DATA_OPTIONS)}")
+        raise DataError(f"there is no data source {source!r}{nearest_or_all(str(source), DATA_OPTIONS)}")
     for other, names in DATA_OPTIONS.items():
         for name in names:
             if other != source and name in data:
