@@ -31,7 +31,7 @@ _OF_STATUS: dict[int, type[HpoError]] = {
     503: UnreachableError, 504: UnreachableError}
 
 
-def error_of(answer: ServerResponse) -> HpoError:
+def error_of_response(answer: ServerResponse) -> HpoError:
     """The error of an answer with a status of 400 and above, whoever gave it: the server or a proxy before it."""
     document = answer.document
     error = document.get("error") if isinstance(document, dict) else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from hpo.client.errors import error_of
+from hpo.client.errors import error_of_response
 from hpo.client.protocol import NoResponse, Pause, Request, ServerResponse, Steps
 from hpo.errors import UnreachableError
 
@@ -64,7 +64,7 @@ def may_repeat(request: Request, reply: ServerResponse | NoResponse | None) -> b
 def failure(request: Request, reply: ServerResponse | NoResponse | None, attempts: int) -> Exception:
     """The error to raise for a request that got this answer, or none."""
     if isinstance(reply, ServerResponse):
-        return error_of(reply)
+        return error_of_response(reply)
     reason = reply.reason if isinstance(reply, NoResponse) else "no answer came"
     maybe = "" if request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent) else \
         "; it may have arrived, so it was not sent again: look with `hpo status`"

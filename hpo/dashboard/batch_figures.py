@@ -12,7 +12,7 @@ from plotly import graph_objects as go
 
 from hpo.dashboard import style
 from hpo.dashboard.points import (
-    add_trials,
+    add_trial_points,
     by_state,
     epochs_ends,
     epochs_of,
@@ -62,7 +62,7 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
         ends = _stretch(ends, [numbers.epochs_to_target.low, numbers.epochs_to_target.high])
     for state, trials in by_state(thinned(result.trials)).items():
         heights = [height(trial, ends[0]) for trial in trials]
-        add_trials(figure, result, trials, state, spread(result, trials), heights)
+        add_trial_points(figure, result, trials, state, spread(result, trials), heights)
     _add_best(figure, result, best, [candidate.epochs for candidate in best])
     if numbers:
         _add_forecast(figure, numbers.global_batch_size, numbers.epochs_to_target, "epochs to target")
@@ -96,7 +96,7 @@ def setting_against_batch(result: StudyResult, name: str, posterior: Posterior |
         values = [value_of(trial.settings[name]) for trial in trials]
         reached = [trial.epochs_to_target for trial in trials if trial.epochs_to_target]
         look = _epochs_colours(reached) if state is TrialState.REACHED else {}
-        add_trials(figure, result, trials, state, spread(result, trials), values, **look)
+        add_trial_points(figure, result, trials, state, spread(result, trials), values, **look)
     _add_best(figure, result, best, [value_of(getattr(candidate.settings, name)) for candidate in best])
     if numbers and name in numbers.settings:
         _add_forecast(figure, numbers.global_batch_size, numbers.settings[name], readable(name))

@@ -12,7 +12,7 @@ from hpo import errors
 from hpo.client import calls
 from hpo.client.address import address
 from hpo.client.calls import WaitPolicy
-from hpo.client.errors import error_of
+from hpo.client.errors import error_of_response
 from hpo.client.event_stream import EventStream
 from hpo.client.protocol import NoResponse, Pause, Request, ServerResponse, get
 from hpo.client.retries import LONGEST_RETRY_AFTER, RetryPolicy, ask, retry_after
@@ -115,7 +115,7 @@ KINDS = {"unauthorized": (401, errors.AuthenticationError), "forbidden": (403, e
 def test_errors_are_those_of_the_library(kind):
     status, expected = KINDS[kind]
     told = {"kind": kind, "message": "it is so", "way_out": "do that"}
-    error = error_of(answer(status, {"error": told}, x_request_id="r1"))
+    error = error_of_response(answer(status, {"error": told}, x_request_id="r1"))
     assert type(error) is expected
     assert str(error) == ("it is so (request r1); do that" if status >= 500 else "it is so; do that")
     if isinstance(error, errors.ServiceError):
@@ -125,7 +125,7 @@ def test_errors_are_those_of_the_library(kind):
 def test_a_study_that_breaks_rules_keeps_its_lines():
     faults = [{"message": "trials must be positive", "line": 6, "key": "budget.trials"},
               {"message": "no such workload", "line": None, "key": None}]
-    error = error_of(answer(422, {"error": {"kind": "spec", "message": "2 faults", "faults": faults}}))
+    error = error_of_response(answer(422, {"error": {"kind": "spec", "message": "2 faults", "faults": faults}}))
     assert isinstance(error, errors.SpecError)
     assert (error.line, error.key, len(error.faults)) == (6, "budget.trials", 2)
     assert str(error) == "study, line 6: trials must be positive\nstudy: no such workload"
@@ -133,7 +133,7 @@ def test_a_study_that_breaks_rules_keeps_its_lines():
 
 @pytest.mark.parametrize("content", [b"<html>Bad Gateway</html>", b"", b"\xff\xfe", b"[]", b'{"error": "text"}'])
 def test_an_answer_of_something_else(content):
-    error = error_of(ServerResponse(404, {}, content))
+    error = error_of_response(ServerResponse(404, {}, content))
     assert type(error) is errors.RequestError
     assert "answered 404" in str(error)
     assert "is this the address of `hpo serve`?" in str(error)

@@ -24,8 +24,8 @@ from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 from trainers.workloads.segmentation.hdf5 import (
     STATS_FILE,
     ChannelRange,
+    read_channel_range,
     read_labels,
-    read_range,
     read_sample,
     sample_files,
     sample_shape,
@@ -95,7 +95,7 @@ class ClimateSamples:
             cache = "memory" if sample_bytes * (len(training) + len(evaluation)) <= LARGEST_IN_MEMORY else "none"
         self.largest_micro_batch = max(1, min(64, PIXELS_PER_PASS // (self.height * self.width)))
         self.prefetched_batches = 0 if cache == "memory" else 2
-        ranges = read_range(_stats_file(folder))
+        ranges = read_channel_range(_stats_file(folder))
         opened = _InMemory if cache == "memory" else _OnDisk
         shape = self.height, self.width
         self._training, self._evaluation = opened(training, shape, ranges), opened(evaluation, shape, ranges)
