@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
 
 from search_spaces import (
-    Choice,
+    Categorical,
     Float,
     Int,
     Role,
@@ -38,7 +38,7 @@ def test_a_search_section_is_read() -> None:
         "learning_rate": Float(0.01, 1.28, log=True, role=Role.SCALED),
         "warmup_epochs": Float(0, 5, role=Role.SCALED),
         "normalization_batch_size": Int(1, 32, log=True),
-        "label_smoothing": Choice((0, 0.1)),
+        "label_smoothing": Categorical((0, 0.1)),
     }
     assert SPACE.names == tuple(SPACE.domains)
     assert SPACE.scaled == ("learning_rate", "warmup_epochs")

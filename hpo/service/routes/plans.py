@@ -30,7 +30,8 @@ from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_NUMBER, download, refusals
 from hpo.service.submission import fault_of_machine, known_machine, machine_names
-from hpo.study.faults import nearest, shown
+from hpo.study.faults import shown
+from search_spaces.names import nearest
 from storage.records import CalibrationRow, Study
 from trainers.cost import WorkloadCost
 from trainers.json_text import json_bytes
