@@ -51,7 +51,7 @@ ON_A_CLUSTER = {
     "hpo worker --ray-address cluster-head:6379",
 }
 OTHER_PROGRAMS = {"pip", "export", "curl", "python", "make", "pytest"}
-"""First words of lines that call other programs; other tests look at the targets of `make` and the paths of `pytest`."""
+"""First words of lines that call other programs; other tests look at `make` targets and the paths of `pytest`."""
 
 
 @dataclass(frozen=True)
