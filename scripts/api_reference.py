@@ -114,7 +114,7 @@ def _entry(found: Found) -> Iterator[str]:
     node = found.node
     if isinstance(node, ast.ClassDef):
         yield from _code(*_class_lines(node))
-    elif isinstance(node, Definition):
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         yield from _code(_signature(node))
     if found.doc:
         yield _markdown(found.doc) + "\n"

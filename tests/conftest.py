@@ -66,7 +66,7 @@ PROCESSES = (
     "service/test_worker_queue.py",
     "service/test_worker_validation.py",
     "service/test_workflow_examples.py",
-    "storage/test_store_sqlite.py::TestSeveralProcesses",
+    "storage/test_store_sqlite.py::test_first_opened_by_many_processes_at_once",
     "trainers/test_all_reduce.py",
     "trainers/test_asynchronous_training.py",
     "trainers/test_elastic_meeting.py",
@@ -80,6 +80,7 @@ PROCESSES = (
     "tuning/test_acquisition_sweep.py",
     "tuning/test_killed_sweep.py",
     "tuning/test_sweeps.py",
+    "test_documents.py::test_python_of_the_pages_runs",
 )
 """Tests that start worker processes, servers, Ray or the scripts of launchers."""
 

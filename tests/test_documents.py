@@ -22,7 +22,7 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.main import main
 from scripts import api_reference
-from search_spaces.recipes import recipe
+from tests.conftest import FIT, PROCESSES
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -42,7 +42,7 @@ ELSEWHERE = {
     "hpo worker --folder /scratch/hpo": "tests/service/test_worker_queue.py",
     "hpo worker --drain": "tests/service/test_worker_queue.py",
     "hpo import mlperf training_results_v2.1/NVIDIA": "tests/planning/test_mlperf_import.py",
-    "hpo record plan outcome.jsonl": "tests/planning/test_launchers_training.py",
+    "hpo record plan outcome.jsonl": "tests/faces/test_command_line.py",
 }
 ON_A_CLUSTER = {
     "hpo plan climate --machine summit --nodes 4560 --cost resnet50 --slot 2 --output plan",
@@ -50,7 +50,7 @@ ON_A_CLUSTER = {
     "hpo worker --storage postgresql://hpo@db.example/hpo --folder /scratch/hpo",
     "hpo worker --ray-address cluster-head:6379",
 }
-OTHER_PROGRAMS = {"pip", "export", "curl", "python", "make", "pytest"}
+OTHER_PROGRAMS = {"pip", "export", "cat", "curl", "python", "make", "pytest"}
 """First words of lines that call other programs; other tests look at `make` targets and the paths of `pytest`."""
 
 
@@ -260,10 +260,8 @@ def test_python_of_the_pages_runs(place: Place, block: Block) -> None:
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=str)
 def test_a_study_of_the_pages_is_one(block: Block) -> None:
     document = yaml.safe_load(block.text)
-    whole = yaml.safe_load((EXAMPLES / "digits.yaml").read_text("utf-8"))
-    if "recipe" in document:
-        del whole["search"]
-        assert recipe(document["recipe"])
+    example = "recipe.yaml" if "recipe" in document else "digits.yaml"
+    whole = yaml.safe_load((EXAMPLES / example).read_text("utf-8"))
     spec = hpo.parse_study(yaml.safe_dump({**whole, **document}))
     assert spec.ladder == tuple(whole["ladder"])
 
@@ -272,3 +270,12 @@ def test_a_study_of_the_pages_is_one(block: Block) -> None:
 def test_every_example_is_a_study(path: Path) -> None:
     spec = hpo.load_study(path)
     assert spec.name.replace("workflow_", "") in (path.stem, "goyal_on_digits")
+
+
+# marks
+
+
+def test_every_test_that_is_marked_by_its_cost_exists() -> None:
+    for place in (*FIT, *PROCESSES):
+        file, _, name = place.partition("::")
+        assert f"def {name}" in (ROOT / "tests" / file).read_text("utf-8"), place
