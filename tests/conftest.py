@@ -1,6 +1,6 @@
 """Marks that say what a test costs; a private PostgreSQL, started with the first test that needs it.
 
-``postgres`` and ``browser`` follow from the fixtures of a test; the files of ``fit`` and ``processes`` are listed here.
+``postgres`` and ``browser`` follow from the fixtures of a test; those of the other marks are listed here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,12 @@ from benchmarks.private_postgres import PrivatePostgres, private_postgres
 from storage.store import Store
 
 TESTS = Path(__file__).parent
+
+SLOW = (
+    "trainers/test_noisy_quadratic_dynamics.py",
+    "trainers/test_precision.py::test_reduced_precision_trains_almost_as_fp32_does",
+)
+"""Tests that take more than ten seconds of a core, as do those that say so themselves."""
 
 FIT = (
     "extrapolation/test_degenerate_evidence.py",
@@ -35,7 +41,6 @@ FIT = (
     "planning/test_plan_costs.py",
     "planning/test_throughput_factors.py",
     "planning/test_throughput_model.py",
-    "planning/test_throughput_score.py",
     "service/test_fit_process.py",
     "service/test_forecast_evidence.py",
     "service/test_worker_queue.py",
@@ -89,7 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test by what it costs."""
     for item in items:
         place = item.nodeid.split("[")[0].removeprefix("tests/")
-        for mark, places in (("fit", FIT), ("processes", PROCESSES)):
+        for mark, places in (("slow", SLOW), ("fit", FIT), ("processes", PROCESSES)):
             if place.startswith(places):
                 item.add_marker(mark)
         fixtures = set(getattr(item, "fixturenames", ()))

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.main import main
 from scripts import api_reference
-from tests.conftest import FIT, PROCESSES
+from tests.conftest import FIT, PROCESSES, SLOW
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -276,6 +276,6 @@ def test_every_example_is_a_study(path: Path) -> None:
 
 
 def test_every_test_that_is_marked_by_its_cost_exists() -> None:
-    for place in (*FIT, *PROCESSES):
+    for place in (*SLOW, *FIT, *PROCESSES):
         file, _, name = place.partition("::")
         assert f"def {name}" in (ROOT / "tests" / file).read_text("utf-8"), place
