@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
+import hypothesis
 import pytest
 
 from benchmarks.private_postgres import PrivatePostgres, private_postgres
 from storage.store import Store
 
-TESTS = Path(__file__).parent
+# how long an example takes depends on the machine, and on whether its lines are counted
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 SLOW = (
     "trainers/test_noisy_quadratic_dynamics.py",
