@@ -263,8 +263,7 @@ def _mark_critical(figure: go.Figure, numbers: Forecast | None, posterior: Poste
 
 
 def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
-    """Above the figure, the regimes that the law tells apart (Shallue et al., arXiv:1811.03600), each over its batches.
-    """
+    """The regimes of the law (Shallue et al., arXiv:1811.03600), above the figure, each over its batches."""
     low, high = figure.layout.xaxis.range
     places = np.linspace(low, high, REGIME_STEPS)
     names = [regime(posterior, 10.0**place) for place in places]

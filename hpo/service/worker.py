@@ -186,8 +186,12 @@ class _Log(Progress):
         """One line."""
         LOG.info("%s: %s", self._study, text)
 
-    def sweep(self, spec: StudySpec, trials: Sequence[Trial],
-              running: Mapping[int, Mapping[str, Any]]) -> None:  # noqa: ARG002
+    def sweep(
+        self,
+        spec: StudySpec,
+        trials: Sequence[Trial],
+        running: Mapping[int, Mapping[str, Any]],  # noqa: ARG002
+    ) -> None:
         """A line every few seconds."""
         if time.monotonic() - self._counted_at >= LOG_SECONDS:
             self._counted_at = time.monotonic()

@@ -127,9 +127,11 @@ def test_a_training_goes_through_its_phases_with_every_sample_once_an_epoch():
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"batch_control": "piecewise", "batch_milestones": (0.5,), "batch_factors": (1.125,)},
-     "batch_factors, which lead from global_batch_size 32 to 36 at update 23: normalization_batch_size must divide"),
+     "batch_factors, which lead from global_batch_size 32 to 36 at update 23: normalization_batch_size must "
+     "divide"),
     ({"batch_control": "grow", "decay": "step", "decay_milestones": (0.5,), "batch_limit_factor": 1.375},
-     "batch_control 'grow', which leads from global_batch_size 32 to 44 at update 23: normalization_batch_size must"),
+     "batch_control 'grow', which leads from global_batch_size 32 to 44 at update 23: "
+     "normalization_batch_size must"),
 ])
 def test_a_phase_that_is_no_whole_groups_names_the_setting(settings, message):
     with pytest.raises(JobError, match=message):

@@ -62,8 +62,8 @@ def _bounded(hint: Any, rules: Mapping[str, Any]) -> Any:
     """The annotation with bounds on its numbers."""
     limits = {name: rules[name] for name in ("ge", "gt", "le", "lt") if name in rules}
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return Union[tuple(Annotated[part, Field(**limits)] if limits and part in (int, float) else part  # noqa: UP007
-                       for part in parts)]
+    bounded = tuple(Annotated[part, Field(**limits)] if limits and part in (int, float) else part for part in parts)
+    return Union[bounded]  # noqa: UP007
 
 
 if TYPE_CHECKING:
