@@ -1,6 +1,12 @@
-# make run    installs what is missing, runs the main job: a sweep on real images, a forecast, a plan, the proof
-# make test   installs what is missing, runs the tests
-.PHONY: run test check bench screenshots setup clean
+# Each target installs what is missing first.
+# make run        the main job: a sweep on real images, a forecast, a plan, the proof
+# make quick      under a minute: the tests of what a change breaks most often
+# make test       all tests
+# make check      format, linter, types
+# make format     puts the code into the format, and repairs what the linter can
+# make coverage   all tests, and the share of lines that they run
+# make docs       the pages that are written from the code
+.PHONY: run test quick check format coverage docs bench screenshots setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,12 +17,28 @@ run: setup
 	$(BIN)/hpo run examples/digits.yaml
 	$(BIN)/hpo report digits -o report.html
 
+# a worker that has nothing left takes tests from the other: files differ in length by a factor of a hundred
 test: setup
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
+
+quick: setup
+	$(BIN)/pytest -n 2 --dist worksteal -m "not (slow or fit or postgres or processes or browser)"
 
 check: setup
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+coverage: setup
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report term:skip-covered
+
+docs: setup
+	$(BIN)/python -m search_spaces.settings_table > docs/settings.md
+	$(BIN)/python -m scripts.api_reference > docs/api.md
 
 bench: setup
 	$(BIN)/python benchmarks/trial_overhead.py
@@ -47,4 +69,4 @@ $(VENV)/.horovod: scripts/build_horovod.sh $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .hpo hpo.db hpo.db-wal hpo.db-shm report.html .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .hpo hpo.db hpo.db-wal hpo.db-shm report.html .coverage .mypy_cache .ruff_cache .pytest_cache

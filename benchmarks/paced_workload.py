@@ -16,7 +16,7 @@ from typing import Any
 from trainers.distributed import Communicator
 from trainers.job import TrainingJob
 from trainers.workloads.noisy_quadratic.task import NoisyQuadratic, SimulatedTraining
-from trainers.workloads.training_run import Stretch
+from trainers.workloads.training_run import TrainingSegment
 
 
 class Paced(NoisyQuadratic):
@@ -43,7 +43,7 @@ class _Paced(SimulatedTraining):
         super().__init__(job, workload=workload)
         self._pause, self._log = workload.seconds, workload.log
 
-    def _train(self, first_step: int, last_step: int) -> Stretch:
+    def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         if self._log is not None:
             self._say(Path(self._log))
         time.sleep(self._pause)

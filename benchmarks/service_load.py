@@ -27,7 +27,7 @@ from pathlib import Path
 
 import hpo
 from benchmarks.private_postgres import private_postgres
-from hpo.client.retries import Retries
+from hpo.client.retries import RetryPolicy
 from hpo.service.auth import create_token
 from search_spaces.settings import TrainingSettings
 from storage.records import ConvergencePoint, NewTrial, TrialResult, TrialState
@@ -128,7 +128,7 @@ async def client_at_work(url: str, token: str, number: int, until: float, pause:
     """One client until the end."""
     draw = random.Random(number)
     submissions = 0
-    async with hpo.AsyncClient(url, token, retries=Retries(attempts=1)) as client:     # a failure shows
+    async with hpo.AsyncClient(url, token, retries=RetryPolicy(attempts=1)) as client:     # a failure shows
         while time.monotonic() < until:
             kind = "submit" if draw.random() < SUBMITTED else draw.choice(READS)
             submissions += kind == "submit"

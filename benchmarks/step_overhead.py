@@ -125,8 +125,8 @@ def trainer(workload: Workload, job: TrainingJob, *, measuring: bool) -> Callabl
     """The trainer's loop over so many updates, and an evaluation; its seconds."""
     training = Training(job, SingleProcess(torch.device("cpu")), workload=workload)
     if not measuring:
-        training.feed._every = sys.maxsize
-        training.feed._measured = dict.fromkeys(training.feed._measured)
+        training.loader._every = sys.maxsize
+        training.loader._measured = dict.fromkeys(training.loader._measured)
 
     def run(updates: int) -> float:
         started = time.process_time()

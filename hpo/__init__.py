@@ -12,7 +12,8 @@
 
     hpo.Client(url, token).submit(spec).wait()      # the same on a server
 
-What is named here is loaded when it is first used, so that ``import hpo`` costs nothing.
+What is named here is loaded when it is first used, so that ``import hpo`` costs nothing. It is all that is
+public, with the errors in :mod:`hpo.errors`; every other module is internal and may change.
 """
 
 from __future__ import annotations

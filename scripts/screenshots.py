@@ -76,7 +76,7 @@ def run_studies(server: Server) -> dict[str, str]:
     server.wait("wide sweep", "running")
     server.submit(study_of("next"))
     with server.client() as client:
-        query = {"state": "reached", "order": "epochs_to_target", "limit": 40}
+        query: dict[str, str | int] = {"state": "reached", "order": "epochs_to_target", "limit": 40}
         best = client.get("/api/v1/studies/quadratic/trials", params=query).json()["trials"]
     rungs = {trial["global_batch_size"]: trial["number"] for trial in reversed(best)}
     return {"best": str(best[0]["number"]), "several": ",".join(str(number) for number in list(rungs.values())[:4])}

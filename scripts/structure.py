@@ -59,10 +59,10 @@ def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator
 
     def walk(node: ast.AST, lazy: bool, typed: bool) -> Iterator[Import]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for child in node.body:
-                yield from walk(child, lazy, True)
-            for child in node.orelse:
-                yield from walk(child, lazy, typed)
+            for part in node.body:
+                yield from walk(part, lazy, True)
+            for part in node.orelse:
+                yield from walk(part, lazy, typed)
             return
         for name in targets(node):
             yield Import(module, name, getattr(node, "lineno", 0), lazy, typed)

@@ -1,13 +1,16 @@
-"""What can be tuned: the settings of a training, the domains to search, the rules that scale settings."""
+"""What can be tuned: the settings of a training, the domains to search, the rules that scale settings.
 
-from search_spaces.domains import Choice, Domain, Float, Int, Role
+What ``__all__`` names is public; the modules are internal and may change.
+"""
+
+from search_spaces.domains import Categorical, Domain, Float, Int, Role
 from search_spaces.scaling_rules import SCALING_RULES, ScalingRule
 from search_spaces.settings import SettingError, TrainingSettings
 from search_spaces.space import SearchSpace, SearchSpaceError
 
 __all__ = [
     "SCALING_RULES",
-    "Choice",
+    "Categorical",
     "Domain",
     "Float",
     "Int",

@@ -1,7 +1,7 @@
 """Domains: where one tuned setting may lie, on which scale, and in which role.
 
 Each domain maps its values to the unit interval and back. Floats are continuous there; the values of an
-:class:`Int` or a :class:`Choice` each own one cell of the interval and map to a point inside it, so uniform
+:class:`Int` or a :class:`Categorical` each own one cell of the interval and map to a point inside it, so uniform
 numbers in the unit interval visit them evenly (evenly in the logarithm for ``log=True``).
 """
 
@@ -127,7 +127,7 @@ class Int:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Categorical:
     """One of at least two distinct ``values``: text, numbers, booleans or None."""
 
     values: tuple[Scalar, ...]
@@ -180,7 +180,7 @@ class Choice:
         return [_identity(mine) for mine in self.values].index(_identity(value))
 
 
-Domain = Float | Int | Choice
+Domain = Float | Int | Categorical
 
 
 def _is_number(value: Any) -> bool:
@@ -216,7 +216,7 @@ def _check_role(role: Role) -> None:
 
 def _check_contained(domain: Domain, value: Any) -> None:
     if not domain.contains(value):
-        where = list(domain.values) if isinstance(domain, Choice) else [domain.low, domain.high]
+        where = list(domain.values) if isinstance(domain, Categorical) else [domain.low, domain.high]
         raise SettingError(f"a value must lie in {where}, but got {value!r}; clip() gives the nearest")
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from search_spaces import settings as _settings
-from search_spaces.domains import Choice, Domain, Float, Int, Role, Scalar
+from search_spaces.domains import Categorical, Domain, Float, Int, Role, Scalar
 from search_spaces.setting_rules import fault_of_use
 from search_spaces.settings import SettingError, TrainingSettings
 
@@ -177,7 +177,7 @@ def _parse_domain(plain: Mapping[str, Any]) -> Domain:
                            f"{', '.join(kinds) or 'none'}")
     kind, role, ends = kinds[0], _parse_role(plain.get("role", Role.SHARED)), plain[kinds[0]]
     if kind == "choice":
-        return Choice(ends, role)
+        return Categorical(ends, role)
     if not isinstance(ends, (list, tuple)) or len(ends) != 2:
         raise SettingError(f"{kind} must be a list of two numbers, [low, high], but got {ends!r}")
     build, log = _RANGES[kind]
@@ -195,7 +195,7 @@ def _parse_role(text: Any) -> Role:
 
 def _plain_domain(domain: Domain) -> dict[str, Any]:
     role = str(domain.role)
-    if isinstance(domain, Choice):
+    if isinstance(domain, Categorical):
         return {"choice": list(domain.values), "role": role}
     kind = next(kind for kind, (build, log) in _RANGES.items() if (build, log) == (type(domain), domain.log))
     return {kind: [domain.low, domain.high], "role": role}
@@ -251,7 +251,7 @@ def _faults_of_corners(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
 
 
 def _ends(domain: Domain) -> tuple[Scalar, ...]:
-    return domain.values if isinstance(domain, Choice) else (domain.low, domain.high)
+    return domain.values if isinstance(domain, Categorical) else (domain.low, domain.high)
 
 
 def _named(name: str, error: SettingError) -> str:

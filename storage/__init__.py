@@ -1,5 +1,41 @@
 """What is remembered: studies, trials, convergence, forecasts, plans and outcomes, in SQLite or PostgreSQL.
 
-``storage.store.Store`` is the contract, ``storage.records`` holds what goes in and comes out,
-``storage.errors`` what can go wrong.
+:class:`Store` opens a database, :class:`AbstractStore` is its contract, ``storage.records`` holds what goes in and
+comes out, ``storage.errors`` the errors. What ``__all__`` names, with these two modules, is public; every other module
+is internal and may change. The names are loaded when they are first used, so that ``storage.records`` alone does not
+import SQLAlchemy.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from storage.contract import AbstractStore
+    from storage.errors import Conflict, InvalidRecord, LeaseLost, NotFound, SchemaTooNew, StoreError, StoreUnavailable
+    from storage.store import Store
+
+__all__ = [
+    "AbstractStore",
+    "Conflict",
+    "InvalidRecord",
+    "LeaseLost",
+    "NotFound",
+    "SchemaTooNew",
+    "Store",
+    "StoreError",
+    "StoreUnavailable",
+]
+
+_HOMES = {"AbstractStore": "storage.contract", "Store": "storage.store"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'storage' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES.get(name, "storage.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

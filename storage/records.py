@@ -22,8 +22,8 @@ from storage.service_records import (
     Token,
     Totals,
     Usage,
-    Worker,
     WorkerBeat,
+    WorkerRecord,
     WorkloadCost,
 )
 
@@ -32,7 +32,6 @@ __all__ = [
     "Convergence",
     "ConvergencePoint",
     "Event",
-    "Forecast",
     "Law",
     "Lease",
     "NewForecast",
@@ -42,13 +41,14 @@ __all__ = [
     "NewToken",
     "NewTrial",
     "Outcome",
-    "Plan",
     "PlanKind",
     "SettingForecast",
+    "StoredForecast",
+    "StoredPlan",
     "Study",
     "StudyState",
     "StudySummary",
-    "Submission",
+    "SubmittedStudy",
     "Throughput",
     "Token",
     "Totals",
@@ -57,8 +57,8 @@ __all__ = [
     "TrialState",
     "Trust",
     "Usage",
-    "Worker",
     "WorkerBeat",
+    "WorkerRecord",
     "WorkloadCost",
 ]
 
@@ -145,7 +145,7 @@ class Study:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Submission:
+class SubmittedStudy:
     """A submitted study; ``created`` is False where the same submission had come before."""
 
     study: Study
@@ -271,7 +271,7 @@ class NewForecast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast(NewForecast):
+class StoredForecast(NewForecast):
     """A forecast as stored."""
 
     id: int
@@ -320,7 +320,7 @@ class NewPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(NewPlan):
+class StoredPlan(NewPlan):
     """A plan as stored."""
 
     id: int

@@ -62,7 +62,7 @@ class WorkerBeat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worker(WorkerBeat):
+class WorkerRecord(WorkerBeat):
     """A worker as it was last seen."""
 
     started_at: datetime

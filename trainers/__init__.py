@@ -1,7 +1,10 @@
-"""Train one settings at one global batch size with one seed, on any number of workers.
+"""Train one configuration at one global batch size with one seed, on any number of workers.
 
 This package knows nothing of studies or databases. Importing it does not import torch; ``trainers.loop.synchronous``,
 ``trainers.distributed`` and the workloads that train a model do.
+
+What ``__all__`` names is public, with the base classes of ``trainers.workloads`` for a workload of one's own;
+every other module is internal and may change.
 """
 
 from trainers.errors import (

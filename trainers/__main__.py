@@ -27,7 +27,7 @@ from trainers.distributed.communicator import ALL_REDUCES, BACKENDS
 from trainers.job import TrainingJob
 from trainers.loop.restarts import StopRequests, count_nodes, finish_or_stop, stopped_status
 from trainers.numerics.memory import keep_freed_memory
-from trainers.report import ReportFile, Start
+from trainers.report import ReportFile, TrainingStart
 
 if TYPE_CHECKING:
     from trainers.distributed import Communicator
@@ -124,7 +124,7 @@ def _go_on(training: TrainingRun, communicator: Communicator, report: ReportFile
     nodes = count_nodes(communicator, os.environ)
     if communicator.rank == 0:
         step = training.progress.step
-        report.start(step, None if training.finished else Start(step, communicator.size, nodes))
+        report.start(step, None if training.finished else TrainingStart(step, communicator.size, nodes))
     with StopRequests(options.stop_file) as stop:
         return finish_or_stop(training, communicator, report.point, checkpoint=options.checkpoint,
                               seconds_between=60 * options.checkpoint_minutes, stop=stop)

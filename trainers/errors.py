@@ -10,9 +10,6 @@ TrainerError
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 
 class TrainerError(Exception):
     """Base of every error that a user can mend; its message names the rule, the value and the way out."""
@@ -36,10 +33,3 @@ class CheckpointError(TrainerError):
 
 class CommunicationError(TrainerError):
     """Workers that cannot find each other, or a backend that is not installed."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A half-sentence that offers the nearest of the ``known`` names, or all of them."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"

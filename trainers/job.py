@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from search_spaces.names import nearest_or_all
 from search_spaces.settings import SettingError, TrainingSettings
-from trainers.errors import JobError, nearest
+from trainers.errors import JobError
 from trainers.json_text import json_text
 
 
@@ -116,7 +117,7 @@ def _known(kind: type, values: Any, prefix: str) -> dict[str, Any]:
     names = {knob.name for knob in dataclasses.fields(kind)}
     for name in values:
         if name not in names:
-            raise JobError(f"there is no key '{prefix}{name}' in a job{nearest(str(name), names)}")
+            raise JobError(f"there is no key '{prefix}{name}' in a job{nearest_or_all(str(name), names)}")
     for knob in dataclasses.fields(kind):
         if knob.default is dataclasses.MISSING and knob.name not in values:
             raise JobError(f"a job needs the key '{prefix}{knob.name}'")

@@ -82,7 +82,7 @@ class TrainingOutcome:
 
 
 @dataclass(frozen=True)
-class Start:
+class TrainingStart:
     """One start of a training that can be restarted: from which step, on how many workers and nodes, when (UTC)."""
 
     step: int
@@ -103,7 +103,7 @@ class ReportFile:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
-    def start(self, last_step: int = 0, start: Start | None = None) -> None:
+    def start(self, last_step: int = 0, start: TrainingStart | None = None) -> None:
         """Begin anew, keeping the points up to ``last_step``: those of the training that is resumed.
 
         ``start`` is added, and then the starts before it are kept too, unless the training had ended.
@@ -151,9 +151,9 @@ def read_exhibit(path: Path | str) -> dict[str, Any] | None:
     return dict(exhibits[-1]) if exhibits else None
 
 
-def read_starts(path: Path | str) -> list[Start]:
+def read_starts(path: Path | str) -> list[TrainingStart]:
     """The starts of a training that can be restarted, in order; one that was never lost has one."""
-    return [Start(**values["started"]) for values in _read(path) if "started" in values]
+    return [TrainingStart(**values["started"]) for values in _read(path) if "started" in values]
 
 
 def is_point(line: bytes) -> bool:

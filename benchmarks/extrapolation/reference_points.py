@@ -27,11 +27,12 @@ DEEPCAM_SAMPLES = 121_266   # training samples, as every DeepCAM log says
 
 def fact(row: Mapping[str, str]) -> dict[str, Any]:
     """One row of the table of facts."""
-    told = json.loads(row["hyperparams"])
-    settings = {name: next((told[key] for key in keys if key in told), "") for name, keys in NAMES.items()}
+    hyperparameters = json.loads(row["hyperparams"])
+    settings = {name: next((hyperparameters[key] for key in keys if key in hyperparameters), "") for name,
+                keys in NAMES.items()}
     batch = int(float(row["batch_size"]))
     if row["benchmark"] == "deepcam":
-        settings["warmup_epochs"] = round(told["scheduler_lr_warmup_steps"] * batch / DEEPCAM_SAMPLES, 3)
+        settings["warmup_epochs"] = round(hyperparameters["scheduler_lr_warmup_steps"] * batch / DEEPCAM_SAMPLES, 3)
     return {"series": row["benchmark"], "global_batch_size": batch,
             "epochs_to_target": f"{float(row['epochs_mean']):.6g}",
             "unit": row["unit"].split()[0],

@@ -45,8 +45,8 @@ def _series(name: str, rng: np.random.Generator) -> Series:
     rates = _rates(batches, critical, rng) if rng.random() < 0.5 else None
     seeds, runs = _log_uniform(rng, SEED_SCATTER), int(rng.choice(RUNS))
     every = minimum * _log_uniform(rng, COARSENESS) if rng.random() < 0.5 else 0.0
-    told = runs > 1 and rng.random() < 0.75
-    rows = [_row(int(batch), _coarse(mean * _scatter(rng, seeds, runs), every), told=told,
+    sd_known = runs > 1 and rng.random() < 0.75
+    rows = [_row(int(batch), _coarse(mean * _scatter(rng, seeds, runs), every), sd_known=sd_known,
                  rate=None if rates is None else float(rates[index]))
             for index, (batch, mean) in enumerate(zip(batches, expected, strict=True))]
     return Series(f"{law} {name}", rows)
@@ -66,8 +66,8 @@ def _rates(batches: Array, critical: float, rng: np.random.Generator) -> Array:
     return np.asarray(best * _scatter(rng, _log_uniform(rng, RATE_SCATTER), len(batches)))
 
 
-def _row(batch: int, epochs: Array, *, told: bool, rate: float | None) -> Aggregate:
-    return Aggregate(batch, float(epochs.mean()), len(epochs), float(epochs.std(ddof=1)) if told else None,
+def _row(batch: int, epochs: Array, *, sd_known: bool, rate: float | None) -> Aggregate:
+    return Aggregate(batch, float(epochs.mean()), len(epochs), float(epochs.std(ddof=1)) if sd_known else None,
                      {} if rate is None else {"learning_rate": rate})
 
 

@@ -95,9 +95,9 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[str]:
         for name in (name for name in OURS if name in names):
             ratios = [other / case[name]["spent"] if math.isfinite(case[name]["spent"]) else
                       (0.0 if math.isfinite(other) else math.nan) for case, other in zip(full, direct, strict=True)]
-            told = [ratio for ratio in ratios if not math.isnan(ratio)]
-            if told:
-                low, middle, high = (f"{_quantile(told, level):.3g}" for level in (0.25, 0.5, 0.75))
+            finite = [ratio for ratio in ratios if not math.isnan(ratio)]
+            if finite:
+                low, middle, high = (f"{_quantile(finite, level):.3g}" for level in (0.25, 0.5, 0.75))
                 lines += [f"{name}: case by case the luckier direct search spends {middle} times as much (median; "
                           f"25 %: {low}, 75 %: {high})"]
         lines.append("")

@@ -20,13 +20,13 @@ def new_study(seed: int) -> Any:
 
 def halving(trial: Any, budget: float) -> Callable[[Sequence[float], Sequence[float]], bool]:
     """Whether to stop a trial that may train ``budget`` epochs, from its epochs and losses so far."""
-    told: set[int] = {0}
+    reported: set[int] = {0}
 
     def stop(epochs: Sequence[float], losses: Sequence[float]) -> bool:
         resource = int(RESOURCES * epochs[-1] / budget)
-        if resource in told:
+        if resource in reported:
             return False
-        told.add(resource)
+        reported.add(resource)
         trial.report(losses[-1], step=resource)
         return bool(trial.should_prune())
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import hpo
 from benchmarks.techniques.workloads import Images
-from hpo.runs.results import Candidate, candidates
+from hpo.runs.results import SweptConfiguration, candidates
 
 SEEDS = 3
 _WARMUP = {"uniform": [0, 5], "role": "scaled"}
@@ -51,7 +51,7 @@ def growth(technique: str) -> int:
     return round(max(SEARCHES[technique].get("batch_factors", [1])))
 
 
-def rows(images: Images, folder: Path) -> Iterator[tuple[str, int, Candidate | None]]:
+def rows(images: Images, folder: Path) -> Iterator[tuple[str, int, SweptConfiguration | None]]:
     """Every technique and last batch size with its best settings; studies that are in ``folder`` are taken up."""
     folder.mkdir(parents=True, exist_ok=True)
     for technique in SEARCHES:
@@ -61,13 +61,13 @@ def rows(images: Images, folder: Path) -> Iterator[tuple[str, int, Candidate | N
             yield technique, batch * growth(technique), most_seeds(candidates(result.trials, batch))
 
 
-def most_seeds(found: list[Candidate]) -> Candidate | None:
+def most_seeds(found: list[SweptConfiguration]) -> SweptConfiguration | None:
     """The best of those that were trained with the most seeds, so that no lucky single training is printed."""
     most = max((each.runs for each in found), default=0)
     return min((each for each in found if each.runs == most), key=lambda each: each.epochs, default=None)
 
 
-def shown(candidate: Candidate | None) -> str:
+def shown(candidate: SweptConfiguration | None) -> str:
     """A cell of the table: epochs, seeds and the settings that were tuned."""
     if candidate is None or not math.isfinite(candidate.epochs):
         return "not reached"

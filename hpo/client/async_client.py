@@ -23,11 +23,11 @@ import httpx
 from hpo.client import calls
 from hpo.client import transport as carrier
 from hpo.client.address import address
-from hpo.client.calls import OnEvent, Patience
-from hpo.client.event_stream import Feed
-from hpo.client.protocol import Answer, Lost, Pause, Steps, join
+from hpo.client.calls import OnEvent, WaitPolicy
+from hpo.client.event_stream import EventStream
+from hpo.client.protocol import NoResponse, Pause, ServerResponse, Steps, join
 from hpo.client.records import RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
-from hpo.client.retries import Retries
+from hpo.client.retries import RetryPolicy
 from hpo.planning.request import PlanOptions
 from hpo.study.spec import StudySpec
 
@@ -37,10 +37,10 @@ T = TypeVar("T")
 class AsyncClient:
     """A server, for one token; both default to HPO_SERVER and HPO_TOKEN. Tasks may share it."""
 
-    def __init__(self, url: str | None = None, token: str | None = None, *, retries: Retries | None = None,
+    def __init__(self, url: str | None = None, token: str | None = None, *, retries: RetryPolicy | None = None,
                  transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._address = address(url, token)
-        self._retries = retries or Retries()
+        self._retries = retries or RetryPolicy()
         self._http = httpx.AsyncClient(**carrier.options(self._address), transport=transport)
 
     @property
@@ -72,42 +72,42 @@ class AsyncClient:
 
     async def run(self, steps: Steps[T]) -> T:
         """Carry out the steps of a call."""
-        came: Answer | Lost | None = None
+        reply: ServerResponse | NoResponse | None = None
         while True:
             try:
-                step = steps.send(came)
+                step = steps.send(reply)
             except StopIteration as end:
                 result: T = end.value
                 return result
             if isinstance(step, Pause):
                 await anyio.sleep(step.seconds)
-                came = None
+                reply = None
                 continue
             try:
-                came = carrier.answer_of(await self._http.request(**carrier.arguments(self._address, step)))
+                reply = carrier.server_response(await self._http.request(**carrier.arguments(self._address, step)))
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                came = carrier.lost(error, self._address)
+                reply = carrier.no_response(error, self._address)
 
-    async def stream(self, feed: Feed) -> AsyncIterator[RemoteEvent]:
+    async def stream(self, feed: EventStream) -> AsyncIterator[RemoteEvent]:
         """The events of a feed, over as many connections as it takes."""
         while not feed.ended:
-            came: Answer | Lost
+            reply: ServerResponse | NoResponse
             try:
                 async with self._http.stream(**carrier.arguments(self._address, feed.request),
                                              timeout=carrier.STREAM_TIMEOUT) as response:
                     if response.status_code >= 400:
                         await response.aread()
-                        came = carrier.answer_of(response)
+                        reply = carrier.server_response(response)
                     else:
                         feed.check(carrier.head_of(response))
                         async for content in response.aiter_bytes():
                             for event in feed.take(content):
                                 yield event
-                        came = Lost(f"{self.url} ended the stream")
+                        reply = NoResponse(f"{self.url} ended the stream")
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                came = carrier.lost(error, self._address)
+                reply = carrier.no_response(error, self._address)
             if not feed.ended:
-                await anyio.sleep(feed.broken(came))
+                await anyio.sleep(feed.broken(reply))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -126,7 +126,7 @@ class AsyncClient:
 class AsyncRemoteStudy:
     """A study of a server. Nothing of it is kept here: every call asks."""
 
-    def __init__(self, client: AsyncClient, name: str, retries: Retries) -> None:
+    def __init__(self, client: AsyncClient, name: str, retries: RetryPolicy) -> None:
         self._client, self.name, self._retries = client, name, retries
 
     async def status(self) -> StudyStatus:
@@ -136,13 +136,13 @@ class AsyncRemoteStudy:
     async def wait(self, timeout: float | None = None, *, poll: float = 2.0, on_event: OnEvent | None = None,
                    check: bool = True) -> StudyStatus:
         """Come back when it has ended, with its status then."""
-        return await self._client.run(calls.wait(self._retries, self.name, timeout=timeout, patience=Patience(poll),
+        return await self._client.run(calls.wait(self._retries, self.name, timeout=timeout, patience=WaitPolicy(poll),
                                                  on_event=on_event, check=check))
 
     def events(self, *, after: int = 0, progress: bool = False) -> AsyncIterator[RemoteEvent]:
         """What happens, as it happens, from behind event ``after`` until the study ends."""
-        return self._client.stream(Feed(join("studies", self.name, "events"), self._retries, after=after,
-                                        progress=progress))
+        return self._client.stream(EventStream(join("studies", self.name, "events"), self._retries, after=after,
+                                               progress=progress))
 
     async def logs(self, *, after: int = 0) -> list[RemoteEvent]:
         """What happened so far, oldest first, from behind event ``after``."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpo.client.protocol import Answer, Pause, Request, Steps, get, join
+from hpo.client.protocol import Pause, Request, ServerResponse, Steps, get, join
 from hpo.client.records import PLAN_FILES, RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
-from hpo.client.retries import Retries, ask
+from hpo.client.retries import RetryPolicy, ask
 from hpo.errors import StudyFailedError, WaitTimeoutError
 from hpo.study.spec import StudySpec, load_study, parse_study
 
@@ -23,8 +23,8 @@ OnEvent = Callable[[RemoteEvent], None]
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How a waiting client looks: every ``poll_seconds``, through outages of up to ``outage_seconds``."""
+class WaitPolicy:
+    """How a client waits for a study: it polls every ``poll_seconds``, through outages of up to ``outage_seconds``."""
 
     poll_seconds: float = 2.0
     outage_seconds: float = 600.0
@@ -39,7 +39,7 @@ def read_spec(spec: StudySpec | str | Path) -> StudySpec:
     return load_study(spec)
 
 
-def submit(retries: Retries, spec: StudySpec | str | Path, *, priority: int = 0, max_samples: int | None = None,
+def submit(retries: RetryPolicy, spec: StudySpec | str | Path, *, priority: int = 0, max_samples: int | None = None,
            max_accelerator_hours: float | None = None, idempotency_key: str | None = None) -> Steps[StudyStatus]:
     """Queue a study. Sent again as often as needed: the key makes all of them one submission.
 
@@ -56,41 +56,41 @@ def submit(retries: Retries, spec: StudySpec | str | Path, *, priority: int = 0,
     return StudyStatus.of(answer.document)
 
 
-def status(retries: Retries, name: str) -> Steps[StudyStatus]:
+def status(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
     """Where a study stands."""
     return StudyStatus.of((yield from ask(get("studies", name), retries)).document)
 
 
-def studies(retries: Retries, **filters: str | None) -> Steps[list[StudyStatus]]:
+def studies(retries: RetryPolicy, **filters: str | None) -> Steps[list[StudyStatus]]:
     """All studies that the token may read and that the filters let through."""
     return [StudyStatus.of(each) for each in (yield from _pages(retries, ("studies",), "studies", filters))]
 
 
-def cancel(retries: Retries, name: str) -> Steps[StudyStatus]:
+def cancel(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
     """Ask for the end of a study; asking twice is asking once."""
     answer = yield from ask(Request("POST", join("studies", name, "cancel"), repeatable=True), retries)
     return StudyStatus.of(answer.document)
 
 
-def resume(retries: Retries, name: str, spec: StudySpec | str | Path | None = None) -> Steps[StudyStatus]:
+def resume(retries: RetryPolicy, name: str, spec: StudySpec | str | Path | None = None) -> Steps[StudyStatus]:
     """Queue an ended study again, a finished one with a larger budget."""
     body = {} if spec is None else {"spec": read_spec(spec).text}
     answer = yield from ask(Request("POST", join("studies", name, "resume"), body=body), retries)
     return StudyStatus.of(answer.document)
 
 
-def wait(retries: Retries, name: str, *, timeout: float | None, patience: Patience, on_event: OnEvent | None,
+def wait(retries: RetryPolicy, name: str, *, timeout: float | None, patience: WaitPolicy, on_event: OnEvent | None,
          check: bool) -> Steps[StudyStatus]:
     """Come back when the study has ended; see ``RemoteStudy.wait``."""
     until = None if timeout is None else time.monotonic() + timeout
-    told = 0
+    last_seen = 0
     while True:
         now = yield from status(_patient(retries, patience, until), name)
         if on_event is not None:
-            events = yield from logs(retries, name, after=told)
+            events = yield from logs(retries, name, after=last_seen)
             for event in events:
                 on_event(event)
-                told = event.id or told
+                last_seen = event.id or last_seen
         if now.ended:
             if check and now.state != "finished":
                 raise StudyFailedError(f"study {name!r} is {now.state}" + (f": {now.message}" if now.message else "")
@@ -103,13 +103,13 @@ def wait(retries: Retries, name: str, *, timeout: float | None, patience: Patien
         yield Pause(left)
 
 
-def logs(retries: Retries, name: str, *, after: int = 0) -> Steps[list[RemoteEvent]]:
+def logs(retries: RetryPolicy, name: str, *, after: int = 0) -> Steps[list[RemoteEvent]]:
     """What was said about a study, oldest first, from behind event ``after``."""
     return [RemoteEvent.of(each) for each in
             (yield from _pages(retries, ("studies", name, "logs"), "events", {"after": after or None}))]
 
 
-def trials(retries: Retries, name: str, *, states: Sequence[str] | None,
+def trials(retries: RetryPolicy, name: str, *, states: Sequence[str] | None,
            global_batch_size: int | None) -> Steps[list[RemoteTrial]]:
     """The trials of a study by number."""
     filters = {"state": list(states) if states else None, "global_batch_size": global_batch_size}
@@ -117,7 +117,7 @@ def trials(retries: Retries, name: str, *, states: Sequence[str] | None,
             (yield from _pages(retries, ("studies", name, "trials"), "trials", filters))]
 
 
-def convergence(retries: Retries, name: str, *, numbers: Sequence[int] | None, columns: Sequence[str] | None,
+def convergence(retries: RetryPolicy, name: str, *, numbers: Sequence[int] | None, columns: Sequence[str] | None,
                 max_points: int | None) -> Steps[dict[int, dict[str, list[float | None]]]]:
     """The curves of some trials, or of all: columns by name, by the number of the trial."""
     if numbers is None:
@@ -131,7 +131,7 @@ def convergence(retries: Retries, name: str, *, numbers: Sequence[int] | None, c
     return found
 
 
-def forecast(retries: Retries, name: str, global_batch_size: int, *,
+def forecast(retries: RetryPolicy, name: str, global_batch_size: int, *,
              budgets: Sequence[float]) -> Steps[RemoteForecast]:
     """The forecast at one batch size."""
     request = get("studies", name, "forecast", at=global_batch_size, budget_epochs=list(budgets) or None)
@@ -139,7 +139,7 @@ def forecast(retries: Retries, name: str, global_batch_size: int, *,
     return RemoteForecast.of(answer.document["forecasts"][0])
 
 
-def plan(retries: Retries, name: str, options: Mapping[str, Any]) -> Steps[RemotePlan]:
+def plan(retries: RetryPolicy, name: str, options: Mapping[str, Any]) -> Steps[RemotePlan]:
     """Make a plan, and fetch its files."""
     body = {key: dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
             for key, value in options.items() if value is not None}
@@ -147,7 +147,7 @@ def plan(retries: Retries, name: str, options: Mapping[str, Any]) -> Steps[Remot
     return (yield from _with_files(retries, answer.document))
 
 
-def plans(retries: Retries, name: str) -> Steps[list[RemotePlan]]:
+def plans(retries: RetryPolicy, name: str) -> Steps[list[RemotePlan]]:
     """The plans of a study, oldest first, with their files."""
     found = []
     for document in (yield from ask(get("studies", name, "plans"), retries)).document["plans"]:
@@ -155,12 +155,12 @@ def plans(retries: Retries, name: str) -> Steps[list[RemotePlan]]:
     return found
 
 
-def document(retries: Retries, *path: str) -> Steps[Any]:
+def document(retries: RetryPolicy, *path: str) -> Steps[Any]:
     """The JSON at a path below the API's root."""
     return (yield from ask(get(*path), retries)).document
 
 
-def _with_files(retries: Retries, document: Any) -> Steps[RemotePlan]:
+def _with_files(retries: RetryPolicy, document: Any) -> Steps[RemotePlan]:
     files = {}
     for name in PLAN_FILES:
         answer = yield from ask(get("plans", document["plan"]["id"], name), retries)
@@ -168,13 +168,13 @@ def _with_files(retries: Retries, document: Any) -> Steps[RemotePlan]:
     return RemotePlan.of(document, files)
 
 
-def _file_name(answer: Answer, name: str) -> str:
+def _file_name(answer: ServerResponse, name: str) -> str:
     """The name in ``Content-Disposition: attachment; filename="launch.sh"`` (RFC 6266)."""
     _, _, given = answer.headers.get("content-disposition", "").partition("filename=")
     return given.split(";")[0].strip().strip('"') or name
 
 
-def _pages(retries: Retries, path: tuple[str, ...], key: str, filters: Mapping[str, Any]) -> Steps[list[Any]]:
+def _pages(retries: RetryPolicy, path: tuple[str, ...], key: str, filters: Mapping[str, Any]) -> Steps[list[Any]]:
     rows: list[Any] = []
     after = filters.get("after")
     while True:
@@ -186,7 +186,7 @@ def _pages(retries: Retries, path: tuple[str, ...], key: str, filters: Mapping[s
             return rows
 
 
-def _patient(retries: Retries, patience: Patience, until: float | None) -> Retries:
+def _patient(retries: RetryPolicy, patience: WaitPolicy, until: float | None) -> RetryPolicy:
     """Enough attempts for an outage, or for the time that is left, whichever is shorter."""
     seconds = patience.outage_seconds if until is None else min(patience.outage_seconds, until - time.monotonic())
     return replace(retries, attempts=max(1, int(seconds / (0.75 * retries.most_seconds)) + 4) if seconds > 0 else 1)

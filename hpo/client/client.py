@@ -21,11 +21,11 @@ import httpx
 from hpo.client import calls
 from hpo.client import transport as carrier
 from hpo.client.address import address
-from hpo.client.calls import OnEvent, Patience
-from hpo.client.event_stream import Feed
-from hpo.client.protocol import Answer, Lost, Pause, Steps, join
+from hpo.client.calls import OnEvent, WaitPolicy
+from hpo.client.event_stream import EventStream
+from hpo.client.protocol import NoResponse, Pause, ServerResponse, Steps, join
 from hpo.client.records import RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
-from hpo.client.retries import Retries
+from hpo.client.retries import RetryPolicy
 from hpo.planning.request import PlanOptions
 from hpo.study.spec import StudySpec
 
@@ -39,10 +39,10 @@ class Client:
     sent again before it does. ``transport`` replaces the network of httpx.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None, *, retries: Retries | None = None,
+    def __init__(self, url: str | None = None, token: str | None = None, *, retries: RetryPolicy | None = None,
                  transport: httpx.BaseTransport | None = None) -> None:
         self._address = address(url, token)
-        self._retries = retries or Retries()
+        self._retries = retries or RetryPolicy()
         self._http = httpx.Client(**carrier.options(self._address), transport=transport)
 
     @property
@@ -77,41 +77,41 @@ class Client:
 
     def run(self, steps: Steps[T]) -> T:
         """Carry out the steps of a call."""
-        came: Answer | Lost | None = None
+        reply: ServerResponse | NoResponse | None = None
         while True:
             try:
-                step = steps.send(came)
+                step = steps.send(reply)
             except StopIteration as end:
                 result: T = end.value
                 return result
             if isinstance(step, Pause):
                 time.sleep(step.seconds)
-                came = None
+                reply = None
                 continue
             try:
-                came = carrier.answer_of(self._http.request(**carrier.arguments(self._address, step)))
+                reply = carrier.server_response(self._http.request(**carrier.arguments(self._address, step)))
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                came = carrier.lost(error, self._address)
+                reply = carrier.no_response(error, self._address)
 
-    def stream(self, feed: Feed) -> Iterator[RemoteEvent]:
+    def stream(self, feed: EventStream) -> Iterator[RemoteEvent]:
         """The events of a feed, over as many connections as it takes."""
         while not feed.ended:
-            came: Answer | Lost
+            reply: ServerResponse | NoResponse
             try:
                 with self._http.stream(**carrier.arguments(self._address, feed.request),
                                        timeout=carrier.STREAM_TIMEOUT) as response:
                     if response.status_code >= 400:
                         response.read()
-                        came = carrier.answer_of(response)
+                        reply = carrier.server_response(response)
                     else:
                         feed.check(carrier.head_of(response))
                         for content in response.iter_bytes():
                             yield from feed.take(content)
-                        came = Lost(f"{self.url} ended the stream")
+                        reply = NoResponse(f"{self.url} ended the stream")
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                came = carrier.lost(error, self._address)
+                reply = carrier.no_response(error, self._address)
             if not feed.ended:
-                time.sleep(feed.broken(came))
+                time.sleep(feed.broken(reply))
 
     def close(self) -> None:
         """Close the connections."""
@@ -130,7 +130,7 @@ class Client:
 class RemoteStudy:
     """A study of a server. Nothing of it is kept here: every call asks."""
 
-    def __init__(self, client: Client, name: str, retries: Retries) -> None:
+    def __init__(self, client: Client, name: str, retries: RetryPolicy) -> None:
         self._client, self.name, self._retries = client, name, retries
 
     def status(self) -> StudyStatus:
@@ -144,15 +144,15 @@ class RemoteStudy:
         Looks every ``poll`` seconds. Raises :class:`WaitTimeoutError` after ``timeout`` seconds and, unless ``check``
         is off, :class:`StudyFailedError` for an end other than finished. Goes on through outages of ten minutes.
         """
-        return self._client.run(calls.wait(self._retries, self.name, timeout=timeout, patience=Patience(poll),
+        return self._client.run(calls.wait(self._retries, self.name, timeout=timeout, patience=WaitPolicy(poll),
                                            on_event=on_event, check=check))
 
     def events(self, *, after: int = 0, progress: bool = False) -> Iterator[RemoteEvent]:
         """What happens, as it happens, from behind event ``after`` until the study ends; with ``progress`` also what
         running trials report. A connection that breaks is taken up where it broke.
         """
-        return self._client.stream(Feed(join("studies", self.name, "events"), self._retries, after=after,
-                                        progress=progress))
+        return self._client.stream(EventStream(join("studies", self.name, "events"), self._retries, after=after,
+                                               progress=progress))
 
     def logs(self, *, after: int = 0) -> list[RemoteEvent]:
         """What happened so far, oldest first, from behind event ``after``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpo.client.protocol import Answer
+from hpo.client.protocol import ServerResponse
 from hpo.errors import (
     AuthenticationError,
     ConflictError,
@@ -31,25 +31,25 @@ _OF_STATUS: dict[int, type[HpoError]] = {
     503: UnreachableError, 504: UnreachableError}
 
 
-def error_of(answer: Answer) -> HpoError:
+def error_of_response(answer: ServerResponse) -> HpoError:
     """The error of an answer with a status of 400 and above, whoever gave it: the server or a proxy before it."""
     document = answer.document
-    told = document.get("error") if isinstance(document, dict) else None
-    if not isinstance(told, dict):
+    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict):
         text = " ".join(answer.content[:200].decode("utf-8", "replace").split())
         return _made(_OF_STATUS.get(answer.status, ServiceError), f"the server answered {answer.status}: "
                      f"{text or 'nothing'}; is this the address of `hpo serve`?", answer)
-    if told.get("kind") == "spec" and told.get("faults"):
-        return SpecError([_fault(each) for each in told["faults"]])
-    message, way_out = str(told.get("message", f"the server answered {answer.status}")), told.get("way_out")
-    kind = _OF_KIND.get(str(told.get("kind")), _OF_STATUS.get(answer.status, ServiceError))
+    if error.get("kind") == "spec" and error.get("faults"):
+        return SpecError([_fault(each) for each in error["faults"]])
+    message, way_out = str(error.get("message", f"the server answered {answer.status}")), error.get("way_out")
+    kind = _OF_KIND.get(str(error.get("kind")), _OF_STATUS.get(answer.status, ServiceError))
     request_id = answer.headers.get("x-request-id")
     if answer.status >= 500 and request_id:
         message = f"{message} (request {request_id})"
     return _made(kind, f"{message}; {way_out}" if way_out else message, answer)
 
 
-def _made(kind: type[HpoError], message: str, answer: Answer) -> HpoError:
+def _made(kind: type[HpoError], message: str, answer: ServerResponse) -> HpoError:
     if issubclass(kind, ServiceError):
         return kind(message, status=answer.status, request_id=answer.headers.get("x-request-id"))
     return kind(message)

@@ -9,22 +9,22 @@ from __future__ import annotations
 import json
 import re
 
-from hpo.client.protocol import Answer, Lost, Request
+from hpo.client.protocol import NoResponse, Request, ServerResponse
 from hpo.client.records import RemoteEvent
-from hpo.client.retries import Retries, failure, may_repeat, retry_after
+from hpo.client.retries import RetryPolicy, failure, may_repeat, retry_after
 from hpo.errors import ServiceError
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")   # a CR at the end of the bytes may be half of a CR LF
 
 
-class Feed:
+class EventStream:
     """The events of one study, or of all (``study`` None): ask for :attr:`request`, hand in bytes, take events.
 
-    ``progress`` lets through what is told of running trials, too, as events without an id.
+    ``progress`` adds the newest points of running trials, as events without an id.
     :attr:`ended` turns true when the study has ended.
     """
 
-    def __init__(self, path: str, retries: Retries, *, after: int = 0, progress: bool = False) -> None:
+    def __init__(self, path: str, retries: RetryPolicy, *, after: int = 0, progress: bool = False) -> None:
         self._path, self._retries, self._progress = path, retries, progress
         self._last_id = str(after)
         self._kind, self._data, self._id = "", "", ""
@@ -38,11 +38,11 @@ class Feed:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": self._last_id}
         return Request("GET", self._path, {"until_end": "true"}, headers=headers, repeatable=True)
 
-    def check(self, came: Answer) -> None:
+    def check(self, reply: ServerResponse) -> None:
         """Raise :class:`ServiceError` where what is streamed are no events."""
-        if not came.headers.get("content-type", "").startswith("text/event-stream"):
+        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
             raise ServiceError(f"{self._path} must stream events, but the server sent "
-                               f"{came.headers.get('content-type', 'nothing')}; is this the address of `hpo serve`?")
+                               f"{reply.headers.get('content-type', 'nothing')}; is this the address of `hpo serve`?")
 
     def take(self, content: bytes) -> list[RemoteEvent]:
         """The wanted events that the next bytes of the stream complete.
@@ -66,14 +66,15 @@ class Feed:
             self._id = value
         return None
 
-    def broken(self, came: Answer | Lost) -> float:
+    def broken(self, reply: ServerResponse | NoResponse) -> float:
         """Seconds until the next connection, after this one ended or was refused; raises where there is no use."""
         self._kind, self._data, self._id, self._rest = "", "", "", b""
         self._failures += 1
-        answered = isinstance(came, Answer)
-        if self._failures >= self._retries.attempts or (answered and not may_repeat(self.request, came)):
-            raise failure(self.request, came, self._failures)
-        return self._retries.pause(self._failures, retry_after(came.headers) if isinstance(came, Answer) else 0.0)
+        answered = isinstance(reply, ServerResponse)
+        if self._failures >= self._retries.attempts or (answered and not may_repeat(self.request, reply)):
+            raise failure(self.request, reply, self._failures)
+        least = retry_after(reply.headers) if isinstance(reply, ServerResponse) else 0.0
+        return self._retries.pause(self._failures, least)
 
     def _complete(self) -> RemoteEvent | None:
         kind, data, event_id = self._kind, self._data.removesuffix("\n"), self._id

@@ -1,8 +1,8 @@
-"""What a call asks of whoever carries it: requests and pauses, as data.
+"""The protocol between the calls and their transport: requests, responses and pauses, as data.
 
-A call is a generator that yields steps and is sent what came of each: an :class:`Answer` or :class:`Lost` for a
-:class:`Request`, None for a :class:`Pause`. It returns its result. A client of any kind runs it in a few lines, and a
-test without a network.
+A call is a generator that yields a :class:`Request` or a :class:`Pause` and is sent the outcome: a
+:class:`ServerResponse` or :class:`NoResponse` for a request, None for a pause. It returns its result. So every call is
+written once, for the blocking client, the asynchronous one, and tests without a network.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the server said; names of ``headers`` are in lower case."""
+class ServerResponse:
+    """The response of the server; names of ``headers`` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -47,8 +47,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """No answer: why, and whether the request surely never reached the server."""
+class NoResponse:
+    """No response: the reason, and whether it is certain that the request never reached the server."""
 
     reason: str
     never_sent: bool = False
@@ -56,13 +56,13 @@ class Lost:
 
 @dataclass(frozen=True)
 class Pause:
-    """Nothing is to be done for some seconds."""
+    """Wait some seconds before the next step."""
 
     seconds: float
 
 
 Step = Request | Pause
-Steps = Generator[Step, Answer | Lost | None, T]
+Steps = Generator[Step, ServerResponse | NoResponse | None, T]
 
 
 def get(*path: str | int, **parameters: Any) -> Request:

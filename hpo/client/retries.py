@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from hpo.client.errors import error_of
-from hpo.client.protocol import Answer, Lost, Pause, Request, Steps
+from hpo.client.errors import error_of_response
+from hpo.client.protocol import NoResponse, Pause, Request, ServerResponse, Steps
 from hpo.errors import UnreachableError
 
 REFUSED_UNSEEN = (429,)
@@ -26,8 +26,8 @@ LONGEST_RETRY_AFTER = 300.0
 
 
 @dataclass(frozen=True)
-class Retries:
-    """How patient a client is: at most ``attempts`` of a request, with pauses in seconds between them."""
+class RetryPolicy:
+    """At most ``attempts`` of a request, with pauses in seconds between them that double from first to most."""
 
     attempts: int = 6
     first_seconds: float = 0.25
@@ -40,33 +40,33 @@ class Retries:
         return max(longest * self.random.uniform(0.5, 1.0), retry_after)
 
 
-def ask(request: Request, retries: Retries) -> Steps[Answer]:
+def ask(request: Request, retries: RetryPolicy) -> Steps[ServerResponse]:
     """Send a request until it is answered; raises the error that an answer stands for."""
     attempt = 0
     while True:
         attempt += 1
-        came = yield request
-        if isinstance(came, Answer) and came.status < 400:
-            return came
-        if attempt >= retries.attempts or not may_repeat(request, came):
-            raise failure(request, came, attempt)
-        headers = came.headers if isinstance(came, Answer) else {}
+        reply = yield request
+        if isinstance(reply, ServerResponse) and reply.status < 400:
+            return reply
+        if attempt >= retries.attempts or not may_repeat(request, reply):
+            raise failure(request, reply, attempt)
+        headers = reply.headers if isinstance(reply, ServerResponse) else {}
         yield Pause(retries.pause(attempt, retry_after(headers)))
 
 
-def may_repeat(request: Request, came: Answer | Lost | None) -> bool:
+def may_repeat(request: Request, reply: ServerResponse | NoResponse | None) -> bool:
     """Whether sending the request again does no harm and may help."""
-    if isinstance(came, Answer):
-        return came.status in REFUSED_UNSEEN or (request.repeatable and came.status in PASSING)
-    return request.repeatable or (isinstance(came, Lost) and came.never_sent)
+    if isinstance(reply, ServerResponse):
+        return reply.status in REFUSED_UNSEEN or (request.repeatable and reply.status in PASSING)
+    return request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)
 
 
-def failure(request: Request, came: Answer | Lost | None, attempts: int) -> Exception:
+def failure(request: Request, reply: ServerResponse | NoResponse | None, attempts: int) -> Exception:
     """The error to raise for a request that got this answer, or none."""
-    if isinstance(came, Answer):
-        return error_of(came)
-    reason = came.reason if isinstance(came, Lost) else "no answer came"
-    maybe = "" if request.repeatable or (isinstance(came, Lost) and came.never_sent) else \
+    if isinstance(reply, ServerResponse):
+        return error_of_response(reply)
+    reason = reply.reason if isinstance(reply, NoResponse) else "no answer came"
+    maybe = "" if request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent) else \
         "; it may have arrived, so it was not sent again: look with `hpo status`"
     return UnreachableError(f"{request.method} {request.path}: {reason} ({attempts} "
                             f"{'attempt' if attempts == 1 else 'attempts'}){maybe}")

@@ -1,4 +1,4 @@
-"""Between steps and httpx, the same for both kinds of client."""
+"""The transport over httpx: how requests are sent, and what responses and errors become; for both clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from hpo.client.address import ANSWER_SECONDS, CONNECT_SECONDS, SILENCE_SECONDS, Address
-from hpo.client.protocol import Answer, Lost, Request
+from hpo.client.protocol import NoResponse, Request, ServerResponse
 from hpo.errors import RequestError
 
 TIMEOUT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
@@ -26,27 +26,27 @@ def arguments(address: Address, request: Request) -> dict[str, Any]:
             "json": request.body, "headers": dict(request.headers)}
 
 
-def answer_of(response: httpx.Response) -> Answer:
+def server_response(response: httpx.Response) -> ServerResponse:
     """A response that was read whole."""
-    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()},
-                  response.content)
+    return ServerResponse(response.status_code, {name.lower(): value for name, value in response.headers.items()},
+                          response.content)
 
 
-def head_of(response: httpx.Response) -> Answer:
+def head_of(response: httpx.Response) -> ServerResponse:
     """A response whose body is still to come."""
-    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, b"")
+    return ServerResponse(response.status_code, {name.lower(): value for name, value in response.headers.items()}, b"")
 
 
-def lost(error: httpx.HTTPError | httpx.InvalidURL, address: Address) -> Lost:
+def no_response(error: httpx.HTTPError | httpx.InvalidURL, address: Address) -> NoResponse:
     """No answer, in words; raises RequestError where there never can be one."""
     if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
         raise RequestError(f"the URL of the server cannot be used: {error}") from error
     if isinstance(error, httpx.ConnectError):
-        return Lost(f"cannot reach {address.url} ({error}); is `hpo serve` running there?", never_sent=True)
+        return NoResponse(f"cannot reach {address.url} ({error}); is `hpo serve` running there?", never_sent=True)
     if isinstance(error, httpx.TimeoutException):
-        return Lost(f"{address.url} did not answer in time ({type(error).__name__})",
-                    never_sent=isinstance(error, _NEVER_SENT))
-    return Lost(f"the connection to {address.url} broke ({str(error) or type(error).__name__})")
+        return NoResponse(f"{address.url} did not answer in time ({type(error).__name__})",
+                          never_sent=isinstance(error, _NEVER_SENT))
+    return NoResponse(f"the connection to {address.url} broke ({str(error) or type(error).__name__})")
 
 
 def _given(request: Request) -> dict[str, Any]:

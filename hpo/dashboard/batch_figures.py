@@ -12,7 +12,7 @@ from plotly import graph_objects as go
 
 from hpo.dashboard import style
 from hpo.dashboard.points import (
-    add_trials,
+    add_trial_points,
     by_state,
     epochs_ends,
     epochs_of,
@@ -31,8 +31,8 @@ from hpo.extrapolation.trust import regime
 from hpo.formatting import interval, number, readable, target, with_unit
 from hpo.intervals import Interval
 from hpo.runs.forecasts import past_forecasts
-from hpo.runs.results import Candidate, StudyResult, best_of_rungs
-from search_spaces.domains import Choice
+from hpo.runs.results import StudyResult, SweptConfiguration, best_of_rungs
+from search_spaces.domains import Categorical
 from storage.records import TrialState
 
 BAND_POINTS = 32
@@ -62,7 +62,7 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
         ends = _stretch(ends, [numbers.epochs_to_target.low, numbers.epochs_to_target.high])
     for state, trials in by_state(thinned(result.trials)).items():
         heights = [height(trial, ends[0]) for trial in trials]
-        add_trials(figure, result, trials, state, spread(result, trials), heights)
+        add_trial_points(figure, result, trials, state, spread(result, trials), heights)
     _add_best(figure, result, best, [candidate.epochs for candidate in best])
     if numbers:
         _add_forecast(figure, numbers.global_batch_size, numbers.epochs_to_target, "epochs to target")
@@ -96,7 +96,7 @@ def setting_against_batch(result: StudyResult, name: str, posterior: Posterior |
         values = [value_of(trial.settings[name]) for trial in trials]
         reached = [trial.epochs_to_target for trial in trials if trial.epochs_to_target]
         look = _epochs_colours(reached) if state is TrialState.REACHED else {}
-        add_trials(figure, result, trials, state, spread(result, trials), values, **look)
+        add_trial_points(figure, result, trials, state, spread(result, trials), values, **look)
     _add_best(figure, result, best, [value_of(getattr(candidate.settings, name)) for candidate in best])
     if numbers and name in numbers.settings:
         _add_forecast(figure, numbers.global_batch_size, numbers.settings[name], readable(name))
@@ -134,7 +134,7 @@ def value_of(value: Any) -> Any:
 def setting_axis(result: StudyResult, name: str, shown: Sequence[Any]) -> dict[str, Any]:
     """The axis of a tuned setting: that of its domain, and long enough for the values ``shown``."""
     domain = result.spec.search.domains[name]
-    if isinstance(domain, Choice):
+    if isinstance(domain, Categorical):
         return {"type": "category", "categoryorder": "array", "range": [-0.5, len(domain.values) - 0.5],
                 "categoryarray": [str(value_of(value)) for value in domain.values]}
     if not domain.log:
@@ -188,7 +188,8 @@ def _add_band(figure: go.Figure, result: StudyResult, band: Band, what: str) -> 
                                line={"color": style.INK, "width": 2, "dash": dash}, hoverinfo="text", hovertext=texts)
 
 
-def _add_best(figure: go.Figure, result: StudyResult, best: Sequence[Candidate], values: Sequence[Any]) -> None:
+def _add_best(figure: go.Figure, result: StudyResult, best: Sequence[SweptConfiguration],
+              values: Sequence[Any]) -> None:
     if not best:
         return
     texts = [style.lines(f"best settings at global batch size {number(each.global_batch_size)}",
@@ -262,8 +263,7 @@ def _mark_critical(figure: go.Figure, numbers: Forecast | None, posterior: Poste
 
 
 def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
-    """Above the figure, the regimes that the law tells apart (Shallue et al., arXiv:1811.03600), each over its batches.
-    """
+    """The regimes of the law (Shallue et al., arXiv:1811.03600), above the figure, each over its batches."""
     low, high = figure.layout.xaxis.range
     places = np.linspace(low, high, REGIME_STEPS)
     names = [regime(posterior, 10.0**place) for place in places]

@@ -52,7 +52,7 @@ DATABASE = "DATABASE"       # stands in a downloaded report for the address of t
 Number = Annotated[int, Path(ge=0, le=MOST_NUMBER)]
 
 
-class Slow:
+class FitThreads:
     """Threads for what may wait for a fit, besides those that answer everything else."""
 
     def __init__(self, threads: int = 4) -> None:
@@ -65,7 +65,7 @@ class Slow:
         return await run_sync(work, limiter=self._limiter)
 
 
-class Kept:
+class AnswerCache:
     """The answers that were last made: a page that is opened again need not wait for them."""
 
     def __init__(self, most: int) -> None:
@@ -90,7 +90,7 @@ class Kept:
 def data_routes(access: Access) -> APIRouter:
     """Routes under ``/api/v1`` for the pages alone; they are in no document and may change with the pages."""
     router = APIRouter(prefix="/api/v1", include_in_schema=False)
-    reader, slow, drawn, kept = Depends(access.reader), Slow(), Kept(48), Kept(8)
+    reader, slow, drawn, kept = Depends(access.reader), FitThreads(), AnswerCache(48), AnswerCache(8)
 
     @router.get("/figures/{key}")
     def of_all_studies(request: Request, key: str, who: Any = reader) -> Response:

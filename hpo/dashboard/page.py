@@ -138,7 +138,8 @@ def pictures(view: StudyView) -> Iterator[Picture]:
         yield Picture("validation", "Forecast and observed", VALIDATION, figures.validation(result))
     shown = exhibited(result)
     if shown is not None and shown[2].get("panels"):
-        yield Picture("exhibit", str(shown[2].get("title", "What the model predicts")), f"{told(*shown)} {EXHIBIT}",
+        yield Picture("exhibit", str(shown[2].get("title", "What the model predicts")),
+                      f"{exhibit_caption(*shown)} {EXHIBIT}",
                       figures.exhibit(shown[2]))
     yield Picture("ladder", "Epochs to target against batch size", LADDER, figures.ladder(result, law))
     for name in varied:
@@ -162,7 +163,7 @@ def exhibited(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[str, An
     return (own or found)[-1] if found else None
 
 
-def told(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) -> str:
+def exhibit_caption(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) -> str:
     """Which model an exhibit shows, and what it reached beside what it must beat."""
     model = (f"Settings from {KIND_NAMES[run.plan.kind]}, global batch size {number(run.plan.global_batch_size)}, "
              f"seed {outcome.seed}")

@@ -126,8 +126,8 @@ def spread(result: StudyResult, trials: Sequence[Trial]) -> NDArray[np.float64]:
     return np.asarray(batches * np.exp(step_aside(result) * aside))
 
 
-def add_trials(figure: go.Figure, result: StudyResult, trials: Sequence[Trial], state: TrialState,
-               x: Sequence[Any] | NDArray[np.float64], y: Sequence[Any], **look: Any) -> None:
+def add_trial_points(figure: go.Figure, result: StudyResult, trials: Sequence[Trial], state: TrialState,
+                     x: Sequence[Any] | NDArray[np.float64], y: Sequence[Any], **look: Any) -> None:
     """Points of trials that ended alike; ``look`` changes the marker of their state."""
     figure.add_scatter(x=x, y=y, mode="markers", name=STATES[state].name, legendgroup=str(state),
                        marker=marker(STATES[state], **look), hoverinfo="text",

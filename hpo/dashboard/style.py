@@ -26,7 +26,7 @@ HOVER_CHARACTERS = 56
 
 
 @dataclass(frozen=True)
-class Look:
+class PointStyle:
     """How one kind of point is drawn and what the legend calls it; ``size`` in pixels."""
 
     name: str
@@ -38,17 +38,17 @@ class Look:
 
 # colours of Paul Tol's "bright" and "vibrant" schemes (https://personal.sron.nl/~pault/)
 STATES = {
-    TrialState.REACHED: Look("reached the target", "circle", "#4477AA", 8, 0.75),
-    TrialState.CENSORED: Look("budget ended first", "triangle-up", "#EE7733"),
-    TrialState.PRUNED: Look("stopped early", "triangle-up-open", "#8a949e", 8, 0.8),
-    TrialState.DIVERGED: Look("diverged", "x", "#CC3311"),
-    TrialState.FAILED: Look("failed", "hash-open", "#5b6670"),
+    TrialState.REACHED: PointStyle("reached the target", "circle", "#4477AA", 8, 0.75),
+    TrialState.CENSORED: PointStyle("budget ended first", "triangle-up", "#EE7733"),
+    TrialState.PRUNED: PointStyle("stopped early", "triangle-up-open", "#8a949e", 8, 0.8),
+    TrialState.DIVERGED: PointStyle("diverged", "x", "#CC3311"),
+    TrialState.FAILED: PointStyle("failed", "hash-open", "#5b6670"),
 }
 KINDS = {
-    PlanKind.FORECAST: Look("run with the forecast's settings", "star", FORECAST, 12),
-    PlanKind.LINEAR_SCALING: Look("run by linear scaling", "square", "#228833", 9),
-    PlanKind.NO_SCALING: Look("run without scaling", "pentagon", "#B8860B", 11),
-    PlanKind.IMPORTED: Look("published result", "hexagon", "#66CCEE", 9),
+    PlanKind.FORECAST: PointStyle("run with the forecast's settings", "star", FORECAST, 12),
+    PlanKind.LINEAR_SCALING: PointStyle("run by linear scaling", "square", "#228833", 9),
+    PlanKind.NO_SCALING: PointStyle("run without scaling", "pentagon", "#B8860B", 11),
+    PlanKind.IMPORTED: PointStyle("published result", "hexagon", "#66CCEE", 9),
 }
 
 AXIS = {"showgrid": True, "gridcolor": GRID, "zeroline": False, "showline": True, "linecolor": MUTED,
@@ -84,7 +84,7 @@ def lines(*texts: str) -> str:
     return "<br>".join(plain(part) for part in wrapped)
 
 
-def marker(look: Look, **more: Any) -> dict[str, Any]:
+def marker(look: PointStyle, **more: Any) -> dict[str, Any]:
     """The marker of a kind of point."""
     return {"symbol": look.symbol, "color": look.colour, "size": look.size, "opacity": look.opacity, **more}
 

@@ -13,7 +13,7 @@ from hpo.dashboard.points import by_state, epochs_ends, height, thinned, trial_t
 from hpo.errors import EvidenceError
 from hpo.formatting import number, readable, target, with_unit
 from hpo.runs.results import StudyResult
-from search_spaces.domains import Choice
+from search_spaces.domains import Categorical
 from storage.records import Convergence, TrialState
 
 FAINT, FULL = 0.28, 0.9
@@ -97,7 +97,7 @@ def parallel_coordinates(result: StudyResult) -> go.Figure:
     choices: dict[str, list[str]] = {}
     for name in result.spec.search.names:
         domain, found = result.spec.search.domains[name], [trial.settings[name] for trial in trials]
-        if isinstance(domain, Choice):
+        if isinstance(domain, Categorical):
             choices[name] = [str(value) for value in domain.values]
             rows[name] = [float(choices[name].index(str(value))) for value in found], False
         else:

@@ -32,7 +32,7 @@ EARLIER_THRESHOLDS = {("training_v0.5", "resnet"): 0.749}
 
 
 @dataclass(frozen=True)
-class Result:
+class SubmittedRun:
     """One training of a result folder: where it ran, with which settings, and its log."""
 
     path: Path
@@ -60,7 +60,7 @@ class Result:
         return EARLIER_THRESHOLDS.get((self.round, self.benchmark), BENCHMARKS[self.benchmark].threshold)
 
 
-def results_in(path: Path, round_name: str | None = None) -> Iterator[Result | EvidenceError]:
+def results_in(path: Path, round_name: str | None = None) -> Iterator[SubmittedRun | EvidenceError]:
     """Every result under a folder, by path; an error, not raised, for each that cannot be read.
 
     Raises :class:`EvidenceError` where there is none at all. Benchmarks that are no workload here are left out.
@@ -77,7 +77,7 @@ def results_in(path: Path, round_name: str | None = None) -> Iterator[Result | E
                 yield error if str(log) in str(error) else EvidenceError(f"{log}: {error}")
 
 
-def _result(log: Path, round_name: str | None) -> Result:
+def _result(log: Path, round_name: str | None) -> SubmittedRun:
     parts = log.resolve().parts
     if "results" not in parts[1:-3]:
         raise EvidenceError(f"{log} does not lie in a folder SUBMITTER/results/SYSTEM/BENCHMARK")
@@ -91,7 +91,7 @@ def _result(log: Path, round_name: str | None) -> Result:
     per_node = run.whole("accelerators_per_node") or _whole(description, "accelerators_per_node") or 1
     nodes = run.whole("number_of_nodes") or _whole(description, "number_of_nodes") or 1
     accelerators = run.whole("number_of_ranks") or nodes * per_node
-    return Result(
+    return SubmittedRun(
         path=log, round=round_name or _round_of(log), submitter=submitter, system=system, benchmark=run.benchmark,
         division=str(run.values.get("submission_division") or description.get("division") or "closed").lower(),
         nodes=max(1, -(-accelerators // per_node)), accelerators=accelerators, global_batch_size=batch,

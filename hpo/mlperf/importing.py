@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import EvidenceError
-from hpo.mlperf.folders import BENCHMARKS, Result, results_in
+from hpo.mlperf.folders import BENCHMARKS, SubmittedRun, results_in
 from hpo.study.spec import StudySpec
 from storage.errors import NotFound
-from storage.records import NewOutcome, NewPlan, NewThroughput, Plan, PlanKind, Study, StudyState, TrialState
+from storage.records import NewOutcome, NewPlan, NewThroughput, PlanKind, StoredPlan, Study, StudyState, TrialState
 from storage.store import Store
 
 BACKEND = "mlperf"
@@ -44,7 +44,7 @@ def import_results(store: Store, path: Path, round_name: str | None = None) -> I
 
     Raises :class:`EvidenceError` where the folder holds no result that can be read.
     """
-    imported, groups = Imported(), defaultdict[str, list[Result]](list)
+    imported, groups = Imported(), defaultdict[str, list[SubmittedRun]](list)
     for found in results_in(path, round_name):
         if isinstance(found, EvidenceError):
             imported.faults.append(str(found))
@@ -62,21 +62,21 @@ def import_results(store: Store, path: Path, round_name: str | None = None) -> I
     return imported
 
 
-def _study_name(result: Result) -> str:
+def _study_name(result: SubmittedRun) -> str:
     # the recipes change from round to round, and the open division's data and targets differ
     parts = ["mlperf", result.round, result.benchmark, "" if result.division == "closed" else result.division]
     return "-".join(part for part in parts if part).replace("_", "-")
 
 
-def _configurations(results: Sequence[Result]) -> Mapping[object, list[Result]]:
-    found = defaultdict[object, list[Result]](list)
+def _configurations(results: Sequence[SubmittedRun]) -> Mapping[object, list[SubmittedRun]]:
+    found = defaultdict[object, list[SubmittedRun]](list)
     for result in results:
         found[result.system, result.path.parent, result.accelerators, result.global_batch_size,
               result.settings].append(result)
     return found
 
 
-def _enter(store: Store, name: str, results: Sequence[Result]) -> tuple[Study, list[Plan]]:
+def _enter(store: Store, name: str, results: Sequence[SubmittedRun]) -> tuple[Study, list[StoredPlan]]:
     """The study of that name, with a rung for every batch size that it holds now, and the plans that it had before."""
     try:
         study = store.study(name)
@@ -91,7 +91,7 @@ def _enter(store: Store, name: str, results: Sequence[Result]) -> tuple[Study, l
     return study, plans
 
 
-def _spec(name: str, results: Sequence[Result], plans: Sequence[Plan]) -> StudySpec:
+def _spec(name: str, results: Sequence[SubmittedRun], plans: Sequence[StoredPlan]) -> StudySpec:
     """A study that says what the results and the plans are: their batches are its ladder, their rates its range."""
     first = results[0]
     every = {plan.global_batch_size for plan in plans} | {result.global_batch_size for result in results}
@@ -108,7 +108,7 @@ def _spec(name: str, results: Sequence[Result], plans: Sequence[Plan]) -> StudyS
     })
 
 
-def _keep(store: Store, study: Study, plans: Sequence[Plan], results: Sequence[Result]) -> int:
+def _keep(store: Store, study: Study, plans: Sequence[StoredPlan], results: Sequence[SubmittedRun]) -> int:
     """Store the runs of one configuration that are not there yet; returns how many."""
     first = results[0]
     plan_id = _plan(store, study, plans, first)
@@ -125,7 +125,7 @@ def _keep(store: Store, study: Study, plans: Sequence[Plan], results: Sequence[R
     return len(new)
 
 
-def _plan(store: Store, study: Study, plans: Sequence[Plan], result: Result) -> int:
+def _plan(store: Store, study: Study, plans: Sequence[StoredPlan], result: SubmittedRun) -> int:
     """The plan of a configuration: that of ``plans``, which were there before, or a new one."""
     settings = result.settings.to_dict()
     for plan in plans:
@@ -139,11 +139,11 @@ def _plan(store: Store, study: Study, plans: Sequence[Plan], result: Result) -> 
         directory=_folder(result))).id
 
 
-def _folder(result: Result) -> str:
+def _folder(result: SubmittedRun) -> str:
     return result.source.rpartition("/")[0]
 
 
-def _outcome(plan_id: int, result: Result) -> NewOutcome:
+def _outcome(plan_id: int, result: SubmittedRun) -> NewOutcome:
     reached = next((each.epochs for each in result.run.evaluations if each.metric >= result.threshold), None)
     state = TrialState.CENSORED if reached is None else TrialState.REACHED
     return NewOutcome(

@@ -18,7 +18,7 @@ TOKEN = ":::MLLOG "
 
 
 @dataclass(frozen=True)
-class Event:
+class LogLine:
     """One line of the log: ``seconds`` of the submitter's clock, a key, its value and what is said about it."""
 
     key: str
@@ -73,7 +73,7 @@ def read_log(path: Path) -> LoggedRun:
         samples_per_second=_throughput(events, float(values.get("train_samples") or 0), start.seconds))
 
 
-def _events(path: Path) -> Iterator[Event]:
+def _events(path: Path) -> Iterator[LogLine]:
     # some submitters' tools put their own words before the token
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -85,27 +85,27 @@ def _events(path: Path) -> Iterator[Event]:
             continue
         try:
             document = json.loads(text)
-            yield Event(str(document["key"]), float(document["time_ms"]) / 1000, document["value"],
-                        document.get("metadata") or {})
+            yield LogLine(str(document["key"]), float(document["time_ms"]) / 1000, document["value"],
+                          document.get("metadata") or {})
         except (ValueError, KeyError, TypeError) as error:
             raise EvidenceError(f"{path}, line {number}: an MLLOG line must be JSON with key, value and time_ms, "
                                 f"but: {error}") from error
 
 
-def _one(events: list[Event], key: str, path: Path, *, last: bool = False) -> Event:
+def _one(events: list[LogLine], key: str, path: Path, *, last: bool = False) -> LogLine:
     found = [event for event in events if event.key == key]
     if not found:
         raise EvidenceError(f"{path} holds no {key}: the training did not end, or it is not an MLPerf log")
     return found[-1 if last else 0]
 
 
-def _evaluation(event: Event, start: float) -> Evaluation:
+def _evaluation(event: LogLine, start: float) -> Evaluation:
     step = event.metadata.get("step_num")
     return Evaluation(epochs=float(event.metadata["epoch_num"]), step=None if step is None else int(step),
                       seconds=event.seconds - start, metric=float(event.value))
 
 
-def _throughput(events: list[Event], train_samples: float, start: float) -> float | None:
+def _throughput(events: list[LogLine], train_samples: float, start: float) -> float | None:
     """Training samples per second: the median over the stretches between two evaluations.
 
     A stretch goes from the end of one evaluation to the start of the next. The first often waits for data and is left

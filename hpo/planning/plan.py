@@ -29,8 +29,8 @@ class Plan:
 
     ``workers`` counts the ranks of all nodes, ``ranks_per_node`` those of one (where not given, as many as it takes).
     ``slot_seconds`` is the time that the run may take, and ``chance_in_slot`` the probability that it reaches its
-    target within it. ``accelerator_hours`` and ``energy_kwh`` are 90 % intervals too. ``details`` holds what else is
-    to be told of it, as plain values that JSON holds: that of :func:`hpo.planning.placement.planner.explained`, and as
+    target within it. ``accelerator_hours`` and ``energy_kwh`` are 90 % intervals too. ``details`` holds the
+    explanation of the plan, as plain values that JSON holds (:func:`hpo.planning.placement.planner.explained`), and as
     ``machine_file`` the path of a machine's own file.
     """
 

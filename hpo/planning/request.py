@@ -100,7 +100,7 @@ class PlanRequest:
     @classmethod
     def of(cls, **options: Any) -> PlanRequest:
         """The request with these options; a name that is none raises :class:`PlanError` with the nearest that is."""
-        from hpo.study.faults import nearest
+        from search_spaces.names import nearest
 
         names = [each.name for each in dataclasses.fields(cls)]
         for name in options:

@@ -73,8 +73,8 @@ def record(plan: Plan, outcome: Path | str, storage: str, *, backend: str | None
     """
     if plan.id is None:
         raise PlanError("this plan is in no storage; `hpo plan STUDY --output DIR` keeps one")
-    told = read_launched(Path(outcome))
-    launched = dataclasses.replace(told, nodes=nodes or told.nodes or plan.nodes)
+    report = read_launched(Path(outcome))
+    launched = dataclasses.replace(report, nodes=nodes or report.nodes or plan.nodes)
     with open_store(storage, create=False) as store:
         return repository.keep_outcome(store, plan.id, plan.job.seed, backend or choose_backend(None, plan.launcher),
-                                    workers or told.workers or plan.workers, launched)
+                                    workers or report.workers or plan.workers, launched)

@@ -46,18 +46,18 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
     return lease
 
 
-class Holding:
+class HeldLease:
     """A lease, renewed until it is given back; a context manager.
 
-    ``store`` is the store in which every write checks the lease. ``told`` hears when the lease is lost or the
-    database cannot be reached.
+    ``store`` is the store in which every write checks the lease. ``on_warning`` is called with a message
+    when the lease cannot be renewed or the study's log cannot be written.
     """
 
-    def __init__(self, store: Store, lease: Lease, *, told: Callable[[str], None],
+    def __init__(self, store: Store, lease: Lease, *, on_warning: Callable[[str], None],
                  lease_seconds: float = LEASE_SECONDS) -> None:
         self.lease, self.store = lease, store.leased(lease)
         self.lost = ""
-        self._plain, self._seconds, self._told = store, lease_seconds, told
+        self._plain, self._seconds, self._on_warning = store, lease_seconds, on_warning
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name=f"lease of study {lease.study.id}", daemon=True)
 
@@ -106,7 +106,7 @@ class Holding:
         try:
             self._plain.add_event(self.study.id, kind, message, {"worker": self.lease.worker, **data})
         except StoreError as error:
-            self._told(f"could not write to the log of study {self.study.name!r}: {error}")
+            self._on_warning(f"could not write to the log of study {self.study.name!r}: {error}")
 
     def _renew(self) -> None:
         """The body of the thread."""
@@ -121,7 +121,8 @@ class Holding:
                 return
             except StoreError as error:
                 if not away:
-                    self._told(f"the lease of study {self.study.name!r} could not be renewed, trying again: {error}")
+                    self._on_warning(f"the lease of study {self.study.name!r} could not be renewed, trying again: "
+                                     f"{error}")
                 away = True
 
 

@@ -10,12 +10,12 @@ from typing import Unpack
 from hpo.planning.launchers import LAUNCHERS
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
 from hpo.planning.machines import Machine, load_machine, machine_names
-from hpo.planning.placement.candidates import HOUR, Situation, scaled
+from hpo.planning.placement.candidates import HOUR, PlanningContext, scaled
 from hpo.planning.placement.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
-from hpo.planning.placement.feasibility import check_wish
-from hpo.planning.placement.optimise import Wish
+from hpo.planning.placement.feasibility import check_constraints
+from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
 from hpo.planning.placement.placements import memory_needs
-from hpo.planning.placement.planner import Chosen, plan_placement, plan_untimed
+from hpo.planning.placement.planner import plan_placement, plan_untimed
 from hpo.planning.placement.rates import (
     ModelledRates,
     Rates,
@@ -58,26 +58,26 @@ def choose_plan(made: StudyForecast, asked: PlanRequest, notes: Sequence[str] = 
         made = forecast_at(made, asked.global_batch_size)
     if asked.global_batch_size != "best":
         check_layout(planned_job(made.spec, made.settings, made.global_batch_size, None), target, nodes, workers)
-    wish = _wish(asked, made.global_batch_size)
+    constraints = _constraints(asked, made.global_batch_size)
     figures = cost_of(made.source.cost if made.source else None, asked.cost)
     memory = None if figures is None or target.name == "local" else \
         memory_needs(figures, made.settings, target.accelerator.memory_bytes)
     rates = _rates(made, target, figures, asked.cost)
-    situation = Situation(target, law_of(made), rates or SweepRates(1.0), made.train_samples,
-                          made.settings.normalization_batch_size, memory, _overhead(made.spec, target),
-                          Failures(asked.node_failure_hours) if asked.node_failure_hours is not None else None)
-    chosen = None if rates is None else plan_placement(situation, wish, notes)
-    place = chosen.candidate.placement if chosen else plan_untimed(situation, wish)
+    context = PlanningContext(target, law_of(made), rates or SweepRates(1.0), made.train_samples,
+                              made.settings.normalization_batch_size, memory, _overhead(made.spec, target),
+                              Failures(asked.node_failure_hours) if asked.node_failure_hours is not None else None)
+    selection = None if rates is None else plan_placement(context, constraints, notes)
+    place = selection.best.placement if selection else plan_untimed(context, constraints)
     if place.global_batch_size != made.global_batch_size:
         made = forecast_at(made, place.global_batch_size)
     job = planned_job(made.spec, made.settings, made.global_batch_size, made.epochs_to_target)
-    if memory or wish.micro_batch_size:
+    if memory or constraints.micro_batch_size:
         job = dataclasses.replace(job, micro_batch_size=place.micro_batch_size)
     plan = Plan(study=made.spec.name, kind=PlanKind.FORECAST, machine=target.name, nodes=place.nodes,
                 workers=place.workers, job=job, epochs=made.epochs_to_target, seconds=None, trust=made.trust,
-                reason=made.reason, ranks_per_node=place.ranks_per_node, slot_seconds=wish.slot_seconds,
+                reason=made.reason, ranks_per_node=place.ranks_per_node, slot_seconds=constraints.slot_seconds,
                 launcher=asked.launcher or _scheduler_of(target))
-    plan = plan if chosen is None else _timed(plan, made, chosen)
+    plan = plan if selection is None else _timed(plan, made, selection)
     own_file = None if isinstance(machine, Machine) or machine in machine_names() else str(Path(machine).absolute())
     return made, dataclasses.replace(plan, details={**(plan.details or {}), "machine_file": own_file}) \
         if own_file else plan
@@ -112,21 +112,22 @@ def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForec
     return choose_plan(made, request, notes)
 
 
-def _wish(asked: PlanRequest, global_batch_size: int) -> Wish:
+def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
     """The same in seconds, as the optimiser takes it; the batch is that given unless the best is asked for."""
     deadline, slot = (None if hours is None else hours * HOUR for hours in (asked.deadline_hours, asked.slot_hours))
-    return Wish(minimise=asked.minimise, nodes=asked.nodes, workers=asked.workers, ranks_per_node=asked.ranks_per_node,
-                global_batch_size=None if asked.global_batch_size == "best" else global_batch_size,
-                micro_batch_size=asked.micro_batch_size, deadline_seconds=deadline, slot_seconds=slot,
-                chance=asked.chance)
+    return PlanConstraints(minimise=asked.minimise, nodes=asked.nodes, workers=asked.workers,
+                           ranks_per_node=asked.ranks_per_node,
+                           global_batch_size=None if asked.global_batch_size == "best" else global_batch_size,
+                           micro_batch_size=asked.micro_batch_size, deadline_seconds=deadline, slot_seconds=slot,
+                           chance=asked.chance)
 
 
 def check_layout(job: TrainingJob, machine: Machine, nodes: int | None, workers: int | None) -> None:
     """Raise :class:`PlanError`, with what is nearest, where a job's batch cannot be laid out on a machine as asked."""
     if workers is not None and nodes is None:
         check_workers(job, workers, machine, min(workers, machine.nodes))
-    situation = Situation(machine, EvenLaw(), SweepRates(1.0), 1, job.settings.normalization_batch_size)
-    check_wish(situation, Wish(nodes=nodes, workers=workers, global_batch_size=job.global_batch_size))
+    context = PlanningContext(machine, EvenLaw(), SweepRates(1.0), 1, job.settings.normalization_batch_size)
+    check_constraints(context, PlanConstraints(nodes=nodes, workers=workers, global_batch_size=job.global_batch_size))
 
 
 def law_of(made: StudyForecast) -> EpochsLaw:
@@ -136,11 +137,11 @@ def law_of(made: StudyForecast) -> EpochsLaw:
     return PosteriorLaw(made.posterior, made.numbers.calibration.scale)
 
 
-def _timed(plan: Plan, made: StudyForecast, chosen: Chosen) -> Plan:
+def _timed(plan: Plan, made: StudyForecast, selection: PlanSelection) -> Plan:
     """The plan with what it costs. Where nothing but the ends of the rate are known, as for the cores of this machine,
     they are taken together with those of the epochs; else the time has the quantiles of its joint distribution.
     """
-    candidate, seconds = chosen.candidate, chosen.candidate.seconds
+    candidate, seconds = selection.best, selection.best.seconds
     if plan.machine == "local" and plan.epochs:
         seconds = seconds_to_target(plan.epochs, made.train_samples, candidate.rate.samples_per_second)
     hours = scaled(seconds, candidate.accelerators / HOUR)
@@ -149,7 +150,7 @@ def _timed(plan: Plan, made: StudyForecast, chosen: Chosen) -> Plan:
         plan, seconds=seconds, accelerator_hours=hours,
         energy_kwh=None if watts is None else scaled(hours, watts / 1000),
         chance_in_slot=None if plan.slot_seconds is None else candidate.chance_within(plan.slot_seconds),
-        limited_by=chosen.limited_by, details=chosen.details)
+        limited_by=selection.limited_by, details=dict(selection.details))
 
 
 def _rates(made: StudyForecast, machine: Machine, figures: WorkloadCost | None,

@@ -132,7 +132,7 @@ def _cost(store: Store, study: Study) -> WorkloadCost | None:
 
 
 def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
-    """Samples over epochs of a trial; those of a growing batch are told by its evaluations only."""
+    """Samples over epochs of a trial; those of a growing batch come from its evaluations."""
     trained = [trial for trial in trials if trial.steps and trial.epochs]
     for trial in trained:
         if trial.settings["batch_control"] == "constant":
@@ -183,7 +183,7 @@ def keep_plan(store: Store, forecast: StudyForecast, plan: Plan, directory: Path
         micro_batch_size=plan.job.micro_batch_size, settings=plan.job.settings.to_dict(),
         trust=Trust(plan.trust) if plan.trust else None, directory=str(directory), launcher=plan.launcher,
         ranks_per_node=plan.ranks_per_node, slot_seconds=plan.slot_seconds, chance_in_slot=plan.chance_in_slot,
-        limited_by=plan.limited_by, details=_told(plan), **_ends("epochs", plan.epochs),
+        limited_by=plan.limited_by, details=_details(plan), **_ends("epochs", plan.epochs),
         **_ends("seconds", plan.seconds))
     kept = dataclasses.replace(plan, id=store.add_plan(values).id)
     write_plan(kept, directory, backend=backend)
@@ -223,27 +223,28 @@ def _value(spec: StudySpec, name: str) -> object:
     return getattr(getattr(spec, section), key) if key else getattr(spec, name)
 
 
-def _plan_of(stored: records.Plan, spec: StudySpec, reason: str) -> Plan:
+def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
     settings = TrainingSettings.from_dict(stored.settings)
     epochs = _interval(stored.epochs_median, stored.epochs_low, stored.epochs_high)
     seconds = _interval(stored.seconds_median, stored.seconds_low, stored.seconds_high)
     job = planned_job(spec, settings, stored.global_batch_size, epochs)
-    told = json.loads(stored.details) if stored.details else {}
+    details = json.loads(stored.details) if stored.details else {}
     return Plan(study=spec.name, kind=stored.kind, machine=stored.machine, nodes=stored.nodes, workers=stored.workers,
                 job=dataclasses.replace(job, micro_batch_size=stored.micro_batch_size), epochs=epochs, seconds=seconds,
                 trust=str(stored.trust or ""), reason=reason if epochs else "", id=stored.id,
                 ranks_per_node=stored.ranks_per_node, launcher=stored.launcher, slot_seconds=stored.slot_seconds,
                 chance_in_slot=stored.chance_in_slot, limited_by=stored.limited_by,
-                accelerator_hours=Interval(**told["accelerator_hours"]) if told.get("accelerator_hours") else None,
-                energy_kwh=Interval(**told["energy_kwh"]) if told.get("energy_kwh") else None,
-                details=told.get("details"))
+                accelerator_hours=Interval(**details["accelerator_hours"]) if details.get("accelerator_hours")
+                else None,
+                energy_kwh=Interval(**details["energy_kwh"]) if details.get("energy_kwh") else None,
+                details=details.get("details"))
 
 
-def _told(plan: Plan) -> str | None:
+def _details(plan: Plan) -> str | None:
     """What of a plan has no column of its own, as JSON; None where there is nothing of it."""
-    told = {"accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
-            "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(), "details": plan.details}
-    return json_text(told) if any(told.values()) else None
+    details = {"accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
+               "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(), "details": plan.details}
+    return json_text(details) if any(details.values()) else None
 
 
 def _interval(median: float | None, low: float | None, high: float | None) -> Interval | None:

@@ -33,8 +33,8 @@ from trainers.cost import WorkloadCost
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One settings at one batch size, over all of its seeds; ``epochs`` is the geometric mean to the target."""
+class SweptConfiguration:
+    """One configuration at one batch size, over all of its seeds; ``epochs`` is the geometric mean to the target."""
 
     settings: TrainingSettings
     global_batch_size: int
@@ -220,13 +220,14 @@ def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
                  resolution_epochs=None, started_at=None, finished_at=outcome.created_at)
 
 
-def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[Candidate]:
+def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[SweptConfiguration]:
     """The settings of a rung that reached the target with every seed they were trained with, the best first."""
     return [_candidate(*each) for each in _ranked(trials, global_batch_size)]
 
 
-def _candidate(epochs: float, runs: Sequence[Trial]) -> Candidate:
-    return Candidate(TrainingSettings.from_dict(runs[0].settings), runs[0].global_batch_size, epochs, len(runs))
+def _candidate(epochs: float, runs: Sequence[Trial]) -> SweptConfiguration:
+    return SweptConfiguration(TrainingSettings.from_dict(runs[0].settings), runs[0].global_batch_size, epochs,
+                              len(runs))
 
 
 def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float, list[Trial]]]:
@@ -244,12 +245,12 @@ def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float
     return sorted(found, key=lambda each: each[0])
 
 
-def best_of_rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> dict[int, Candidate]:
+def best_of_rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> dict[int, SweptConfiguration]:
     """The best candidate of every rung that has one, by its batch size."""
     return {batch: _candidate(*found[0]) for batch in ladder if (found := _ranked(trials, batch))}
 
 
-def best_settings(trials: Sequence[Trial]) -> Candidate | None:
+def best_settings(trials: Sequence[Trial]) -> SweptConfiguration | None:
     """The best settings of the largest rung where any reached the target, those of several seeds before a lucky one."""
     for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
         found = _ranked(trials, batch)

@@ -22,7 +22,7 @@ from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, folder_name, planned_job
 from hpo.runs import repository
 from hpo.runs.forecasts import forecast, with_forecast
-from hpo.runs.lease import Holding, take_lease
+from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.plans import baseline_plans, check_layout, make_plan
 from hpo.runs.progress import Progress
 from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store
@@ -74,7 +74,7 @@ class _Stopped(Exception):  # noqa: N818  (no error)
     """Raised where a run finds that it has to end."""
 
 
-def run_held(spec: StudySpec, holding: Holding, storage: str, options: RunOptions) -> RunEnd:
+def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions) -> RunEnd:
     """Run a study to its end, or until it is to stop, and give its lease back.
 
     A fault of the study or its trainings leaves it failed, with the reason, and is raised. Raises
@@ -84,12 +84,12 @@ def run_held(spec: StudySpec, holding: Holding, storage: str, options: RunOption
     from hpo.tuning.patience import Patience
 
     patience = Patience(options.storage_patience, options.progress.message,
-                        stopped=lambda: bool(holding.lost) or options.stop())
-    run = _Run(spec, holding, storage, options, patience)
+                        stopped=lambda: bool(held.lost) or options.stop())
+    run = _Run(spec, held, storage, options, patience)
     try:
         made, state, message = run.all()
     except (_Stopped, KeyboardInterrupt):
-        holding.check()
+        held.check()
         made, (state, message) = None, run.stopped()
     except StoreError:
         raise
@@ -106,10 +106,10 @@ def run_held(spec: StudySpec, holding: Holding, storage: str, options: RunOption
 class _Run:
     """What the steps of one run share."""
 
-    def __init__(self, spec: StudySpec, holding: Holding, storage: str, options: RunOptions,
+    def __init__(self, spec: StudySpec, held: HeldLease, storage: str, options: RunOptions,
                  patience: Patience) -> None:
-        self._spec, self._holding, self._storage, self._options = spec, holding, storage, options
-        self._store, self._progress, self._patience = holding.store, options.progress, patience
+        self._spec, self._held, self._storage, self._options = spec, held, storage, options
+        self._store, self._progress, self._patience = held.store, options.progress, patience
         self._ended, self._told_at = -1, time.monotonic()
 
     def all(self) -> tuple[StudyForecast | None, StudyState, str]:
@@ -121,28 +121,28 @@ class _Run:
         if options.check:
             check_workload(self._spec)
             check_full_scale(self._spec)
-        end = run_sweep(self._spec, self._holding.study, self._store, folder=options.folder, progress=self._trials,
+        end = run_sweep(self._spec, self._held.study, self._store, folder=options.folder, progress=self._trials,
                         ray=options.ray, patience=self._patience, stop=self._must_stop)
         if end.ending is Ending.STOPPED:
             raise _Stopped
         if end.message:
             self._progress.message(end.message)
-            self._holding.event("budget_spent", end.message)
+            self._held.event("budget_spent", end.message)
         self._measure_cost()
         made, message = self._conclude()
         return made, StudyState.FINISHED, "; ".join(filter(None, (end.message, message)))
 
     def _measure_cost(self) -> None:
         """What a sample costs, for plans: in this process, so only once a trial has shown that the workload trains."""
-        trials = self._patience(lambda: self._store.trials(self._holding.study.id))
+        trials = self._patience(lambda: self._store.trials(self._held.study.id))
         if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
-            said = self._patience(lambda: repository.measure_cost(self._store, self._holding.study, self._spec))
+            said = self._patience(lambda: repository.measure_cost(self._store, self._held.study, self._spec))
             if said:
                 self._progress.message(said)
 
     def stopped(self) -> tuple[StudyState, str]:
         """The state of a study whose run was stopped, and what is to be said."""
-        if self._holding.cancelled:
+        if self._held.cancelled:
             return StudyState.CANCELLED, "cancelled; what has ended is kept, resuming the study goes on from there"
         return self._options.stopped_state, self._options.stopped_message
 
@@ -152,12 +152,12 @@ class _Run:
             study = self._store.study(self._spec.name)
             return study if study.lease_worker is None and study.state is state else None
 
-        study = self._patience(lambda: self._holding.release(state, message), released)
-        self._holding.event(str(state), message or f"the study is {state}")
+        study = self._patience(lambda: self._held.release(state, message), released)
+        self._held.event(str(state), message or f"the study is {state}")
         return study
 
     def _must_stop(self) -> bool:
-        return self._holding.stopping or self._options.stop()
+        return self._held.stopping or self._options.stop()
 
     def _check(self) -> None:
         if self._must_stop():
@@ -175,8 +175,8 @@ class _Run:
         if states.total() != self._ended:
             self._ended = states.total()
             of_them = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-            self._holding.event("trials", f"{self._ended} of {self._spec.budget.trials} trials have ended"
-                                          f"{f': {of_them}' if of_them else ''}", **states)
+            self._held.event("trials", f"{self._ended} of {self._spec.budget.trials} trials have ended"
+                                       f"{f': {of_them}' if of_them else ''}", **states)
 
     def _conclude(self) -> tuple[StudyForecast | None, str]:
         """Forecast, plan and validation at the full-scale batch; returns the forecast, and what is to be said."""
@@ -205,16 +205,16 @@ class _Run:
     def _keep_forecast(self, fitted: StudyForecast) -> StudyForecast:
         made = self._patience(lambda: repository.keep_forecast(self._store, fitted))
         epochs, batch = made.numbers.epochs_to_target, made.global_batch_size
-        self._holding.event("forecast", f"at global batch size {batch} the target takes {epochs.median:.4g} epochs "
-                            f"({epochs.low:.4g} to {epochs.high:.4g}), trust {made.numbers.trust}",
-                            global_batch_size=batch, epochs_median=epochs.median)
+        self._held.event("forecast", f"at global batch size {batch} the target takes {epochs.median:.4g} epochs "
+                         f"({epochs.low:.4g} to {epochs.high:.4g}), trust {made.numbers.trust}",
+                         global_batch_size=batch, epochs_median=epochs.median)
         return made
 
     def _keep_plan(self, made: StudyForecast, plan: Plan, directory: Path) -> Plan:
         kept = self._patience(lambda: repository.keep_plan(self._store, made, plan, directory,
                                                              choose_backend(None, plan.launcher)))
-        self._holding.event("plan", f"plan {kept.id}: {KIND_NAMES[kept.kind]} at {kept.global_batch_size} on "
-                            f"{kept.workers} workers of {kept.machine}", plan=kept.id)
+        self._held.event("plan", f"plan {kept.id}: {KIND_NAMES[kept.kind]} at {kept.global_batch_size} on "
+                         f"{kept.workers} workers of {kept.machine}", plan=kept.id)
         return kept
 
     def _validate(self, plan: Plan, directory: Path) -> None:
@@ -237,8 +237,8 @@ class _Run:
                 return True
 
             self._patience(keep, lambda seed=seed: seed in done() or None)  # type: ignore[misc]
-            self._holding.event("outcome", f"plan {plan_id}, seed {seed}: {launched.outcome.state} after "
-                                f"{launched.outcome.epochs:.4g} epochs", plan=plan_id, seed=seed)
+            self._held.event("outcome", f"plan {plan_id}, seed {seed}: {launched.outcome.state} after "
+                             f"{launched.outcome.epochs:.4g} epochs", plan=plan_id, seed=seed)
 
     def _launch(self, plan: Plan, directory: Path, backend: str, seed: int) -> Launched:
         def on_point(point: ConvergencePoint) -> None:
@@ -299,9 +299,9 @@ def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path |
     with open_store(storage) as store, contextlib.ExitStack() as stack:
         study = repository.enter_study(store, spec)
         stack.enter_context(only_runner(folder, study))
-        holding = stack.enter_context(Holding(store, take_lease(store, study), told=progress.message))
-        holding.store.update_spec(study.id, spec.text, search_path(spec))
-        end = run_held(spec, holding, storage, RunOptions(
+        held = stack.enter_context(HeldLease(store, take_lease(store, study), on_warning=progress.message))
+        held.store.update_spec(study.id, spec.text, search_path(spec))
+        end = run_held(spec, held, storage, RunOptions(
             folder=folder, storage_patience=storage_patience, ray=RayOptions(ray_address), progress=progress))
         result = repository.read_result(store, study.name, storage, spec)
         return dataclasses.replace(result, forecast=end.forecast) if end.forecast else with_forecast(result)

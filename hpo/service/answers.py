@@ -110,7 +110,7 @@ class StudyDetail(StudyAnswer):
 
 
 class TrialAnswer(Answer):
-    """One training of one settings at one global batch size with one seed."""
+    """One training of one configuration at one global batch size with one seed."""
 
     number: int
     state: TrialState

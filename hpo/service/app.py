@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 from hpo.service import errors, reference
 from hpo.service.config import ServerConfig
 from hpo.service.context import Context
-from hpo.service.middleware import Gate
+from hpo.service.middleware import RequestMiddleware
 from hpo.service.routes import events, forecasts, login, operations, plans, studies, tokens, trials
 
 PREFIX = "/api/v1"
@@ -65,7 +65,7 @@ def create_app(config: ServerConfig, extra_routers: Sequence[APIRouter] = (),
     app.include_router(operations.router)
     app.include_router(login.router)
     _add_documents(app)
-    app.add_middleware(Gate, context=context)
+    app.add_middleware(RequestMiddleware, context=context)
     return app
 
 

@@ -21,11 +21,11 @@ BUILT_IN_WORKLOADS = ("noisy_quadratic", "resnet", "segmentation")
 ENVIRONMENT_PREFIX = "HPO_SERVE_"
 
 
-class _Section(BaseModel):
+class _ConfigSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Limits(_Section):
+class Limits(_ConfigSection):
     """What one request, one token and one owner may ask for; None stands for no limit."""
 
     body_bytes: int = Field(2_500_000, ge=1_000, description="Largest request body, in bytes.")
@@ -43,7 +43,7 @@ class Limits(_Section):
     curves: int = Field(100, ge=1, description="Trials whose convergence one request reads.")
 
 
-class ServerConfig(_Section):
+class ServerConfig(_ConfigSection):
     """One server: where it listens, what it stores, and what studies from the network may name."""
 
     storage: str = "sqlite:///hpo.db"

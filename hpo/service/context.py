@@ -118,7 +118,7 @@ def study_name(name: Annotated[str, Path(description="The study's name, percent-
     return name.replace(SLASH, "/")
 
 
-def needs(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
+def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
     """A dependency: whoever asks, if the token has the scope; RefusedError 401, 403 or 429 else."""
 
     async def principal(request: Request,
@@ -175,9 +175,9 @@ def check_own_page(request: Request) -> None:
                            way_out="send the header X-Requested-With, or a bearer token")
 
 
-Reader = Annotated[Principal, Depends(needs("read"))]
-Submitter = Annotated[Principal, Depends(needs("submit"))]
-READS, ADMINS = Depends(needs("read")), Depends(needs("admin"))
+Reader = Annotated[Principal, Depends(requires_scope("read"))]
+Submitter = Annotated[Principal, Depends(requires_scope("submit"))]
+READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin"))
 """For routes that need the scope and do not ask who has it."""
 StudyName = Annotated[str, Depends(study_name)]
 Shared = Annotated[Context, Depends(context_of)]

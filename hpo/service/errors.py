@@ -27,19 +27,19 @@ RETRY_SECONDS = 2
 def error_reply(status: int, message: str, *, kind: str | None = None, way_out: str | None = None,
                 faults: Sequence[Mapping[str, Any]] = (), headers: Mapping[str, str] | None = None) -> Response:
     """The response of an error, in the one shape."""
-    told: dict[str, Any] = {"kind": kind or KINDS.get(status, "error"), "message": message}
+    body: dict[str, Any] = {"kind": kind or KINDS.get(status, "error"), "message": message}
     if way_out:
-        told["way_out"] = way_out
+        body["way_out"] = way_out
     if faults:
-        told["faults"] = list(faults)
-    return reply({"error": told}, status=status, headers=headers)
+        body["faults"] = list(faults)
+    return reply({"error": body}, status=status, headers=headers)
 
 
 def install(app: FastAPI) -> None:
     """Answer the errors of the service, the storage, the trainers and the framework in the one shape."""
-    app.add_exception_handler(HpoError, _told)
-    app.add_exception_handler(StoreError, _told)
-    app.add_exception_handler(TrainerError, _told)
+    app.add_exception_handler(HpoError, _hpo_error_reply)
+    app.add_exception_handler(StoreError, _hpo_error_reply)
+    app.add_exception_handler(TrainerError, _hpo_error_reply)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _of_framework)
 
@@ -69,7 +69,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str | None], ...] = (
 )
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _hpo_error_reply(request: Request, error: Exception) -> Response:
     answer = told_error(error)
     if answer.status_code >= 500:
         request.state.failure = f"{type(error).__name__}: {error}"
@@ -82,15 +82,15 @@ async def _invalid_request(_: Request, error: Exception) -> Response:
         return error_reply(400, "the request body must be JSON, but it cannot be read",
                            way_out="send one JSON document with Content-Type: application/json")
     faults = [{"message": fault["msg"], "line": None, "key": _key(fault["loc"])} for fault in found]
-    told = "; ".join(f"{fault['key']}: {fault['message']}" for fault in faults[:5])
-    return error_reply(422, told or "the request breaks a rule", faults=faults)
+    summary = "; ".join(f"{fault['key']}: {fault['message']}" for fault in faults[:5])
+    return error_reply(422, summary or "the request breaks a rule", faults=faults)
 
 
 async def _of_framework(_: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
-    told = {404: "there is nothing at this address; /docs lists all that there is",
-            405: "this address does not take this method; /docs lists all that there is"}
-    return error_reply(status, told.get(status, str(getattr(error, "detail", ""))),
+    explanations = {404: "there is nothing at this address; /docs lists all that there is",
+                    405: "this address does not take this method; /docs lists all that there is"}
+    return error_reply(status, explanations.get(status, str(getattr(error, "detail", ""))),
                        headers=getattr(error, "headers", None))
 
 

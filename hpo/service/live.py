@@ -1,4 +1,4 @@
-"""Live: what happens in the database, told to everyone who listens, from one reader per server.
+"""Live: events of the database for every open stream, from one reader per server.
 
 While anyone listens, a task reads the database every ``POLL_SECONDS``: new events by their number, and how far each
 study that is listened to has come. So a worker anywhere is seen, and a hundred open pages cost what one costs. A
@@ -109,7 +109,7 @@ class Live:
             self._listeners.discard(listener)
 
     def standing(self, study: Study | None) -> list[Message]:
-        """Where the study, or every study that runs, stands now: what a newcomer is told first."""
+        """Where the study, or every study that runs, stands now: the first message of a new stream."""
         store = self._open_store()
         names = running_studies(store).values() if study is None else [study.name]
         found = (read_progress(store, name, None) for name in names)

@@ -20,12 +20,12 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line of JSON, in ASCII."""
-        told: dict[str, Any] = {"at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+        line: dict[str, Any] = {"at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
                                 "level": record.levelname.lower(), "logger": record.name,
                                 "message": record.getMessage(), **getattr(record, "fields", {})}
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
 
 
 class TextLines(logging.Formatter):

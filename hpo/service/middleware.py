@@ -22,7 +22,7 @@ _BODILESS = ("GET", "HEAD", "OPTIONS")
 _ENCODED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
 
 
-class Gate:
+class RequestMiddleware:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
@@ -145,13 +145,13 @@ def _path(scope: Scope) -> str:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    told = False
+    replayed_body = False
 
     async def replayed() -> Message:
-        nonlocal told
-        if told:
+        nonlocal replayed_body
+        if replayed_body:
             return await receive()
-        told = True
+        replayed_body = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed

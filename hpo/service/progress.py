@@ -24,7 +24,7 @@ AT_REST = frozenset({StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLE
 
 @dataclass(frozen=True)
 class Position:
-    """Where a study stands; two that are equal need not be told apart."""
+    """Where a study stands; an equal position is not sent again."""
 
     name: str
     owner: str
@@ -91,7 +91,7 @@ def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Tria
 
 def _changed(store: Store, study_id: int, before: Position | None,
              position: Position) -> tuple[Mapping[str, Any], ...]:
-    """The trials that ended since ``before``, at most ``MOST_CHANGED``; none for one who was told nothing yet."""
+    """The trials that ended since ``before``, at most ``MOST_CHANGED``; none without a position before."""
     if before is None:
         return ()
     ended = sum(_ended(position.trials).values()) - sum(_ended(before.trials).values())

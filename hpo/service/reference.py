@@ -47,29 +47,29 @@ def _operations(document: Mapping[str, Any], tag: str) -> Iterator[tuple[str, st
 
 
 def _operation(document: Mapping[str, Any], path: str, method: str, operation: Mapping[str, Any]) -> str:
-    told = [f"<details><summary><code><span class=method>{method}</span>{_text(path)}</code> "
-            f"{_text(operation.get('summary', ''))}</summary><p>{_text(operation.get('description', ''))}</p>"]
+    lines = [f"<details><summary><code><span class=method>{method}</span>{_text(path)}</code> "
+             f"{_text(operation.get('summary', ''))}</summary><p>{_text(operation.get('description', ''))}</p>"]
     if operation.get("parameters"):
-        told.append("<table><tr><th>parameter<th>in<th>type<th></tr>")
-        told += [f"<tr><td><code>{_text(each['name'])}</code><td>{each['in']}"
-                 f"<td>{_text(_type(each['schema']))}{'' if each.get('required') else ', optional'}"
-                 f"<td>{_text(each.get('description') or each['schema'].get('description', ''))}</tr>"
-                 for each in operation["parameters"]]
-        told.append("</table>")
+        lines.append("<table><tr><th>parameter<th>in<th>type<th></tr>")
+        lines += [f"<tr><td><code>{_text(each['name'])}</code><td>{each['in']}"
+                  f"<td>{_text(_type(each['schema']))}{'' if each.get('required') else ', optional'}"
+                  f"<td>{_text(each.get('description') or each['schema'].get('description', ''))}</tr>"
+                  for each in operation["parameters"]]
+        lines.append("</table>")
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")
     if body:
-        told.append(f"<p>Body:</p>{_example(document, body['schema'])}{_fields(document, body['schema'])}")
+        lines.append(f"<p>Body:</p>{_example(document, body['schema'])}{_fields(document, body['schema'])}")
     for status, answer in operation.get("responses", {}).items():
         if status.startswith("2"):
-            told.append(f"<p>{status} {_text(answer.get('description', ''))}</p>")
-            told += [f"<p><code>{_text(kind)}</code></p>{_example(document, content.get('schema', {}))}"
-                     for kind, content in answer.get("content", {}).items() if content.get("schema")]
+            lines.append(f"<p>{status} {_text(answer.get('description', ''))}</p>")
+            lines += [f"<p><code>{_text(kind)}</code></p>{_example(document, content.get('schema', {}))}"
+                      for kind, content in answer.get("content", {}).items() if content.get("schema")]
     refused = [(status, answer) for status, answer in operation.get("responses", {}).items() if status >= "4"]
     if refused:
-        told.append("<p>Errors:</p><table>")
-        told += [f"<tr><td>{status}<td>{_text(answer.get('description', ''))}</tr>" for status, answer in refused]
-        told.append("</table>")
-    return "".join([*told, "</details>\n"])
+        lines.append("<p>Errors:</p><table>")
+        lines += [f"<tr><td>{status}<td>{_text(answer.get('description', ''))}</tr>" for status, answer in refused]
+        lines.append("</table>")
+    return "".join([*lines, "</details>\n"])
 
 
 def _fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:

@@ -133,7 +133,7 @@ def _uvicorn(config: ServerConfig, app: Any) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Ends the event streams when it is told to stop: it would else wait for their clients to go."""
+    """Ends the event streams when the server is to stop; otherwise it would wait for their clients to disconnect."""
 
     def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
         super().__init__(config)

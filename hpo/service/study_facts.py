@@ -1,4 +1,4 @@
-"""What is told of a study from its file, read once for each file: lists of studies and pages ask again and again."""
+"""Facts from a study's file, read once for each file: lists of studies and pages need them again and again."""
 
 from __future__ import annotations
 

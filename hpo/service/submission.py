@@ -20,8 +20,9 @@ from hpo.errors import PlanError, SpecError
 from hpo.planning.machines import load_machine
 from hpo.runs.run import check_full_scale
 from hpo.service.config import ServerConfig
-from hpo.study.faults import dotted, nearest, shown
+from hpo.study.faults import dotted, shown
 from hpo.study.spec import StudySpec, check_target, parse_study
+from search_spaces.names import nearest
 
 PATH_OPTIONS = ("path", "folder", "file", "directory", "root", "dir")
 METRICS_SECONDS = 60.0

@@ -61,7 +61,8 @@ class WorkerProcess:
             # a session of its own: Ctrl-C reaches the server alone, which then stops its worker in order
             self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
                                              start_new_session=True,
-                                             preexec_fn=_end_with_server)  # noqa: PLW1509  (one system call)
+                                             preexec_fn=_end_with_server,  # noqa: PLW1509  (one system call)
+                                             )
             self.starts += 1
             code = self._process.wait()
             if self._stopping.is_set():

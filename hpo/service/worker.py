@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hpo.errors import HpoError
-from hpo.runs.lease import LEASE_SECONDS, Holding, process_name
+from hpo.runs.lease import LEASE_SECONDS, HeldLease, process_name
 from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store, stored_spec
 from hpo.runs.run import RunOptions, run_held
@@ -128,39 +128,39 @@ class Worker:
     def _work(self, store: Store, lease: Lease) -> None:
         """Run one study; whatever happens to it, the worker goes on."""
         name = lease.study.name
-        with Holding(store, lease, lease_seconds=self._options.lease_seconds,
-                     told=lambda text: LOG.warning("%s: %s", name, text)) as holding:
+        with HeldLease(store, lease, lease_seconds=self._options.lease_seconds,
+                       on_warning=lambda text: LOG.warning("%s: %s", name, text)) as held:
             how = "took it over from a worker that fell silent" if lease.taken_over else "took it from the queue"
             LOG.info("%s: %s %s", name, self.name, how)
-            holding.event("taken_over" if lease.taken_over else "claimed", f"{self.name} {how}",
-                          attempt=lease.study.attempts)
+            held.event("taken_over" if lease.taken_over else "claimed", f"{self.name} {how}",
+                       attempt=lease.study.attempts)
             try:
-                state, message = self._run(holding)
+                state, message = self._run(held)
             except LeaseLost as error:
                 LOG.warning("%s: %s", name, error)
-                holding.event("lease_lost", str(error))
+                held.event("lease_lost", str(error))
                 return
             except StoreError as error:
                 LOG.error("%s: left as it is: %s", name, error)
                 return
             LOG.info("%s: %s%s", name, state, f": {message}" if message else "")
 
-    def _run(self, holding: Holding) -> tuple[StudyState, str]:
+    def _run(self, held: HeldLease) -> tuple[StudyState, str]:
         """The state in which the study was left, and what is said of it."""
-        options, study = self._options, holding.study
+        options, study = self._options, held.study
         if study.attempts > options.max_attempts:
-            return self._fail(holding, f"it was started {options.max_attempts} times, and no worker came to the end of "
+            return self._fail(held, f"it was started {options.max_attempts} times, and no worker came to the end of "
                                        "it: it may kill its workers, such as by using up their memory")
         try:
             spec = stored_spec(study)
         except HpoError as error:
-            return self._fail(holding, str(error))
+            return self._fail(held, str(error))
         data = workload_data(spec) if spec.search_path else spec.data      # the path that is opened
         faults = list(faults_of_data(data, options.data_folders)) if options.data_folders else []
         if faults:
-            return self._fail(holding, "; ".join(message for _, message in faults))
+            return self._fail(held, "; ".join(message for _, message in faults))
         try:
-            end = run_held(spec, holding, options.storage, RunOptions(
+            end = run_held(spec, held, options.storage, RunOptions(
                 folder=options.folder, storage_patience=options.storage_patience, check=True,
                 ray=RayOptions(options.ray_address, options.cores, keep=True), stop=self._stopping.is_set,
                 stopped_state=StudyState.QUEUED, stopped_message=f"{self.name} was stopped; another worker goes on",
@@ -170,9 +170,9 @@ class Worker:
             return StudyState.FAILED, str(error)
         return end.study.state, end.study.message
 
-    def _fail(self, holding: Holding, message: str) -> tuple[StudyState, str]:
-        holding.release(StudyState.FAILED, message)
-        holding.event("failed", message)
+    def _fail(self, held: HeldLease, message: str) -> tuple[StudyState, str]:
+        held.release(StudyState.FAILED, message)
+        held.event("failed", message)
         return StudyState.FAILED, message
 
 
@@ -186,8 +186,12 @@ class _Log(Progress):
         """One line."""
         LOG.info("%s: %s", self._study, text)
 
-    def sweep(self, spec: StudySpec, trials: Sequence[Trial],
-              running: Mapping[int, Mapping[str, Any]]) -> None:  # noqa: ARG002
+    def sweep(
+        self,
+        spec: StudySpec,
+        trials: Sequence[Trial],
+        running: Mapping[int, Mapping[str, Any]],  # noqa: ARG002
+    ) -> None:
         """A line every few seconds."""
         if time.monotonic() - self._counted_at >= LOG_SECONDS:
             self._counted_at = time.monotonic()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from search_spaces.names import nearest
 from search_spaces.space import SearchSpaceError
 
 Location = tuple[str | int, ...]
@@ -19,12 +20,6 @@ class SpecFaultsError(ValueError):
     def __init__(self, faults: Sequence[tuple[Location, str]]) -> None:
         super().__init__("\n".join(message for _, message in faults))
         self.faults = tuple(faults)
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """``; did you mean 'budget'?`` for the name nearest to ``name``, or nothing if none is near."""
-    near = difflib.get_close_matches(name, sorted(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def dotted(location: Location) -> str:

@@ -89,11 +89,11 @@ def _not_named(published: Recipe, name: str) -> str:
 def _too_long(published: Recipe, setting: str, times: tuple[float, ...], epochs: float) -> str:
     shares = [f"{time * epochs / published.epochs:.3g}" for time in times]
     is_list = setting.endswith("milestones")
-    told, scaled = (f"[{', '.join(map(_number, times))}]", f"[{', '.join(shares)}]") if is_list else \
+    published_value, scaled = (f"[{', '.join(map(_number, times))}]", f"[{', '.join(shares)}]") if is_list else \
         (_number(times[0]), shares[0])
-    return (f"recipe {published.name!r} is made for {published.epochs:g} epochs and sets {setting} to {told}, which "
-            f"budget.epochs_per_trial {epochs:g} does not hold; give {setting} in search (the same share of the budget "
-            f"is {scaled}), or raise the budget")
+    return (f"recipe {published.name!r} is made for {published.epochs:g} epochs and sets {setting} to "
+            f"{published_value}, which budget.epochs_per_trial {epochs:g} does not hold; give {setting} in search "
+            f"(the same share of the budget is {scaled}), or raise the budget")
 
 
 def _number(value: float) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from hpo.study.faults import Location, shown
-from search_spaces.domains import Choice
+from search_spaces.domains import Categorical
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 
@@ -79,7 +79,7 @@ def _normalization_batch_sizes(search: SearchSpace) -> tuple[Iterable[int], bool
     if name not in search.domains:
         return [TrainingSettings().normalization_batch_size], True
     domain = search.domains[name]
-    if isinstance(domain, Choice):
+    if isinstance(domain, Categorical):
         return [value for value in domain.values if isinstance(value, int)], False
     return range(int(domain.low), int(domain.high) + 1), False
 

@@ -29,7 +29,8 @@ from hpo.errors import Fault, SpecError
 from hpo.study import faults as study_faults
 from hpo.study import recipe as study_recipe
 from hpo.study import rules, yaml_text
-from hpo.study.faults import SpecFaultsError, nearest
+from hpo.study.faults import SpecFaultsError
+from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Target(_Section):
+class StudyTarget(_Section):
     """The metric and the threshold that end a training: at least it, or at most it."""
 
     metric: str = Field(min_length=1)
@@ -53,7 +54,7 @@ class Target(_Section):
     at_most: float | None = None
 
     @model_validator(mode="after")
-    def _one_threshold(self) -> Target:
+    def _one_threshold(self) -> StudyTarget:
         if (self.at_least is None) == (self.at_most is None):
             got = "neither" if self.at_least is None else "both"
             raise ValueError(f"must have exactly one of at_least and at_most, but got {got}")
@@ -84,7 +85,7 @@ class FullScale(_Section):
     validate_plan: bool = Field(False, alias="validate")    # pydantic's own models have a method `validate`
 
 
-class Budget(_Section):
+class StudyBudget(_Section):
     """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``."""
 
     trials: Count
@@ -98,14 +99,14 @@ class StudySpec(_Section):
     name: Annotated[str, AfterValidator(rules.check_name)]
     workload: Annotated[str, AfterValidator(rules.check_workload)]
     data: dict[str, Json] = Field(default_factory=dict)
-    target: Target
+    target: StudyTarget
     ladder: Annotated[tuple[BatchSize, ...], Field(strict=False, min_length=1),
                       AfterValidator(rules.check_ladder)]
     full_scale: FullScale | None = None
     recipe: Annotated[str, AfterValidator(study_recipe.check_recipe)] | None = None
     search: Annotated[SearchSpace, PlainValidator(study_recipe.parse_search),
                       PlainSerializer(SearchSpace.to_plain)]
-    budget: Budget
+    budget: StudyBudget
     seeds: Count = 1
     sampler: Literal["tpe", "gp", "cmaes", "qmc", "random", "forecast"] = "tpe"
 

@@ -1,4 +1,4 @@
-"""What can be told of a database without reading what is in it: for `hpo doctor`."""
+"""Whether a database can be opened, and its schema, without reading its contents: for `hpo doctor`."""
 
 from __future__ import annotations
 

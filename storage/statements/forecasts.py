@@ -10,13 +10,13 @@ from typing import Any
 from sqlalchemy import Connection, Table, insert, select
 
 from storage import clock
-from storage.records import Forecast, Law, NewForecast, SettingForecast
+from storage.records import Law, NewForecast, SettingForecast, StoredForecast
 from storage.schema import settings_columns
 from storage.schema.tables import forecast_settings, forecasts, laws
 from storage.statements import studies
 
 
-def add(connection: Connection, new: NewForecast) -> Forecast:
+def add(connection: Connection, new: NewForecast) -> StoredForecast:
     """Store a forecast, its settings and its laws."""
     studies.lock(connection, new.study_id)
     for setting in new.settings:
@@ -27,16 +27,16 @@ def add(connection: Connection, new: NewForecast) -> Forecast:
     row = connection.execute(statement).one()
     _add_parts(connection, forecast_settings, row.id, new.settings)
     _add_parts(connection, laws, row.id, new.laws)
-    return Forecast(settings=tuple(new.settings), laws=tuple(new.laws), **row._asdict())
+    return StoredForecast(settings=tuple(new.settings), laws=tuple(new.laws), **row._asdict())
 
 
-def of_study(connection: Connection, study_id: int) -> list[Forecast]:
+def of_study(connection: Connection, study_id: int) -> list[StoredForecast]:
     """The forecasts of a study, oldest first."""
     statement = select(forecasts).where(forecasts.c.study_id == study_id).order_by(forecasts.c.id)
     settings = _parts(connection, forecast_settings, study_id)
     fitted = _parts(connection, laws, study_id)
-    return [Forecast(settings=tuple(SettingForecast(**part) for part in settings[row.id]),
-                     laws=tuple(Law(**part) for part in fitted[row.id]), **row._asdict())
+    return [StoredForecast(settings=tuple(SettingForecast(**part) for part in settings[row.id]),
+                           laws=tuple(Law(**part) for part in fitted[row.id]), **row._asdict())
             for row in connection.execute(statement)]
 
 

@@ -9,13 +9,13 @@ from sqlalchemy import Connection, Row, insert, select
 
 from storage import clock
 from storage.errors import InvalidRecord, NotFound
-from storage.records import NewOutcome, NewPlan, Outcome, Plan
+from storage.records import NewOutcome, NewPlan, Outcome, StoredPlan
 from storage.schema import settings_columns
 from storage.schema.tables import forecasts, outcomes, plans
 from storage.statements import studies
 
 
-def add(connection: Connection, new: NewPlan) -> Plan:
+def add(connection: Connection, new: NewPlan) -> StoredPlan:
     """Store a plan of a study, with the forecast that it follows where there is one."""
     studies.lock(connection, new.study_id)
     if new.forecast_id is not None:
@@ -25,7 +25,7 @@ def add(connection: Connection, new: NewPlan) -> Plan:
     return _plan(connection.execute(insert(plans).values(columns).returning(plans)).one())
 
 
-def by_id(connection: Connection, plan_id: int) -> Plan:
+def by_id(connection: Connection, plan_id: int) -> StoredPlan:
     """The plan with that id."""
     row = connection.execute(select(plans).where(plans.c.id == plan_id)).first()
     if row is None:
@@ -35,7 +35,7 @@ def by_id(connection: Connection, plan_id: int) -> Plan:
     return _plan(row)
 
 
-def of_study(connection: Connection, study_id: int) -> list[Plan]:
+def of_study(connection: Connection, study_id: int) -> list[StoredPlan]:
     """The plans of a study, oldest first."""
     statement = select(plans).where(plans.c.study_id == study_id).order_by(plans.c.id)
     return [_plan(row) for row in connection.execute(statement)]
@@ -66,9 +66,9 @@ def _check_forecast(connection: Connection, forecast_id: int, study_id: int) -> 
                             f"{study_id} and a forecast of study {owner}")
 
 
-def _plan(row: Row[Any]) -> Plan:
+def _plan(row: Row[Any]) -> StoredPlan:
     settings, other = settings_columns.split_row(row)
-    return Plan(settings=settings, **other)
+    return StoredPlan(settings=settings, **other)
 
 
 def _outcome(row: Row[Any]) -> Outcome:

@@ -9,17 +9,17 @@ from sqlalchemy import Connection, select
 
 from storage import clock
 from storage.errors import Conflict
-from storage.records import Study, StudyState, Submission
+from storage.records import Study, StudyState, SubmittedStudy
 from storage.schema.tables import studies as table
 from storage.statements import studies
 from storage.statements.queue import end_lease, has_live_lease
 
 
-def submit(connection: Connection, name: str, values: dict[str, Any]) -> Submission:
+def submit(connection: Connection, name: str, values: dict[str, Any]) -> SubmittedStudy:
     """Queue a new study, or find the one of the same submission."""
     if studies.insert(connection, name, {**values, "queued_at": clock.now(connection)}):
-        return Submission(study=studies.by_name(connection, name), created=True)
-    return Submission(study=_found(connection, name, values), created=False)
+        return SubmittedStudy(study=studies.by_name(connection, name), created=True)
+    return SubmittedStudy(study=_found(connection, name, values), created=False)
 
 
 def request_cancel(connection: Connection, study_id: int) -> Study:

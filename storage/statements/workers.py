@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, select
 from storage import clock
 from storage.database import insert_into
 from storage.errors import NotFound
-from storage.records import Worker, WorkerBeat
+from storage.records import WorkerBeat, WorkerRecord
 from storage.schema.tables import workers
 from storage.statements import studies
 
@@ -31,8 +31,8 @@ def beat(connection: Connection, sign: WorkerBeat) -> None:
     connection.execute(delete(workers).where(workers.c.seen_at < now - _FORGOTTEN_AFTER))
 
 
-def seen(connection: Connection, within_seconds: float) -> list[Worker]:
+def seen(connection: Connection, within_seconds: float) -> list[WorkerRecord]:
     """Workers that were seen lately, by name."""
     since = clock.now(connection) - timedelta(seconds=within_seconds)
     statement = select(workers).where(workers.c.seen_at >= since).order_by(workers.c.name)
-    return [Worker(**row._asdict()) for row in connection.execute(statement)]
+    return [WorkerRecord(**row._asdict()) for row in connection.execute(statement)]

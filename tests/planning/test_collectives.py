@@ -8,8 +8,8 @@ import pytest
 
 from hpo.planning.timing.collectives import (
     ALL_REDUCES,
-    Layout,
     Links,
+    RankLayout,
     all_reduce_seconds,
     halving_doubling,
     hierarchical,
@@ -86,7 +86,7 @@ def whole(run):
 
 @pytest.mark.parametrize(("nodes", "local"), [(1, 4), (4, 1), (3, 2), (2, 4)])
 def test_ring(nodes, local):
-    layout = Layout(nodes, local)
+    layout = RankLayout(nodes, local)
     run = Run(layout, 2 * layout.ranks)
     rings = [(list(range(layout.ranks)), whole(run))]
     scatter_rings(run, rings)
@@ -99,7 +99,7 @@ def test_ring(nodes, local):
 
 @pytest.mark.parametrize(("nodes", "local"), [(3, 2), (2, 4), (5, 1), (1, 6)])
 def test_of_the_hops_that_a_piece_makes_around_a_ring_the_share_that_leaves_a_node(nodes, local):
-    layout = Layout(nodes, local)
+    layout = RankLayout(nodes, local)
     ranks, hops = layout.ranks, 2 * (layout.ranks - 1)
     crossings = [sum((start + hop) % ranks // local != (start + hop + 1) % ranks // local for hop in range(hops))
                  for start in range(ranks)]
@@ -108,7 +108,7 @@ def test_of_the_hops_that_a_piece_makes_around_a_ring_the_share_that_leaves_a_no
 
 @pytest.mark.parametrize("nodes", [2, 4, 8, 16])
 def test_halving_and_doubling(nodes):
-    run = Run(Layout(nodes, 1), 2 * nodes)
+    run = Run(RankLayout(nodes, 1), 2 * nodes)
     parts = [whole(run)] * nodes
     for distance in (2**k for k in reversed(range(int(math.log2(nodes))))):
         halves = [cut(part, 2) for part in parts]
@@ -119,14 +119,14 @@ def test_halving_and_doubling(nodes):
         parts = [slice(min(parts[rank].start, parts[rank ^ distance].start),
                        max(parts[rank].stop, parts[rank ^ distance].stop)) for rank in range(nodes)]
     run.check()
-    found = halving_doubling(Layout(nodes, 1))
+    found = halving_doubling(RankLayout(nodes, 1))
     assert (found.messages_in_node, found.messages_between) == (0, run.rounds)
     assert (found.volume_in_node, found.volume_between) == (0, pytest.approx(run.volume_between))
 
 
 def test_binary_blocks_of_six_nodes():
     """4 + 2: each block halves; the two of the small one hand their halves, in quarters, to the four; and back."""
-    run = Run(Layout(6, 1), 8)
+    run = Run(RankLayout(6, 1), 8)
     halves, quarters = cut(whole(run), 2), cut(whole(run), 4)
     run.send([*((rank, rank ^ 2, halves[not rank & 2], True) for rank in range(4)),
               *((4 + rank, 4 + (rank ^ 1), halves[1 - rank], True) for rank in range(2))])
@@ -138,14 +138,14 @@ def test_binary_blocks_of_six_nodes():
               *((4 + rank, 4 + (rank ^ 1), halves[rank], False) for rank in range(2))])
     run.send([(rank, rank ^ 2, halves[rank // 2], False) for rank in range(4)])
     run.check()
-    found = halving_doubling(Layout(6, 1))
+    found = halving_doubling(RankLayout(6, 1))
     assert found.messages_between == run.rounds == 2 * sending + 2
     assert 2 * 3 / 4 < run.volume_between <= found.volume_between == 2
 
 
 @pytest.mark.parametrize(("nodes", "local", "wide"), [(4, 2, 1), (4, 2, 2), (6, 1, 3), (8, 4, 1), (3, 2, 3)])
 def test_torus(nodes, local, wide):
-    layout = Layout(nodes, local)
+    layout = RankLayout(nodes, local)
     across, down = local * wide, nodes // wide
     run = Run(layout, 2 * layout.ranks)
     rows = [([row * across + column for column in range(across)], whole(run)) for row in range(down)]
@@ -165,7 +165,7 @@ def test_torus(nodes, local, wide):
 
 @pytest.mark.parametrize(("nodes", "local", "group"), [(4, 2, 4), (4, 4, 4), (2, 8, 4), (6, 2, 4), (16, 1, 4)])
 def test_groups_of_the_hierarchical_all_reduce(nodes, local, group):
-    layout = Layout(nodes, local)
+    layout = RankLayout(nodes, local)
     run = Run(layout, layout.ranks * group)
     groups = [list(range(first, first + group)) for first in range(0, layout.ranks, group)]
     inside = [(ranks, whole(run)) for ranks in groups]
@@ -217,7 +217,7 @@ def test_two_trees(nodes):
 
     def depth(node):
         return 0 if node == 0 else 1 + depth(first[node])
-    found = tree(Layout(nodes, 1))
+    found = tree(RankLayout(nodes, 1))
     assert found.messages_between == 2 * max(map(depth, range(nodes)))
     assert max(sent.values()) <= found.volume_between == 2
 
@@ -226,8 +226,8 @@ def test_two_trees(nodes):
 def test_parameter_servers(nodes, servers):
     """The busiest link: a server takes 1/S of every node's gradient and hands out as much; a node, n each way."""
     server = nodes / servers
-    assert parameter_server(Layout(nodes, 1), servers).volume_between == pytest.approx(2 * max(server, 1))
-    assert parameter_server(Layout(nodes, 1), servers).messages_between == 2
+    assert parameter_server(RankLayout(nodes, 1), servers).volume_between == pytest.approx(2 * max(server, 1))
+    assert parameter_server(RankLayout(nodes, 1), servers).messages_between == 2
 
 
 LINKS = Links(3e-6, 1 / 50e9, 10e-6, 1 / 10e9)
@@ -239,7 +239,7 @@ def test_limits_and_monotony_of_every_all_reduce(name):
     for _ in range(50):
         nodes, local = int(rng.integers(2, 300)), int(rng.integers(1, 9))
         size = float(10 ** rng.uniform(3, 9))
-        layout = Layout(nodes, local)
+        layout = RankLayout(nodes, local)
         seconds = all_reduce_seconds(name, size, layout, LINKS)
         assert all_reduce_seconds(name, 2 * size, layout, LINKS) > seconds
         slower = Links(LINKS.message_in_node, LINKS.byte_in_node, LINKS.message_between, 2 * LINKS.byte_between)
@@ -252,29 +252,30 @@ def test_limits_and_monotony_of_every_all_reduce(name):
 
 @pytest.mark.parametrize("name", [*ALL_REDUCES, "auto"])
 def test_one_rank_has_nothing_to_reduce_and_one_node_needs_no_network(name):
-    assert all_reduce_seconds(name, 1e6, Layout(1, 1), LINKS) == 0
+    assert all_reduce_seconds(name, 1e6, RankLayout(1, 1), LINKS) == 0
     costly = Links(LINKS.message_in_node, LINKS.byte_in_node, 1.0, 1.0)
-    assert all_reduce_seconds(name, 1e6, Layout(1, 8), costly) == all_reduce_seconds(name, 1e6, Layout(1, 8), LINKS)
+    assert all_reduce_seconds(name, 1e6, RankLayout(1, 8), costly) == all_reduce_seconds(name, 1e6, RankLayout(1, 8),
+                                                                                         LINKS)
 
 
 def test_the_automatic_choice_is_the_tree_for_small_and_the_ring_for_large_messages():
-    layout = Layout(512, 8)
+    layout = RankLayout(512, 8)
     for size, best in ((1e4, tree), (1e12, ring)):
         assert all_reduce_seconds("auto", size, layout, LINKS) == pytest.approx(best(layout).seconds(size, LINKS))
 
 
 def test_the_torus_is_as_square_as_it_can_be_made():
-    assert torus(Layout(256, 4)) == torus(Layout(256, 4), 8)        # 32 x 32, as Mikami et al. for 1,024
-    assert torus(Layout(864, 4)) == torus(Layout(864, 4), 16)       # 64 x 54
+    assert torus(RankLayout(256, 4)) == torus(RankLayout(256, 4), 8)        # 32 x 32, as Mikami et al. for 1,024
+    assert torus(RankLayout(864, 4)) == torus(RankLayout(864, 4), 16)       # 64 x 54
 
 
 def test_mikamis_rows_save_what_jias_groups_send_between_nodes():
     """arXiv:1811.05233, section 2.2: the payload of the second phase is X times smaller than a hierarchical one's."""
-    layout = Layout(64, 4)
+    layout = RankLayout(64, 4)
     rows, groups = torus(layout, 1), hierarchical(layout, 4)
     assert rows.volume_between == pytest.approx(groups.volume_between)      # four columns share the node's adapters
     assert rows.volume_in_node < groups.volume_in_node
 
 
 def test_the_hybrid_sends_between_nodes_what_one_rank_of_each_would():
-    assert hybrid(Layout(1024, 6)).volume_between == halving_doubling(Layout(1024, 1)).volume_between
+    assert hybrid(RankLayout(1024, 6)).volume_between == halving_doubling(RankLayout(1024, 1)).volume_between

@@ -93,7 +93,7 @@ def test_durations_and_clocks():
     assert clock(100 * 3600 + 62) == "100:01:02"
 
 
-def test_knobs_follow_the_options_of_the_plan():
+def test_environment_variables_follow_the_options_of_the_plan():
     hierarchical = plan_for("summit", details={"options": {"all_reduce": "hierarchical", "fusion_bytes": 32 * 2**20}})
     _, text = script_of(hierarchical, load_machine("summit"), backend="horovod")
     assert "export HOROVOD_FUSION_THRESHOLD=33554432  #" in text
@@ -112,7 +112,7 @@ def test_a_users_own_machine_is_known_to_the_script(tmp_path):
     assert "#SBATCH --gpus-per-node=8\n" in (tmp_path / "plan" / "launch.sh").read_text()
 
 
-def test_ranks_on_processor_cores_have_no_knobs_of_nccl():
+def test_ranks_on_processor_cores_have_no_variables_of_nccl():
     _, text = script_of(plan_for("local", "local", nodes=1), load_machine("local"), backend="torch")
     assert "NCCL" not in text and "gpus" not in text
 

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpo.cli.commands.full_machine import machines
-from hpo.cli.output.machines import quantity
+from hpo.cli.output.machines import number_with_unit
 from hpo.errors import PlanError
 from hpo.planning.machines import load_machine, local, machine_names, machine_text, measure, measure_local
 
@@ -192,4 +192,4 @@ def test_the_command_shows_lists_and_prints_files(tmp_path):
 
 @pytest.mark.parametrize(("value", "text"), [(23e9, "23 GB/s"), (2.5e12, "2.5 TB/s"), (12.0, "12 B/s")])
 def test_quantities_are_written_with_their_prefix(value, text):
-    assert quantity(value, "B/s") == text
+    assert number_with_unit(value, "B/s") == text

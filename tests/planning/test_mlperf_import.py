@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hpo import api
 from hpo.cli.main import main
 from hpo.errors import EvidenceError
-from hpo.mlperf.folders import Result, results_in
+from hpo.mlperf.folders import SubmittedRun, results_in
 from hpo.mlperf.log import read_log
 from hpo.mlperf.settings import settings_of
 from storage.records import PlanKind, TrialState
@@ -92,9 +92,9 @@ def round_folder(tmp_path: Path) -> Path:
     return root
 
 
-def only(path: Path) -> Result:
+def only(path: Path) -> SubmittedRun:
     (found,) = results_in(path)
-    assert isinstance(found, Result), found
+    assert isinstance(found, SubmittedRun), found
     return found
 
 

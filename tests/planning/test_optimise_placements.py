@@ -9,68 +9,68 @@ import math
 import numpy as np
 import pytest
 
-from hpo.planning.placement.candidates import Candidate, Situation
-from hpo.planning.placement.optimise import Wish, best_of, choose, limits_of
+from hpo.planning.placement.candidates import Candidate, PlanningContext
+from hpo.planning.placement.optimise import PlanConstraints, best_of, choose, placement_space
 from hpo.planning.placement.pareto import excerpt, front, knee
-from hpo.planning.placement.placements import Limits, Placement, memory_needs, placements, steps_between
+from hpo.planning.placement.placements import Placement, PlacementSpace, memory_needs, placements, steps_between
 from search_spaces.settings import TrainingSettings
-from tests.planning.planned_situations import KnownLaw, a_machine, a_situation, memory_of, random_situation
+from tests.planning.planning_contexts import KnownLaw, a_context, a_machine, memory_of, random_context
 from trainers.cost import WorkloadCost
 
 
-def everything(situation: Situation, batches: range, ranks: range) -> list[Candidate]:
+def everything(context: PlanningContext, batches: range, ranks: range) -> list[Candidate]:
     """Every placement that the rules allow, with every micro batch of whole normalization batches that fits."""
     found = []
-    for nodes in range(1, situation.machine.nodes + 1):
+    for nodes in range(1, context.machine.nodes + 1):
         for per_node in ranks:
-            for local in range(situation.unit, batches.stop, situation.unit):
+            for local in range(context.unit, batches.stop, context.unit):
                 if nodes * per_node * local in batches:
-                    found += [situation.candidate(Placement(nodes, per_node, local, micro))
-                              for micro in range(situation.unit, local + 1, situation.unit)
-                              if micro <= situation.largest_micro_batch]
+                    found += [context.candidate(Placement(nodes, per_node, local, micro))
+                              for micro in range(context.unit, local + 1, context.unit)
+                              if micro <= context.largest_micro_batch]
     return found
 
 
-def score(candidate: Candidate, objective: str, situation: Situation) -> float:
+def score(candidate: Candidate, objective: str, context: PlanningContext) -> float:
     """Mean seconds; times all accelerators of the nodes; times 300 W."""
     seconds = candidate.expected_seconds
-    hours = seconds * candidate.placement.nodes * situation.machine.accelerators_per_node / 3600
+    hours = seconds * candidate.placement.nodes * context.machine.accelerators_per_node / 3600
     return {"time": seconds, "accelerator_hours": hours, "energy": hours * 0.3}[objective]
 
 
 @pytest.mark.parametrize("objective", ["time", "accelerator_hours", "energy"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_choice_with_a_free_batch_is_the_best_of_everything(seed: int, objective: str) -> None:
-    situation = random_situation(np.random.default_rng(seed))
-    per_node = situation.machine.accelerators_per_node
-    found = choose(situation, Wish(minimise=objective))
-    tried = everything(situation, range(8, 257), range(per_node, per_node + 1))
+    context = random_context(np.random.default_rng(seed))
+    per_node = context.machine.accelerators_per_node
+    found = choose(context, PlanConstraints(minimise=objective))
+    tried = everything(context, range(8, 257), range(per_node, per_node + 1))
     assert found is not None and len(tried) > 100
-    assert score(found.best, objective, situation) == pytest.approx(
-        min(score(each, objective, situation) for each in tried), rel=1e-9)
+    assert score(found.best, objective, context) == pytest.approx(
+        min(score(each, objective, context) for each in tried), rel=1e-9)
 
 
 @pytest.mark.parametrize("objective", ["time", "accelerator_hours"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_choice_for_one_batch_is_the_best_of_everything(seed: int, objective: str) -> None:
     rng = np.random.default_rng(100 + seed)
-    situation = random_situation(rng)
-    batch = situation.unit * int(rng.choice([12, 24, 36, 60]))
-    found = choose(situation, Wish(minimise=objective, global_batch_size=batch))
-    tried = everything(situation, range(batch, batch + 1), range(1, situation.machine.accelerators_per_node + 1))
+    context = random_context(rng)
+    batch = context.unit * int(rng.choice([12, 24, 36, 60]))
+    found = choose(context, PlanConstraints(minimise=objective, global_batch_size=batch))
+    tried = everything(context, range(batch, batch + 1), range(1, context.machine.accelerators_per_node + 1))
     assert found is not None and len(tried) >= 5
-    assert score(found.best, objective, situation) == pytest.approx(
-        min(score(each, objective, situation) for each in tried), rel=1e-9)
+    assert score(found.best, objective, context) == pytest.approx(
+        min(score(each, objective, context) for each in tried), rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_cheapest_that_meets_a_deadline(seed: int) -> None:
-    situation = random_situation(np.random.default_rng(200 + seed))
-    per_node = situation.machine.accelerators_per_node
-    tried = everything(situation, range(8, 257), range(per_node, per_node + 1))
+    context = random_context(np.random.default_rng(200 + seed))
+    per_node = context.machine.accelerators_per_node
+    tried = everything(context, range(8, 257), range(per_node, per_node + 1))
     fastest = min(each.seconds.high for each in tried)
-    wish = Wish(deadline_seconds=1.3 * fastest, chance=0.9)
-    found = choose(situation, wish)
+    constraints = PlanConstraints(deadline_seconds=1.3 * fastest, chance=0.9)
+    found = choose(context, constraints)
     meeting = [each for each in tried if each.chance_within(1.3 * fastest) >= 0.9]
     assert found is not None and found.best.chance_within(1.3 * fastest) >= 0.9
     # the grid may miss the very cheapest of those that only just meet it
@@ -78,9 +78,9 @@ def test_the_cheapest_that_meets_a_deadline(seed: int) -> None:
 
 
 def test_a_longer_slot_is_never_worse() -> None:
-    situation = a_situation()
+    context = a_context()
     slots = np.geomspace(10, 2000, 25)
-    found = [choose(situation, Wish(minimise="accelerator_hours", slot_seconds=slot)) for slot in slots]
+    found = [choose(context, PlanConstraints(minimise="accelerator_hours", slot_seconds=slot)) for slot in slots]
     best = [each.best for each in found if each]
     assert len(best) == len(slots)
     ending = [one for one, slot in zip(best, slots, strict=True) if one.chance_within(slot) >= 0.9]
@@ -93,8 +93,8 @@ def test_a_longer_slot_is_never_worse() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_front_holds_all_that_nothing_dominates(seed: int) -> None:
-    situation = random_situation(np.random.default_rng(300 + seed))
-    found = choose(situation, Wish())
+    context = random_context(np.random.default_rng(300 + seed))
+    found = choose(context, PlanConstraints())
     assert found is not None
     members = front(found.candidates)
 
@@ -114,11 +114,11 @@ def test_the_front_holds_all_that_nothing_dominates(seed: int) -> None:
 
 
 def test_the_likeliest_is_taken_where_none_ends_in_time() -> None:
-    situation = a_situation()
-    quick = choose(situation, Wish())
+    context = a_context()
+    quick = choose(context, PlanConstraints())
     assert quick is not None
     slot = quick.best.seconds.low
-    found = choose(situation, Wish(slot_seconds=slot, minimise="accelerator_hours"))
+    found = choose(context, PlanConstraints(slot_seconds=slot, minimise="accelerator_hours"))
     assert found is not None and 0 < found.best.chance_within(slot) < 0.9
     assert found.best.chance_within(slot) == max(each.chance_within(slot) for each in found.candidates)
 
@@ -126,18 +126,18 @@ def test_the_likeliest_is_taken_where_none_ends_in_time() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_placements_keep_the_rules(seed: int) -> None:
     rng = np.random.default_rng(400 + seed)
-    situation = random_situation(rng)
-    limits = limits_of(situation, Wish(nodes=2))
+    context = random_context(rng)
+    limits = placement_space(context, PlanConstraints(nodes=2))
     found = placements(limits)
     assert found
     for each in found:
-        assert each.nodes == 2 and each.ranks_per_node <= situation.machine.accelerators_per_node
+        assert each.nodes == 2 and each.ranks_per_node <= context.machine.accelerators_per_node
         assert each.global_batch_size == 2 * each.ranks_per_node * each.local_batch_size
-        assert each.local_batch_size % situation.unit == 0 and each.micro_batch_size % situation.unit == 0
-        assert each.micro_batch_size <= min(situation.largest_micro_batch, each.local_batch_size)
-        fewest = math.ceil(each.local_batch_size / (situation.largest_micro_batch // situation.unit * situation.unit))
+        assert each.local_batch_size % context.unit == 0 and each.micro_batch_size % context.unit == 0
+        assert each.micro_batch_size <= min(context.largest_micro_batch, each.local_batch_size)
+        fewest = math.ceil(each.local_batch_size / (context.largest_micro_batch // context.unit * context.unit))
         assert each.accumulation_steps == fewest
-    assert best_of([situation.candidate(each) for each in found], Wish()).placement in found
+    assert best_of([context.candidate(each) for each in found], PlanConstraints()).placement in found
 
 
 def test_the_nodes_of_a_grid_hold_the_ends_and_are_at_most_a_quarter_apart() -> None:
@@ -161,23 +161,23 @@ def test_memory_by_hand() -> None:
 
 
 def test_fewer_ranks_than_accelerators_only_where_the_batch_asks_for_it() -> None:
-    situation = a_situation(machine=a_machine(4, 6), unit=8)
-    eight = choose(situation, Wish(global_batch_size=64))
+    context = a_context(machine=a_machine(4, 6), unit=8)
+    eight = choose(context, PlanConstraints(global_batch_size=64))
     assert eight is not None and eight.best.placement.workers in (1, 2, 4, 8)
-    free = choose(situation, Wish())
+    free = choose(context, PlanConstraints())
     assert free is not None and all(each.placement.ranks_per_node == 6 for each in free.candidates)
-    few = choose(a_situation(machine=a_machine(1, 6), unit=64), Wish())
+    few = choose(a_context(machine=a_machine(1, 6), unit=64), PlanConstraints())
     assert few is not None and all(each.placement.workers <= 4 for each in few.candidates)
 
 
 def test_more_nodes_than_the_evidence_fills_take_a_normalization_batch_each() -> None:
-    situation = a_situation(machine=a_machine(200, 3), law=KnownLaw(supported=(8, 256)))
-    found = choose(situation, Wish(nodes=200))
+    context = a_context(machine=a_machine(200, 3), law=KnownLaw(supported=(8, 256)))
+    found = choose(context, PlanConstraints(nodes=200))
     assert found is not None and found.best.placement == Placement(200, 3, 2, 2)
 
 
 def test_no_placement_where_the_memory_is_too_small() -> None:
-    situation = a_situation(unit=4, memory=memory_of(3))
-    assert choose(situation, Wish()) is None
-    assert not Limits((1, 1), (1, 1), (4, 4), 4, 3).possible
-    assert choose(dataclasses.replace(situation, memory=memory_of(4)), Wish()) is not None
+    context = a_context(unit=4, memory=memory_of(3))
+    assert choose(context, PlanConstraints()) is None
+    assert not PlacementSpace((1, 1), (1, 1), (4, 4), 4, 3).possible
+    assert choose(dataclasses.replace(context, memory=memory_of(4)), PlanConstraints()) is not None

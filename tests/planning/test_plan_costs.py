@@ -11,16 +11,16 @@ from hpo.intervals import Interval
 from hpo.planning.placement.bottlenecks import limited_by, sensitivity, shares
 from hpo.planning.placement.candidates import Candidate
 from hpo.planning.placement.epochs import IntervalLaw, PosteriorLaw, quantiles
-from hpo.planning.placement.optimise import Wish, choose
+from hpo.planning.placement.optimise import PlanConstraints, choose
 from hpo.planning.placement.placements import Placement
 from hpo.planning.placement.rates import LEAST_EFFICIENCY, SweepRates, seconds_to_target
 from hpo.planning.timing.failures import Failures
-from tests.planning.planned_situations import (
+from tests.planning.planning_contexts import (
     END,
     KnownLaw,
     KnownRates,
+    a_context,
     a_machine,
-    a_situation,
     memory_of,
 )
 
@@ -28,7 +28,7 @@ PLACE = Placement(nodes=4, ranks_per_node=3, local_batch_size=6, micro_batch_siz
 
 
 def candidate(**parts: object) -> Candidate:
-    return a_situation(**parts).candidate(PLACE)  # type: ignore[arg-type]
+    return a_context(**parts).candidate(PLACE)  # type: ignore[arg-type]
 
 
 def test_the_time_is_that_of_drawn_epochs_and_rates() -> None:
@@ -66,7 +66,7 @@ def test_hours_and_energy_by_hand() -> None:
     assert one.expected_seconds == pytest.approx(seconds, rel=1e-4)
     assert one.accelerator_hours.median == pytest.approx(12 * seconds / 3600, rel=1e-4)     # 4 nodes x 3
     assert one.energy_kwh is not None and one.energy_kwh.median == pytest.approx(12 * seconds / 3600 * 0.3, rel=1e-4)
-    idle = a_situation(machine=a_machine(6, 5), law=KnownLaw(sd=1e-6), rates=KnownRates(sd=1e-6)).candidate(PLACE)
+    idle = a_context(machine=a_machine(6, 5), law=KnownLaw(sd=1e-6), rates=KnownRates(sd=1e-6)).candidate(PLACE)
     assert idle.accelerator_hours.median == pytest.approx(20 * seconds / 3600, rel=1e-4)    # all of each node
     assert candidate(machine=a_machine(power_watts=None)).energy_kwh is None
 
@@ -78,9 +78,9 @@ def test_quantiles_have_the_interval_that_they_were_made_from() -> None:
 
 
 def test_the_shares_of_the_time_by_hand() -> None:
-    situation = a_situation(law=KnownLaw(sd=1e-6), rates=KnownRates(sample=0.01, each_pass=0.02, wait=0.03))
-    one = situation.candidate(PLACE)
-    parts = shares(situation, one)
+    context = a_context(law=KnownLaw(sd=1e-6), rates=KnownRates(sample=0.01, each_pass=0.02, wait=0.03))
+    one = context.candidate(PLACE)
+    parts = shares(context, one)
     step, wait = KnownRates().seconds(PLACE), 0.03 * math.log2(12)
     needed = (1 + 8 / 64) / (1 + 72 / 64)       # epochs of the smallest batch with evidence, over those here
     assert parts["statistics"] == pytest.approx(1 - needed, rel=1e-4)
@@ -90,24 +90,24 @@ def test_the_shares_of_the_time_by_hand() -> None:
 
 
 def test_memory_limits_where_many_small_passes_cost_more_than_the_samples() -> None:
-    situation = a_situation(law=KnownLaw(critical=1e6), rates=KnownRates(sample=0.001, each_pass=0.5, wait=1e-6),
-                            memory=memory_of(2))
-    one = situation.candidate(Placement(4, 3, 12, 2))
-    parts = shares(situation, one)
+    context = a_context(law=KnownLaw(critical=1e6), rates=KnownRates(sample=0.001, each_pass=0.5, wait=1e-6),
+                        memory=memory_of(2))
+    one = context.candidate(Placement(4, 3, 12, 2))
+    parts = shares(context, one)
     saved = 5 * 0.5 / KnownRates(0.001, 0.5, 1e-6).seconds(one.placement)
     assert parts["memory"] == pytest.approx(saved * (1 - parts["statistics"]), rel=1e-3)
     assert limited_by(parts) == "memory" and sum(parts.values()) == pytest.approx(1)
 
 
 def test_sensitivity_compares_with_the_best_of_other_node_counts() -> None:
-    situation = a_situation()
-    wish = Wish(nodes=2, global_batch_size=72)
-    found = choose(situation, wish)
+    context = a_context()
+    constraints = PlanConstraints(nodes=2, global_batch_size=72)
+    found = choose(context, constraints)
     assert found is not None
-    changes = {each.what: each for each in sensitivity(situation, wish, found.best)}
+    changes = {each.what: each for each in sensitivity(context, constraints, found.best)}
     assert set(changes) == {"half the nodes", "twice the nodes"}
     for what, nodes in (("half the nodes", 1), ("twice the nodes", 4)):
-        other = choose(situation, Wish(nodes=nodes, global_batch_size=72))
+        other = choose(context, PlanConstraints(nodes=nodes, global_batch_size=72))
         assert other is not None
         assert changes[what].time == pytest.approx(other.best.expected_seconds / found.best.expected_seconds)
 

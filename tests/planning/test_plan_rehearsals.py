@@ -8,15 +8,15 @@ import pytest
 
 from hpo.planning.placement.placements import Placement
 from hpo.planning.placement.rehearsal import LEAST_SHARE, STEPS, rehearsals
-from tests.planning.planned_situations import END, KnownLaw, KnownRates, a_machine, a_situation
+from tests.planning.planning_contexts import END, KnownLaw, KnownRates, a_context, a_machine
 
 MACHINE = a_machine(64, 4)
 PLACE = Placement(nodes=32, ranks_per_node=4, local_batch_size=4, micro_batch_size=4)
 
 
 def runs(law: KnownLaw, rates: KnownRates, place: Placement = PLACE) -> list:
-    situation = a_situation(machine=MACHINE, law=law, rates=rates)
-    return rehearsals(situation, situation.candidate(place))
+    context = a_context(machine=MACHINE, law=law, rates=rates)
+    return rehearsals(context, context.candidate(place))
 
 
 def test_the_shares_are_those_of_the_variance_of_the_log_time() -> None:

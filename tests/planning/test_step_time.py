@@ -8,7 +8,7 @@ from hpo.errors import PlanError
 from hpo.intervals import Interval
 from hpo.planning.machines import load_machine
 from hpo.planning.timing.assumptions import FIGURES, Assumptions, normal_draws, spread
-from hpo.planning.timing.collectives import Layout, Links, all_reduce_seconds
+from hpo.planning.timing.collectives import Links, RankLayout, all_reduce_seconds
 from hpo.planning.timing.costs import cost_names, cost_sources, home_cost
 from hpo.planning.timing.step_time import StepOptions, expected_slowest, scaling_efficiency, step_time
 from trainers.cost import WorkloadCost
@@ -114,7 +114,7 @@ def test_only_what_is_longer_than_the_back_propagation_shows_and_never_less_than
         for buckets in (2, 4, 8, 16, 32, 64, 128):
             if buckets > min(backward / 1e-3, RESNET.gradient_tensors):
                 continue
-            each = all_reduce_seconds(all_reduce, RESNET.parameters * 4 / buckets, Layout(nodes, 6), links)
+            each = all_reduce_seconds(all_reduce, RESNET.parameters * 4 / buckets, RankLayout(nodes, 6), links)
             free = 0.0
             for bucket in range(1, buckets + 1):
                 free = max(free, backward * bucket / buckets) + each

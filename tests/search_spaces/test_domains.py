@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from search_spaces import Choice, Float, Int, Role, SettingError
+from search_spaces import Categorical, Float, Int, Role, SettingError
 
 UNIT = st.floats(0, 1)
 FINITE = st.floats(-1e300, 1e300)
@@ -28,7 +28,7 @@ def ints(draw: st.DrawFn) -> Int:
 
 
 CHOICES = st.lists(st.one_of(st.none(), st.booleans(), st.integers(2, 99), st.text(max_size=5)), min_size=2,
-                   unique=True).map(lambda values: Choice(tuple(values)))
+                   unique=True).map(lambda values: Categorical(tuple(values)))
 
 
 @given(domain=floats(), unit=UNIT)
@@ -57,7 +57,7 @@ def test_int_round_trip_is_exact(domain: Int, data: st.DataObject) -> None:
 
 
 @given(domain=CHOICES, data=st.data())
-def test_choice_round_trip_is_exact(domain: Choice, data: st.DataObject) -> None:
+def test_choice_round_trip_is_exact(domain: Categorical, data: st.DataObject) -> None:
     value = data.draw(st.sampled_from(domain.values))
     assert domain.from_unit(domain.to_unit(value)) is value
     assert domain.contains(domain.from_unit(data.draw(UNIT)))
@@ -72,7 +72,7 @@ def test_known_places() -> None:
     edge = math.log(3) / math.log(5)
     domain = Int(1, 2, log=True)
     assert (domain.from_unit(edge - 1e-9), domain.from_unit(edge + 1e-9)) == (1, 2)
-    assert Choice(("a", "b")).to_unit("b") == 0.75
+    assert Categorical(("a", "b")).to_unit("b") == 0.75
 
 
 def test_uniform_numbers_visit_every_whole_number_evenly() -> None:
@@ -85,26 +85,26 @@ def test_uniform_numbers_visit_every_whole_number_evenly() -> None:
 def test_clip_gives_the_nearest_value() -> None:
     assert (Float(1, 2).clip(9), Float(1, 2).clip(-9), Float(1, 2).clip(1.5)) == (2.0, 1.0, 1.5)
     assert (Int(1, 8).clip(3.6), Int(1, 8).clip(99)) == (4, 8)
-    assert Choice((8, 16, 32)).clip(20) == 16
-    assert Choice(("sgd", "lars")).clip("lars") == "lars"
+    assert Categorical((8, 16, 32)).clip(20) == 16
+    assert Categorical(("sgd", "lars")).clip("lars") == "lars"
     with pytest.raises(SettingError, match="must lie in"):
-        Choice(("sgd", "lars")).clip("adam")
+        Categorical(("sgd", "lars")).clip("adam")
 
 
 def test_truth_is_not_one() -> None:
-    assert not Choice((1, 0)).contains(True)
+    assert not Categorical((1, 0)).contains(True)
     assert not Int(0, 1).contains(True)
     assert not Float(0, 1).contains(True)
-    assert Choice((True, 1)).to_unit(1) == 0.75
+    assert Categorical((True, 1)).to_unit(1) == 0.75
 
 
 @pytest.mark.parametrize(("domain", "expected"), [
     (Float(0.01, 1.28, log=True), FloatDistribution(0.01, 1.28, log=True)),
     (Float(0, 5), FloatDistribution(0, 5)),
     (Int(1, 64, log=True), IntDistribution(1, 64, log=True)),
-    (Choice(("sgd", "lars")), CategoricalDistribution(("sgd", "lars"))),
+    (Categorical(("sgd", "lars")), CategoricalDistribution(("sgd", "lars"))),
 ])
-def test_optuna_has_the_same_domain(domain: Float | Int | Choice, expected: object) -> None:
+def test_optuna_has_the_same_domain(domain: Float | Int | Categorical, expected: object) -> None:
     assert domain.to_optuna() == expected
 
 
@@ -118,11 +118,11 @@ def test_optuna_has_the_same_domain(domain: Float | Int | Choice, expected: obje
     (lambda: Float(False, 1), "must be finite numbers, but got False"),
     (lambda: Int(1.0, 4), "must be whole, but got 1.0"),
     (lambda: Int(0, 4, log=True), "must start above 0"),
-    (lambda: Choice(("sgd",)), "at least two values"),
-    (lambda: Choice(("sgd", "sgd")), "each once"),
-    (lambda: Choice("sgd"), "must be a list"),
-    (lambda: Choice(((1, 2), (3, 4))), "must hold text, numbers, booleans or null"),
-    (lambda: Choice(("a", "b"), Role.SCALED), "a law can extrapolate"),
+    (lambda: Categorical(("sgd",)), "at least two values"),
+    (lambda: Categorical(("sgd", "sgd")), "each once"),
+    (lambda: Categorical("sgd"), "must be a list"),
+    (lambda: Categorical(((1, 2), (3, 4))), "must hold text, numbers, booleans or null"),
+    (lambda: Categorical(("a", "b"), Role.SCALED), "a law can extrapolate"),
     (lambda: Float(0, 1, role=Role.FIXED), "write the value alone"),
     (lambda: Float(0, 1, role="scaled"), "must be a Role"),
     (lambda: Float(0, 1).to_unit(1.5), "must lie in .0.0, 1.0., but got 1.5"),

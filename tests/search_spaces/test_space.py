@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
 
 from search_spaces import (
-    Choice,
+    Categorical,
     Float,
     Int,
     Role,
@@ -38,7 +38,7 @@ def test_a_search_section_is_read() -> None:
         "learning_rate": Float(0.01, 1.28, log=True, role=Role.SCALED),
         "warmup_epochs": Float(0, 5, role=Role.SCALED),
         "normalization_batch_size": Int(1, 32, log=True),
-        "label_smoothing": Choice((0, 0.1)),
+        "label_smoothing": Categorical((0, 0.1)),
     }
     assert SPACE.names == tuple(SPACE.domains)
     assert SPACE.scaled == ("learning_rate", "warmup_epochs")
@@ -139,7 +139,8 @@ def test_values_must_be_those_of_the_tuned_settings() -> None:
      "no effect with optimizer lars; it is used with optimizer rmsprop_warmup"),
     ({"optimizer": "lamb", "larc_mode": {"choice": ["clip", "scale"]}}, "larc_mode", "no effect with optimizer lamb"),
     ({"optimizer": "larc", "beta2": {"uniform": [0.9, 0.99]}}, "beta2",
-     "no effect with optimizer larc and larc_optimizer sgd; .* or with optimizer larc and larc_optimizer adam; choose"),
+     "no effect with optimizer larc and larc_optimizer sgd; .* or with optimizer larc and larc_optimizer "
+     "adam; choose"),
     ({"optimizer": {"choice": ["adam", "lamb"]}, "momentum": {"uniform": [0.8, 0.9]}}, "momentum",
      "no effect with optimizer adam or lamb"),
     ({"batch_limit_factor": {"uniform": [1, 4]}}, "batch_limit_factor", "no effect with batch_control constant"),

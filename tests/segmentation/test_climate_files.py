@@ -6,7 +6,7 @@ import torch
 from trainers import DataError
 from trainers.workloads.segmentation.channels import CHANNELS
 from trainers.workloads.segmentation.data import LARGEST_IN_MEMORY, open_samples
-from trainers.workloads.segmentation.hdf5 import read_range, read_sample, summary_of, write_sample, write_stats
+from trainers.workloads.segmentation.hdf5 import read_channel_range, read_sample, summary_of, write_sample, write_stats
 
 HEIGHT, WIDTH = 6, 10
 
@@ -248,7 +248,7 @@ def test_broken_statistics_are_named(folder, name, change, message):
 def test_a_channel_without_extent_is_refused(tmp_path):
     write_stats(tmp_path / "stats.h5", summary_of(np.zeros((2, 2, 16))))
     with pytest.raises(DataError, match=f"{CHANNELS[0]} has 0.0 and 0.0 in"):
-        read_range(tmp_path / "stats.h5")
+        read_channel_range(tmp_path / "stats.h5")
 
 
 def test_missing_parts_of_the_folder_are_named(tmp_path):

@@ -16,7 +16,7 @@ from trainers.workloads.segmentation.data import open_samples
 from trainers.workloads.segmentation.fields import make_sample
 from trainers.workloads.segmentation.generate import GeneratedOptions, generated_folder, write_data_set
 from trainers.workloads.segmentation.grid import grid_of
-from trainers.workloads.segmentation.hdf5 import read_range, read_sample, sample_files
+from trainers.workloads.segmentation.hdf5 import read_channel_range, read_sample, sample_files
 from trainers.workloads.segmentation.heuristics import make_labels
 
 SMALL = {"samples": 5, "evaluation_samples": 2, "height": 24, "width": 36, "seed": 3}
@@ -35,7 +35,7 @@ def test_generated_files_are_the_made_samples_with_labels_from_the_heuristics(tm
         np.testing.assert_array_equal(fields, make_sample(grid_of(24, 36), 3, index).fields)
         np.testing.assert_array_equal(labels, make_labels(fields))
         everything.append(fields)
-    ranges = read_range(tmp_path / "set" / "stats.h5")
+    ranges = read_channel_range(tmp_path / "set" / "stats.h5")
     np.testing.assert_array_equal(ranges.low, np.stack(everything).min((0, 1, 2)))
     np.testing.assert_array_equal(ranges.high, np.stack(everything).max((0, 1, 2)))
     scaled, labels = samples.training_batch(torch.arange(5), torch.zeros(5), seed=0)
@@ -112,7 +112,7 @@ def test_several_workers_write_the_same_files(tmp_path):
     for part in ("train", "validation"):
         for file in sample_files(tmp_path / "one" / part):
             np.testing.assert_array_equal(read_sample(file)[0], read_sample(tmp_path / "two" / part / file.name)[0])
-    ranges = [read_range(tmp_path / name / "stats.h5") for name in ("one", "two")]
+    ranges = [read_channel_range(tmp_path / name / "stats.h5") for name in ("one", "two")]
     np.testing.assert_array_equal(ranges[0].low, ranges[1].low)
 
 

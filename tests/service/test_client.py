@@ -10,7 +10,7 @@ from swept_ladder import write_trials
 
 import hpo
 from hpo import errors
-from hpo.client.retries import Retries
+from hpo.client.retries import RetryPolicy
 from search_spaces.settings import TrainingSettings
 from storage.records import StudyState
 
@@ -210,7 +210,7 @@ def test_the_contract_in_one_line(api, name):
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_nobody_listens(kind):
-    quick = Retries(attempts=2, first_seconds=0.01)
+    quick = RetryPolicy(attempts=2, first_seconds=0.01)
     with client_of(kind, "http://127.0.0.1:9", "lb_token", retries=quick) as client:
         with pytest.raises(errors.UnreachableError, match=r"cannot reach http://127.0.0.1:9 .*is `hpo serve` running"):
             client.study("digits").status()

@@ -14,14 +14,14 @@ from api_server import spec_of
 from client_kinds import client_of
 
 import hpo
-from hpo.client.retries import Retries
+from hpo.client.retries import RetryPolicy
 from hpo.service.auth import create_token
 from storage.records import StudyState
 from storage.store import Store
 
 PROGRAM = Path(__file__).with_name("faulty_server.py")
 STUDIES, KILLS = 12, 3
-PATIENT = Retries(attempts=60, first_seconds=0.1, most_seconds=0.5)
+PATIENT = RetryPolicy(attempts=60, first_seconds=0.1, most_seconds=0.5)
 
 
 class Server:

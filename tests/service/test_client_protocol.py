@@ -11,14 +11,14 @@ import pytest
 from hpo import errors
 from hpo.client import calls
 from hpo.client.address import address
-from hpo.client.calls import Patience
-from hpo.client.errors import error_of
-from hpo.client.event_stream import Feed
-from hpo.client.protocol import Answer, Lost, Pause, Request, get
-from hpo.client.retries import LONGEST_RETRY_AFTER, Retries, ask, retry_after
+from hpo.client.calls import WaitPolicy
+from hpo.client.errors import error_of_response
+from hpo.client.event_stream import EventStream
+from hpo.client.protocol import NoResponse, Pause, Request, ServerResponse, get
+from hpo.client.retries import LONGEST_RETRY_AFTER, RetryPolicy, ask, retry_after
 
 READ, WRITE = get("studies"), Request("POST", "/studies/a/resume")
-BROKEN, UNSENT = Lost("the connection broke"), Lost("refused", never_sent=True)
+BROKEN, UNSENT = NoResponse("the connection broke"), NoResponse("refused", never_sent=True)
 SPEC = """name: digits
 workload: noisy_quadratic
 target: {metric: loss, at_most: 0.1}
@@ -32,8 +32,8 @@ STUDY = {"name": "digits", "state": "queued", "owner": "ann", "priority": 0, "wo
 
 
 def answer(status=200, document=None, **headers):
-    return Answer(status, {name.replace("_", "-"): value for name, value in headers.items()},
-                  json.dumps(document).encode())
+    return ServerResponse(status, {name.replace("_", "-"): value for name, value in headers.items()},
+                          json.dumps(document).encode())
 
 
 def carry(steps, *came):
@@ -56,27 +56,27 @@ def carry(steps, *came):
 
 @pytest.mark.parametrize("came", [BROKEN, UNSENT, *(answer(status) for status in (429, 502, 503, 504))])
 def test_a_request_that_reads_is_sent_again(came):
-    sent, pauses, result = carry(ask(READ, Retries()), came, came, answer(document=[1]))
+    sent, pauses, result = carry(ask(READ, RetryPolicy()), came, came, answer(document=[1]))
     assert (len(sent), len(pauses), result.document) == (3, 2, [1])
 
 
 @pytest.mark.parametrize(("came", "times"), [(BROKEN, 1), (answer(502), 1), (answer(503), 1), (answer(500), 1),
                                              (UNSENT, 6), (answer(429), 6)])
 def test_a_request_that_may_have_arrived_is_not(came, times):
-    sent, _, result = carry(ask(WRITE, Retries()), *[came] * 6)
+    sent, _, result = carry(ask(WRITE, RetryPolicy()), *[came] * 6)
     assert len(sent) == times
     assert isinstance(result, errors.ServiceError)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 500])
 def test_an_answer_that_will_not_change_is_final(status):
-    sent, pauses, result = carry(ask(READ, Retries()), answer(status))
+    sent, pauses, result = carry(ask(READ, RetryPolicy()), answer(status))
     assert (len(sent), pauses) == (1, [])
     assert isinstance(result, errors.HpoError)
 
 
 def test_pauses_double_up_to_a_limit_and_are_spread():
-    retries = Retries(attempts=20, first_seconds=0.5, most_seconds=8, random=random.Random(1))
+    retries = RetryPolicy(attempts=20, first_seconds=0.5, most_seconds=8, random=random.Random(1))
     many = [[retries.pause(attempt) for _ in range(500)] for attempt in range(1, 12)]
     for attempt, drawn in enumerate(many, 1):
         longest = min(8, 0.5 * 2 ** (attempt - 1))
@@ -87,7 +87,7 @@ def test_pauses_double_up_to_a_limit_and_are_spread():
 
 
 def test_the_server_says_when_to_come_back():
-    _, pauses, _ = carry(ask(READ, Retries()), answer(429, retry_after="7"), answer())
+    _, pauses, _ = carry(ask(READ, RetryPolicy()), answer(429, retry_after="7"), answer())
     assert pauses == [7]
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert retry_after({"retry-after": format_datetime(now + timedelta(seconds=90), usegmt=True)}, now) == 90
@@ -97,9 +97,9 @@ def test_the_server_says_when_to_come_back():
 
 
 def test_no_answer_says_so_and_whether_it_may_have_arrived():
-    _, _, read = carry(ask(READ, Retries(attempts=2)), BROKEN, BROKEN)
+    _, _, read = carry(ask(READ, RetryPolicy(attempts=2)), BROKEN, BROKEN)
     assert str(read) == "GET /studies: the connection broke (2 attempts)"
-    _, _, write = carry(ask(WRITE, Retries()), BROKEN)
+    _, _, write = carry(ask(WRITE, RetryPolicy()), BROKEN)
     assert str(write).endswith("(1 attempt); it may have arrived, so it was not sent again: look with `hpo status`")
 
 
@@ -115,7 +115,7 @@ KINDS = {"unauthorized": (401, errors.AuthenticationError), "forbidden": (403, e
 def test_errors_are_those_of_the_library(kind):
     status, expected = KINDS[kind]
     told = {"kind": kind, "message": "it is so", "way_out": "do that"}
-    error = error_of(answer(status, {"error": told}, x_request_id="r1"))
+    error = error_of_response(answer(status, {"error": told}, x_request_id="r1"))
     assert type(error) is expected
     assert str(error) == ("it is so (request r1); do that" if status >= 500 else "it is so; do that")
     if isinstance(error, errors.ServiceError):
@@ -125,7 +125,7 @@ def test_errors_are_those_of_the_library(kind):
 def test_a_study_that_breaks_rules_keeps_its_lines():
     faults = [{"message": "trials must be positive", "line": 6, "key": "budget.trials"},
               {"message": "no such workload", "line": None, "key": None}]
-    error = error_of(answer(422, {"error": {"kind": "spec", "message": "2 faults", "faults": faults}}))
+    error = error_of_response(answer(422, {"error": {"kind": "spec", "message": "2 faults", "faults": faults}}))
     assert isinstance(error, errors.SpecError)
     assert (error.line, error.key, len(error.faults)) == (6, "budget.trials", 2)
     assert str(error) == "study, line 6: trials must be positive\nstudy: no such workload"
@@ -133,27 +133,27 @@ def test_a_study_that_breaks_rules_keeps_its_lines():
 
 @pytest.mark.parametrize("content", [b"<html>Bad Gateway</html>", b"", b"\xff\xfe", b"[]", b'{"error": "text"}'])
 def test_an_answer_of_something_else(content):
-    error = error_of(Answer(404, {}, content))
+    error = error_of_response(ServerResponse(404, {}, content))
     assert type(error) is errors.RequestError
     assert "answered 404" in str(error)
     assert "is this the address of `hpo serve`?" in str(error)
 
 
 def test_a_submission_is_one_however_often_it_is_sent():
-    sent, _, status = carry(calls.submit(Retries(), SPEC), BROKEN, answer(503), answer(201, STUDY))
+    sent, _, status = carry(calls.submit(RetryPolicy(), SPEC), BROKEN, answer(503), answer(201, STUDY))
     assert status.name == "digits"
     assert len({request.headers["Idempotency-Key"] for request in sent}) == 1
-    (again, *_), _, _ = carry(calls.submit(Retries(), SPEC), answer(200, STUDY))
+    (again, *_), _, _ = carry(calls.submit(RetryPolicy(), SPEC), answer(200, STUDY))
     assert again.headers == sent[0].headers
-    (other, *_), _, _ = carry(calls.submit(Retries(), SPEC, priority=3), answer(200, STUDY))
+    (other, *_), _, _ = carry(calls.submit(RetryPolicy(), SPEC, priority=3), answer(200, STUDY))
     assert other.headers != sent[0].headers
-    (own, *_), _, _ = carry(calls.submit(Retries(), SPEC, idempotency_key="mine"), answer(200, STUDY))
+    (own, *_), _, _ = carry(calls.submit(RetryPolicy(), SPEC, idempotency_key="mine"), answer(200, STUDY))
     assert own.headers == {"Idempotency-Key": "mine"}
     assert own.body == {"spec": SPEC, "priority": 0}
 
 
 def test_a_bad_study_is_not_sent_at_all():
-    sent, _, error = carry(calls.submit(Retries(), SPEC.replace("trials: 4", "trials: -4")))
+    sent, _, error = carry(calls.submit(RetryPolicy(), SPEC.replace("trials: 4", "trials: -4")))
     assert sent == []
     assert isinstance(error, errors.SpecError)
     assert error.line == 6
@@ -163,7 +163,7 @@ def test_pages_are_read_to_the_end():
     rows = [{**STUDY, "name": f"study {number}"} for number in range(5)]
     pages = [answer(document={"studies": rows[:2], "next": 8}), answer(document={"studies": rows[2:4], "next": 6}),
              BROKEN, answer(document={"studies": rows[4:], "next": None})]
-    sent, _, found = carry(calls.studies(Retries(), owner="ann"), *pages)
+    sent, _, found = carry(calls.studies(RetryPolicy(), owner="ann"), *pages)
     assert [study.name for study in found] == [row["name"] for row in rows]
     assert [request.parameters.get("after") for request in sent] == [None, 8, 6, 6]
     assert {request.parameters["owner"] for request in sent} == {"ann"}
@@ -172,18 +172,18 @@ def test_pages_are_read_to_the_end():
 @pytest.mark.parametrize("missing", STUDY)
 def test_an_answer_of_another_shape_is_told(missing):
     document = {name: value for name, value in STUDY.items() if name != missing}
-    _, _, error = carry(calls.status(Retries(), "digits"), answer(document=document))
+    _, _, error = carry(calls.status(RetryPolicy(), "digits"), answer(document=document))
     assert isinstance(error, errors.ServiceError)
     assert f"no StudyStatus: KeyError {missing!r}" in str(error)
 
 
 def test_what_a_later_server_adds_does_no_harm():
-    _, _, status = carry(calls.status(Retries(), "digits"), answer(document={**STUDY, "colour": "green"}))
+    _, _, status = carry(calls.status(RetryPolicy(), "digits"), answer(document={**STUDY, "colour": "green"}))
     assert status.document["colour"] == "green"
 
 
 def waiting(*came, timeout=None, on_event=None, check=True):
-    return carry(calls.wait(Retries(), "digits", timeout=timeout, patience=Patience(0.5), on_event=on_event,
+    return carry(calls.wait(RetryPolicy(), "digits", timeout=timeout, patience=WaitPolicy(0.5), on_event=on_event,
                             check=check), *came)
 
 
@@ -226,7 +226,7 @@ def test_waiting_tells_each_event_once():
 
 
 def test_names_of_studies_go_as_they_are_into_paths():
-    sent, _, _ = carry(calls.status(Retries(), "a/b ü?#%"), answer(document=STUDY))
+    sent, _, _ = carry(calls.status(RetryPolicy(), "a/b ü?#%"), answer(document=STUDY))
     assert sent[0].path == "/studies/a%2Fb%20%C3%BC%3F%23%25"
 
 
@@ -240,7 +240,7 @@ PROGRESS = json.dumps({"study": "digits", "state": "running", "trials": {"reache
 def test_events_come_whole_however_the_stream_is_cut(end, size):
     stream = end.join([": hello", "event: log", "id: 3", f"data: {EVENT}", "", "event: progress", f"data:{PROGRESS}",
                        "", ": heartbeat", "event: end", "data: {}", "", "x"]).encode()
-    feed = Feed("/events", Retries(), progress=True)
+    feed = EventStream("/events", RetryPolicy(), progress=True)
     found = list(itertools.chain.from_iterable(
         feed.take(stream[first:first + size]) for first in range(0, len(stream), size)))
     assert [event.kind for event in found] == ["started", "progress"]
@@ -250,7 +250,7 @@ def test_events_come_whole_however_the_stream_is_cut(end, size):
 
 
 def test_a_feed_goes_on_where_it_broke():
-    feed = Feed("/events", Retries(attempts=3))
+    feed = EventStream("/events", RetryPolicy(attempts=3))
     assert feed.request.headers["Last-Event-ID"] == "0"
     feed.take(f"event: log\nid: 3\ndata: {EVENT}\n\nevent: log\nid: 4\ndata: ".encode())
     assert 0 < feed.broken(BROKEN) <= 0.25
@@ -261,14 +261,14 @@ def test_a_feed_goes_on_where_it_broke():
     with pytest.raises(errors.UnreachableError, match="3 attempts"):
         feed.broken(BROKEN)
     with pytest.raises(errors.AuthenticationError):
-        Feed("/events", Retries()).broken(answer(401))
+        EventStream("/events", RetryPolicy()).broken(answer(401))
 
 
 def test_a_feed_of_something_else():
     with pytest.raises(errors.ServiceError, match="must stream events, but the server sent text/html"):
-        Feed("/events", Retries()).check(answer(content_type="text/html"))
+        EventStream("/events", RetryPolicy()).check(answer(content_type="text/html"))
     with pytest.raises(errors.ServiceError, match="an event must be JSON"):
-        Feed("/events", Retries()).take(b"event: log\ndata: {\n\n")
+        EventStream("/events", RetryPolicy()).take(b"event: log\ndata: {\n\n")
 
 
 def test_the_address_comes_from_the_environment_and_hides_the_token(monkeypatch):

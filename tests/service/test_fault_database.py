@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import faults
 from benchmarks.fleet import Paced
-from hpo.runs.lease import Holding
+from hpo.runs.lease import HeldLease
 from hpo.runs.run import RunOptions, run_held
 from hpo.study.spec import parse_study
 from hpo.tuning.patience import Patience
@@ -119,12 +119,12 @@ def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(t
         with Store.open(f"sqlite:///{tmp_path}/{kind}.db") as store:
             study = Paced("a study", trials=6, epochs=8, seconds=0).submit(store, tmp_path)
             lease = store.claim_study("w", lease_seconds=60)
-            with Holding(store, lease, told=lambda text: None, lease_seconds=60) as holding:
+            with HeldLease(store, lease, on_warning=lambda text: None, lease_seconds=60) as held:
                 if kind == "unreliable":
-                    holding.store = Unreliable(holding.store, seed)
-                run_held(parse_study(study.spec), holding, store.url,
+                    held.store = Unreliable(held.store, seed)
+                run_held(parse_study(study.spec), held, store.url,
                          RunOptions(folder=tmp_path / kind, storage_patience=60, ray=RayOptions()))
-                assert kind == "reliable" or holding.store.broken >= 3
+                assert kind == "reliable" or held.store.broken >= 3
             assert store.study("a study").state is StudyState.FINISHED
             stored[kind] = [(trial.number, trial.state, trial.global_batch_size, trial.settings, trial.epochs_to_target,
                              trial.epochs, store.points(trial.id)) for trial in store.trials(study.id)]

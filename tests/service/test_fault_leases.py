@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.fleet import Paced, Witness, all_ended, wait_for
 from hpo.runs import lease as leases
-from hpo.runs.lease import Holding
+from hpo.runs.lease import HeldLease
 from hpo.runs.run import RunOptions, run_held
 from hpo.service.worker import Worker, WorkerOptions
 from hpo.study.spec import parse_study
@@ -32,8 +32,8 @@ def in_thread(run):
 
 def test_a_worker_that_no_longer_renews_is_fenced_off_and_harms_nothing(store, url, tmp_path, monkeypatch):
     study = Paced("fenced", trials=8, epochs=10, seconds=0.1).submit(store, tmp_path)
-    renewals = leases.Holding._renew
-    monkeypatch.setattr(leases.Holding, "_renew",
+    renewals = leases.HeldLease._renew
+    monkeypatch.setattr(leases.HeldLease, "_renew",
                         lambda self: None if self.lease.worker == "asleep" else renewals(self))
     asleep = in_thread(worker(url, tmp_path, "asleep", once=True).run)
     wait_for(lambda: store.trials(study.id) != [], 60, "the first worker's trials")
@@ -98,8 +98,8 @@ def test_a_run_that_lost_its_lease_writes_nothing_even_before_it_knows(store, ur
     assert fresh.taken_over
     before = (store.trials(study.id), store.study("stale"))
     told = []
-    with (Holding(store, stale, told=told.append, lease_seconds=60) as holding,
+    with (HeldLease(store, stale, on_warning=told.append, lease_seconds=60) as held,
           pytest.raises(LeaseLost, match="'fresh'")):
-        run_held(parse_study(study.spec), holding, url,
+        run_held(parse_study(study.spec), held, url,
                  RunOptions(folder=tmp_path / ".hpo", storage_patience=0, ray=RayOptions()))
     assert (store.trials(study.id), store.study("stale")) == before

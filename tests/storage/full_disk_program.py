@@ -38,8 +38,8 @@ def main(folder: Path) -> None:
     with Store.open(str(folder / "hpo.db")) as store:
         after = store.points(trial.id) == make_points(POINTS * (written + 1))
         ended = str(store.trial(study.id, 1).state)
-    print(json.dumps({"written": written, "message": message, "kept": kept, "after": after,  # noqa: T201
-                      "ended": ended}))
+    found = {"written": written, "message": message, "kept": kept, "after": after, "ended": ended}
+    print(json.dumps(found))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from typing import Any
 from search_spaces.settings import TrainingSettings
 from storage.records import (
     ConvergencePoint,
-    Forecast,
     Law,
     NewForecast,
     NewOutcome,
@@ -19,8 +18,9 @@ from storage.records import (
     NewTrial,
     PlanKind,
     SettingForecast,
+    StoredForecast,
     Study,
-    Submission,
+    SubmittedStudy,
     Trial,
     TrialState,
     Trust,
@@ -43,7 +43,7 @@ def make_study(store: Store, name: str = "digits", spec: str = "name: digits\n")
                               spec=spec)
 
 
-def submit(store: Store, name: str, spec: str = "name: digits\n", **options: Any) -> Submission:
+def submit(store: Store, name: str, spec: str = "name: digits\n", **options: Any) -> SubmittedStudy:
     return store.submit_study(name, workload="resnet", metric="top1", threshold=0.96, higher_is_better=True, spec=spec,
                               **options)
 
@@ -61,7 +61,7 @@ def make_points(count: int, first_step: int = 0) -> list[ConvergencePoint]:
             for step in range(first_step, first_step + count)]
 
 
-def make_forecast(store: Store, study: Study, **changes: Any) -> Forecast:
+def make_forecast(store: Store, study: Study, **changes: Any) -> StoredForecast:
     values: dict[str, Any] = {
         "study_id": study.id, "global_batch_size": 512, "epochs_median": 10.0, "epochs_low": 8.0,
         "epochs_high": 13.0, "trust": Trust.MEDIUM, "reason": "4 times the largest rung",
@@ -81,7 +81,7 @@ def new_plan(study: Study, **changes: Any) -> NewPlan:
     return NewPlan(**values | changes)
 
 
-def forecast_plan(study: Study, forecast: Forecast, **changes: Any) -> NewPlan:
+def forecast_plan(study: Study, forecast: StoredForecast, **changes: Any) -> NewPlan:
     values: dict[str, Any] = {
         "kind": PlanKind.FORECAST, "forecast_id": forecast.id, "epochs_median": forecast.epochs_median,
         "epochs_low": forecast.epochs_low, "epochs_high": forecast.epochs_high, "seconds_median": 60.0,

@@ -105,8 +105,8 @@ def test_a_faulty_search_is_told_beside_the_recipes_faults() -> None:
 
 @pytest.mark.parametrize(("name", "changes", "budget", "message"), [
     ("goyal2017", {}, 40, "recipe 'goyal2017' is made for 90 epochs and sets decay_milestones to [30, 60, 80], which "
-     "budget.epochs_per_trial 40 does not hold; give decay_milestones in search (the same share of the budget is "
-     "[13.3, 26.7, 35.6]), or raise the budget"),
+     "budget.epochs_per_trial 40 does not hold; give decay_milestones in search (the same share of the budget "
+     "is [13.3, 26.7, 35.6]), or raise the budget"),
     ("goyal2017", {}, 80, "budget.epochs_per_trial 80 does not hold"),     # the drop after epoch 80 would never come
     ("you2019_legw", {}, 45, "sets decay_epochs to 90, which budget.epochs_per_trial 45 does not hold; give "
      "decay_epochs in search (the same share of the budget is 45)"),

@@ -8,7 +8,7 @@ from trainers import JobError, Target, TrainingJob
 from trainers.begin import begin_training
 from trainers.distributed.single import SingleProcess
 from trainers.loop.synchronous import Training
-from trainers.schedules.batch_size import batch_factor, course
+from trainers.schedules.batch_size import batch_factor, batch_schedule
 from trainers.schedules.learning_rate import learning_rate
 from trainers.workloads.noisy_quadratic.dynamics import make_update, start, step
 from trainers.workloads.noisy_quadratic.problem import Problem
@@ -40,14 +40,14 @@ def test_smith_first_grows_and_then_decays_at_the_limit():
 
 def test_nothing_grows_during_the_warmup():
     settings = SMITH.replace(warmup_epochs=40.0)
-    at = course(settings, 100, 1000, 90, 1)
+    at = batch_schedule(settings, 100, 1000, 90, 1)
     assert [phase.global_batch_size for phase in at.phases] == [100, 1000, 10000, 100000]
     assert at.phases[1].first_sample == 40_000
 
 
 def test_mikami_goes_from_34k_to_68k():
     # arXiv:1811.05233v1: 2176 GPUs with 16 and then 32 images each
-    at = course(MIKAMI, 34816, IMAGENET, 90, 1)
+    at = batch_schedule(MIKAMI, 34816, IMAGENET, 90, 1)
     assert [phase.global_batch_size for phase in at.phases] == [34816, 69632]
     first = at.phases[1].first_step
     assert (first - 1) * 34816 < 30 * IMAGENET <= first * 34816 == at.samples(first)
@@ -63,7 +63,7 @@ def test_the_rate_follows_the_chosen_rule(rule, factor):
 @pytest.mark.parametrize("batch", [1, 7, 100, 256, 5000])
 @pytest.mark.parametrize("epochs", [0.01, 1, 3.7])
 def test_a_constant_batch_takes_the_steps_that_cover_the_budget(batch, epochs):
-    at = course(TrainingSettings(), batch, 1000, epochs, 4)
+    at = batch_schedule(TrainingSettings(), batch, 1000, epochs, 4)
     assert at.total_steps == max(1, math.ceil(epochs * 1000 / batch - 1e-9))
     assert all(at.samples(number) == number * batch for number in (0, 1, 17))
     every = max(1, round(1000 / batch / 4))
@@ -76,7 +76,7 @@ def test_a_constant_batch_takes_the_steps_that_cover_the_budget(batch, epochs):
 def test_batch_and_rate_change_with_the_same_update_and_no_sample_is_lost(milestones):
     settings = TrainingSettings(batch_control="piecewise", batch_milestones=milestones, batch_factors=(2.0, 1.0, 4.0),
                                 batch_rate_rule="linear", learning_rate=1.0)
-    at = course(settings, 10, 100, 5, 4)
+    at = batch_schedule(settings, 10, 100, 5, 4)
     for number in range(at.total_steps):
         size = at.phase(number).global_batch_size
         assert at.samples(number + 1) == at.samples(number) + size
@@ -85,7 +85,7 @@ def test_batch_and_rate_change_with_the_same_update_and_no_sample_is_lost(milest
 
 
 def test_a_phase_ends_with_an_evaluation_and_counts_its_own():
-    at = course(MIKAMI.replace(batch_milestones=(1.05,)), 10, 100, 3, 2)
+    at = batch_schedule(MIKAMI.replace(batch_milestones=(1.05,)), 10, 100, 3, 2)
     steps = [0]
     while steps[-1] < at.total_steps:
         steps.append(at.next_evaluation(steps[-1]))
@@ -95,10 +95,10 @@ def test_a_phase_ends_with_an_evaluation_and_counts_its_own():
 
 def test_a_factor_that_gives_no_whole_batch_is_named():
     with pytest.raises(JobError, match=r"batch_factors must give whole .*epoch 30 on is 15\.5 \(1\.55"):
-        course(MIKAMI.replace(batch_factors=(1.55,)), 10, 1000, 90, 1)
+        batch_schedule(MIKAMI.replace(batch_factors=(1.55,)), 10, 1000, 90, 1)
     with pytest.raises(JobError, match=r"decay_factor and batch_limit_factor must give .* is 33\.3"):
-        course(SMITH.replace(decay_factor=0.3), 10, 1000, 90, 1)
-    course(SMITH.replace(decay_factor=0.3), 10, 1000, 29, 1)       # beyond the budget it does not matter
+        batch_schedule(SMITH.replace(decay_factor=0.3), 10, 1000, 90, 1)
+    batch_schedule(SMITH.replace(decay_factor=0.3), 10, 1000, 29, 1)       # beyond the budget it does not matter
 
 
 def digits(**settings):
@@ -127,9 +127,11 @@ def test_a_training_goes_through_its_phases_with_every_sample_once_an_epoch():
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"batch_control": "piecewise", "batch_milestones": (0.5,), "batch_factors": (1.125,)},
-     "batch_factors, which lead from global_batch_size 32 to 36 at update 23: normalization_batch_size must divide"),
+     "batch_factors, which lead from global_batch_size 32 to 36 at update 23: normalization_batch_size must "
+     "divide"),
     ({"batch_control": "grow", "decay": "step", "decay_milestones": (0.5,), "batch_limit_factor": 1.375},
-     "batch_control 'grow', which leads from global_batch_size 32 to 44 at update 23: normalization_batch_size must"),
+     "batch_control 'grow', which leads from global_batch_size 32 to 44 at update 23: "
+     "normalization_batch_size must"),
 ])
 def test_a_phase_that_is_no_whole_groups_names_the_setting(settings, message):
     with pytest.raises(JobError, match=message):

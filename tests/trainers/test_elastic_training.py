@@ -14,7 +14,7 @@ from trainers import Target, TrainingJob
 from trainers.__main__ import main
 from trainers.loop import checkpoint
 from trainers.loop.restarts import AGENTS, STOPPED, StopRequests, count_nodes, stopped_status
-from trainers.report import ReportFile, Start, read_outcome, read_points, read_starts
+from trainers.report import ReportFile, TrainingStart, read_outcome, read_points, read_starts
 
 WORKLOAD = '''
 import os, signal
@@ -148,14 +148,14 @@ def test_points_behind_the_checkpoint_are_reported_once(train, tmp_path):
 
 def test_a_report_counts_the_starts_of_one_run(tmp_path):
     report = ReportFile(tmp_path / "report.jsonl")
-    report.start(0, Start(0, 4, 2))
-    report.start(0, Start(0, 4, 2))         # lost before its first checkpoint
-    report.start(8, Start(8, 2, 1))
+    report.start(0, TrainingStart(0, 4, 2))
+    report.start(0, TrainingStart(0, 4, 2))         # lost before its first checkpoint
+    report.start(8, TrainingStart(8, 2, 1))
     assert [(start.step, start.workers, start.nodes) for start in read_starts(report.path)] == [
         (0, 4, 2), (0, 4, 2), (8, 2, 1)]
     with report.path.open("a") as file:
         file.write(json.dumps({"outcome": {}}) + "\n")
-    report.start(0, Start(0, 4, 2))         # another run in the same folder
+    report.start(0, TrainingStart(0, 4, 2))         # another run in the same folder
     assert len(read_starts(report.path)) == 1
 
 

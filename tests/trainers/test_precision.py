@@ -85,7 +85,7 @@ def test_the_first_lagged_update_moves_nothing():
 def test_clipping_sees_the_whole_gradient_once_per_update():
     training, _ = advance(digits_job(gradient_clip_norm=1e-3))
     training.replica.set_gradients(None)
-    micro_batches = itertools.islice(training.feed.micro_batches(1), 1)
+    micro_batches = itertools.islice(training.loader.micro_batches(1), 1)
     training.gradients.compute(micro_batches, None)
     norm = torch.stack([gradient.norm() for gradient in training.replica.gradients()]).norm()
     assert float(norm) == pytest.approx(1e-3, rel=1e-4)
@@ -146,7 +146,7 @@ def test_gradients_of_reduced_weights_do_not_vanish_when_they_are_unscaled():
     task = digits_job(precision="fp16", reduced_weights=True, loss_scaling="static", loss_scale=2.0**16)
     training, _ = advance(task)
     training.replica.set_gradients(None)
-    training.gradients.compute(itertools.islice(training.feed.micro_batches(1), 1), None)
+    training.gradients.compute(itertools.islice(training.loader.micro_batches(1), 1), None)
     gradients = training.replica.gradients()
     assert {gradient.dtype for gradient in gradients} == {torch.float32}
     reduced = [gradient for gradient, parameter in zip(gradients, training.replica.parameters, strict=True)

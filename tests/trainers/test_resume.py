@@ -51,7 +51,7 @@ def test_everything_at_once_resumes_bit_for_bit_from_any_checkpoint(tmp_path, re
         expected.append(straight.advance())
     assert expected[-1].gradient_noise_scale is not None and straight.outcome.state == "censored"
     if recipe != "adascale":
-        assert len({point.global_batch_size for point in expected}) == len(straight.course.phases) > 1
+        assert len({point.global_batch_size for point in expected}) == len(straight.batch_schedule.phases) > 1
     for halt in (1, len(expected) // 2, len(expected) - 1):
         resumed = Training(task, SingleProcess(torch.device("cpu")))
         resumed.load_state_dict(checkpoints.load(tmp_path / f"{halt}.pt"))

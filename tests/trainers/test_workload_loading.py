@@ -56,7 +56,8 @@ def test_a_workload_that_cannot_be_had_is_named(spirals, name, message):
 @pytest.mark.parametrize(("source", "message"), [
     ("import no_such_library", "needs 'no_such_library', which is not installed"),
     ("1 / 0", "failed: ZeroDivisionError"),
-    ("from trainers.workloads.resnet.task import ResNetWorkload\nclass Mine(ResNetWorkload): metrics = {'top1': True}",
+    ("from trainers.workloads.resnet.task import ResNetWorkload\n"
+     "class Mine(ResNetWorkload): metrics = {'top1': True}",
      "metrics must hold 'loss': False"),
     ("from trainers.workloads.resnet.task import ResNetWorkload\nclass Mine(ResNetWorkload):\n"
      "  def __init__(self, data): pass", "train_samples must be a whole number of at least 1, but got None"),

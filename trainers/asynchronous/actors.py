@@ -12,7 +12,7 @@ from typing import Any
 
 from trainers.asynchronous.messages import Epoch, EpochResult, Push, Setup, Weights, copy_into
 from trainers.asynchronous.server import ParameterServer
-from trainers.asynchronous.worker import Worker
+from trainers.asynchronous.worker import AsynchronousReplica
 from trainers.errors import CommunicationError, TrainerError
 
 _LOOK_SECONDS = 0.5
@@ -33,7 +33,7 @@ class Actors:
 
         self._ray = ray
         self._server = ray.remote(ParameterServer).options(num_cpus=0).remote(setup)
-        replica = ray.remote(Worker).options(num_cpus=0)
+        replica = ray.remote(AsynchronousReplica).options(num_cpus=0)
         self._replicas = [replica.remote(setup, number, _Link(self._server)) for number in range(setup.workers)]
         self.close = weakref.finalize(self, _end, [self._server, *self._replicas], own_ray)
         self._running: dict[Any, int] = {}

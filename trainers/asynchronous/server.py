@@ -108,7 +108,7 @@ class ParameterServer:
         return epoch != self._epoch.number or self._clocks.over
 
     def _apply(self, push: Push) -> None:
-        epochs = self._built.course.epochs(self._epoch.first_step + len(self._losses))
+        epochs = self._built.batch_schedule.epochs(self._epoch.first_step + len(self._losses))
         self._rate = learning_rate(self._settings, epochs, self._built.job.epochs)
         if push.gradient is not None:
             self._replica.set_gradients(unpack(push.gradient, self._like_gradients, self._travels_as))

@@ -11,7 +11,7 @@ from trainers.asynchronous.messages import Setup
 from trainers.distributed.communicator import local_device
 from trainers.job import TrainingJob
 from trainers.loop.replica import Replica
-from trainers.schedules.batch_size import Course, course
+from trainers.schedules.batch_size import BatchSchedule, batch_schedule
 from trainers.workloads import Workload, load_model_workload
 
 
@@ -21,7 +21,7 @@ class Built:
 
     job: TrainingJob
     workload: Workload
-    course: Course
+    batch_schedule: BatchSchedule
     replica: Replica
 
 
@@ -32,7 +32,8 @@ def build(setup: Setup, number: int) -> Built:
     job = TrainingJob.from_dict(setup.job)
     workload = load_model_workload(job)
     replica = Replica(workload, job.settings, job.seed, local_device(number))
-    planned = course(job.settings, job.global_batch_size, workload.train_samples, job.epochs, job.evaluations_per_epoch)
+    planned = batch_schedule(job.settings, job.global_batch_size, workload.train_samples, job.epochs,
+                             job.evaluations_per_epoch)
     return Built(job, workload, planned, replica)
 
 

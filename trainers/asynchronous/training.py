@@ -19,13 +19,13 @@ from trainers.distributed.single import SingleProcess
 from trainers.errors import JobError
 from trainers.job import TrainingJob
 from trainers.loop.exhibits import exhibit_of
-from trainers.loop.micro_batches import Feed
+from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
 from trainers.report import ConvergencePoint
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.workloads import Workload
-from trainers.workloads.training_run import Stretch, TrainingRun
+from trainers.workloads.training_run import TrainingRun, TrainingSegment
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,7 +51,8 @@ class AsynchronousTraining(TrainingRun):
                            f"but {communicator.size} workers were started; start one process")
         self.workload, self.communicator, self.timeout_seconds = workload, communicator, timeout_seconds
         self.replica = Replica(workload, job.settings, job.seed, communicator.device)
-        Feed(workload, job, self.course, SingleProcess(communicator.device), self.replica)  # the layouts must fit
+        # a layout that does not fit is refused here, before any actor starts
+        MicroBatchLoader(workload, job, self.batch_schedule, SingleProcess(communicator.device), self.replica)
         self.staleness: list[Staleness] = []
         self._state: dict[str, Any] | None = {
             "model": self.model.state_dict(),
@@ -86,7 +87,7 @@ class AsynchronousTraining(TrainingRun):
         """What the workload shows of the model as it is now; see :mod:`trainers.loop.exhibits`."""
         return exhibit_of(self.replica)
 
-    def _train(self, first_step: int, last_step: int) -> Stretch:
+    def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         actors = self._started()
         started = time.perf_counter()
         self._state = None
@@ -95,9 +96,9 @@ class AsynchronousTraining(TrainingRun):
         actors.copy_weights(self.replica.parameters, self.replica.statistics)
         scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
         losses = torch.tensor(result.losses, dtype=torch.float64)
-        return Stretch(train_loss=float(losses.mean()), first_loss=float(losses[0]),
-                       learning_rate=result.learning_rate, scores=scores, seconds=time.perf_counter() - started,
-                       gradient_noise_scale=result.noise_scale)
+        return TrainingSegment(train_loss=float(losses.mean()), first_loss=float(losses[0]),
+                               learning_rate=result.learning_rate, scores=scores, seconds=time.perf_counter() - started,
+                               gradient_noise_scale=result.noise_scale)
 
     def _started(self) -> Actors:
         if self._actors is None:

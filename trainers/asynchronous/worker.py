@@ -13,7 +13,7 @@ from trainers.asynchronous.setup import build
 from trainers.distributed.reducer import COMPRESSIONS
 from trainers.distributed.single import SingleProcess
 from trainers.loop.gradients import Gradients
-from trainers.loop.micro_batches import Feed, MicroBatch
+from trainers.loop.micro_batches import MicroBatch, MicroBatchLoader
 
 
 class Server(Protocol):
@@ -26,7 +26,7 @@ class Server(Protocol):
         """See :meth:`trainers.asynchronous.server.ParameterServer.push`."""
 
 
-class Worker:
+class AsynchronousReplica:
     """The replica with a ``number`` from 0; its loss scale and its data are its own."""
 
     def __init__(self, setup: Setup, number: int, server: Server) -> None:
@@ -34,7 +34,7 @@ class Worker:
         built = build(setup, number)
         self._job, self._replica = built.job, built.replica
         alone = SingleProcess(self._replica.device)
-        self._feed = Feed(built.workload, self._job, built.course, alone, self._replica)
+        self._loader = MicroBatchLoader(built.workload, self._job, built.batch_schedule, alone, self._replica)
         self._gradients = Gradients(self._replica, self._job.settings, alone)
         self._compression = COMPRESSIONS[self._job.settings.gradient_compression]
         self._micro_batches: Iterator[MicroBatch] = iter(())
@@ -58,10 +58,10 @@ class Worker:
                 return
 
     def _compute(self, epoch: int, step: int, version: int) -> Push:
-        layout = self._feed.layout(step)
+        layout = self._loader.layout(step)
         micro_batches = itertools.islice(self._batches_from(step), layout.micro_batches)
         self._replica.seed_generators(step, 0)
-        loss, arrived = self._gradients.compute(micro_batches, self._feed.measured(step))
+        loss, arrived = self._gradients.compute(micro_batches, self._loader.measured(step))
         self._replica.end_update(layout.global_batch_size)
         gradient = None if arrived.overflowed else pack(self._replica.gradients(), self._compression)
         self._replica.set_gradients(None)
@@ -71,6 +71,6 @@ class Worker:
     def _batches_from(self, step: int) -> Iterator[MicroBatch]:
         """This replica's micro batches; anew where the last epoch ended before its share was done."""
         if step != self._next_step:
-            self._micro_batches = self._feed.micro_batches(step, every=self._workers)
+            self._micro_batches = self._loader.micro_batches(step, every=self._workers)
         self._next_step = step + self._workers
         return self._micro_batches

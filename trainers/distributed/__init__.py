@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from search_spaces.names import nearest_or_all
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS, Communicator
-from trainers.errors import CommunicationError, nearest
+from trainers.errors import CommunicationError
 
 __all__ = ["ALL_REDUCES", "BACKENDS", "Communicator", "connect"]
 
@@ -36,9 +37,9 @@ def connect(backend: str, *, timeout_seconds: float = 600.0, all_reduce: str = "
 def _check_options(backend: str, all_reduce: str, group_size: int | None, fusion_megabytes: float | None,
                    cycle_milliseconds: float | None) -> None:
     if backend not in BACKENDS:
-        raise CommunicationError(f"there is no backend {backend!r}{nearest(backend, BACKENDS)}")
+        raise CommunicationError(f"there is no backend {backend!r}{nearest_or_all(backend, BACKENDS)}")
     if all_reduce not in ALL_REDUCES:
-        raise CommunicationError(f"there is no all-reduce {all_reduce!r}{nearest(all_reduce, ALL_REDUCES)}")
+        raise CommunicationError(f"there is no all-reduce {all_reduce!r}{nearest_or_all(all_reduce, ALL_REDUCES)}")
     if backend != "torch" and group_size is not None:
         raise CommunicationError(f"the group size is for the torch backend, not for {backend}; leave it out")
     if backend != "horovod" and (fusion_megabytes is not None or cycle_milliseconds is not None):

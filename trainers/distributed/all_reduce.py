@@ -38,7 +38,7 @@ def _wait(work: dist.Work) -> None:
     work.wait()
 
 
-class Grid:
+class WorkerGrid:
     """All workers in rows of ``row_size`` neighbours and columns across the rows; creating it is collective."""
 
     def __init__(self, row_size: int, *, wait: Wait = _wait) -> None:
@@ -103,7 +103,7 @@ def row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
     return int(local or workers)
 
 
-def sum_function(all_reduce: str, grid: Grid) -> Callable[[Tensor], None]:
+def sum_function(all_reduce: str, grid: WorkerGrid) -> Callable[[Tensor], None]:
     """What sums a flat tensor in place over the workers of the grid."""
     return grid.masters_ if all_reduce == "masters" else grid.torus_
 

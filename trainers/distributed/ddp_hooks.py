@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
-from trainers.distributed.all_reduce import Grid, row_size
+from trainers.distributed.all_reduce import WorkerGrid, row_size
 from trainers.distributed.background import Background
 
 Mean = torch.futures.Future[Tensor]
@@ -29,7 +29,7 @@ Mean = torch.futures.Future[Tensor]
 class HookState:
     """The grid of workers and the type that travels; None is that of the gradients."""
 
-    grid: Grid | None = None
+    grid: WorkerGrid | None = None
     background: Background | None = None
     compression: torch.dtype | None = None
 
@@ -46,7 +46,7 @@ class HookState:
     @classmethod
     def _of(cls, all_reduce: str, group_size: int | None, compression: torch.dtype | None) -> Self:
         device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
-        return cls(Grid(row_size(all_reduce, dist.get_world_size(), group_size)), Background(device), compression)
+        return cls(WorkerGrid(row_size(all_reduce, dist.get_world_size(), group_size)), Background(device), compression)
 
 
 def fp16_hook(state: HookState, bucket: GradBucket) -> Mean:

@@ -19,7 +19,7 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from trainers.distributed.meeting import meet
+from trainers.distributed.rendezvous import rendezvous
 from trainers.errors import CommunicationError
 
 _FINDING = "finding"
@@ -157,7 +157,7 @@ def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: floa
     except RuntimeError as error:
         raise CommunicationError(f"a worker is gone or silent: worker {rank} found no store at {host}:{port} within "
                                  f"{timeout_seconds:g} s ({_first_line(error)})") from error
-    return meet(PrefixStore(f"trainers/{next(_opened)}", server), rank, size, timeout_seconds)
+    return rendezvous(PrefixStore(f"trainers/{next(_opened)}", server), rank, size, timeout_seconds)
 
 
 def held_by_agent() -> bool:

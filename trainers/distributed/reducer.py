@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from search_spaces.names import nearest_or_all
 from trainers.distributed.buckets import BUCKET_BYTES
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.gradient_bucket import GradientBucket, gradient_buckets
-from trainers.errors import CommunicationError, JobError, nearest
+from trainers.errors import CommunicationError, JobError
 
 COMPRESSIONS = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 REDUCTIONS = ("mean", "adasum")
@@ -144,9 +145,9 @@ class _Reduction:
 
 def _check(compression: str, reduction: str, size: int) -> None:
     if compression not in COMPRESSIONS:
-        raise JobError(f"there is no gradient compression {compression!r}{nearest(compression, COMPRESSIONS)}")
+        raise JobError(f"there is no gradient compression {compression!r}{nearest_or_all(compression, COMPRESSIONS)}")
     if reduction not in REDUCTIONS:
-        raise JobError(f"there is no gradient reduction {reduction!r}{nearest(reduction, REDUCTIONS)}")
+        raise JobError(f"there is no gradient reduction {reduction!r}{nearest_or_all(reduction, REDUCTIONS)}")
     if reduction == "adasum" and size & (size - 1):
         raise JobError(f"Adasum combines the workers in pairs and needs a power of two of them, but there are {size}; "
                        "use gradient_reduction mean or another number of workers")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers.distributed.adasum import adasum_
-from trainers.distributed.all_reduce import Grid, all_gather, row_size, sum_function
+from trainers.distributed.all_reduce import WorkerGrid, all_gather, row_size, sum_function
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
 from trainers.distributed.communicator import Work, local_device
@@ -35,7 +35,8 @@ class TorchCommunicator(BucketedCommunicator):
         self._background = Background(self.device)
         self._exchange: _TorchExchange | None = None
         with self._peer_errors():
-            self._composite = None if all_reduce == "default" else sum_function(all_reduce, Grid(row, wait=self._wait))
+            self._composite = None if all_reduce == "default" else sum_function(all_reduce,
+                                                                                WorkerGrid(row, wait=self._wait))
 
     def start_sum_(self, flat: Tensor) -> Work:
         """Begin to replace ``flat`` by its sum over the workers."""

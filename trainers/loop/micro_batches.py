@@ -1,4 +1,4 @@
-"""Feed: the micro batches of one worker, update by update, in the layout that each update asks for."""
+"""MicroBatchLoader: the micro batches of one worker, update by update, in the layout that each update asks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainers.loop.prefetch import prefetched
 from trainers.loop.replica import Replica
 from trainers.numerics.normalization import statistics_depend_on_micro_batches
 from trainers.schedules.adascale import adascale_layout
-from trainers.schedules.batch_size import Course, Phase
+from trainers.schedules.batch_size import BatchSchedule, Phase
 from trainers.schedules.noise_scale import MEASURED_EVERY, measured_layout
 from trainers.workloads.workload import Batch, Workload
 
@@ -29,26 +29,27 @@ class MicroBatch:
     ends_update: bool
 
 
-class Feed:
+class MicroBatchLoader:
     """One worker's part of the stream of samples; raises :class:`~trainers.errors.JobError` if no layout fits."""
 
-    def __init__(self, workload: Workload, job: TrainingJob, course: Course, communicator: Communicator,
+    def __init__(self, workload: Workload, job: TrainingJob, batch_schedule: BatchSchedule, communicator: Communicator,
                  replica: Replica) -> None:
-        self._workload, self._seed, self._course, self._rank = workload, job.seed, course, communicator.rank
+        self._workload, self._seed, self._rank = workload, job.seed, communicator.rank
+        self._batch_schedule = batch_schedule
         self._stream = SampleStream(workload.train_samples, job.seed)
         self._every = MEASURED_EVERY if job.settings.adascale_batch_size is None else 1
         self._layouts = {phase: _layout(phase, job, workload, communicator.size, replica.group_size)
-                         for phase in course.phases}
+                         for phase in batch_schedule.phases}
         self._measured = {phase: _measured(layout, job, replica) for phase, layout in self._layouts.items()}
 
     def layout(self, step: int) -> BatchLayout:
         """How update ``step`` is cut."""
-        phase = self._course.phase(step)
+        phase = self._batch_schedule.phase(step)
         return self.measured(step) or self._layouts[phase]
 
     def measured(self, step: int) -> BatchLayout | None:
         """The layout of update ``step`` if its gradient norms are measured: every so many updates, from 0 on."""
-        return None if step % self._every else self._measured[self._course.phase(step)]
+        return None if step % self._every else self._measured[self._batch_schedule.phase(step)]
 
     def micro_batches(self, first_step: int, every: int = 1) -> Iterator[MicroBatch]:
         """This worker's micro batches of update ``first_step`` and each ``every``-th after it, without end."""
@@ -58,7 +59,7 @@ class Feed:
     def _cuts(self, step: int) -> Iterator[tuple[Cut, float, bool]]:
         layout = self.layout(step)
         left = layout.micro_batches
-        for cut in layout.cuts(self._course.samples(step), self._rank):
+        for cut in layout.cuts(self._batch_schedule.samples(step), self._rank):
             left -= 1
             yield cut, cut.count / layout.local_batch_size, left == 0
 

@@ -21,14 +21,14 @@ from trainers.errors import JobError
 from trainers.job import TrainingJob
 from trainers.loop.exhibits import exhibit_of
 from trainers.loop.gradients import Gradients
-from trainers.loop.micro_batches import Feed
+from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
 from trainers.schedules.adascale import AdaScale
 from trainers.schedules.learning_rate import learning_rate
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.workloads import Workload, load_model_workload
-from trainers.workloads.training_run import Stretch, TrainingRun
+from trainers.workloads.training_run import TrainingRun, TrainingSegment
 
 
 class Training(TrainingRun):
@@ -42,13 +42,13 @@ class Training(TrainingRun):
         self.communicator = communicator
         self.replica = Replica(self.workload, job.settings, job.seed, communicator.device)
         communicator.broadcast_(self.replica.parameters)
-        self.feed = Feed(self.workload, job, self.course, communicator, self.replica)
+        self.loader = MicroBatchLoader(self.workload, job, self.batch_schedule, communicator, self.replica)
         self.gradients = Gradients(self.replica, job.settings, communicator)
         self.optimizer = make_optimizer(self.model.parameters(), job.settings, self.replica.kinds)
         self.statistics = GradientStatistics(SMOOTHING)
         self.adascale = None if job.settings.adascale_batch_size is None else AdaScale(
             job.settings.adascale_batch_size, job.global_batch_size, self.train_samples)
-        self._micro_batches = self.feed.micro_batches(0)
+        self._micro_batches = self.loader.micro_batches(0)
 
     @property
     def model(self) -> nn.Module:
@@ -59,13 +59,14 @@ class Training(TrainingRun):
         """What the workload shows of the model as it is now; see :mod:`trainers.loop.exhibits`."""
         return exhibit_of(self.replica)
 
-    def _train(self, first_step: int, last_step: int) -> Stretch:
+    def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         started = time.perf_counter()
         with torch.random.fork_rng(devices=[self.replica.device] if self.replica.device.type == "cuda" else []):
             losses, rate = self._updates(first_step, last_step)
             scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
-        return Stretch(train_loss=float(losses.mean()), first_loss=float(losses[0]), learning_rate=rate, scores=scores,
-                       seconds=time.perf_counter() - started, gradient_noise_scale=self.statistics.noise_scale)
+        return TrainingSegment(train_loss=float(losses.mean()), first_loss=float(losses[0]), learning_rate=rate,
+                               scores=scores,
+                               seconds=time.perf_counter() - started, gradient_noise_scale=self.statistics.noise_scale)
 
     def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:
         """The mean loss of each update over all workers, shape ``(updates,)``, and the last learning rate."""
@@ -82,9 +83,9 @@ class Training(TrainingRun):
     def _update(self, step: int) -> tuple[Tensor, float]:
         """One update; returns this worker's mean loss and the learning rate."""
         self.replica.seed_generators(step, self.communicator.rank)
-        layout = self.feed.layout(step)
+        layout = self.loader.layout(step)
         micro_batches = itertools.islice(self._micro_batches, layout.micro_batches)
-        loss, arrived = self.gradients.compute(micro_batches, self.feed.measured(step))
+        loss, arrived = self.gradients.compute(micro_batches, self.loader.measured(step))
         self.replica.end_update(layout.global_batch_size)
         if arrived.measured is not None:
             self.statistics.add(arrived.measured)
@@ -96,7 +97,7 @@ class Training(TrainingRun):
 
     def _step_optimizer(self, step: int, *, overflowed: bool) -> float:
         """Move the weights by the gradients, unless one overflowed; returns the learning rate."""
-        epochs = self.course.epochs(step) if self.adascale is None else self.adascale.epochs
+        epochs = self.batch_schedule.epochs(step) if self.adascale is None else self.adascale.epochs
         gain = 1.0 if self.adascale is None else self.adascale.gain
         rate = gain * learning_rate(self.job.settings, epochs, self.job.epochs)
         if not overflowed:
@@ -117,7 +118,7 @@ class Training(TrainingRun):
         self.statistics.load_state_dict(state["statistics"])
         if self.adascale is not None:
             self.adascale.load_state_dict(state["adascale"])
-        self._micro_batches = self.feed.micro_batches(self.progress.step)
+        self._micro_batches = self.loader.micro_batches(self.progress.step)
 
 
 def _check_settings(settings: TrainingSettings) -> None:

@@ -51,7 +51,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Course:
+class BatchSchedule:
     """Every update of a training within its budget: its batch size, its samples, and the evaluations between.
 
     A phase ends with an evaluation, so the updates between two evaluations are of one size.
@@ -86,8 +86,8 @@ class Course:
         return end if following > end or (end < self.total_steps and 2 * (end - following) < every) else following
 
 
-def course(settings: TrainingSettings, global_batch_size: int, train_samples: int, budget_epochs: float,
-           evaluations_per_epoch: float) -> Course:
+def batch_schedule(settings: TrainingSettings, global_batch_size: int, train_samples: int, budget_epochs: float,
+                   evaluations_per_epoch: float) -> BatchSchedule:
     """The course of a training whose first batch holds ``global_batch_size`` samples.
 
     Raises :class:`~trainers.errors.JobError` where a factor gives no whole number of samples.
@@ -104,7 +104,8 @@ def course(settings: TrainingSettings, global_batch_size: int, train_samples: in
             phases[-1] = start
         elif start.global_batch_size != last.global_batch_size:
             phases.append(start)
-    return Course(tuple(phases), train_samples, _end(phases[-1], train_samples, budget_epochs), evaluations_per_epoch)
+    return BatchSchedule(tuple(phases), train_samples, _end(phases[-1], train_samples, budget_epochs),
+                         evaluations_per_epoch)
 
 
 def _boundaries(settings: TrainingSettings) -> list[float]:

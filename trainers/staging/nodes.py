@@ -19,7 +19,7 @@ from trainers.errors import DataError
 from trainers.staging.exchange import FileWriter, exchange
 from trainers.staging.faults import READING, WRITING, Faults, agree, broadcast_bytes
 from trainers.staging.local_folder import LocalFolder, local_folder
-from trainers.staging.plan import Plan, SharedFile, list_files, make_plan
+from trainers.staging.plan import SharedFile, StagingPlan, list_files, make_plan
 from trainers.staging.reading import FileReader, Opener, Task, open_unbuffered
 from trainers.staging.result import StagingResult
 
@@ -80,7 +80,7 @@ def _check(shared: Path, local: Path, threads: int) -> None:
         raise DataError(f"the local folder must lie outside the shared one, but got {local} and {shared}")
 
 
-def _missing(folder: LocalFolder, plan: Plan, threads: int) -> frozenset[int]:
+def _missing(folder: LocalFolder, plan: StagingPlan, threads: int) -> frozenset[int]:
     """The files of this node that are not whole on its disk."""
     folder.remove_all_but({plan.files[index].name for index in plan.kept})
     wanted = sorted(plan.kept)
@@ -91,7 +91,7 @@ def _missing(folder: LocalFolder, plan: Plan, threads: int) -> frozenset[int]:
     return missing
 
 
-def _move(communicator: Communicator, faults: Faults, shared: Path, folder: LocalFolder, plan: Plan,
+def _move(communicator: Communicator, faults: Faults, shared: Path, folder: LocalFolder, plan: StagingPlan,
           missing: frozenset[int], threads: int, open_shared: Opener) -> Moved:
     sent = _sent(communicator, plan, missing)
     to_send = set(sent[communicator.rank])
@@ -115,7 +115,7 @@ def _move(communicator: Communicator, faults: Faults, shared: Path, folder: Loca
     return Moved(reader.read, [*reader.written, *writer.written])
 
 
-def _sent(communicator: Communicator, plan: Plan, missing: frozenset[int]) -> list[list[int]]:
+def _sent(communicator: Communicator, plan: StagingPlan, missing: frozenset[int]) -> list[list[int]]:
     """For each node the files that it must send, because another node misses them."""
     counts = torch.zeros(len(plan.files), dtype=torch.int64)
     for index in missing:
@@ -128,7 +128,7 @@ def _sent(communicator: Communicator, plan: Plan, missing: frozenset[int]) -> li
     return sent
 
 
-def _result(communicator: Communicator, mode: str, plan: Plan, moved: Moved, started: float) -> StagingResult:
+def _result(communicator: Communicator, mode: str, plan: StagingPlan, moved: Moved, started: float) -> StagingResult:
     read_bytes, written_bytes = (sum(file.bytes for file in files) for files in (moved.read, moved.written))
     totals = torch.tensor([len(moved.read), read_bytes], dtype=torch.int64, device=communicator.device)
     communicator.all_reduce_sum_([totals])

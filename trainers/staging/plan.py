@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.errors import DataError, nearest
+from search_spaces.names import nearest_or_all
+from trainers.errors import DataError
 
 MODES = ("all", "partition")
 
@@ -26,7 +27,7 @@ class SharedFile:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StagingPlan:
     """The files in order; ``reader[i]`` is the node that reads file i, ``kept`` are this node's files."""
 
     files: tuple[SharedFile, ...]
@@ -64,7 +65,7 @@ def _describe(shared: Path, path: Path) -> SharedFile | None:
 
 
 def make_plan(files: tuple[SharedFile, ...], node: int, nodes: int, mode: str, seed: int,
-              files_per_node: int | None) -> Plan:
+              files_per_node: int | None) -> StagingPlan:
     """The same reader of each file on every node, and the files that ``node`` keeps.
 
     With ``files_per_node`` below the node's base share, the files that no node keeps are not read at all.
@@ -72,15 +73,15 @@ def make_plan(files: tuple[SharedFile, ...], node: int, nodes: int, mode: str, s
     if mode == "all":
         if files_per_node is not None:
             raise DataError(f"files_per_node is for the mode 'partition', but got {files_per_node} with mode 'all'")
-        return Plan(files, balanced_readers(files, nodes), frozenset(range(len(files))))
+        return StagingPlan(files, balanced_readers(files, nodes), frozenset(range(len(files))))
     if mode != "partition":
-        raise DataError(f"there is no mode of staging {mode!r}{nearest(mode, MODES)}")
+        raise DataError(f"there is no mode of staging {mode!r}{nearest_or_all(mode, MODES)}")
     order = list(range(len(files)))
     random.Random(seed).shuffle(order)
     reader = [0] * len(files)
     for position, file in enumerate(order):
         reader[file] = position % nodes
-    return Plan(files, tuple(reader), _share(order, node, nodes, seed, files_per_node))
+    return StagingPlan(files, tuple(reader), _share(order, node, nodes, seed, files_per_node))
 
 
 def balanced_readers(files: Sequence[SharedFile], nodes: int) -> tuple[int, ...]:

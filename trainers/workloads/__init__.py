@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.errors import WorkloadError, nearest
+from search_spaces.names import nearest_or_all
+from trainers.errors import WorkloadError
 from trainers.job import TrainingJob
 from trainers.workloads.workload import AnyWorkload, Batch, CustomLoopWorkload, Workload, check_options
 
@@ -49,7 +50,7 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
     """The class of a workload; ``search_path`` is a folder in which a user's module is looked up first."""
     module_name, colon, class_name = _OWN.get(name, name).partition(":")
     if not (module_name and colon and class_name):
-        raise WorkloadError(f"there is no workload {name!r}{nearest(name, _OWN)}; a class of your own is "
+        raise WorkloadError(f"there is no workload {name!r}{nearest_or_all(name, _OWN)}; a class of your own is "
                             "named 'package.module:Class'")
     found = getattr(_import(module_name, name, search_path), class_name, None)
     if not (isinstance(found, type) and issubclass(found, (Workload, CustomLoopWorkload))):

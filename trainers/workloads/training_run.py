@@ -13,17 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainers.errors import CheckpointError, JobError, WorkloadError, nearest
+from search_spaces.names import nearest_or_all
+from trainers.errors import CheckpointError, JobError, WorkloadError
 from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
-from trainers.schedules.batch_size import course
+from trainers.schedules.batch_size import batch_schedule
 
 DIVERGENCE_FACTOR = 3.0
 """A training has diverged when its mean loss between two evaluations exceeds so many times its first loss."""
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """How far a training has come; plain numbers, so that a checkpoint holds it as it is."""
 
     step: int = 0
@@ -36,7 +37,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TrainingSegment:
     """The updates up to an evaluation, and what the evaluation found.
 
     ``train_loss`` is the mean over the updates, ``first_loss`` that of the first, ``learning_rate`` that of the
@@ -60,13 +61,13 @@ class TrainingRun(ABC):
     def __init__(self, job: TrainingJob, metrics: Mapping[str, bool], train_samples: int) -> None:
         _check_target(job, metrics)
         self.job = job
-        self.progress = Progress()
+        self.progress = TrainingProgress()
         self.train_samples = train_samples
-        self.course = course(job.settings, job.global_batch_size, train_samples, job.epochs,
-                             job.evaluations_per_epoch)
+        self.batch_schedule = batch_schedule(job.settings, job.global_batch_size, train_samples, job.epochs,
+                                             job.evaluations_per_epoch)
 
     @abstractmethod
-    def _train(self, first_step: int, last_step: int) -> Stretch:
+    def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         """Do the updates from ``first_step`` up to, not including, ``last_step``, then evaluate.
 
         All of them are of one phase, so of one global batch size.
@@ -95,7 +96,7 @@ class TrainingRun(ABC):
         if not self.finished:
             raise JobError("a training has an outcome only once it is finished; call advance() until it is")
         at = self.progress
-        epochs = self.course.epochs(at.step)
+        epochs = self.batch_schedule.epochs(at.step)
         return TrainingOutcome(
             state=at.state, epochs_to_target=epochs if at.state == "reached" else None, epochs=epochs, steps=at.step,
             seconds=at.seconds, best_metric=at.best_metric, final_metric=at.final_metric, reason=at.reason)
@@ -105,13 +106,13 @@ class TrainingRun(ABC):
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
         at = self.progress
-        last = self.course.next_evaluation(at.step)
-        stretch = self._train(at.step, last)
-        at.step, at.seconds = last, at.seconds + stretch.seconds
+        last = self.batch_schedule.next_evaluation(at.step)
+        segment = self._train(at.step, last)
+        at.step, at.seconds = last, at.seconds + segment.seconds
         if math.isnan(at.first_loss):
-            at.first_loss = stretch.first_loss
-        self._decide(stretch.train_loss, stretch.scores[self.job.target.metric])
-        return self._point(stretch)
+            at.first_loss = segment.first_loss
+        self._decide(segment.train_loss, segment.scores[self.job.target.metric])
+        return self._point(segment)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed training needs, as tensors and plain values; the same on every worker."""
@@ -122,7 +123,7 @@ class TrainingRun(ABC):
         if set(state) != set(self.state_dict()):
             raise CheckpointError("the file is no checkpoint of a training; delete it to start anew")
         _check_same_job(state["job"], self.job)
-        self.progress = Progress(**state["progress"])
+        self.progress = TrainingProgress(**state["progress"])
         self._load_weights(state)
 
     def _decide(self, train_loss: float, metric: float) -> None:
@@ -136,26 +137,27 @@ class TrainingRun(ABC):
         elif target.reached(metric):
             at.state = "reached"
             at.reason = f"{target.metric} {metric:.4g} reached the target {target}"
-        elif at.step >= self.course.total_steps:
+        elif at.step >= self.batch_schedule.total_steps:
             at.state = "censored"
             at.reason = (f"the budget of {self.job.epochs:g} epochs ended before the target {target}; "
                          f"the best was {at.best_metric:.4g}")
 
-    def _point(self, stretch: Stretch) -> ConvergencePoint:
+    def _point(self, segment: TrainingSegment) -> ConvergencePoint:
         at = self.progress
         return ConvergencePoint(
-            step=at.step, samples=self.course.samples(at.step), epochs=self.course.epochs(at.step), seconds=at.seconds,
-            train_loss=stretch.train_loss, loss=stretch.scores["loss"], metric=stretch.scores[self.job.target.metric],
-            learning_rate=stretch.learning_rate,
-            global_batch_size=self.course.phase(at.step - 1).global_batch_size,
-            gradient_noise_scale=stretch.gradient_noise_scale)
+            step=at.step, samples=self.batch_schedule.samples(at.step), epochs=self.batch_schedule.epochs(at.step),
+                                seconds=at.seconds,
+            train_loss=segment.train_loss, loss=segment.scores["loss"], metric=segment.scores[self.job.target.metric],
+            learning_rate=segment.learning_rate,
+            global_batch_size=self.batch_schedule.phase(at.step - 1).global_batch_size,
+            gradient_noise_scale=segment.gradient_noise_scale)
 
 
 def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:
     target = job.target
     if target.metric not in metrics:
         raise WorkloadError(f"the workload {job.workload!r} has no metric {target.metric!r}"
-                            f"{nearest(target.metric, metrics)}")
+                            f"{nearest_or_all(target.metric, metrics)}")
     if target.higher_is_better != metrics[target.metric]:
         better = "higher" if metrics[target.metric] else "lower"
         raise JobError(f"a {better} {target.metric} is better, but the target is {target}; "

@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
-from trainers.errors import DataError, nearest
+from trainers.errors import DataError
 from trainers.job import TrainingJob
 
 if TYPE_CHECKING:
@@ -112,4 +113,4 @@ def check_options(data: Mapping[str, Any], known: Iterable[str]) -> None:
     known = list(known)
     for name in data:
         if name not in known:
-            raise DataError(f"there is no data option {name!r}{nearest(str(name), known)}")
+            raise DataError(f"there is no data option {name!r}{nearest_or_all(str(name), known)}")

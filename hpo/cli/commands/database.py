@@ -222,8 +222,8 @@ def _show_pruned(pruned: Pruned) -> None:
 
 
 def _counts(trials: dict[str, int]) -> str:
-    told = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
-    return f"{sum(trials.values())} trials ({told})" if told else "no trials"
+    counts = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
+    return f"{sum(trials.values())} trials ({counts})" if counts else "no trials"
 
 
 def _size(count: float) -> str:

@@ -212,11 +212,11 @@ def server(environment: Mapping[str, str]) -> Iterator[Finding]:
     if not environment.get("HPO_SERVER"):
         return
     from hpo.client.client import Client
-    from hpo.client.retries import Retries
+    from hpo.client.retries import RetryPolicy
     from hpo.errors import HpoError
 
     try:
-        with Client(environment["HPO_SERVER"], environment.get("HPO_TOKEN"), retries=Retries(attempts=2)) as client:
+        with Client(environment["HPO_SERVER"], environment.get("HPO_TOKEN"), retries=RetryPolicy(attempts=2)) as client:
             who = client.document("me")
         yield Finding("server", "ok", f"{client.url} knows the token of {who.get('owner', 'somebody')}")
     except HpoError as error:

@@ -10,7 +10,7 @@ def dashboard_routers() -> list[Any]:
     from hpo.dashboard.access import Access
     from hpo.dashboard.data_routes import data_routes
     from hpo.dashboard.pages import pages
-    from hpo.service.context import SLASH, context_of, needs
+    from hpo.service.context import SLASH, context_of, requires_scope
     from hpo.service.routes.plans import visible_calibration
 
     def store(request: Any) -> Any:
@@ -20,7 +20,7 @@ def dashboard_routers() -> list[Any]:
         return context_of(request).forecasts.make(store(request), study, [batch])[0]
 
     access = Access(
-        reader=needs("read"), store=store,
+        reader=requires_scope("read"), store=store,
         study=lambda request, who, name: context_of(request).read_study(who, name.replace(SLASH, "/")),
         laws=lambda request, study: context_of(request).forecasts.laws(store(request), study), forecast=forecast,
         result=lambda request, study: context_of(request).forecasts.fitted(store(request), study).result,

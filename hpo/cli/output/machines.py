@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_table
 from hpo.formatting import number
-from hpo.planning.machines import Link, Machine, Source, Storage
+from hpo.planning.machines import FigureSource, Link, Machine, Storage
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -18,7 +18,8 @@ def show_machines(found: Sequence[Machine]) -> None:
     table = new_table("machines", "name", "nodes", "each with", "between nodes", "scheduler", "machine")
     for each in found:
         table.add_row(each.name, number(each.nodes), Text(f"{each.accelerators_per_node} x {each.accelerator.name}"),
-                      quantity(each.inter_node.bandwidth_bytes_per_second, "B/s"), each.scheduler, Text(each.title))
+                      number_with_unit(each.inter_node.bandwidth_bytes_per_second, "B/s"), each.scheduler,
+                      Text(each.title))
     console = new_console()
     console.print(table)
     console.print("`hpo machines NAME` shows the figures of one with their sources; `hpo machines NAME --yaml` prints "
@@ -39,7 +40,7 @@ def show_machine(machine: Machine) -> None:
     console.print("checked: compared with the text at its address when the file was written")
 
 
-def quantity(value: float, unit: str) -> str:
+def number_with_unit(value: float, unit: str) -> str:
     """``25 GB/s``."""
     for size, prefix in PREFIXES:
         if value >= size:
@@ -52,14 +53,14 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
     device = machine.accelerator
     yield "nodes", number(machine.nodes), "nodes"
     yield f"accelerators per node ({device.name})", number(machine.accelerators_per_node), "accelerators_per_node"
-    yield "memory", quantity(device.memory_bytes, "B"), "accelerator.memory_bytes"
+    yield "memory", number_with_unit(device.memory_bytes, "B"), "accelerator.memory_bytes"
     for precision, peak in device.peak_flops.items():
-        yield f"peak in {precision}", quantity(peak, "FLOP/s"), f"accelerator.peak_flops.{precision}"
+        yield f"peak in {precision}", number_with_unit(peak, "FLOP/s"), f"accelerator.peak_flops.{precision}"
     for precision, share in device.achieved_fraction.items():
         yield (f"reached of it in {precision}", f"{share.median:.0%} ({share.low:.0%} to {share.high:.0%})",
                f"accelerator.achieved_fraction.{precision}")
     if device.power_watts is not None:
-        yield "power", quantity(device.power_watts, "W"), "accelerator.power_watts"
+        yield "power", number_with_unit(device.power_watts, "W"), "accelerator.power_watts"
     yield from _link("in a node, per accelerator", machine.intra_node, "intra_node")
     yield from _link("between nodes, per node", machine.inter_node, "inter_node")
     yield from _storage("shared file system", machine.shared_filesystem, "shared_filesystem")
@@ -68,18 +69,18 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
 
 
 def _link(place: str, link: Link, key: str) -> Iterator[tuple[str, str, str]]:
-    yield (f"{place}: {link.name}, {link.topology}", quantity(link.bandwidth_bytes_per_second, "B/s"),
+    yield (f"{place}: {link.name}, {link.topology}", number_with_unit(link.bandwidth_bytes_per_second, "B/s"),
            f"{key}.bandwidth_bytes_per_second")
     yield "  a message", f"{link.latency_seconds * 1e6:.3g} µs", f"{key}.latency_seconds"
 
 
 def _storage(place: str, storage: Storage, key: str) -> Iterator[tuple[str, str, str]]:
-    yield (f"{place}: {storage.name}", quantity(storage.read_bytes_per_second, "B/s"),
+    yield (f"{place}: {storage.name}", number_with_unit(storage.read_bytes_per_second, "B/s"),
            f"{key}.read_bytes_per_second")
-    yield "  capacity", quantity(storage.capacity_bytes, "B"), f"{key}.capacity_bytes"
+    yield "  capacity", number_with_unit(storage.capacity_bytes, "B"), f"{key}.capacity_bytes"
 
 
-def _source(source: Source | None) -> str:
+def _source(source: FigureSource | None) -> str:
     if source is None:
         return ""
     note = f": {source.note}" if source.note else ""

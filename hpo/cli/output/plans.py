@@ -26,11 +26,11 @@ def show_plan(plan: Plan, folder: Path) -> None:
         console.width = WIDTH
     for line in _lines(plan):
         console.print(line, markup=False)
-    told = plan.details or {}
-    if told.get("front"):
-        console.print(_front(told["front"], plan.slot_seconds is not None))
-    for line in (*_sensitivity(told.get("sensitivity", ())), *_rehearsal(told.get("rehearsal", ())),
-                 *told.get("notes", ())):
+    details = plan.details or {}
+    if details.get("front"):
+        console.print(_front(details["front"], plan.slot_seconds is not None))
+    for line in (*_sensitivity(details.get("sensitivity", ())), *_rehearsal(details.get("rehearsal", ())),
+                 *details.get("notes", ())):
         console.print(line, markup=False)
     console.print(f"launch it with `hpo launch {plan.id}` or {folder}/launch.sh", markup=False, soft_wrap=True)
 
@@ -66,7 +66,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _expected(plan: Plan) -> Iterator[str]:
-    told = plan.details or {}
+    details = plan.details or {}
     if plan.epochs:
         yield f"epochs to target   {interval(plan.epochs)}"
     if plan.seconds is None:
@@ -77,25 +77,25 @@ def _expected(plan: Plan) -> Iterator[str]:
         yield f"accelerator hours  {interval(plan.accelerator_hours)}"
     if plan.energy_kwh:
         yield f"energy             {interval(plan.energy_kwh)} kWh at the accelerators' rated power"
-    if told.get("rate"):
-        rate = told["rate"]
+    if details.get("rate"):
+        rate = details["rate"]
         yield f"samples per second {interval(Interval(**rate['samples_per_second']))}, from {rate['source']}"
     if plan.slot_seconds is not None and plan.chance_in_slot is not None:
-        overhead = told.get("overhead_seconds")
+        overhead = details.get("overhead_seconds")
         of_it = f", of which {duration(overhead)} are assumed for starting and staging" if overhead else ""
         yield f"chance in the slot {plan.chance_in_slot:.0%} within {duration(plan.slot_seconds)}{of_it}"
-    if told.get("chance_by_deadline") is not None:
-        yield (f"deadline           {duration(told['deadline_seconds'])}, met with a chance of "
-               f"{told['chance_by_deadline']:.0%} ({told['chance_asked']:.0%} asked)")
-    if told.get("failures"):
-        found = told["failures"]
+    if details.get("chance_by_deadline") is not None:
+        yield (f"deadline           {duration(details['deadline_seconds'])}, met with a chance of "
+               f"{details['chance_by_deadline']:.0%} ({details['chance_asked']:.0%} asked)")
+    if details.get("failures"):
+        found = details["failures"]
         between, saving = duration(3600 * found["hours_between"]), duration(60 * found["checkpoint_minutes"])
         yield (f"failures           one every {between} over all nodes: with a checkpoint every {saving} the run takes "
                f"{found['slowdown']:.2f} times as long")
-    if told.get("divergence"):
-        yield f"risk of divergence {told['divergence']:.1%}"
+    if details.get("divergence"):
+        yield f"risk of divergence {details['divergence']:.1%}"
     if plan.limited_by:
-        shares = sorted(told.get("shares", {}).items(), key=lambda each: -each[1])
+        shares = sorted(details.get("shares", {}).items(), key=lambda each: -each[1])
         parts = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
         yield f"limited by         {plan.limited_by} (the time goes to: {parts})"
 

@@ -72,7 +72,7 @@ class PlainProgress(Progress):
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def message(self, text: str) -> None:
         """Print the line."""
@@ -81,15 +81,15 @@ class PlainProgress(Progress):
     def sweep(self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
         """Print every trial that has ended since the last call."""
         ended = [trial for trial in trials if trial.state.finished]
-        new = [trial for trial in ended if trial.id not in self._told]
-        if self._told or len(new) == 1:
+        new = [trial for trial in ended if trial.id not in self._reported]
+        if self._reported or len(new) == 1:
             for trial in new:
                 self.message(f"[{len(ended)}/{spec.budget.trials}] trial {trial.number}: "
                              f"batch {trial.global_batch_size}, seed {trial.seed}, "
                              f"learning rate {trial.settings['learning_rate']:.3g}: {_ending(trial)}")
         elif new:
             self.message(f"going on after {len(new)} finished trials")
-        self._told.update(trial.id for trial in new)
+        self._reported.update(trial.id for trial in new)
 
 
 @contextmanager

@@ -49,8 +49,8 @@ def show_recipe(each: Recipe) -> None:
 def batches(each: Recipe) -> str:
     """The published batch sizes: all of a few, the ends of many, and where the batch grows to during a training."""
     published = [number(batch) for batch in each.published_batches]
-    told = ", ".join(published) if len(published) <= 3 else f"{published[0]} to {published[-1]}"
-    return f"{told} -> {number(each.grows_to)}" if each.grows_to else told
+    text = ", ".join(published) if len(published) <= 3 else f"{published[0]} to {published[-1]}"
+    return f"{text} -> {number(each.grows_to)}" if each.grows_to else text
 
 
 def _headline(each: Recipe) -> str:
@@ -60,8 +60,8 @@ def _headline(each: Recipe) -> str:
 
 
 def _in_words(result: Result) -> str:
-    told = (f"{result.value:.4g} {result.metric}", result.time, result.hardware)
-    return ", ".join(filter(None, told))
+    text = (f"{result.value:.4g} {result.metric}", result.time, result.hardware)
+    return ", ".join(filter(None, text))
 
 
 def _source(each: Recipe) -> str:

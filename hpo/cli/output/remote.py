@@ -37,8 +37,9 @@ def show_status(study: StudyStatus) -> None:
     """One study: where it stands, and its rungs."""
     console = new_console()
     goal = study.document["target"]
-    told = f"{study.name} is {_state(study)}" + (f" on {study.worker}" if study.worker else "")
-    console.print(f"{told}: {study.workload}, {target(goal['metric'], goal['threshold'], goal['higher_is_better'])}; "
+    headline = f"{study.name} is {_state(study)}" + (f" on {study.worker}" if study.worker else "")
+    goal_text = target(goal["metric"], goal["threshold"], goal["higher_is_better"])
+    console.print(f"{headline}: {study.workload}, {goal_text}; "
                   f"owner {study.owner or 'nobody'}, priority {study.priority}", markup=False)
     if study.message:
         console.print(study.message, markup=False)

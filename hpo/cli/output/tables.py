@@ -101,8 +101,8 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
     metric = plan.job.target.metric
     for run in runs:
         if run.references:
-            told = "; ".join(f"{name} {number(float(value))}" for name, value in run.references.items())
-            console.print(f"{metric} {number(run.outcome.best_metric)}; {told}", markup=False)
+            references = "; ".join(f"{name} {number(float(value))}" for name, value in run.references.items())
+            console.print(f"{metric} {number(run.outcome.best_metric)}; {references}", markup=False)
 
 
 def launched_row(run: Launched) -> dict[str, Any]:
@@ -192,9 +192,9 @@ def _references(result: StudyResult) -> Iterator[str]:
         for outcome in run.outcomes:
             others = run.references(outcome)
             if others:
-                told = "; ".join(f"{name} {number(float(value))}" for name, value in others.items())
+                references = "; ".join(f"{name} {number(float(value))}" for name, value in others.items())
                 yield (f"{KIND_NAMES[run.plan.kind]} at {number(run.plan.global_batch_size)}, seed {outcome.seed}: "
-                       f"{result.study.metric} {number(outcome.best_metric) or 'not measured'}; {told}")
+                       f"{result.study.metric} {number(outcome.best_metric) or 'not measured'}; {references}")
 
 
 def _each(run: PlannedRun) -> str:

@@ -26,7 +26,7 @@ from trainers import report
 from trainers.errors import WorkloadError
 from trainers.json_text import json_text
 from trainers.loop.exhibits import check_exhibit
-from trainers.report import ConvergencePoint, Start, TrainingOutcome
+from trainers.report import ConvergencePoint, TrainingOutcome, TrainingStart
 
 POLL_SECONDS = 0.1
 MARK = "HPO_LAUNCH"
@@ -134,7 +134,7 @@ def read_launched(path: Path) -> Launched:
         raise LaunchError(f"cannot read {path} as the report of a run: {error}") from error
     if outcome is None:
         raise LaunchError(f"{path} holds no outcome: the run has not ended, or the file is not one that it wrote")
-    last = starts[-1] if starts else Start(0, 0, 0)
+    last = starts[-1] if starts else TrainingStart(0, 0, 0)
     return Launched(outcome, exhibit, restarts=max(0, len(starts) - 1), workers=last.workers, nodes=last.nodes,
                     samples_per_second=throughput([point for point in points if point.step > last.step]))
 
@@ -157,7 +157,7 @@ class _Follower:
     def __init__(self, path: Path, on_point: Callable[[ConvergencePoint], None]) -> None:
         self._path, self._on_point = path, on_point
         self._file, self._position, self._last_step = -1, 0, 0
-        self.starts: list[Start] = []
+        self.starts: list[TrainingStart] = []
         self.outcome: TrainingOutcome | None = None
 
     def read(self) -> None:
@@ -184,7 +184,7 @@ class _Follower:
             return
         values = json.loads(line)
         if "started" in values:
-            self.starts.append(Start(**values["started"]))
+            self.starts.append(TrainingStart(**values["started"]))
         elif "outcome" in values:
             self.outcome = TrainingOutcome.from_dict(values["outcome"])
 
@@ -224,8 +224,8 @@ def _after(restarts: int) -> str:
 def _last_words(log: Path) -> str:
     """What the workers said of the error, each once; the end of the log where they said nothing."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    told = [line[line.index("error: "):] for line in lines if "error: " in line]
-    return "\n".join(dict.fromkeys(told)) if told else "\n".join(lines[-15:])
+    errors = [line[line.index("error: "):] for line in lines if "error: " in line]
+    return "\n".join(dict.fromkeys(errors)) if errors else "\n".join(lines[-15:])
 
 
 def _end_orphans(mark: str) -> None:

@@ -34,7 +34,7 @@ def command(backend: str, workers: int, arguments: list[str], *, python: str = s
 
 
 def trainer_arguments(folder: Path, checkpoint_minutes: float = 0.0) -> list[str]:
-    """What ``python -m trainers`` is told of the files of a run in ``folder``."""
+    """The arguments of ``python -m trainers`` for the files of a run in ``folder``."""
     return [str(folder / FILES.job), "--report", str(folder / FILES.report), "--checkpoint",
             str(folder / FILES.checkpoint), "--checkpoint-minutes", f"{checkpoint_minutes:g}", "--stop-file",
             str(folder / FILES.stop)]

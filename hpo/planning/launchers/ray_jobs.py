@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpo.errors import LaunchError, PlanError
-from hpo.planning.launchers.knobs import all_reduce_argument
+from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.run import FILES, Run
 from hpo.planning.launchers.script import header
 
@@ -131,7 +131,8 @@ def script(run: Run) -> str:
     values = {
         "ranks": str(run.ranks), "resources": repr(resources), "possible": repr(list(run.possible_nodes[:24])),
         "all_reduce": f'"--all-reduce", "{way}", ' if way != "default" else "",
-        "environment": "\n".join(f"    {knob.name!r}: {_value(knob.value)!r},  # {knob.why}" for knob in run.knobs),
+        "environment": "\n".join(f"    {variable.name!r}: {_value(variable.value)!r},  # {variable.why}"
+                                 for variable in run.environment),
         "job": FILES.job, "report": FILES.report, "checkpoint": FILES.checkpoint, "stop": FILES.stop}
     text = BODY
     for name, value in values.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpo.intervals import Interval
-from hpo.planning.launchers.knobs import Knob, knobs
+from hpo.planning.launchers.environment import EnvironmentVariable, environment_variables
 from hpo.planning.machines import Machine
 from hpo.planning.plan import Plan
 
@@ -53,7 +53,7 @@ class Run:
     notice_seconds: int
     slots: int
     possible_nodes: tuple[int, ...]
-    knobs: tuple[Knob, ...]
+    environment: tuple[EnvironmentVariable, ...]
     data_path: str | None
     node_storage: str | None
 
@@ -82,7 +82,7 @@ def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
     return Run(plan=plan, machine_title=machine.title if machine else plan.machine, backend=backend,
                accelerators=0 if machine is None or on_cores else machine.accelerators_per_node, slot_seconds=slot,
                notice_seconds=_notice(plan, slot), slots=_slots(plan, slot), possible_nodes=possible_nodes(plan),
-               knobs=knobs(plan, backend, on_cores=on_cores), data_path=data_path,
+               environment=environment_variables(plan, backend, on_cores=on_cores), data_path=data_path,
                node_storage=machine.node_storage.name if machine and machine.node_storage else None)
 
 

@@ -12,7 +12,7 @@ import shlex
 import textwrap
 from dataclasses import dataclass
 
-from hpo.planning.launchers.knobs import all_reduce_argument
+from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.run import FILES, Run, duration, durations
 
 WIDTH = 110
@@ -109,7 +109,7 @@ checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-0}}  # 0: save at every evaluation
 
 
 def _environment(run: Run) -> str:
-    exports = "\n".join(f"export {knob.name}={knob.value}  # {knob.why}" for knob in run.knobs)
+    exports = "\n".join(f"export {variable.name}={variable.value}  # {variable.why}" for variable in run.environment)
     socket = "" if not run.accelerators else (
         "\n# export NCCL_SOCKET_IFNAME=ib0  # where NCCL takes the wrong network: the interface of the fast one")
     return f"""\

@@ -40,9 +40,9 @@ def submit(launcher: str, folder: Path, *, account: str | None = None, partition
         raise LaunchError(f"nobody starts jobs there: {_by_hand(folder, f'run {SCRIPT} as its first lines say')}")
     words = _command(launcher, account, partition)
     if shutil.which(words[0]) is None:
-        told = " ".join([*words, "<" if launcher == "lsf" else "", SCRIPT]).replace("  ", " ")
-        raise LaunchError(f"there is no {words[0]} here: {_by_hand(folder, f'run `{told}` in it')}; --workers N runs "
-                          "the plan on this machine instead")
+        command = " ".join([*words, "<" if launcher == "lsf" else "", SCRIPT]).replace("  ", " ")
+        raise LaunchError(f"there is no {words[0]} here: {_by_hand(folder, f'run `{command}` in it')}; --workers N "
+                          "runs the plan on this machine instead")
     if launcher != "lsf":
         words.append(SCRIPT)
     text = (folder / SCRIPT).read_text(encoding="utf-8") if launcher == "lsf" else None

@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from hpo.intervals import Interval
-from hpo.planning.machines.machine import Source
-from hpo.study.faults import dotted, nearest, shown
+from hpo.planning.machines.machine import FigureSource
+from hpo.study.faults import dotted, shown
 from hpo.study.yaml_text import Document, Location
+from search_spaces.names import nearest
 
 ASSUMED = "assumed"
 RANGE_KEYS = ("low", "median", "high")
 REMARK_KEYS = ("source", "note")
 ABSENT: Any = object()
-OWN_FILE = Source("given in the machine file without a source")
+OWN_FILE = FigureSource("given in the machine file without a source")
 
 
 class FigureReader:
@@ -26,7 +27,7 @@ class FigureReader:
         self.document = document
         self.place = place
         self.faults: list[tuple[int | None, str]] = []
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, FigureSource] = {}
         self.known = self._read_sources()
 
     def fault(self, location: Location, message: str) -> None:
@@ -134,9 +135,9 @@ class FigureReader:
     def _note_source(self, location: Location, value: dict[str, Any]) -> None:
         key, note = value.get("source"), str(value.get("note") or "")
         if key is None:
-            found = Source(OWN_FILE.title, note=note)
+            found = FigureSource(OWN_FILE.title, note=note)
         elif key == ASSUMED:
-            found = Source(ASSUMED, note=note, assumed=True)
+            found = FigureSource(ASSUMED, note=note, assumed=True)
             if not note:
                 self.fault(location, f"{dotted(location)} is assumed and must say why; add note: ...")
         elif key in self.known:
@@ -148,8 +149,8 @@ class FigureReader:
             return
         self.sources[dotted(location)] = found
 
-    def _read_sources(self) -> dict[str, Source]:
-        found: dict[str, Source] = {}
+    def _read_sources(self) -> dict[str, FigureSource]:
+        found: dict[str, FigureSource] = {}
         given = self.at(("sources",))
         if given is None:
             return found
@@ -163,6 +164,6 @@ class FigureReader:
                 if checked not in (None, True, False):
                     self.fault((*location, "checked"), f"{dotted(location)}.checked must be true or false, but got "
                                                        f"{shown(checked)}")
-                found[key] = Source(self.text((*location, "title")), str(self.at((*location, "url")) or ""),
-                                    checked=bool(checked))
+                found[key] = FigureSource(self.text((*location, "title")), str(self.at((*location, "url")) or ""),
+                                          checked=bool(checked))
         return found

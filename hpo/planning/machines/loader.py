@@ -14,8 +14,9 @@ from hpo.planning.machines import local
 from hpo.planning.machines.figures import FigureReader
 from hpo.planning.machines.machine import PRECISIONS, SCHEDULERS, Accelerator, Link, Machine, Storage
 from hpo.study import yaml_text
-from hpo.study.faults import dotted, nearest
+from hpo.study.faults import dotted
 from hpo.study.yaml_text import Location
+from search_spaces.names import nearest
 
 KEYS = ("name", "title", "sources", "nodes", "accelerators_per_node", "accelerator", "intra_node", "inter_node",
         "shared_filesystem", "node_storage", "scheduler")

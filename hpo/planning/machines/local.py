@@ -13,13 +13,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hpo.planning.machines.machine import Machine, Source
+from hpo.planning.machines.machine import FigureSource, Machine
 from hpo.study import yaml_text
 
 FILE_VARIABLE = "HPO_LOCAL_MACHINE"
 USUAL = "of a usual server of 2020; `hpo machines local --measure` measures it"
 SHARE_NOTE = "what small networks reach of a matrix product's speed; depends on the network"
-COUNTED = Source("counted on this machine", checked=True)
+COUNTED = FigureSource("counted on this machine", checked=True)
 
 
 def local_file() -> Path:

@@ -13,7 +13,7 @@ SCHEDULERS = ("slurm", "lsf", "pbs", "flux", "grid_engine", "ray", "local", "oth
 
 
 @dataclass(frozen=True)
-class Source:
+class FigureSource:
     """Where a figure comes from. ``checked``: it was compared with the text at ``url`` when the file was written.
 
     ``assumed`` marks a figure that was found nowhere; ``note`` then says why it is what it is.
@@ -82,7 +82,7 @@ class Machine:
     shared_filesystem: Storage
     node_storage: Storage | None
     scheduler: str
-    sources: Mapping[str, Source] = field(default_factory=dict, hash=False)
+    sources: Mapping[str, FigureSource] = field(default_factory=dict, hash=False)
 
     @property
     def accelerators(self) -> int:

@@ -23,7 +23,7 @@ HOUR = 3600.0
 
 
 @dataclass(frozen=True)
-class Situation:
+class PlanningContext:
     """All that a choice depends on: the machine, the epochs, the rates, and what a batch must be made of.
 
     ``unit`` is the normalization batch size in samples. ``memory`` is None where the workload's needs are not known.

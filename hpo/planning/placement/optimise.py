@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from hpo.planning.placement.candidates import HOUR, Candidate, Situation
-from hpo.planning.placement.placements import Limits, Placement, neighbours, placements
+from hpo.planning.placement.candidates import HOUR, Candidate, PlanningContext
+from hpo.planning.placement.placements import Placement, PlacementSpace, neighbours, placements
 from hpo.planning.request import Objective
 
 CLIMBS = 40                      # steps of the search around the best of a grid
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked of a plan; None leaves a choice free.
+class PlanConstraints:
+    """The constraints and the objective of a plan, in seconds; what is None may be chosen freely.
 
     Within ``deadline_seconds`` the target must be reached with the probability ``chance``; within ``slot_seconds`` it
     should. Without ``minimise`` a deadline asks for the fewest accelerator hours, and else the time counts.
@@ -42,87 +42,95 @@ class Wish:
         """The shorter of deadline and slot."""
         return min((each for each in (self.deadline_seconds, self.slot_seconds) if each is not None), default=None)
 
-    def free(self) -> Wish:
+    def free(self) -> PlanConstraints:
         """The same, with nodes, ranks and micro batch left open: what else could be done at the batch size."""
         return dataclasses.replace(self, nodes=None, ranks_per_node=None, workers=None, micro_batch_size=None)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The best candidate, and all that it was compared with."""
+class PlanSelection:
+    """The best candidate, and all that it was compared with.
+
+    ``limited_by`` names the largest share of its time, and ``details`` explains it: see
+    :func:`hpo.planning.placement.planner.explained`. Both are empty where only placements were compared.
+    """
 
     best: Candidate
     candidates: tuple[Candidate, ...]
+    limited_by: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
-def limits_of(situation: Situation, wish: Wish) -> Limits:
-    """The limits that a wish and the machine set together."""
-    machine = situation.machine
+def placement_space(context: PlanningContext, constraints: PlanConstraints) -> PlacementSpace:
+    """The placements that the constraints and the machine allow together."""
+    machine = context.machine
     per_node = machine.accelerators_per_node
-    if machine.name == "local" and wish.workers:
-        per_node = max(per_node, wish.workers)      # cores may be shared
-    nodes = (wish.nodes, wish.nodes) if wish.nodes else (1, machine.nodes)
-    ranks = (wish.ranks_per_node, wish.ranks_per_node) if wish.ranks_per_node else (1, per_node)
-    largest = situation.largest_micro_batch
-    if wish.micro_batch_size is not None:
-        largest = min(largest, wish.micro_batch_size)
-    return Limits(nodes, ranks, _batches(situation, wish, nodes[0], ranks), situation.unit, largest, wish.workers)
+    if machine.name == "local" and constraints.workers:
+        per_node = max(per_node, constraints.workers)      # cores may be shared
+    nodes = (constraints.nodes, constraints.nodes) if constraints.nodes else (1, machine.nodes)
+    ranks = (constraints.ranks_per_node, constraints.ranks_per_node) if constraints.ranks_per_node else (1, per_node)
+    largest = context.largest_micro_batch
+    if constraints.micro_batch_size is not None:
+        largest = min(largest, constraints.micro_batch_size)
+    return PlacementSpace(nodes, ranks, _batches(context, constraints, nodes[0], ranks), context.unit, largest,
+                          constraints.workers)
 
 
-def candidates(situation: Situation, wish: Wish) -> list[Candidate]:
+def candidates(context: PlanningContext, constraints: PlanConstraints) -> list[Candidate]:
     """Every placement that is compared, with what it would cost; empty where there is none."""
-    return [situation.candidate(placement) for placement in placements(limits_of(situation, wish))]
+    return [context.candidate(placement) for placement in placements(placement_space(context, constraints))]
 
 
-def choose(situation: Situation, wish: Wish) -> Choice | None:
+def choose(context: PlanningContext, constraints: PlanConstraints) -> PlanSelection | None:
     """The best placement, or None where there is none; with a free batch the best of a grid, then of its neighbours.
 
     Where no placement is likely enough to end in time, the likeliest is the best.
     """
-    limits = limits_of(situation, wish)
-    found = {placement: situation.candidate(placement) for placement in placements(limits)}
+    space = placement_space(context, constraints)
+    found = {placement: context.candidate(placement) for placement in placements(space)}
     if not found:
         return None
-    best = best_of(list(found.values()), wish)
-    for _ in range(CLIMBS if limits.batches[0] < limits.batches[1] else 0):
-        near = [each for each in neighbours(best.placement, limits) if each not in found]
-        found |= {placement: situation.candidate(placement) for placement in near}
-        better = best_of([best, *(found[placement] for placement in near)], wish)
+    best = best_of(list(found.values()), constraints)
+    for _ in range(CLIMBS if space.batches[0] < space.batches[1] else 0):
+        near = [each for each in neighbours(best.placement, space) if each not in found]
+        found |= {placement: context.candidate(placement) for placement in near}
+        better = best_of([best, *(found[placement] for placement in near)], constraints)
         if better is best:
             break
         best = better
-    return Choice(best, tuple(found.values()))
+    return PlanSelection(best, tuple(found.values()))
 
 
-def best_of(found: Sequence[Candidate], wish: Wish) -> Candidate:
+def best_of(found: Sequence[Candidate], constraints: PlanConstraints) -> Candidate:
     """The candidate with the least of what is minimised among those likely enough to end in time.
 
     Where none is, the likeliest; of equals, as where none has a chance, the fastest.
     """
-    limit = wish.limit_seconds
+    limit = constraints.limit_seconds
     if limit is None:
-        return min(found, key=lambda each: ranking(each, wish))
+        return min(found, key=lambda each: ranking(each, constraints))
     chances = [each.chance_within(limit) for each in found]
-    ending = [each for each, chance in zip(found, chances, strict=True) if chance >= wish.chance]
+    ending = [each for each, chance in zip(found, chances, strict=True) if chance >= constraints.chance]
     if ending:
-        return min(ending, key=lambda each: ranking(each, wish))
+        return min(ending, key=lambda each: ranking(each, constraints))
     return max(zip(found, chances, strict=True), key=lambda each: (each[1], -each[0].expected_seconds))[0]
 
 
-def ranking(candidate: Candidate, wish: Wish) -> tuple[float, float, Placement]:
+def ranking(candidate: Candidate, constraints: PlanConstraints) -> tuple[float, float, Placement]:
     """What is minimised; of equals the one with the fewer accelerator hours, then with the fewer nodes."""
     values: Mapping[str, Any] = {"time": candidate.expected_seconds, "accelerator_hours": candidate.expected_hours,
                                  "energy": candidate.expected_kwh}
-    return float(values[wish.objective]), candidate.expected_hours, candidate.placement
+    return float(values[constraints.objective]), candidate.expected_hours, candidate.placement
 
 
-def _batches(situation: Situation, wish: Wish, least_nodes: int, ranks: tuple[int, int]) -> tuple[int, int]:
+def _batches(context: PlanningContext, constraints: PlanConstraints, least_nodes: int,
+             ranks: tuple[int, int]) -> tuple[int, int]:
     """The batch asked for, or all that the evidence supports; as many nodes as were asked for need a sample each."""
-    if wish.global_batch_size is not None:
-        return wish.global_batch_size, wish.global_batch_size
-    smallest, largest = situation.law.supported
-    least = wish.workers or least_nodes * (ranks[1] if wish.nodes else ranks[0])
-    return smallest, max(largest, least * situation.unit)
+    if constraints.global_batch_size is not None:
+        return constraints.global_batch_size, constraints.global_batch_size
+    smallest, largest = context.law.supported
+    least = constraints.workers or least_nodes * (ranks[1] if constraints.nodes else ranks[0])
+    return smallest, max(largest, least * context.unit)
 
 
 def in_hours(seconds: float) -> str:

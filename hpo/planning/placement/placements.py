@@ -80,7 +80,7 @@ def memory_needs(cost: WorkloadCost, settings: TrainingSettings, capacity: float
 
 
 @dataclass(frozen=True)
-class Limits:
+class PlacementSpace:
     """Within what placements are looked for; a range's ends belong to it.
 
     ``unit`` is the normalization batch size, which no worker and no micro batch may cut.
@@ -113,26 +113,26 @@ class Limits:
                 and self.workers in (None, placement.workers))
 
 
-def placements(limits: Limits) -> list[Placement]:
+def placements(space: PlacementSpace) -> list[Placement]:
     """The placements to compare: all for one batch size, a grid over nodes and local batches where it is free.
 
     With a free batch a rank is put on every accelerator, and fewer only where there is no other way.
     """
-    if not limits.possible:
+    if not space.possible:
         return []
-    if limits.batches[0] == limits.batches[1]:
-        return list(_of_one_batch(limits, limits.batches[0]))
-    most = limits.ranks_per_node[1]
-    full = list(_of_many_batches(limits, [most]))
-    return full or list(_of_many_batches(limits, range(limits.ranks_per_node[0], most)))
+    if space.batches[0] == space.batches[1]:
+        return list(_of_one_batch(space, space.batches[0]))
+    most = space.ranks_per_node[1]
+    full = list(_of_many_batches(space, [most]))
+    return full or list(_of_many_batches(space, range(space.ranks_per_node[0], most)))
 
 
-def neighbours(placement: Placement, limits: Limits) -> Iterator[Placement]:
+def neighbours(placement: Placement, space: PlacementSpace) -> Iterator[Placement]:
     """Placements like this one with a few nodes or normalization batches more or less, where the batch is free."""
-    groups = placement.local_batch_size // limits.unit
+    groups = placement.local_batch_size // space.unit
     for nodes, share in itertools.product(_around(placement.nodes), _around(groups)):
-        found = limits.placement(nodes, placement.ranks_per_node, share * limits.unit)
-        if found != placement and limits.holds(found):
+        found = space.placement(nodes, placement.ranks_per_node, share * space.unit)
+        if found != placement and space.holds(found):
             yield found
 
 
@@ -144,24 +144,24 @@ def steps_between(low: int, high: int) -> list[int]:
     return sorted(numbers | {low, high})
 
 
-def _of_one_batch(limits: Limits, batch: int) -> Iterator[Placement]:
-    if batch % limits.unit:
+def _of_one_batch(space: PlacementSpace, batch: int) -> Iterator[Placement]:
+    if batch % space.unit:
         return
-    for workers in _divisors(batch // limits.unit):
-        for ranks in range(limits.ranks_per_node[0], limits.ranks_per_node[1] + 1):
+    for workers in _divisors(batch // space.unit):
+        for ranks in range(space.ranks_per_node[0], space.ranks_per_node[1] + 1):
             if workers % ranks == 0:
-                found = limits.placement(workers // ranks, ranks, batch // workers)
-                if limits.holds(found):
+                found = space.placement(workers // ranks, ranks, batch // workers)
+                if space.holds(found):
                     yield found
 
 
-def _of_many_batches(limits: Limits, ranks: Iterable[int]) -> Iterator[Placement]:
-    for nodes, per_node in itertools.product(steps_between(*limits.nodes), ranks):
-        unit = nodes * per_node * limits.unit
-        first, last = -(-limits.batches[0] // unit), limits.batches[1] // unit
+def _of_many_batches(space: PlacementSpace, ranks: Iterable[int]) -> Iterator[Placement]:
+    for nodes, per_node in itertools.product(steps_between(*space.nodes), ranks):
+        unit = nodes * per_node * space.unit
+        first, last = -(-space.batches[0] // unit), space.batches[1] // unit
         for groups in steps_between(max(first, 1), last) if last >= max(first, 1) else ():
-            found = limits.placement(nodes, per_node, groups * limits.unit)
-            if limits.holds(found):
+            found = space.placement(nodes, per_node, groups * space.unit)
+            if space.holds(found):
                 yield found
 
 

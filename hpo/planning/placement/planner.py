@@ -4,98 +4,94 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpo.errors import PlanError
 from hpo.intervals import Interval
 from hpo.planning.placement import bottlenecks, feasibility, pareto, rehearsal
-from hpo.planning.placement.candidates import HOUR, Candidate, Situation
-from hpo.planning.placement.optimise import Choice, Wish, candidates, choose
+from hpo.planning.placement.candidates import HOUR, Candidate, PlanningContext
+from hpo.planning.placement.optimise import PlanConstraints, PlanSelection, candidates, choose
 from hpo.planning.placement.placements import Memory, Placement
 from hpo.planning.placement.rates import Rate
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A candidate, what limits it, and ``details`` for people: see :func:`explained`."""
+def plan_placement(context: PlanningContext, constraints: PlanConstraints, notes: Sequence[str] = ()) -> PlanSelection:
+    """The best placement within the constraints, explained.
 
-    candidate: Candidate
-    limited_by: str
-    details: dict[str, Any]
-
-
-def plan_placement(situation: Situation, wish: Wish, notes: Sequence[str] = ()) -> Chosen:
-    """The best placement for a wish; :class:`PlanError`, with the nearest possible plan, where there is none."""
-    feasibility.check_power(situation, wish)
-    feasibility.check_wish(situation, wish)
-    choice = choose(situation, wish)
-    if choice is None:
+    Raises :class:`PlanError`, with the nearest possible plan, where there is none.
+    """
+    feasibility.check_power(context, constraints)
+    feasibility.check_constraints(context, constraints)
+    selection = choose(context, constraints)
+    if selection is None:
         raise PlanError("no placement was found within the limits that were asked for")
-    best = situation.candidate(choice.best.placement, exact=True)
-    choice = Choice(best, tuple(best if each is choice.best else each for each in choice.candidates))
-    feasibility.check_time(situation, wish, choice)
-    parts = bottlenecks.shares(situation, best)
-    return Chosen(best, bottlenecks.limited_by(parts), explained(situation, wish, choice, parts, notes))
+    best = context.candidate(selection.best.placement, exact=True)
+    selection = PlanSelection(best, tuple(best if each is selection.best else each for each in selection.candidates))
+    feasibility.check_time(context, constraints, selection)
+    parts = bottlenecks.shares(context, best)
+    return dataclasses.replace(selection, limited_by=bottlenecks.limited_by(parts),
+                               details=explained(context, constraints, selection, parts, notes))
 
 
-def explained(situation: Situation, wish: Wish, choice: Choice, parts: dict[str, float],
+def explained(context: PlanningContext, constraints: PlanConstraints, selection: PlanSelection, parts: dict[str, float],
               notes: Sequence[str]) -> dict[str, Any]:
-    """What is told of a plan, as plain values that JSON holds.
+    """The explanation of a plan, as plain values that JSON holds.
 
     ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, the fastest first;
     ``shares`` is how the time is spent; ``rate`` the throughput and its source; ``sensitivity`` and ``rehearsal`` are
     lists; ``supported_batches`` the ends of what the evidence supports; ``failures`` what they were taken to cost.
     """
-    best = choice.best
+    best, deadline = selection.best, constraints.deadline_seconds
     return {
-        "minimise": wish.objective, "chance_asked": wish.chance, "deadline_seconds": wish.deadline_seconds,
-        "chance_by_deadline": None if wish.deadline_seconds is None else best.chance_within(wish.deadline_seconds),
-        "overhead_seconds": situation.overhead_seconds, "divergence": best.epochs.divergence, "shares": parts,
+        "minimise": constraints.objective, "chance_asked": constraints.chance, "deadline_seconds": deadline,
+        "chance_by_deadline": None if deadline is None else best.chance_within(deadline),
+        "overhead_seconds": context.overhead_seconds, "divergence": best.epochs.divergence, "shares": parts,
         "rate": best.rate.to_dict(),
-        "front": _front_rows(situation, wish, choice),
-        "sensitivity": [each.to_dict() for each in bottlenecks.sensitivity(situation, wish, best)],
-        "rehearsal": [each.to_dict() for each in rehearsal.rehearsals(situation, best)],
-        "supported_batches": list(situation.law.supported), "notes": list(notes),
-        "memory": _memory(situation.memory, best.placement), "failures": _failures(situation, best),
+        "front": _front_rows(context, constraints, selection),
+        "sensitivity": [each.to_dict() for each in bottlenecks.sensitivity(context, constraints, best)],
+        "rehearsal": [each.to_dict() for each in rehearsal.rehearsals(context, best)],
+        "supported_batches": list(context.law.supported), "notes": list(notes),
+        "memory": _memory(context.memory, best.placement), "failures": _failures(context, best),
     }
 
 
-def plan_untimed(situation: Situation, wish: Wish) -> Placement:
+def plan_untimed(context: PlanningContext, constraints: PlanConstraints) -> Placement:
     """The placement with the least time if all ranks were equally fast, where nothing tells how fast they are.
 
     Raises :class:`PlanError` where there is none, and where a time or its cost is asked for.
     """
-    if wish.limit_seconds is not None or wish.objective != "time":
-        raise PlanError(f"how fast {situation.machine.name} trains this workload is not known, so that no time can be "
+    if constraints.limit_seconds is not None or constraints.objective != "time":
+        raise PlanError(f"how fast {context.machine.name} trains this workload is not known, so that no time can be "
                         "planned with; --cost NAME|FILE says what a sample costs")
-    evenly = dataclasses.replace(situation, rates=_even)
-    feasibility.check_wish(evenly, wish)
-    choice = choose(evenly, wish)
-    if choice is None:
+    evenly = dataclasses.replace(context, rates=_even)
+    feasibility.check_constraints(evenly, constraints)
+    selection = choose(evenly, constraints)
+    if selection is None:
         raise PlanError("no placement was found within the limits that were asked for")
-    return choice.best.placement
+    return selection.best.placement
 
 
-def _front_rows(situation: Situation, wish: Wish, choice: Choice) -> list[dict[str, Any]]:
-    free = wish.free()
-    others = choice.candidates if free == wish else candidates(situation, free)
-    others = [each for each in others if each.placement != choice.best.placement]
-    found = pareto.front([choice.best, *others])
+def _front_rows(context: PlanningContext, constraints: PlanConstraints,
+                selection: PlanSelection) -> list[dict[str, Any]]:
+    free = constraints.free()
+    others = selection.candidates if free == constraints else candidates(context, free)
+    others = [each for each in others if each.placement != selection.best.placement]
+    found = pareto.front([selection.best, *others])
     knee = pareto.knee(found)
-    shown = pareto.excerpt(found, [each for each in (knee, choice.best) if each in found])
-    return [{**each.to_dict(), "chosen": each is choice.best, "knee": each is knee,
-             "chance_in_slot": None if wish.slot_seconds is None else each.chance_within(wish.slot_seconds)}
+    shown = pareto.excerpt(found, [each for each in (knee, selection.best) if each in found])
+    return [{**each.to_dict(), "chosen": each is selection.best, "knee": each is knee,
+             "chance_in_slot": None if constraints.slot_seconds is None
+             else each.chance_within(constraints.slot_seconds)}
             for each in shown]
 
 
-def _failures(situation: Situation, best: Candidate) -> dict[str, float] | None:
-    if situation.failures is None:
+def _failures(context: PlanningContext, best: Candidate) -> dict[str, float] | None:
+    if context.failures is None:
         return None
     nodes = best.placement.nodes
-    return {"node_hours": situation.failures.node_hours, "slowdown": best.slowdown,
-            "hours_between": situation.failures.seconds_between(nodes) / HOUR,
-            "checkpoint_minutes": situation.failures.checkpoint_interval(nodes) / 60}
+    return {"node_hours": context.failures.node_hours, "slowdown": best.slowdown,
+            "hours_between": context.failures.seconds_between(nodes) / HOUR,
+            "checkpoint_minutes": context.failures.checkpoint_interval(nodes) / 60}
 
 
 def _memory(memory: Memory | None, placement: Placement) -> dict[str, float] | None:

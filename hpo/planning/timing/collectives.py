@@ -41,7 +41,7 @@ NODES_PER_SERVER = 4.5
 
 
 @dataclass(frozen=True)
-class Layout:
+class RankLayout:
     """Where the ranks are: ``nodes`` of ``ranks_per_node`` each, neighbours by number in one node."""
 
     nodes: int
@@ -64,7 +64,7 @@ class Links:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class AllReduceSchedule:
     """An all-reduce of one byte, counted: messages in a row in a node and between nodes, and volumes.
 
     Volumes are bytes for each byte of the gradient: what the busiest rank sends to others of its node, and what the
@@ -84,16 +84,17 @@ class Schedule:
         return latency + size * (np.maximum(in_node, between) if self.at_once else in_node + between)
 
 
-def ring(layout: Layout) -> Schedule:
+def ring(layout: RankLayout) -> AllReduceSchedule:
     """One ring over all ranks, node after node; of its p hops N lead from one node to the next."""
     ranks = layout.ranks
     crossing = layout.nodes / ranks if layout.nodes > 1 else 0.0
     messages, volume = 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks
-    return Schedule(messages * (1 - crossing), messages * crossing, volume if layout.ranks_per_node > 1 else 0.0,
-                    volume if layout.nodes > 1 else 0.0, at_once=True)
+    return AllReduceSchedule(messages * (1 - crossing), messages * crossing,
+                             volume if layout.ranks_per_node > 1 else 0.0,
+                             volume if layout.nodes > 1 else 0.0, at_once=True)
 
 
-def halving_doubling(layout: Layout) -> Schedule:
+def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
     """A reduction to one rank of each node, recursive halving and doubling between these, a broadcast in each node.
 
     Where N is no power of two, binary blocks (Rabenseifner and Traeff 2004): two steps more, at most 2 n bytes.
@@ -102,20 +103,21 @@ def halving_doubling(layout: Layout) -> Schedule:
         return ring(layout)
     nodes, local = layout.nodes, layout.ranks_per_node
     whole = nodes & (nodes - 1) == 0
-    return Schedule(2.0 * (local - 1), 2.0 * math.ceil(math.log2(nodes)), 2.0 if local > 1 else 0.0,
-                    2.0 * (nodes - 1) / nodes if whole else 2.0)
+    return AllReduceSchedule(2.0 * (local - 1), 2.0 * math.ceil(math.log2(nodes)), 2.0 if local > 1 else 0.0,
+                             2.0 * (nodes - 1) / nodes if whole else 2.0)
 
 
-def tree(layout: Layout) -> Schedule:
+def tree(layout: RankLayout) -> AllReduceSchedule:
     """Two binary trees over the nodes, each for half of the bytes, and a chain in each node, all in small pieces."""
     if layout.nodes == 1:
         return ring(layout)
     local = layout.ranks_per_node
-    return Schedule(2.0 * (local - 1), 2.0 * math.ceil(math.log2(layout.nodes)), 2.0 if local > 1 else 0.0, 2.0,
-                    at_once=True)
+    return AllReduceSchedule(2.0 * (local - 1), 2.0 * math.ceil(math.log2(layout.nodes)), 2.0 if local > 1 else 0.0,
+                             2.0,
+                             at_once=True)
 
 
-def torus(layout: Layout, nodes_per_row: int | None = None) -> Schedule:
+def torus(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSchedule:
     """Reduce-scatter along rows, all-reduce of 1/X along columns, all-gather along rows.
 
     A row has all ranks of ``nodes_per_row`` nodes; where not given, as many as make the torus most nearly a square.
@@ -127,11 +129,11 @@ def torus(layout: Layout, nodes_per_row: int | None = None) -> Schedule:
     along_row = 2.0 * (row - 1)
     volume = along_row / row
     between = (volume if wide > 1 else 0.0) + local * 2.0 * (column - 1) / column / row
-    return Schedule(along_row * (1 - crossing), along_row * crossing + 2.0 * (column - 1),
-                    volume if local > 1 else 0.0, between)
+    return AllReduceSchedule(along_row * (1 - crossing), along_row * crossing + 2.0 * (column - 1),
+                             volume if local > 1 else 0.0, between)
 
 
-def hierarchical(layout: Layout, group_size: int = GROUP_SIZE) -> Schedule:
+def hierarchical(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceSchedule:
     """A ring reduction in each group, a ring over one master of each group, a broadcast in each group.
 
     Reduction and broadcast are a ring's reduce-scatter and gather, scatter and all-gather: 2 (k-1) steps each.
@@ -144,11 +146,11 @@ def hierarchical(layout: Layout, group_size: int = GROUP_SIZE) -> Schedule:
     inside, outside = 4.0 * (group - 1), 2.0 * (groups - 1)
     in_node = (inside / group if layout.ranks_per_node > 1 else 0.0) + (outside / groups if leaving < 1 else 0.0)
     between = (inside / group if crossing else 0.0) + (outside / groups if leaving else 0.0)
-    return Schedule(inside * (1 - crossing) + outside * (1 - leaving), inside * crossing + outside * leaving,
-                    in_node, between)
+    return AllReduceSchedule(inside * (1 - crossing) + outside * (1 - leaving), inside * crossing + outside * leaving,
+                             in_node, between)
 
 
-def hybrid(layout: Layout) -> Schedule:
+def hybrid(layout: RankLayout) -> AllReduceSchedule:
     """NCCL reduces in the node, some ranks (four of Summit's six) all-reduce their parts by MPI, NCCL broadcasts.
 
     Together these ranks fill all adapters of the node, whatever their number, so that it does not enter here.
@@ -156,21 +158,21 @@ def hybrid(layout: Layout) -> Schedule:
     return halving_doubling(layout)
 
 
-def parameter_server(layout: Layout, servers: int | None = None) -> Schedule:
+def parameter_server(layout: RankLayout, servers: int | None = None) -> AllReduceSchedule:
     """Each node sends its sum to the servers, which hold one part each, and fetches the weights."""
     if layout.nodes == 1:
         return ring(layout)
     local = layout.ranks_per_node
     number = servers or max(1, math.ceil(layout.nodes / NODES_PER_SERVER))
-    return Schedule(2.0 * (local - 1), 2.0, 2.0 if local > 1 else 0.0, 2.0 * max(1.0, layout.nodes / number))
+    return AllReduceSchedule(2.0 * (local - 1), 2.0, 2.0 if local > 1 else 0.0, 2.0 * max(1.0, layout.nodes / number))
 
 
-ALL_REDUCES: dict[str, Callable[[Layout], Schedule]] = {
+ALL_REDUCES: dict[str, Callable[[RankLayout], AllReduceSchedule]] = {
     "ring": ring, "tree": tree, "halving_doubling": halving_doubling, "torus": torus, "hierarchical": hierarchical,
     "hybrid": hybrid, "parameter_server": parameter_server}
 
 
-def all_reduce_seconds(name: str, size: Number, layout: Layout, links: Links) -> Number:
+def all_reduce_seconds(name: str, size: Number, layout: RankLayout, links: Links) -> Number:
     """Seconds of the all-reduce ``name`` of ``size`` bytes; ``auto`` is the faster of ring and tree, as in NCCL."""
     if layout.ranks == 1:
         return 0.0 * np.asarray(size)
@@ -179,7 +181,7 @@ def all_reduce_seconds(name: str, size: Number, layout: Layout, links: Links) ->
     return ALL_REDUCES[name](layout).seconds(size, links)
 
 
-def _squarest(layout: Layout) -> int:
+def _squarest(layout: RankLayout) -> int:
     def ratio(wide: int) -> float:
         return abs(math.log(layout.ranks_per_node * wide / (layout.nodes // wide)))
     return min((wide for wide in range(1, layout.nodes + 1) if layout.nodes % wide == 0), key=ratio)

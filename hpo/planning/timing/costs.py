@@ -12,7 +12,8 @@ from typing import Any
 
 from hpo.errors import PlanError
 from hpo.study import yaml_text
-from hpo.study.faults import nearest, shown
+from hpo.study.faults import shown
+from search_spaces.names import nearest
 from trainers.cost import WorkloadCost
 
 KEYS = tuple(field.name for field in dataclasses.fields(WorkloadCost))

@@ -34,8 +34,8 @@ from hpo.intervals import LEVELS, Interval
 from hpo.planning.machines import Machine
 from hpo.planning.machines.machine import PRECISIONS
 from hpo.planning.timing.assumptions import BACKWARD_SHARE, CYCLE_SECONDS, RADIX, Assumptions, normal_draws, spread
-from hpo.planning.timing.collectives import ALL_REDUCES, Layout, Links, all_reduce_seconds
-from hpo.study.faults import nearest
+from hpo.planning.timing.collectives import ALL_REDUCES, Links, RankLayout, all_reduce_seconds
+from search_spaces.names import nearest
 from trainers.cost import WorkloadCost
 
 __all__ = ["StepOptions", "StepTime", "scaling_efficiency", "step_time"]
@@ -118,7 +118,7 @@ def step_time(machine: Machine, cost: WorkloadCost, *, nodes: int, ranks_per_nod
     Raises :class:`PlanError` where the machine has fewer nodes or accelerators, or a size is below 1.
     """
     _check(machine, nodes, ranks_per_node, local_batch_size, micro_batch_size)
-    parts = _parts(machine, cost, Layout(nodes, ranks_per_node), local_batch_size,
+    parts = _parts(machine, cost, RankLayout(nodes, ranks_per_node), local_batch_size,
                    min(micro_batch_size, local_batch_size), options or StepOptions(), assumptions or Assumptions())
     at_median = {name: float(values[0]) for name, values in parts.items()}
     shares = {"compute": at_median["compute"], "input": at_median["input"], "control": at_median["control"],
@@ -133,11 +133,11 @@ def scaling_efficiency(machine: Machine, cost: WorkloadCost, *, nodes: int, rank
 
     Figures that are uncertain are the same for both, so that much of their spread cancels.
     """
-    def totals(layout: Layout) -> Array:
+    def totals(layout: RankLayout) -> Array:
         _check(machine, layout.nodes, layout.ranks_per_node, local_batch_size, micro_batch_size)
         return _total(_parts(machine, cost, layout, local_batch_size, min(micro_batch_size, local_batch_size),
                              options or StepOptions(), assumptions or Assumptions()))
-    return _interval(totals(Layout(base_nodes, base_ranks_per_node)) / totals(Layout(nodes, ranks_per_node)))
+    return _interval(totals(RankLayout(base_nodes, base_ranks_per_node)) / totals(RankLayout(nodes, ranks_per_node)))
 
 
 def expected_slowest(ranks: int) -> float:
@@ -148,7 +148,7 @@ def expected_slowest(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
-def _parts(machine: Machine, cost: WorkloadCost, layout: Layout, local: int, micro: int, options: StepOptions,
+def _parts(machine: Machine, cost: WorkloadCost, layout: RankLayout, local: int, micro: int, options: StepOptions,
            assumptions: Assumptions) -> dict[str, Array]:
     figures = _figures(machine, machine.accelerator.computing_precision(options.precision), assumptions)
     passes = -(-local // micro)
@@ -165,7 +165,7 @@ def _parts(machine: Machine, cost: WorkloadCost, layout: Layout, local: int, mic
             "input": np.maximum(reading - busy, 0.0), "straggler": straggler}
 
 
-def _communication(cost: WorkloadCost, layout: Layout, hidden_by: Array, options: StepOptions,
+def _communication(cost: WorkloadCost, layout: RankLayout, hidden_by: Array, options: StepOptions,
                    figures: _Figures) -> tuple[Array, Array]:
     """Seconds of all buckets, and those that are waited for, with what the hidden ones cost the computation."""
     if layout.ranks == 1:
@@ -184,7 +184,8 @@ def _communication(cost: WorkloadCost, layout: Layout, hidden_by: Array, options
     return np.take_along_axis(whole, best, 0)[0], np.take_along_axis(waited, best, 0)[0]
 
 
-def _control(cost: WorkloadCost, layout: Layout, hidden_by: Array, options: StepOptions, figures: _Figures) -> Array:
+def _control(cost: WorkloadCost, layout: RankLayout, hidden_by: Array, options: StepOptions,
+             figures: _Figures) -> Array:
     """What the negotiation over ready tensors adds; it runs beside the back-propagation, in cycles."""
     if options.control_plane == "none" or layout.ranks == 1:
         return np.zeros_like(hidden_by)
@@ -209,7 +210,8 @@ def _waited(whole: Array, each: Array, number: Array, hidden_by: Array, options:
     return np.minimum(waited, whole)
 
 
-def _reading_seconds(machine: Machine, cost: WorkloadCost, layout: Layout, local: int, options: StepOptions) -> float:
+def _reading_seconds(machine: Machine, cost: WorkloadCost, layout: RankLayout, local: int,
+                     options: StepOptions) -> float:
     """Seconds to read the samples of an update at the rated speed: each node its own, or all from the shared system."""
     if options.staged and machine.node_storage is not None:
         return local * layout.ranks_per_node * cost.sample_bytes / machine.node_storage.read_bytes_per_second

@@ -106,8 +106,7 @@ async def _messages(request: Request, who: Principal, context: Context, study: S
 
 async def _story(request: Request, who: Principal, context: Context, listener: Listener, start: int | None,
                  until_end: bool) -> AsyncIterator[Message | None]:
-    """What was missed, where everything stands, then what happens, until either side ends it; None while nothing does.
-    """
+    """What was missed, where all stands, then what happens, until either side ends it; None while nothing does."""
     study, sent = listener.study, set[int]()
     standing = await run_sync(context.live.standing, study)
     if start is not None:

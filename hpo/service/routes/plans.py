@@ -30,7 +30,8 @@ from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_NUMBER, download, refusals
 from hpo.service.submission import fault_of_machine, known_machine, machine_names
-from hpo.study.faults import nearest, shown
+from hpo.study.faults import shown
+from search_spaces.names import nearest
 from storage.records import CalibrationRow, Study
 from trainers.cost import WorkloadCost
 from trainers.json_text import json_bytes
@@ -61,8 +62,8 @@ def _bounded(hint: Any, rules: Mapping[str, Any]) -> Any:
     """The annotation with bounds on its numbers."""
     limits = {name: rules[name] for name in ("ge", "gt", "le", "lt") if name in rules}
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return Union[tuple(Annotated[part, Field(**limits)] if limits and part in (int, float) else part  # noqa: UP007
-                       for part in parts)]
+    bounded = tuple(Annotated[part, Field(**limits)] if limits and part in (int, float) else part for part in parts)
+    return Union[bounded]  # noqa: UP007
 
 
 if TYPE_CHECKING:

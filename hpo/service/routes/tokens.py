@@ -44,7 +44,7 @@ class TokenAnswer(Answer):
 
 
 class NewTokenAnswer(Answer):
-    """A new token with its secret, which is told this once."""
+    """A new token with its secret, which is shown this once."""
 
     secret: str = Field(examples=["lb_..."])
     token: TokenAnswer
@@ -80,7 +80,7 @@ def tokens(who: Reader, context: Shared) -> Response:
 @router.post("/tokens", status_code=201, response_model=NewTokenAnswer, summary="Make a token", dependencies=[ADMINS],
              responses=refusals())
 def create(context: Shared, body: TokenRequest) -> Response:
-    """A new token; its secret is told in this answer and never again."""
+    """A new token; its secret is in this answer and never shown again."""
     lifetime = None if body.expires_in_days is None else timedelta(days=body.expires_in_days)
     secret, token = create_token(context.open_store(), owner=body.owner, scope=body.scope, name=body.name,
                                  lifetime=lifetime)

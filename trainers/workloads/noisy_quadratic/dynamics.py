@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Update:
-    """One update of every mode; shapes broadcast to ``(settings, modes)``, or ``(modes,)`` for one settings.
+    """One update of every mode; shapes broadcast to ``(settings, modes)``, or ``(modes,)`` for one configuration.
 
     ``learning_rate`` is the mode's own, ``noise`` the variance of its gradient at the global batch size.
     """
@@ -108,7 +108,7 @@ def stability_limit(curvature: Array, *, momentum: ArrayLike = 0.0, precondition
 
 
 def many_steps(update: Update, steps: int) -> Array:
-    """``steps`` updates of one settings as one affine map, shape ``(modes, 5, 5)``, for :func:`apply`.
+    """``steps`` updates of one configuration as one affine map, shape ``(modes, 5, 5)``, for :func:`apply`.
 
     It acts on (E[theta^2], E[theta v], E[v^2], 1, S); S gathers E[theta^2] before each update.
     """

@@ -21,7 +21,7 @@ from trainers.schedules.learning_rate import learning_rate
 from trainers.workloads.noisy_quadratic.dynamics import Update, make_update
 from trainers.workloads.noisy_quadratic.problem import Problem, check_number, option_names
 from trainers.workloads.noisy_quadratic.trajectories import Expected, Sampled, Trajectory
-from trainers.workloads.training_run import Stretch, TrainingRun
+from trainers.workloads.training_run import TrainingRun, TrainingSegment
 from trainers.workloads.workload import CustomLoopWorkload, check_options
 
 if TYPE_CHECKING:
@@ -78,17 +78,17 @@ class SimulatedTraining(TrainingRun):
         squares = self.problem.initial_squares
         self._trajectory: Trajectory = Sampled(squares, job.seed) if workload.sampled else Expected(squares)
 
-    def _train(self, first_step: int, last_step: int) -> Stretch:
+    def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         first_loss, total, step, rate = self._loss(), np.zeros(self.problem.modes), first_step, math.nan
-        batch = self.course.phase(first_step).global_batch_size
-        rates = (learning_rate(self.job.settings, self.course.epochs(at), self.job.epochs)
+        batch = self.batch_schedule.phase(first_step).global_batch_size
+        rates = (learning_rate(self.job.settings, self.batch_schedule.epochs(at), self.job.epochs)
                  for at in range(first_step, last_step))
         with np.errstate(over="ignore", invalid="ignore"):      # a training that diverges says so itself
             for rate, same in itertools.groupby(rates):
                 steps = sum(1 for _ in same)
                 total = total + self._trajectory.move(self._update(rate, batch), steps, step)
                 step += steps
-            return Stretch(
+            return TrainingSegment(
                 train_loss=float(self.problem.loss(total)) / (last_step - first_step), first_loss=first_loss,
                 learning_rate=rate, scores={"loss": self._loss()},
                 seconds=(last_step - first_step) * (self._seconds_per_update

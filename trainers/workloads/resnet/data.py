@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.errors import DataError, nearest
+from search_spaces.names import nearest_or_all
+from trainers.errors import DataError
 from trainers.numerics.random_numbers import mixed_seed
 from trainers.workloads.resnet.images import Images, ImagesInMemory
 
@@ -33,7 +34,7 @@ def open_images(data: Mapping[str, Any]) -> Images:
     if source == "image_folder":
         from trainers.workloads.resnet.image_folder import open_folder
         return open_folder(data.get("path"), data.get("image_size"), augment)
-    raise DataError(f"there is no data source {source!r}{nearest(str(source), ('digits', 'image_folder'))}")
+    raise DataError(f"there is no data source {source!r}{nearest_or_all(str(source), ('digits', 'image_folder'))}")
 
 
 def digits(augment: bool) -> ImagesInMemory:

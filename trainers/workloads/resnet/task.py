@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
-from trainers.errors import DataError, JobError, nearest
+from trainers.errors import DataError, JobError
 from trainers.workloads.resnet.data import open_images
 from trainers.workloads.resnet.model import NAMES, SMALL_NETWORKS, build_resnet
 from trainers.workloads.workload import Batch, Workload, check_options
@@ -69,7 +70,7 @@ def _model_name(name: Any, image_size: int) -> str:
     if name is None:
         return "resnet8" if image_size <= 16 else "resnet20" if image_size <= 64 else "resnet50"
     if name not in NAMES:
-        raise DataError(f"there is no model {name!r}{nearest(str(name), NAMES)}")
+        raise DataError(f"there is no model {name!r}{nearest_or_all(str(name), NAMES)}")
     return str(name)
 
 

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.errors import DataError, nearest
+from search_spaces.names import nearest_or_all
+from trainers.errors import DataError
 from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 from trainers.workloads.segmentation.hdf5 import (
     STATS_FILE,
     ChannelRange,
+    read_channel_range,
     read_labels,
-    read_range,
     read_sample,
     sample_files,
     sample_shape,
@@ -58,7 +59,7 @@ def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
     check_options(data, OPTION_NAMES)
     source, cache = data.get("source", "generated"), data.get("cache")
     if source not in DATA_OPTIONS:
-        raise DataError(f"there is no data source {source!r}{nearest(str(source), DATA_OPTIONS)}")
+        raise DataError(f"there is no data source {source!r}{nearest_or_all(str(source), DATA_OPTIONS)}")
     for other, names in DATA_OPTIONS.items():
         for name in names:
             if other != source and name in data:
@@ -94,7 +95,7 @@ class ClimateSamples:
             cache = "memory" if sample_bytes * (len(training) + len(evaluation)) <= LARGEST_IN_MEMORY else "none"
         self.largest_micro_batch = max(1, min(64, PIXELS_PER_PASS // (self.height * self.width)))
         self.prefetched_batches = 0 if cache == "memory" else 2
-        ranges = read_range(_stats_file(folder))
+        ranges = read_channel_range(_stats_file(folder))
         opened = _InMemory if cache == "memory" else _OnDisk
         shape = self.height, self.width
         self._training, self._evaluation = opened(training, shape, ranges), opened(evaluation, shape, ranges)

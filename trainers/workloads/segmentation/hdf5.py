@@ -76,7 +76,7 @@ def write_sample(file: Path, fields: NDArray[Any], labels: NDArray[Any]) -> None
         content.create_dataset(LABELS, data=labels, dtype=np.uint8)
 
 
-def read_range(file: Path) -> ChannelRange:
+def read_channel_range(file: Path) -> ChannelRange:
     """The range of each channel; a channel without extent could not be normalised and is an error."""
     with _opened(file) as content:
         low, high = (_values(file, content, name) for name in ("climate/minval", "climate/maxval"))

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainers.errors import DataError, JobError, nearest
+from search_spaces.names import nearest_or_all
+from trainers.errors import DataError, JobError
 
 EXPONENTS = {"none": 0.0, "inverse_sqrt": -1 / 2, "inverse_eighth_root": -1 / 8, "inverse": -1.0}
 
@@ -29,7 +30,7 @@ def class_weights(frequencies: Sequence[float], weighting: str) -> Tensor:
     Raises :class:`~trainers.errors.DataError` for a class that no pixel has, unless all weigh the same.
     """
     if weighting not in EXPONENTS:
-        raise JobError(f"there is no class_weighting {weighting!r}{nearest(weighting, EXPONENTS)}")
+        raise JobError(f"there is no class_weighting {weighting!r}{nearest_or_all(weighting, EXPONENTS)}")
     if weighting == "none":
         return torch.ones(len(frequencies))
     for label, frequency in enumerate(frequencies):

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
-from trainers.errors import DataError, JobError, nearest
+from trainers.errors import DataError, JobError
 from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads.segmentation.blocks import Norm
 from trainers.workloads.segmentation.data import OPTION_NAMES, open_samples
@@ -121,7 +122,7 @@ def start_at_shares(classifier: nn.Conv2d, frequencies: Sequence[float]) -> None
 
 def _model_name(name: Any) -> str:
     if name not in MODEL_WIDTHS:
-        raise DataError(f"there is no model {name!r}{nearest(str(name), MODEL_WIDTHS)}")
+        raise DataError(f"there is no model {name!r}{nearest_or_all(str(name), MODEL_WIDTHS)}")
     return str(name)
 
 

@@ -1,4 +1,4 @@
-"""Situations in which the best plan can be worked out by hand: a small machine, a known law, a simple rate."""
+"""Planning contexts in which the best plan can be worked out by hand: a small machine, a known law, a simple rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from hpo.intervals import Interval
 from hpo.planning.machines import Accelerator, Link, Machine, Storage
-from hpo.planning.placement.candidates import Situation
+from hpo.planning.placement.candidates import PlanningContext
 from hpo.planning.placement.epochs import Epochs, quantiles
 from hpo.planning.placement.placements import Memory, Placement
 from hpo.planning.placement.rates import Rate
@@ -71,11 +71,12 @@ def a_machine(nodes: int = 6, per_node: int = 3, power_watts: float | None = 300
     return Machine(name, "six nodes", nodes, per_node, accelerator, link, link, disk, disk, "slurm")
 
 
-def a_situation(*, machine: Machine | None = None, law: KnownLaw | None = None, rates: KnownRates | None = None,
-                unit: int = 2, memory: Memory | None = None, train_samples: int = 1000,
-                failures: Failures | None = None) -> Situation:
-    return Situation(machine or a_machine(), law or KnownLaw(), rates or KnownRates(), train_samples, unit, memory,
-                     failures=failures)
+def a_context(*, machine: Machine | None = None, law: KnownLaw | None = None, rates: KnownRates | None = None,
+              unit: int = 2, memory: Memory | None = None, train_samples: int = 1000,
+              failures: Failures | None = None) -> PlanningContext:
+    return PlanningContext(machine or a_machine(), law or KnownLaw(), rates or KnownRates(), train_samples, unit,
+                           memory,
+                           failures=failures)
 
 
 def memory_of(samples: int) -> Memory:
@@ -85,10 +86,10 @@ def memory_of(samples: int) -> Memory:
     return Memory(capacity=RESERVED_BYTES + 1e9 + samples * 1e6, state=1e9, per_sample=1e6)
 
 
-def random_situation(rng: np.random.Generator) -> Situation:
+def random_context(rng: np.random.Generator) -> PlanningContext:
     law = KnownLaw(10.0, float(rng.uniform(8, 500)), float(rng.uniform(0.05, 0.5)))
     rates = KnownRates(*np.exp(rng.uniform(math.log(0.002), math.log(0.1), 3)))
     machine = a_machine(int(rng.integers(2, 7)), int(rng.integers(1, 4)))
     unit = int(rng.integers(1, 4))
-    return a_situation(machine=machine, law=law, rates=rates, unit=unit,
-                       memory=memory_of(unit * int(rng.integers(1, 9))))
+    return a_context(machine=machine, law=law, rates=rates, unit=unit,
+                     memory=memory_of(unit * int(rng.integers(1, 9))))

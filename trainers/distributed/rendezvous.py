@@ -17,7 +17,7 @@ from trainers.errors import CommunicationError
 _POLL_SECONDS = 0.01
 
 
-def meet(store: Store, rank: int, size: int, timeout_seconds: float) -> Store:
+def rendezvous(store: Store, rank: int, size: int, timeout_seconds: float) -> Store:
     """A part of ``store`` for this start alone, once every worker is there.
 
     Raises :class:`CommunicationError` that names the workers that did not come.

@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch.distributed import HashStore
 
-from trainers.distributed.meeting import meet
+from trainers.distributed.rendezvous import rendezvous
 from trainers.errors import CommunicationError
 
 
 def together(store, ranks, size, seconds=20.0):
     def one(rank):
         try:
-            return meet(store, rank, size, seconds)
+            return rendezvous(store, rank, size, seconds)
         except CommunicationError as error:
             return str(error)
     with ThreadPoolExecutor(size) as pool:

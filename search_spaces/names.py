@@ -1,0 +1,21 @@
+"""Half-sentences for the end of an error about an unknown name: the nearest known one, or all of them.
+
+The one home of both for every package but ``storage``, which imports no other and has its own in ``storage.errors``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'budget'?`` for the known name nearest to ``name``, or nothing if none is near."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def nearest_or_all(name: str, known: Iterable[str]) -> str:
+    """As :func:`nearest`, but ``; there are adam, lars, sgd`` if none is near."""
+    known = sorted(known)
+    return nearest(name, known) or f"; there are {', '.join(known)}"

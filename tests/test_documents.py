@@ -1,0 +1,281 @@
+"""What the documents say is so: paths and names exist, pages are current, commands and examples run.
+
+A block of a document is run as it stands, in a folder that has what the document assumes; ``ELSEWHERE`` names, for each
+command that is not, the test that runs it, and ``ON_A_CLUSTER`` those that need one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import hpo
+from hpo.cli.main import main
+from scripts import api_reference
+from tests.conftest import FIT, PROCESSES, SLOW
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+         EXAMPLES / "workflows" / "README.md"]
+BUILDERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "docs" / "glossary.md"]
+GENERATED = {"api.md": "scripts.api_reference", "settings.md": "search_spaces.settings_table"}
+"""Pages that are written from the code, by the modules that write them."""
+
+ELSEWHERE = {
+    "hpo launch plan --backend horovod": "tests/faces/test_python_api.py",
+    "hpo serve": "tests/service/test_serve.py",
+    "hpo serve --config server.yaml": "tests/service/test_serve.py",
+    "hpo token create --owner ada --scope submit": "tests/service/test_auth.py",
+    "hpo token create --owner ada --scope submit --expires 30d": "tests/service/test_auth.py",
+    "hpo submit study.yaml --wait": "tests/faces/test_remote_commands.py",
+    "hpo worker --folder /scratch/hpo": "tests/service/test_worker_queue.py",
+    "hpo worker --drain": "tests/service/test_worker_queue.py",
+    "hpo import mlperf training_results_v2.1/NVIDIA": "tests/planning/test_mlperf_import.py",
+    "hpo record plan outcome.jsonl": "tests/faces/test_command_line.py",
+}
+ON_A_CLUSTER = {
+    "hpo plan climate --machine summit --nodes 4560 --cost resnet50 --slot 2 --output plan",
+    "hpo launch plan",
+    "hpo worker --storage postgresql://hpo@db.example/hpo --folder /scratch/hpo",
+    "hpo worker --ray-address cluster-head:6379",
+}
+OTHER_PROGRAMS = {"pip", "export", "cat", "curl", "python", "make", "pytest"}
+"""First words of lines that call other programs; other tests look at `make` targets and the paths of `pytest`."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page: its language, its text, and its first line."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    lines, start = page.read_text("utf-8").splitlines(), None
+    for number, line in enumerate(lines, 1):
+        if not line.startswith("```"):
+            continue
+        if start is None:
+            start, language = number, line[3:].strip()
+        else:
+            yield Block(page, start, language, "\n".join(lines[start:number - 1]))
+            start = None
+    assert start is None, f"{page}:{start}: a block without an end"
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page) if page.name != "api.md"]
+SHELL = [block for block in BLOCKS if block.language in ("", "bash") and re.search(r"^(\$ )?\w+ ", block.text)]
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+
+
+def lines_of(block: Block) -> Iterator[str]:
+    """The commands of a block, without prompts and comments."""
+    prompted = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+    for line in prompted or block.text.splitlines():
+        if words := shlex.split(line, comments=True):
+            yield shlex.join(words) if words[0] != "hpo" else " ".join(words)
+
+
+COMMANDS = sorted({line for block in SHELL for line in lines_of(block) if line.startswith("hpo ")})
+
+
+def test_the_pages_have_commands_and_examples() -> None:
+    """A page whose blocks are no longer found would pass every test below."""
+    assert len(COMMANDS) > 25 and len(PYTHON) > 5
+    assert {"README.md", "service.md", "workers.md", "throughput.md", "recipes.md", "CONTRIBUTING.md"} <= {
+        block.page.name for block in SHELL}
+
+
+# paths, names and words
+
+
+@pytest.mark.parametrize("page", BUILDERS, ids=lambda page: page.name)
+def test_every_path_of_the_builders_pages_exists(page: Path) -> None:
+    text = page.read_text("utf-8")
+    named = re.findall(r"`([\w.]+(?:/[\w.]+)*/(?:[\w.]+)?)`", text)
+    linked = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
+    assert len(named) > 30 or page.name == "glossary.md"
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert [path for path in linked if not (page.parent / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", BUILDERS, ids=lambda page: page.name)
+def test_every_name_of_the_builders_pages_is_in_its_file(page: Path) -> None:
+    """`NAME` (`path`) says that the file defines, or at its top level assigns, the name."""
+    pairs = re.findall(r"`(\w+)`\s+\(`([\w./]+\.py)`\)", page.read_text("utf-8"))
+    assert pairs or page.name == "glossary.md"
+    for name, path in pairs:
+        text = (ROOT / path).read_text("utf-8")
+        assert re.search(rf"^(?:(?:async )?def|class) {name}\b|^{name}(?:: [^=]+)? = ", text, re.M), f"{name} in {path}"
+
+
+def test_every_package_of_the_house_is_in_its_plan() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    folders = [folder.relative_to(ROOT) for package in ("hpo", "trainers", "storage")
+               for folder in sorted((ROOT / package).iterdir()) if (folder / "__init__.py").exists()]
+    assert len(folders) > 15
+    assert [str(folder) for folder in folders if f"`{folder}/`" not in text] == []
+
+
+def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
+    words = re.findall(r"^\| (.+?) \|", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.M)[1:]
+    words.remove("---") if "---" in words else None
+    assert len(words) > 40
+    assert words == sorted(set(words), key=str.lower)
+
+
+def test_every_make_target_exists() -> None:
+    rules = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    named = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z]+)\b", page.read_text("utf-8"), re.M)}
+    assert {"run", "test", "quick", "check", "format", "coverage", "docs"} <= named <= rules
+
+
+def test_every_test_that_a_recipe_names_exists() -> None:
+    words = [word for block in SHELL for line in lines_of(block) if line.startswith("pytest ")
+             for word in shlex.split(line)[1:] if "/" in word]
+    assert len(words) > 10
+    assert [word for word in words if not (ROOT / word).exists()] == []
+
+
+def test_the_page_of_the_python_interface_is_current() -> None:
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    assert page == api_reference.page(), "run: make docs"
+
+
+def test_every_public_name_is_on_the_page_of_the_python_interface_with_its_docstring() -> None:
+    page = api_reference.page()
+    for name in hpo.__all__:
+        _, found, entry = page.partition(f"\n### {name}\n")
+        assert found, name
+        body = entry.split("\n### ")[0]
+        assert re.search(r"^[A-Z]\w* .{15,}", re.sub(r"```.*?```", "", body, flags=re.S), re.M), name
+
+
+# commands
+
+
+def test_every_command_of_the_pages_is_one() -> None:
+    """Its words name a command, and its options are those of the command."""
+    for line in COMMANDS:
+        command: click.Command = main
+        words = shlex.split(line)[1:]
+        while isinstance(command, click.Group):
+            assert words[0] in command.commands, line
+            command = command.commands[words.pop(0)]
+        options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        assert {word for word in words if word.startswith("-")} <= options, line
+
+
+def test_what_is_run_elsewhere_is_named_on_a_page_and_by_a_test() -> None:
+    assert {*ELSEWHERE, *ON_A_CLUSTER} <= set(COMMANDS)
+    for line, file in ELSEWHERE.items():
+        assert shlex.split(line)[1] in (ROOT / file).read_text("utf-8"), (line, file)
+
+
+def test_other_programs_are_few() -> None:
+    firsts = {line.split()[0] for block in SHELL for line in lines_of(block)}
+    assert firsts - {"hpo"} <= OTHER_PROGRAMS
+
+
+TABLE = """\
+global_batch_size,epochs_to_target,learning_rate,runs,sd
+256,10.2,0.1,5,0.3
+1024,11.1,0.35,5,0.3
+4096,14.3,0.9,5,0.4
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with the study of the README, swept on the simulated workload, and the tables that the pages name."""
+
+    folder: Path
+
+    def run(self, line: str) -> str:
+        result = CliRunner().invoke(main, shlex.split(line)[1:])
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+        return result.output
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("documents")
+    spec = yaml.safe_load((EXAMPLES / "noisy_quadratic.yaml").read_text("utf-8"))
+    spec.update(name="digits", data={**spec["data"], "modes": 50}, ladder=[16, 64],
+                full_scale={"global_batch_size": 512, "machine": "local", "workers": 2},
+                budget={"trials": 8, "epochs_per_trial": 80})
+    (folder / "study.yaml").write_text(yaml.safe_dump(spec))
+    (folder / "table.csv").write_text(TABLE)
+    shutil.copytree(EXAMPLES, folder / "examples")
+    for block in SHELL:
+        for name, rest in re.findall(r"\$ cat (\S+)\n(.*)", block.text, re.S):
+            rows = [line for line in rest.splitlines() if re.match(r"[\w.]+,", line)]
+            (folder / name).write_text("\n".join(rows) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("HPO_STORAGE", "sqlite:///hpo.db")
+        patch.setattr("plotly.basedatatypes.BaseFigure.show", lambda _: None)
+        made = Place(folder)
+        made.run("hpo run study.yaml")
+        yield made
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line not in {*ELSEWHERE, *ON_A_CLUSTER}])
+def test_a_command_of_the_pages_runs(place: Place, line: str) -> None:
+    if line == "hpo run examples/own_workload/cells.yaml":
+        pytest.skip("tests/faces/test_own_workload.py sweeps it")
+    assert place.run(line)
+
+
+# Python
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python_of_the_pages_runs(place: Place, block: Block) -> None:
+    code = compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if "Client(" not in block.text:     # these need a server: tests/service/test_client.py
+        exec(code, {"__name__": "page"})
+
+
+# studies
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=str)
+def test_a_study_of_the_pages_is_one(block: Block) -> None:
+    document = yaml.safe_load(block.text)
+    example = "recipe.yaml" if "recipe" in document else "digits.yaml"
+    whole = yaml.safe_load((EXAMPLES / example).read_text("utf-8"))
+    spec = hpo.parse_study(yaml.safe_dump({**whole, **document}))
+    assert spec.ladder == tuple(whole["ladder"])
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_is_a_study(path: Path) -> None:
+    spec = hpo.load_study(path)
+    assert spec.name.replace("workflow_", "") in (path.stem, "goyal_on_digits")
+
+
+# marks
+
+
+def test_every_test_that_is_marked_by_its_cost_exists() -> None:
+    for place in (*SLOW, *FIT, *PROCESSES):
+        file, _, name = place.partition("::")
+        assert f"def {name}" in (ROOT / "tests" / file).read_text("utf-8"), place
