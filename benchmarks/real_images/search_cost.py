@@ -20,7 +20,7 @@ from benchmarks.real_images.trainings import Training, by_rate, optimum
 from benchmarks.search_cost.halving import halving, new_study
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.evidence.stored import observation, tuned_settings
-from hpo.tuning.acquisition import confirm
+from hpo.extrapolation import discrepancy
 from hpo.tuning.acquisition.chooser import LIMITS, Acquisition
 from hpo.tuning.acquisition.curves import hopeless
 
@@ -175,7 +175,7 @@ def _confirmed(case: Case, lookup: Lookup, sweep: Sweep, seed: int, most: float)
         if samples >= most:
             return
         settings = {**others, **acquisition.confirm(others).try_next}
-        limit = min(acquisition.limit_epochs(case.batch) or math.inf, case.epochs, confirm.WORTH * fewest)
+        limit = min(acquisition.limit_epochs(case.batch) or math.inf, case.epochs, discrepancy.WORTH * fewest)
         run = lookup.train(settings["learning_rate"], rng, limit, _hopeless(case.target, limit))
         samples += run.samples
         fewest = min(fewest, run.epochs) if run.state == "reached" else fewest

@@ -18,7 +18,7 @@ from benchmarks.search_cost.simulation import (
     Training,
 )
 from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
-from hpo.tuning.acquisition import confirm
+from hpo.extrapolation import discrepancy
 from hpo.tuning.acquisition.chooser import LIMITS, Acquisition
 from hpo.tuning.acquisition.curves import hopeless
 
@@ -162,7 +162,7 @@ def _trained(task: Task, acquisition: Acquisition, ledger: _Ledger, batch: int, 
              limit: float | None, rng: np.random.Generator) -> Moment:
     """Train, tell, and look at what is recommended then."""
     limit = min(limit or acquisition.limit_epochs(batch) or np.inf, task.budget(batch),
-                confirm.WORTH * _fewest(acquisition, batch) if batch == TARGET_BATCH else np.inf)
+                discrepancy.WORTH * _fewest(acquisition, batch) if batch == TARGET_BATCH else np.inf)
     training = task.train(batch, settings["learning_rate"], settings["momentum"], limit, rng,
                           _hopeless(task.target_loss, limit))
     ledger.spend(batch, training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.calibration import Calibration, PastForecast, calibrate
+from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.extrapolation.prospects import BUDGETS, Chance, Sensitivity, chances, epochs_interval, sensitivity
+from hpo.extrapolation.raced import Raced, after_race
 from hpo.extrapolation.recommend import recommend
 from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime
 from hpo.intervals import LEVELS, Interval
@@ -37,7 +40,8 @@ class Forecast:
     learning rates that serve alike the lowest.
     ``laws`` holds the intervals of the fitted parameters, by law and parameter; ``disagreement`` is the factor between
     the epochs that equally good laws give; ``divergence`` the risk of the recommended settings, None where that is not
-    known; ``chances`` those of reaching the target within budgets of epochs; ``sensitivity`` is to the learning rate.
+    known; ``chances`` those of reaching the target within budgets of epochs; ``sensitivity`` is to the learning rate;
+    ``raced`` tells of trainings at the batch itself, None without a race.
     """
 
     global_batch_size: int
@@ -52,6 +56,7 @@ class Forecast:
     chances: tuple[Chance, ...] = ()
     sensitivity: tuple[Sensitivity, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
+    raced: Raced | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values for JSON, as ``hpo extrapolate`` prints it: the contract's keys, then more."""
@@ -62,7 +67,8 @@ class Forecast:
                 "chance_of_reaching": [each.to_dict() for each in self.chances],
                 "sensitivity": {"learning_rate": [each.to_dict() for each in self.sensitivity]}
                 if self.sensitivity else {},
-                "calibration": self.calibration.to_dict()}
+                "calibration": self.calibration.to_dict(),
+                **({"race": dataclasses.asdict(self.raced)} if self.raced else {})}
 
     def laws_dict(self) -> dict[str, dict[str, dict[str, float]]]:
         """The fitted parameters as plain values: law, then parameter, then the ends of the interval."""
@@ -81,27 +87,28 @@ class Band:
 
 
 def forecast(posterior: Posterior, global_batch_size: int, *, budgets: Sequence[float] = (),
-             past: Sequence[PastForecast] = ()) -> Forecast:
+             past: Sequence[PastForecast] = (), race: Sequence[Observation] = ()) -> Forecast:
     """Settings, epochs to target and trust at ``global_batch_size``; needs no random numbers.
 
     ``budgets`` are epochs within which the target is to be reached, besides multiples of the median. ``past`` forecasts
-    with their outcomes widen or narrow the interval.
+    with their outcomes widen or narrow the interval. ``race`` holds those trainings of the posterior's evidence at this
+    batch that were to tell the best of a few settings apart.
     """
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
             raise EvidenceError(f"a budget of epochs must be a finite number above 0, but got {budget}")
-    choices = recommend(posterior, _log_batch(global_batch_size))
+    choices, raced = after_race(posterior, recommend(posterior, _log_batch(global_batch_size)), global_batch_size, race)
     calibration = calibrate(past)
     epochs = epochs_interval(posterior, choices, calibration.scale)
     settings = {name: choice.interval for name, choice in choices.items()}
     rate = settings[RATE].median if RATE in settings and posterior.knows_cost(RATE) else None
-    trust, reason = judge(posterior, global_batch_size, epochs.low, epochs.high, calibration, rate)
+    trust, reason = judge(posterior, global_batch_size, epochs.low, epochs.high, calibration, rate, raced)
     wrong = sensitivity(posterior, choices)
     divergence = float(choices.risk(posterior).mean()) if wrong else None
     tried = sorted({*budgets, *(epochs.median * factor for factor in BUDGETS)})
     return Forecast(global_batch_size, epochs, settings, trust, reason, _laws(posterior),
                     regime(posterior, global_batch_size), law_disagreement(posterior, global_batch_size),
-                    divergence, chances(posterior, choices, tried, calibration.scale), wrong, calibration)
+                    divergence, chances(posterior, choices, tried, calibration.scale), wrong, calibration, raced)
 
 
 def epochs_band(posterior: Posterior, batches: Sequence[float] | Array, *, past: Sequence[PastForecast] = ()) -> Band:

@@ -46,11 +46,17 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices(Mapping[str, Choice]):
-    """The choice of each tuned setting at one batch; ``warmup_epochs`` is what a training has, chosen or as always."""
+    """The choice of each tuned setting at one batch; ``warmup_epochs`` is what a training has, chosen or as always.
+
+    ``log_shift`` is what trainings of just these settings add to their log epochs, ``risk_factor`` by what they multiply
+    the risk that the laws tell.
+    """
 
     log_batch: float
     chosen: Mapping[str, Choice]
     warmup_epochs: float | None = None
+    log_shift: float = 0.0
+    risk_factor: float = 1.0
 
     def __getitem__(self, name: str) -> Choice:
         return self.chosen[name]
@@ -75,13 +81,13 @@ class Choices(Mapping[str, Choice]):
         level = posterior.log_epochs(self.log_batch)[0]
         cost = outlook(posterior.values, posterior.model.laws, posterior.model.warmup, here).cost
         needed = log_epochs(posterior.values, posterior.model.warmup, here, level[:, None] + cost)[:, 0]
-        return np.minimum(needed - level, np.log(SLOW))
+        return np.minimum(needed - level, np.log(SLOW)) + self.log_shift
 
     def risk(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
         """Probability that a training is lost, with the rate off by a factor: (particles,)."""
         here = self._configuration(posterior, rate_factor)
         risk = outlook(posterior.values, posterior.model.laws, posterior.model.warmup, here).risk
-        return np.zeros(len(posterior.residuals)) if risk is None else risk[:, 0]
+        return np.zeros(len(posterior.residuals)) if risk is None else risk[:, 0] * self.risk_factor
 
     def _configuration(self, posterior: Posterior, rate_factor: float) -> Configurations:
         """The chosen settings as one configuration; what no cost is known of is left out."""

@@ -9,24 +9,37 @@ import numpy as np
 from hpo.extrapolation.calibration import Calibration
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.setting_laws import RATE
+from hpo.extrapolation.raced import Raced
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
 FAR, VERY_FAR = 4.0, 16.0            # times the largest rung
 WIDE, VERY_WIDE = 1.6, 2.5           # high over low
 FEW_RUNGS = 4
+SHOWN = 2                            # trainings of a race that reached the target
 REGIMES = ((0.2, "perfect scaling"), (0.6, "diminishing returns"), (np.inf, "maximal data parallelism"))
 
 
 def judge(posterior: Posterior, global_batch_size: float, low: float, high: float,
-          calibration: Calibration | None = None, learning_rate: float | None = None) -> tuple[Trust, str]:
-    """Trust and its reason for epochs between ``low`` and ``high`` with ``learning_rate`` at ``global_batch_size``."""
+          calibration: Calibration | None = None, learning_rate: float | None = None,
+          raced: Raced | None = None) -> tuple[Trust, str]:
+    """Trust and its reason for epochs between ``low`` and ``high`` with ``learning_rate`` at ``global_batch_size``.
+
+    Where at least ``SHOWN`` trainings of a race reached the target at that batch, it is no longer far from what was
+    seen; where none did, that is a doubt.
+    """
     doubts = _grave(posterior)
     worries = []
     rungs = _reached_rungs(posterior)
-    beyond = global_batch_size / posterior.evidence.batches[-1]
+    rungs_below = [batch for batch in posterior.evidence.batches if raced is None or batch != raced.global_batch_size]
+    beyond = global_batch_size / (rungs_below or posterior.evidence.batches)[-1]
     width = high / low
-    if beyond > VERY_FAR:
+    seen_there = raced is not None and raced.reached >= SHOWN
+    if raced is not None and not raced.reached:
+        doubts.append("no training of the race reached the target")
+    if seen_there:
+        pass
+    elif beyond > VERY_FAR:
         doubts.append(f"the batch is {beyond:.3g} times the largest rung")
     elif beyond > FAR:
         worries.append(f"the batch is {beyond:.3g} times the largest rung")
@@ -37,15 +50,15 @@ def judge(posterior: Posterior, global_batch_size: float, low: float, high: floa
     if 2 <= rungs < FEW_RUNGS:
         worries.append(f"only {rungs} rungs reached the target")
     worries += _minor(posterior)
-    if learning_rate is not None and _untried(posterior, learning_rate):
+    if not seen_there and learning_rate is not None and _untried(posterior, learning_rate):
         worries.append("the learning rate is above all that were tried, none of which diverged")
     spread = law_disagreement(posterior, global_batch_size)
-    if spread > 1.3 and beyond > 1:
+    if spread > 1.3 and beyond > 1 and not seen_there:
         worries.append(f"laws that fit the rungs alike differ by a factor of {spread:.2g} there")
     if calibration and calibration.doubt:
         doubts.append(calibration.doubt)
     trust: Trust = "low" if doubts or len(worries) >= 3 else "medium" if worries else "high"
-    return trust, _sentence(posterior, global_batch_size, beyond, width, doubts + worries)
+    return trust, _sentence(posterior, global_batch_size, beyond, width, doubts + worries, raced)
 
 
 def regime(posterior: Posterior, global_batch_size: float) -> str:
@@ -103,9 +116,11 @@ def _untried(posterior: Posterior, learning_rate: float) -> bool:
     return bool(tried) and learning_rate > max(tried) and all(item.state != "diverged" for item in observations)
 
 
-def _sentence(posterior: Posterior, batch: float, beyond: float, width: float, problems: list[str]) -> str:
+def _sentence(posterior: Posterior, batch: float, beyond: float, width: float, problems: list[str],
+              raced: Raced | None) -> str:
     where = f"{beyond:.3g} times the largest rung" if beyond > 1 else "inside the ladder"
     opening = f"{where[0].upper()}{where[1:]}, in the regime of {regime(posterior, batch)}"
+    opening += f"; {raced.told()}" if raced else ""
     if not problems:
         rungs = _reached_rungs(posterior)
         return f"{opening}; {rungs} rungs agree with one law and the interval spans a factor of {width:.2g}."

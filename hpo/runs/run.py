@@ -114,7 +114,7 @@ class _Run:
 
     def all(self) -> tuple[StudyForecast | None, StudyState, str]:
         """Sweep, then conclude; returns the forecast, the state that the study is to have, and what is to be said."""
-        from hpo.tuning.sweep import Ending
+        from hpo.tuning.trainings import Ending
         from hpo.tuning.tuner import run_sweep
 
         options = self._options

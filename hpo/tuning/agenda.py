@@ -1,13 +1,15 @@
 """What a sweep does next: a pure function of its trials so far, so that a resumed sweep goes on where it was.
 
-Every rung of the ladder gets its share of the trainings. Most of a rung explores with one seed; the rest
-trains the rung's best settings again with the other seeds, because the scatter between seeds is what tells a
-lucky training from a good setting. The rungs are taken from small to large, so that each starts from what the
-one below has found.
+Every rung of the ladder gets its share of the trainings. Most of a rung explores; the rest trains the rung's best
+settings again, because the scatter between seeds is what tells a lucky training from a good setting. The rungs are
+taken from small to large, so that each starts from what the one below has found. Every training has a seed of its own,
+so that no initialization and no order of the samples counts more than once; which trainings repeat others is told by
+their settings.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +19,17 @@ from storage.records import Trial, TrialState
 
 @dataclass(frozen=True)
 class Explore:
-    """Train settings that the sampler picks, at this batch size, with the first seed."""
+    """Train settings that the sampler picks, at this batch size."""
 
     global_batch_size: int
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Train these settings once more, with another seed."""
+    """Train these settings once more."""
 
     global_batch_size: int
     settings: Mapping[str, Any]
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Choose:
-    """Train what the acquisition picks, at the rung that it picks, with the first seed."""
+    """Train what the acquisition picks, at the rung that it picks."""
 
 
 Task = Explore | Choose | Repeat | Wait | Done
@@ -51,7 +52,7 @@ Task = Explore | Choose | Repeat | Wait | Done
 
 @dataclass(frozen=True)
 class RungBudget:
-    """How many trainings a rung gets, and how many of its best settings are repeated with every other seed."""
+    """How many trainings a rung gets, and how many of its best settings are trained with ``seeds`` seeds."""
 
     trainings: int
     repeated_settings: int
@@ -59,7 +60,7 @@ class RungBudget:
 
     @property
     def explorations(self) -> int:
-        """Trainings with the first seed."""
+        """Trainings of settings that the sampler picks."""
         return self.trainings - self.repeated_settings * (self.seeds - 1)
 
 
@@ -67,11 +68,24 @@ def rung_budgets(ladder: Sequence[int], trainings: int, seeds: int) -> dict[int,
     """Split ``trainings`` over the ladder evenly, what is left over to the largest rungs.
 
     A quarter of a rung repeats settings where there are two seeds, a third where there are three, and so on
-    up to a half: ``trainings // (2 * seeds)`` settings are repeated with each of the other seeds.
+    up to a half: ``trainings // (2 * seeds)`` settings are repeated with ``seeds - 1`` more seeds.
     """
     share, rest = divmod(trainings, len(ladder))
     sizes = {batch: share + (index >= len(ladder) - rest) for index, batch in enumerate(ladder)}
     return {batch: RungBudget(size, size // (2 * seeds) if seeds > 1 else 0, seeds) for batch, size in sizes.items()}
+
+
+def next_seed(trials: Sequence[Trial]) -> int:
+    """A seed that none of the trials has."""
+    return max((trial.seed for trial in trials), default=-1) + 1
+
+
+def explorations(trials: Sequence[Trial]) -> list[Trial]:
+    """The first training of each settings at each batch size; the others repeat one of them."""
+    first: dict[tuple[int, str], Trial] = {}
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        first.setdefault(_key(trial), trial)
+    return list(first.values())
 
 
 def next_task(budgets: Mapping[int, RungBudget], trials: Sequence[Trial]) -> Task:
@@ -93,16 +107,15 @@ def next_choice(trainings: int, seeds: int, trials: Sequence[Trial]) -> Task:
     """
     if len(trials) >= trainings:
         return Done()
-    explored = [trial for trial in trials if trial.seed == 0]
+    explored = explorations(trials)
     if len(explored) < trainings - (trainings // (2 * seeds)) * (seeds - 1):
         return Choose()
     if not all(trial.state.finished for trial in explored):
         return Wait()
-    trained = [(trial.seed, trial.global_batch_size, dict(trial.settings)) for trial in trials]
+    trained = Counter(_key(trial) for trial in trials)
     for trial in _best_first([trial for trial in explored if trial.state is TrialState.REACHED]):
-        for seed in range(1, seeds):
-            if (seed, trial.global_batch_size, dict(trial.settings)) not in trained:
-                return Repeat(trial.global_batch_size, trial.settings, seed)
+        if trained[_key(trial)] < seeds:
+            return Repeat(trial.global_batch_size, trial.settings)
     return Choose()
 
 
@@ -117,19 +130,23 @@ def _best_first(reached: Sequence[Trial]) -> list[Trial]:
 def _next_in_rung(batch: int, budget: RungBudget, trials: Sequence[Trial]) -> Task:
     if len(trials) >= budget.trainings:
         return Done()
-    explored = [trial for trial in trials if trial.seed == 0]
+    explored = explorations(trials)
     if len(explored) < budget.explorations:
         return Explore(batch)
     if not all(trial.state.finished for trial in explored):
         return Wait()
     reached = sorted((t for t in explored if t.state is TrialState.REACHED), key=_epochs)
-    trained = [(trial.seed, dict(trial.settings)) for trial in trials]
-    for seed in range(1, budget.seeds):
+    trained = Counter(_key(trial) for trial in trials)
+    for seeds in range(1, budget.seeds):
         for best in reached[:budget.repeated_settings]:
-            if (seed, dict(best.settings)) not in trained:
-                return Repeat(batch, best.settings, seed)
+            if trained[_key(best)] <= seeds:
+                return Repeat(batch, best.settings)
     # Too few settings reached the target to be worth repeating: look for better ones instead.
     return Explore(batch)
+
+
+def _key(trial: Trial) -> tuple[int, str]:
+    return trial.global_batch_size, repr(sorted(trial.settings.items()))
 
 
 def _epochs(trial: Trial) -> tuple[float, int]:

@@ -8,14 +8,14 @@ from ray import tune
 from ray.tune.stopper import NoopStopper
 
 from hpo.tuning.stopping import CurveStopping, LadderASHA
-from hpo.tuning.sweep import Sweep
+from hpo.tuning.trainings import Trainings
 from storage.records import TrialState
 
 
 class Recording(tune.Callback):  # type: ignore[misc]
     """Records every result, and every end with its true reason."""
 
-    def __init__(self, sweep: Sweep, scheduler: LadderASHA | CurveStopping) -> None:
+    def __init__(self, sweep: Trainings, scheduler: LadderASHA | CurveStopping) -> None:
         self._sweep, self._scheduler = sweep, scheduler
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
@@ -42,7 +42,7 @@ class Recording(tune.Callback):  # type: ignore[misc]
 class Stopping(tune.Stopper):  # type: ignore[misc]
     """Tells Tune, which asks several times a second, when the sweep is to end."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Trainings) -> None:
         self._sweep = sweep
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Stopping:

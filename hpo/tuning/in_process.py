@@ -12,7 +12,7 @@ from typing import Any
 from hpo.tuning.agenda import Done
 from hpo.tuning.callbacks import Recording
 from hpo.tuning.stopping import CurveStopping, LadderASHA
-from hpo.tuning.sweep import Sweep
+from hpo.tuning.trainings import Trainings
 from hpo.tuning.trial_run import TrialRun
 
 
@@ -31,7 +31,7 @@ class _Controller:
         """Nothing: see the class."""
 
 
-def train_all(sweep: Sweep, scheduler: LadderASHA | CurveStopping) -> None:
+def train_all(sweep: Trainings, scheduler: LadderASHA | CurveStopping) -> None:
     """Train until the sweep has nothing left to start, or is interrupted."""
     recording, run, number = Recording(sweep, scheduler), TrialRun(), 0
     while True:
@@ -44,7 +44,7 @@ def train_all(sweep: Sweep, scheduler: LadderASHA | CurveStopping) -> None:
 
 
 def _train(trial: _Trial, run: TrialRun, recording: Recording, scheduler: LadderASHA | CurveStopping,
-           sweep: Sweep) -> None:
+           sweep: Trainings) -> None:
     """The steps of Tune's own loop for one trial, in its order."""
     controller = _Controller()
     scheduler.on_trial_add(controller, trial)

@@ -7,7 +7,7 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from hpo.tuning.agenda import Done
-from hpo.tuning.sweep import Sweep
+from hpo.tuning.trainings import Trainings
 
 
 class SweepSearcher(Searcher):  # type: ignore[misc]
@@ -15,7 +15,7 @@ class SweepSearcher(Searcher):  # type: ignore[misc]
     Tune would report a trial that the scheduler stopped as an ordinary result.
     """
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Trainings) -> None:
         super().__init__(metric="metric", mode="max")
         self._sweep = sweep
 

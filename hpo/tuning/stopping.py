@@ -2,12 +2,13 @@
 
 Asynchronous successive halving (ASHA, arXiv:1810.05934) has one bracket for each rung of the ladder: learning curves at
 different batch sizes are not comparable, so a training is measured only against others at its own global batch size.
-Repetitions with another seed are never stopped: they are there to measure scatter, and scatter measured on survivors is
-too small.
+Repetitions are never stopped: they are there to measure scatter, and scatter measured on survivors is too small.
+Whether a trial may be stopped stands in its ``config["stoppable"]``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,10 @@ REDUCTION_FACTOR = 2
 
 MILESTONES = 2
 """Milestones lie at a quarter and at half of the budget of epochs."""
+
+
+FAR_BEHIND = 1.25
+"""Times the fewest epochs of any training of a race so far: one that needs more is dropped."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,16 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
 class CurveStopping(FIFOScheduler):  # type: ignore[misc]
     """Stops a trial at its limit of epochs, or as soon as its learning curve says that it will not make it.
 
-    The limit is ``config["limit_epochs"]``: beyond it a trial tells the forecast little more. ``stopped`` collects the
-    ids of the trials that it ended.
+    The limit is ``config["limit_epochs"]``, beyond which a trial tells the forecast little more, or what ``most`` says
+    now where that is lower. A curve is not judged before ``config["patience_epochs"]``. Every trial, stoppable or not,
+    ends with the last evaluation within ``config["most_epochs"]``: they are all that it may train. ``stopped`` collects
+    the ids of the trials that were ended here.
     """
 
-    def __init__(self, threshold: float, *, interrupted: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, threshold: float, *, interrupted: Callable[[], bool] = lambda: False,
+                 most: Callable[[], float] = lambda: math.inf) -> None:
         super().__init__()
-        self._threshold, self._interrupted = threshold, interrupted
+        self._threshold, self._interrupted, self._most = threshold, interrupted, most
         self._curves: dict[str, list[tuple[float, float]]] = {}
         self._reasons: dict[str, str] = {}
 
@@ -119,18 +127,29 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
         """Go on, or stop a hopeless trial; stop everything where interrupted."""
         if self._interrupted():
             tune_controller.request_stop_experiment()
-        limit = trial.config.get("limit_epochs")
-        if not _is_stoppable(trial) or limit is None or result.get("state") != "running":
+        if result.get("state") != "running":
             return str(FIFOScheduler.CONTINUE)
         curve = self._curves.setdefault(trial.trial_id, [])
         curve += [(point["epochs"], point["metric"]) for point in result["points"]]
         epochs, metrics = [each for each, _ in curve], [each for _, each in curve]
-        if epochs[-1] >= limit or hopeless(epochs, metrics, self._threshold, limit):
+        most, limit = trial.config.get("most_epochs", math.inf), self._limit(trial)
+        if epochs[-1] + (epochs[-1] - epochs[-2] if len(epochs) > 1 else 0.0) > most:
+            self._reasons[trial.trial_id] = (f"the budget left it {most:.2f} epochs, of which it has trained "
+                                             f"{epochs[-1]:.2f}")
+            return str(FIFOScheduler.STOP)
+        if not _is_stoppable(trial) or limit is None:
+            return str(FIFOScheduler.CONTINUE)
+        judged = epochs[-1] > trial.config.get("patience_epochs", 0.0)
+        if epochs[-1] >= limit or (judged and hopeless(epochs, metrics, self._threshold, limit)):
             self._reasons[trial.trial_id] = (
                 f"by its curve up to epoch {epochs[-1]:.2f} it needs more than {limit:.2f} epochs, more than a trial "
                 "at this batch size is worth")
             return str(FIFOScheduler.STOP)
         return str(FIFOScheduler.CONTINUE)
+
+    def _limit(self, trial: Any) -> float | None:
+        limit = trial.config.get("limit_epochs")
+        return None if limit is None else min(limit, self._most())
 
     def reason(self, trial_id: str, epochs: float) -> str:
         """Why a trial was stopped."""
@@ -142,4 +161,4 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
 
 
 def _is_stoppable(trial: Any) -> bool:
-    return int(trial.config["job"]["seed"]) == 0
+    return bool(trial.config["stoppable"])

@@ -1,4 +1,4 @@
-"""Runs a sweep on Ray Tune, embedded on this machine or on a cluster that is already there.
+"""Runs a sweep or a race on Ray Tune, embedded on this machine or on a cluster that is already there.
 
 A workload that is simulated needs no other process: its trials are trained in this one.
 """
@@ -23,7 +23,9 @@ from hpo.errors import TuningError
 from hpo.study.jobs import search_path
 from hpo.study.spec import StudySpec
 from hpo.tuning.patience import Patience
-from hpo.tuning.sweep import Ending, Progress, Sweep
+from hpo.tuning.race import Course, Race
+from hpo.tuning.sweep import Sweep
+from hpo.tuning.trainings import Ending, Progress, Trainings
 from storage.records import Study
 from storage.store import Store
 
@@ -77,20 +79,46 @@ def run_sweep(spec: StudySpec, study: Study, store: Store, *, folder: Path, prog
     Raises :class:`TuningError` where Ray cannot be started or fails as a whole, and the store's own errors where the
     database stays away for longer than ``patience`` allows or the study's lease is lost.
     """
-    checkpoints = folder / "checkpoints" / str(study.id)
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    sweep = Sweep(spec, study, store, checkpoints=checkpoints, progress=progress, patience=patience, stop=stop)
-    if not (sweep.complete or sweep.interrupted):
+    sweep = Sweep(spec, study, store, checkpoints=_checkpoints(folder, study), progress=progress, patience=patience,
+                  stop=stop)
+    return _run(spec, sweep, lambda: _scheduler(spec, sweep), _checkpoints(folder, study), ray)
+
+
+def run_race(spec: StudySpec, study: Study, store: Store, course: Course, *, folder: Path, progress: Progress,
+             ray: RayOptions | None = None, patience: Patience | None = None,
+             stop: Callable[[], bool] = lambda: False) -> SweepEnd:
+    """Train what is left of a race; everything else is as in :func:`run_sweep`."""
+    from hpo.tuning.stopping import FAR_BEHIND, CurveStopping
+
+    race = Race(spec, study, store, course, checkpoints=_checkpoints(folder, study), progress=progress,
+                patience=patience, stop=stop)
+    end = _run(spec, race, lambda: CurveStopping(
+        spec.target.threshold, interrupted=lambda: race.interrupted, most=lambda: FAR_BEHIND * race.fewest_epochs),
+        _checkpoints(folder, study), ray)
+    if end.ending is Ending.COMPLETE and race.out_of_epochs:
+        return SweepEnd(end.ending, "the budget of the race is spent")
+    return end
+
+
+def _run(spec: StudySpec, trainings: Trainings, scheduler: Callable[[], LadderASHA | CurveStopping], checkpoints: Path,
+         ray: RayOptions | None) -> SweepEnd:
+    if not (trainings.complete or trainings.interrupted):
         try:
-            _train(spec, sweep, ray or RayOptions())
+            _train(spec, trainings, scheduler, ray or RayOptions())
         except KeyboardInterrupt:
             pass    # a second Ctrl-C: what is stored is stored
         finally:
-            sweep.close()
-    end = SweepEnd(sweep.ending, sweep.spent)
+            trainings.close()
+    end = SweepEnd(trainings.ending, trainings.spent)
     if end.ending is Ending.COMPLETE:
         shutil.rmtree(checkpoints, ignore_errors=True)
     return end
+
+
+def _checkpoints(folder: Path, study: Study) -> Path:
+    checkpoints = folder / "checkpoints" / str(study.id)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    return checkpoints
 
 
 def stop_ray() -> None:
@@ -118,18 +146,19 @@ def only_runner(folder: Path, study: Study) -> Iterator[None]:
         yield
 
 
-def _train(spec: StudySpec, sweep: Sweep, options: RayOptions) -> None:
+def _train(spec: StudySpec, trainings: Trainings, scheduler: Callable[[], LadderASHA | CurveStopping],
+           options: RayOptions) -> None:
     """Train in this process, or on Ray."""
     from trainers.workloads import workload_class
 
     if workload_class(spec.workload, search_path(spec)).simulated:
         from hpo.tuning.in_process import train_all
 
-        train_all(sweep, _scheduler(spec, sweep))
+        train_all(trainings, scheduler())
         return
     with _ray(options), tempfile.TemporaryDirectory(prefix="hpo-tune-") as scratch:
         try:
-            _tune(sweep, _scheduler(spec, sweep), Path(scratch))
+            _tune(trainings, scheduler(), Path(scratch))
         finally:
             gc.collect()    # frees the actors of a run that was cut off, which would keep their cores
 
@@ -144,16 +173,17 @@ def _scheduler(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
     else:
         scheduler = LadderASHA(sweep.batches, spec.budget.epochs_per_trial,
                                higher_is_better=spec.target.higher_is_better, interrupted=lambda: sweep.interrupted)
+    explored = sweep.explored
     for trial in sweep.finished_trials:
         points: list[dict[str, Any]] = [{"epochs": point.epochs, "metric": point.metric}
                                         for point in sweep.points(trial)]
-        if trial.seed == 0 and points:
+        if trial.id in explored and points:
             points[-1]["state"] = str(trial.state)
             scheduler.replay(f"stored-{trial.id}", trial.global_batch_size, points)
     return scheduler
 
 
-def _tune(sweep: Sweep, scheduler: LadderASHA | CurveStopping, scratch: Path) -> None:
+def _tune(sweep: Trainings, scheduler: LadderASHA | CurveStopping, scratch: Path) -> None:
     import ray
     from ray import tune
 

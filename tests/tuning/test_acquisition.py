@@ -10,7 +10,8 @@ from test_agenda import a_trial
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.inference.posterior import fit
 from hpo.study.spec import StudySpec
-from hpo.tuning.acquisition import confirm, gain, prediction
+from hpo.extrapolation import discrepancy
+from hpo.tuning.acquisition import gain, prediction
 from hpo.tuning.acquisition.chooser import Acquisition
 from hpo.tuning.acquisition.curves import hopeless, predict_crossing
 from hpo.tuning.agenda import Choose, Done, Repeat, Wait, next_choice
@@ -166,7 +167,7 @@ def test_confirming_trials_overrule_the_laws():
     places = np.linspace(-1, 1, 41)[:, None]
     prior = np.abs(places[:, 0]) * 0.2              # the laws hold 0 to be best; at 0.4 it is 20 % faster
     tried = np.array([[0.0], [0.2], [0.4], [0.6]])
-    corrected = confirm.correct(prior, places, tried, np.abs(tried[:, 0]) * 0.2, np.log([100, 88, 80, 90]), 0.04)
+    corrected = discrepancy.correct(prior, places, tried, np.abs(tried[:, 0]) * 0.2, np.log([100, 88, 80, 90]), 0.04)
     assert places[corrected.best, 0] == pytest.approx(0.4, abs=0.1)
     assert corrected.mean[corrected.best] == pytest.approx(math.log(80), abs=0.05)
     assert corrected.sd[0] > corrected.sd[corrected.best]

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 from hpo.tuning.stopping import CurveStopping
 
 
-def ended(curve, *, limit=20.0, seed=0, upto=40, threshold=0.1):
+def ended(curve, *, limit=20.0, repeats=False, upto=40, threshold=0.1):
     """The epoch at which the scheduler stops a training with this curve; None where it lets it go on."""
     scheduler = CurveStopping(threshold)
-    job = {"seed": seed, "global_batch_size": 16}
-    trial = SimpleNamespace(trial_id="one", config={"job": job, "limit_epochs": limit})
+    trial = SimpleNamespace(trial_id="one", config={"stoppable": not repeats, "limit_epochs": limit})
     scheduler.on_trial_add(None, trial)
     for quarter in range(1, 4 * upto + 1):
         at = quarter / 4
@@ -36,5 +35,5 @@ def test_one_that_makes_it_is_not_stopped_before():
 
 
 def test_a_repetition_and_a_trial_without_a_limit_go_on():
-    assert ended(lambda at: 0.5 + math.exp(-at), seed=1) is None
+    assert ended(lambda at: 0.5 + math.exp(-at), repeats=True) is None
     assert ended(lambda at: 0.5 + math.exp(-at), limit=None) is None

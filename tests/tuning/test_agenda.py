@@ -1,12 +1,13 @@
 """The agenda spends exactly the budget, rung by rung, and repeats what is worth repeating."""
 
 import dataclasses
+from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo.tuning.agenda import Done, Explore, Repeat, Wait, next_task, rung_budgets
+from hpo.tuning.agenda import Done, Explore, Repeat, Wait, explorations, next_seed, next_task, rung_budgets
 from search_spaces.settings import TrainingSettings
 from storage.records import Trial, TrialState
 
@@ -48,21 +49,24 @@ def test_the_best_settings_of_a_rung_are_repeated_with_the_other_seed():
               a_trial(2, 16, TrialState.PRUNED, learning_rate=0.3)]
     task = next_task(budgets, trials)
     assert isinstance(task, Repeat)
-    assert (task.settings["learning_rate"], task.seed) == (0.2, 1)
+    assert task.settings["learning_rate"] == 0.2
 
 
 def test_a_rung_where_nothing_reached_the_target_explores_instead_of_repeating():
     budgets = rung_budgets((16,), 4, 2)
-    assert next_task(budgets, [a_trial(n, 16, TrialState.CENSORED) for n in range(3)]) == Explore(16)
+    assert next_task(budgets, [a_trial(n, 16, TrialState.CENSORED, learning_rate=0.1 + n)
+                               for n in range(3)]) == Explore(16)
 
 
 def test_repetitions_wait_for_the_last_exploration():
     budgets = rung_budgets((16,), 4, 2)
-    trials = [a_trial(0, 16, TrialState.REACHED, epochs=3.0), a_trial(1, 16, TrialState.REACHED, epochs=4.0),
-              a_trial(2, 16, TrialState.RUNNING)]
+    trials = [a_trial(0, 16, TrialState.REACHED, learning_rate=0.1, epochs=3.0),
+              a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=4.0),
+              a_trial(2, 16, TrialState.RUNNING, learning_rate=0.3)]
     assert next_task(budgets, trials) == Wait()
 
 
+@settings(deadline=None)
 @given(trainings=st.integers(3, 40), seeds=st.integers(1, 4), concurrency=st.integers(1, 5), data=st.data())
 def test_any_sweep_ends_after_exactly_its_budget_and_repeats_no_training(trainings, seeds, concurrency, data):
     budgets = rung_budgets(LADDER, trainings, seeds)
@@ -80,15 +84,30 @@ def test_any_sweep_ends_after_exactly_its_budget_and_repeats_no_training(trainin
                 epochs_to_target=data.draw(st.floats(1, 9)) if reached else None)
             continue
         number = len(trials)
-        if isinstance(task, Explore):
-            trials.append(a_trial(number, task.global_batch_size, TrialState.RUNNING, learning_rate=1.0 + number))
-        else:
-            trials.append(a_trial(number, task.global_batch_size, TrialState.RUNNING, seed=task.seed,
-                                  learning_rate=task.settings["learning_rate"]))
+        rate = 1.0 + number if isinstance(task, Explore) else task.settings["learning_rate"]
+        trials.append(a_trial(number, task.global_batch_size, TrialState.RUNNING, seed=next_seed(trials),
+                              learning_rate=rate))
         running.append(number)
     assert len(trials) == trainings
-    done = [(t.global_batch_size, t.seed, t.settings["learning_rate"]) for t in trials]
-    assert len(set(done)) == trainings
+    assert len({trial.seed for trial in trials}) == trainings
+    runs = Counter((trial.global_batch_size, trial.settings["learning_rate"]) for trial in trials)
+    assert max(runs.values()) <= seeds
+    assert len(runs) == len(explorations(trials))
+
+
+def test_a_sweep_of_old_in_which_all_explorations_have_seed_0_goes_on():
+    budgets = rung_budgets((16,), 5, 2)
+    trials = [a_trial(0, 16, TrialState.REACHED, learning_rate=0.1, epochs=9.0),
+              a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=5.0),
+              a_trial(2, 16, TrialState.REACHED, learning_rate=0.3, epochs=6.0)]
+    assert next_task(budgets, trials) == Explore(16)
+    assert next_seed(trials) == 1
+    trials += [a_trial(3, 16, TrialState.REACHED, learning_rate=0.4, epochs=7.0)]
+    repeat = next_task(budgets, trials)
+    assert isinstance(repeat, Repeat) and repeat.settings["learning_rate"] == 0.2
+    trials += [a_trial(4, 16, TrialState.REACHED, seed=1, learning_rate=0.2, epochs=5.5)]
+    assert explorations(trials) == trials[:4]
+    assert next_task(budgets, trials) == Done()
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5])

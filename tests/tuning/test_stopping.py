@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from hpo.tuning.stopping import LadderASHA
 
 
-def start(scheduler, name, batch=16, seed=0):
-    trial = SimpleNamespace(trial_id=name, config={"job": {"global_batch_size": batch, "seed": seed}})
+def start(scheduler, name, batch=16, repeats=False):
+    trial = SimpleNamespace(trial_id=name, config={"job": {"global_batch_size": batch}, "stoppable": not repeats})
     scheduler.on_trial_add(None, trial)
     return trial
 
@@ -45,7 +45,7 @@ def test_trainings_at_other_batch_sizes_are_no_measure():
 def test_a_repetition_is_never_stopped():
     scheduler = a_scheduler()
     train(scheduler, start(scheduler, "good"), 0.9, 40)
-    assert train(scheduler, start(scheduler, "again", seed=1), 0.1, 40) == 40
+    assert train(scheduler, start(scheduler, "again", repeats=True), 0.1, 40) == 40
 
 
 def test_a_training_that_reached_the_target_early_counts_at_later_milestones():

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hpo.extrapolation import discrepancy
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.inference.posterior import Posterior, fit, thinned
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
@@ -142,12 +143,12 @@ class Acquisition:
         everything = settings + [dict(item.settings) for item in tried]
         place = np.stack([coordinates(law, everything) for law in posterior.model.laws], axis=1)
         missed, risks = prediction.miss(posterior, self._target, everything)
-        prior, risk = self._weights @ np.minimum(missed, confirm.MOST_MISS), self._weights @ risks
+        prior, risk = self._weights @ np.minimum(missed, discrepancy.MOST_MISS), self._weights @ risks
         least = min(item.epochs for item in tried if item.state == "reached")
-        seen = [np.log(confirm.counted(item.state, item.epochs, least)) for item in tried]
+        seen = [np.log(discrepancy.counted(item.state, item.epochs, least)) for item in tried]
         count = len(choices)
         scatter = float(np.exp(self._weights @ posterior.values["log_trial_scatter"]))
-        corrected = confirm.correct(prior, place, place[count:], prior[count:], seen, scatter)
+        corrected = discrepancy.correct(prior, place, place[count:], prior[count:], seen, scatter)
         improvement = (1 - risk[:count]) * corrected.improvement(float(corrected.mean[count:].min()))[:count]
         improvement = improvement * confirm.apart(place[:count], place[count:])
         # what was tried and did not diverge has shown that it does not

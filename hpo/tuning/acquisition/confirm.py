@@ -1,15 +1,11 @@
 """Trials at the full-scale batch itself, few and late: they correct what the laws got wrong there.
 
-What the posterior expects a miss to cost is the mean of a Gaussian process over the tuned settings at that one batch,
-and what trials there say beyond it is its discrepancy (Kennedy and O'Hagan 2000, "Predicting the output from a complex
-computer code when fast approximations are available"). The next trial is that with the most expected improvement.
+The next trial is that with the most expected improvement on the laws as :mod:`hpo.extrapolation.discrepancy` corrects
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
@@ -17,66 +13,11 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-AMPLITUDE, OFFSET = 0.2, 1.0    # of the discrepancy in log epochs: what bends it, and the level common to all
-LENGTH = 0.3                    # in coordinates of the laws: a factor of 1.35 of a rate, or of 1 - momentum
-MOST_MISS = 0.4                 # no more of a predicted miss, in log epochs, is believed: the laws are what is tested
 LEAST_STEP = 0.05               # from every trial before: nearer settings differ by less than two trainings scatter
-WORTH = 1.2                     # times the fewest epochs there so far: a trial that needs more is stopped
-LOST_FACTOR = 1.5               # a diverged trial counts as needing so many times the fewest epochs
 LEAST_GAIN = 0.005              # expected improvement, in log epochs, below which another trial is not worth it
-
-
-@dataclass(frozen=True)
-class Corrected:
-    """The discrepancy model after trials: mean and standard deviation of the log epochs of candidates."""
-
-    mean: Array
-    sd: Array
-
-    @property
-    def best(self) -> int:
-        """The candidate with the least expected log epochs."""
-        return int(np.argmin(self.mean))
-
-    def improvement(self, least: float) -> Array:
-        """Expected improvement of each candidate on ``least``."""
-        sd = np.maximum(self.sd, 1e-9)
-        white = (least - self.mean) / sd
-        normal = NormalDist()
-        density = np.exp(-0.5 * white**2) / np.sqrt(2 * np.pi)
-        return np.asarray(sd * (white * np.array([normal.cdf(float(each)) for each in white]) + density))
 
 
 def apart(coordinates: Array, tried: Array) -> NDArray[np.bool_]:
     """Which candidates are far enough from every trial to tell something new: (candidates,)."""
     away = ((coordinates[:, None, :] - tried[None, :, :]) ** 2).sum(axis=2)
     return np.asarray(away.min(axis=1) >= LEAST_STEP**2)
-
-
-def counted(state: str, epochs: float, least: float) -> float:
-    """Epochs that a trial counts as having needed, where ``least`` is the fewest that any did."""
-    if state == "reached":
-        return epochs
-    return least * LOST_FACTOR if state == "diverged" else max(epochs, least * WORTH)
-
-
-def correct(prior: Array, coordinates: Array, tried: Array, prior_of_tried: Array,
-            log_epochs: Sequence[float], noise: float) -> Corrected:
-    """Log epochs of candidates after trials; ``noise`` is the scatter of one training in them.
-
-    ``prior`` is the expected miss of candidates in log epochs, at ``coordinates`` (candidates, settings),
-    ``prior_of_tried`` that of the trials at ``tried`` (trials, settings), ``log_epochs`` what they needed.
-    """
-    known = _kernel(tried, tried) + noise**2 * np.eye(len(tried))
-    across = _kernel(coordinates, tried)
-    # the level of the epochs is the first trial's to tell
-    gap = np.asarray(log_epochs) - prior_of_tried
-    level = float(np.median(gap))
-    mean = prior + level + across @ np.linalg.solve(known, gap - level)
-    left = AMPLITUDE**2 + OFFSET**2 - np.einsum("ij,ji->i", across, np.linalg.solve(known, across.T))
-    return Corrected(mean, np.sqrt(np.maximum(left, 0.0)))
-
-
-def _kernel(one: Array, other: Array) -> Array:
-    away = ((one[:, None, :] - other[None, :, :]) ** 2).sum(axis=2)
-    return np.asarray(OFFSET**2 + AMPLITUDE**2 * np.exp(-0.5 * away / LENGTH**2))

@@ -1,0 +1,74 @@
+"""What trainings at one batch say beyond the laws: the laws are only roughly right there.
+
+What the laws expect a miss to cost is the mean of a Gaussian process over the tuned settings at one batch, and what
+trainings there say beyond it is its discrepancy (Kennedy and O'Hagan 2000, "Predicting the output from a complex
+computer code when fast approximations are available"). One lucky training moves it by no more than its scatter allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+
+AMPLITUDE, OFFSET = 0.2, 1.0    # of the discrepancy in log epochs: what bends it, and the level common to all
+LENGTH = 0.3                    # in coordinates of the laws: a factor of 1.35 of a rate, or of 1 - momentum
+MOST_MISS = 0.4                 # no more of a predicted miss, in log epochs, is believed: the laws are what is tested
+WORTH = 1.2                     # times the fewest epochs so far: what a training that was stopped counts as at least
+LOST_FACTOR = 1.5               # a diverged training counts as needing so many times the fewest epochs
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """The discrepancy model after trials: mean and standard deviation of the log epochs of candidates."""
+
+    mean: Array
+    sd: Array
+
+    @property
+    def best(self) -> int:
+        """The candidate with the least expected log epochs."""
+        return int(np.argmin(self.mean))
+
+    def improvement(self, least: float) -> Array:
+        """Expected improvement of each candidate on ``least``."""
+        sd = np.maximum(self.sd, 1e-9)
+        white = (least - self.mean) / sd
+        normal = NormalDist()
+        density = np.exp(-0.5 * white**2) / np.sqrt(2 * np.pi)
+        return np.asarray(sd * (white * np.array([normal.cdf(float(each)) for each in white]) + density))
+
+
+def counted(state: str, epochs: float, least: float) -> float:
+    """Epochs that a trial counts as having needed, where ``least`` is the fewest that any did."""
+    if state == "reached":
+        return epochs
+    return least * LOST_FACTOR if state == "diverged" else max(epochs, least * WORTH)
+
+
+def correct(prior: Array, coordinates: Array, tried: Array, prior_of_tried: Array,
+            log_epochs: Sequence[float], noise: float) -> Corrected:
+    """Log epochs of candidates after trials; ``noise`` is the scatter of one training in them.
+
+    ``prior`` is the expected miss of candidates in log epochs, at ``coordinates`` (candidates, settings),
+    ``prior_of_tried`` that of the trials at ``tried`` (trials, settings), ``log_epochs`` what they needed.
+    """
+    known = _kernel(tried, tried) + noise**2 * np.eye(len(tried))
+    across = _kernel(coordinates, tried)
+    # the level of the epochs is the first trial's to tell
+    gap = np.asarray(log_epochs) - prior_of_tried
+    level = float(np.median(gap))
+    mean = prior + level + across @ np.linalg.solve(known, gap - level)
+    left = AMPLITUDE**2 + OFFSET**2 - np.einsum("ij,ji->i", across, np.linalg.solve(known, across.T))
+    return Corrected(mean, np.sqrt(np.maximum(left, 0.0)))
+
+
+def _kernel(one: Array, other: Array) -> Array:
+    away = ((one[:, None, :] - other[None, :, :]) ** 2).sum(axis=2)
+    return np.asarray(OFFSET**2 + AMPLITUDE**2 * np.exp(-0.5 * away / LENGTH**2))

@@ -1,0 +1,150 @@
+"""The race: a few configurations are trained at the full-scale batch itself, and the best two once more.
+
+A batch of any size is trained here by accumulation, at the price of its samples. The laws say where the best settings
+lie, but not exactly, and a training that is lost costs the slot on the full machine: so a few configurations about the
+forecast's start, those that are far behind are dropped, and the best two are repeated, for the scatter between seeds
+makes one of them look better than it is. What is to be trained next is a function of the race's trials alone, so that a
+race that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpo.study.spec import StudySpec
+from hpo.tuning.agenda import Done, Wait, explorations, next_seed
+from hpo.tuning.patience import Patience
+from hpo.tuning.trainings import Progress, Trainings
+from storage.records import NewTrial, Study, Trial, TrialState
+from storage.store import Store
+
+PURPOSE = "race"
+FIRST_SEED = 100_000        # the trainings of the sweep have the seeds from 0, those of plans the ones that follow
+FINALISTS, SEEDS = 2, 2     # so many of the best are trained with so many seeds
+RESCUES = 2                 # where nothing reached the target: so often a lower rate with a longer warmup is tried
+LOWER_RATE, LONGER_WARMUP = 0.5, 2.0
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a race is run by.
+
+    ``lineup`` holds complete settings, the forecast's first. ``limit_epochs`` are what a training may need before it is
+    given up, ``epochs`` what one is expected to need, ``most_epochs`` what all together may train.
+    """
+
+    global_batch_size: int
+    lineup: tuple[Mapping[str, Any], ...]
+    epochs: float
+    limit_epochs: float
+    most_epochs: float
+
+
+def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | Wait | Done:
+    """The settings to train next in a race with these ``trials`` (of every state)."""
+    trained: dict[str, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        trained[_key(trial.settings)].append(trial)
+    fresh = [settings for settings in course.lineup if _key(settings) not in trained]
+    if fresh and len(trained) < len(course.lineup):
+        return fresh[0]
+    if not all(trial.state.finished for trial in trials):
+        return Wait()
+    ranked = sorted((_mean_log_epochs(runs), _key(runs[0].settings), runs) for runs in trained.values()
+                    if all(run.state is TrialState.REACHED for run in runs))
+    for _, _, runs in ranked[:FINALISTS]:
+        if len(runs) < SEEDS:
+            return runs[0].settings
+    if not ranked and len(trained) < len(course.lineup) + RESCUES:
+        return _rescue(explorations(trials))
+    return Done()
+
+
+def epochs_left(course: Course, trials: Sequence[Trial], reserved: Mapping[int, float]) -> float:
+    """Epochs that a race may still train; ``reserved`` are those promised to the trials that run, by their id."""
+    return course.most_epochs - math.fsum(
+        (trial.epochs or 0.0) if trial.state.finished else reserved.get(trial.id, 0.0) for trial in trials)
+
+
+class Race(Trainings):
+    """One study's race at one batch in this process, within ``course.most_epochs``.
+
+    An evaluation may come later than a trial's last epoch is up, so that a trial ends with the last evaluation before
+    its limit.
+    """
+
+    purpose = PURPOSE
+
+    def __init__(self, spec: StudySpec, study: Study, store: Store, course: Course, *, checkpoints: Path,
+                 progress: Progress, patience: Patience | None = None,
+                 stop: Callable[[], bool] = lambda: False) -> None:
+        self.course, self._reserved = course, dict[int, float]()
+        super().__init__(spec, study, store, checkpoints=checkpoints, progress=progress, patience=patience, stop=stop)
+
+    @property
+    def fewest_epochs(self) -> float:
+        """The fewest epochs in which a training has reached the target; inf before any has."""
+        return min((trial.epochs_to_target for trial in self._trials.values() if trial.epochs_to_target is not None),
+                   default=math.inf)
+
+    @property
+    def out_of_epochs(self) -> bool:
+        """Whether the race ends because what is left of its budget is too little for another training."""
+        return not isinstance(next_entry(self.course, self.trials), Done) and self._nothing_left()
+
+    def _stored(self) -> list[Trial]:
+        return [trial for trial in super()._stored() if trial.global_batch_size == self.course.global_batch_size]
+
+    def _config(self, trial: Trial) -> dict[str, Any]:
+        first = trial.id in {each.id for each in explorations(self.trials)}
+        others = {key: value for key, value in self._reserved.items() if key != trial.id}
+        left = epochs_left(self.course, [each for each in self.trials if each.id != trial.id], others)
+        self._reserved[trial.id] = min(left, self.course.limit_epochs)
+        # inside its warmup a training says nothing of what it does at the full rate
+        return {"limit_epochs": self.course.limit_epochs, "stoppable": first, "most_epochs": self._reserved[trial.id],
+                "patience_epochs": float(trial.settings.get("warmup_epochs") or 0.0)}
+
+    def _budget_epochs(self, trial: Trial) -> float | None:  # noqa: ARG002
+        return max(self._spec.budget.epochs_per_trial, float(math.ceil(self.course.limit_epochs)))
+
+    def _ended(self, trial: Trial) -> None:
+        self._reserved.pop(trial.id, None)
+
+    def _affordable(self) -> bool:
+        needed = min(self.fewest_epochs, self.course.epochs)
+        return epochs_left(self.course, self.trials, self._reserved) >= needed
+
+    def _nothing_left(self) -> bool:
+        return isinstance(next_entry(self.course, self.trials), Done) or not self._affordable()
+
+    def _next_trial(self) -> Trial | Done | None:
+        entry = next_entry(self.course, self.trials)
+        if isinstance(entry, Done):
+            return entry
+        if isinstance(entry, Wait):
+            return None
+        if not self._affordable():
+            return None if self._reserved else Done()       # a training that ends early gives back what it was promised
+        return self._add(NewTrial(global_batch_size=self.course.global_batch_size, settings=dict(entry),
+                                  seed=max(FIRST_SEED, next_seed(self.trials)), purpose=PURPOSE))
+
+
+def _rescue(tried: Sequence[Trial]) -> dict[str, Any]:
+    """The settings least likely to be lost of those tried, with a lower rate and a longer warmup."""
+    rates = [float(trial.settings["learning_rate"]) for trial in tried]
+    warmups = [float(trial.settings.get("warmup_epochs") or 0.0) for trial in tried]
+    return {**tried[rates.index(min(rates))].settings, "learning_rate": LOWER_RATE * min(rates),
+            "warmup_epochs": LONGER_WARMUP * max(warmups)}
+
+
+def _mean_log_epochs(runs: Sequence[Trial]) -> float:
+    return math.fsum(math.log(run.epochs_to_target) for run in runs if run.epochs_to_target) / len(runs)
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return repr(sorted(settings.items()))

@@ -1,0 +1,233 @@
+"""The state of trainings in this process: ask, train, record, until there is nothing left to start.
+
+The database is the only truth. A trial is written there before it starts, its convergence while it runs and
+its end when it ends; so trainings that are killed at any moment go on from the database: finished trials stay,
+trials that were in flight start again from their last checkpoint. Which training is next is for a subclass to say, from
+the trials alone. Nothing here knows what runs the trials: Ray Tune calls these methods from ``tuner``. An error of the
+database or of the trainings is kept and ends them in good order, for Tune does not clean up after an exception.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hpo.errors import HpoError, TuningError
+from hpo.study.jobs import training_job
+from hpo.study.spec import StudySpec
+from hpo.tuning.agenda import Done
+from hpo.tuning.budgets import Budget
+from hpo.tuning.patience import Patience
+from hpo.tuning.recorder import Recorder
+from search_spaces.settings import TrainingSettings
+from storage.errors import StoreError
+from storage.records import ConvergencePoint, NewTrial, Study, Trial, TrialState
+from storage.store import Store
+
+Progress = Callable[[list[Trial], Mapping[int, Mapping[str, Any]]], None]
+"""Called after every event with all trials and the last convergence point of those in flight."""
+
+CHECKPOINT_SECONDS = 10.0
+"""Seconds of training between two checkpoints of a trial in flight: what is lost when its process dies."""
+
+GIVE_UP_AFTER = 4
+"""Failed trials, and nothing else, after which the trainings stop."""
+
+
+class Ending(StrEnum):
+    """Why trainings came to their end."""
+
+    COMPLETE = "complete"   # every training that was to be done has ended
+    SPENT = "spent"         # the study's samples or accelerator hours are spent
+    STOPPED = "stopped"     # they were asked to stop, and go on when the study is run again
+
+
+class Trainings:
+    """One study's trainings of one purpose in this process; creating it takes up what the database holds.
+
+    ``stop`` is asked often, and ends the trainings once it says so; ``patience`` waits for a database that is away.
+    """
+
+    purpose: ClassVar[str]
+    """What the trials are marked with in the database."""
+
+    def __init__(self, spec: StudySpec, study: Study, store: Store, *, checkpoints: Path, progress: Progress,
+                 patience: Patience | None = None, stop: Callable[[], bool] = lambda: False) -> None:
+        self._spec, self._study, self._store = spec, study, store
+        self._checkpoints, self._progress, self._stop = checkpoints, progress, stop
+        self._patience = patience or Patience()
+        self._recorder, self._budget = Recorder(store, self._patience), Budget(study, store, self._patience)
+        self._trials: dict[int, Trial] = {}
+        self._ids: dict[str, int] = {}
+        self._points: dict[int, Mapping[str, Any]] = {}
+        self._in_flight: list[Trial] = []
+        self._interrupted = False
+        self.spent = ""
+        self.failure: HpoError | StoreError | None = None
+        self._patience(lambda: self._store.requeue_running(self._study.id))
+        for trial in self._stored():
+            self._trials[trial.id] = trial
+            if not trial.state.finished:
+                self._in_flight.append(trial)
+        self._take_up()
+        self.spent = self._budget.spent()
+
+    def _take_up(self) -> None:
+        """Learn from the trials of earlier runs, before anything starts."""
+
+    def _next_trial(self) -> Trial | Done | None:
+        """A trial that was added for it, or what there is instead; None while that depends on running trials."""
+        raise NotImplementedError
+
+    def _nothing_left(self) -> bool:
+        """Whether no other training is to be started, where none runs."""
+        raise NotImplementedError
+
+    def _config(self, trial: Trial) -> dict[str, Any]:  # noqa: ARG002
+        """What the rules that stop trials are told of a trial."""
+        return {"limit_epochs": None, "stoppable": False}
+
+    def _budget_epochs(self, trial: Trial) -> float | None:  # noqa: ARG002
+        """The most epochs that a trial may train; the study's own budget per trial if None."""
+        return None
+
+    def _ended(self, trial: Trial) -> None:
+        """Learn from a trial that has just ended."""
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, in the order of their numbers."""
+        return list(self._trials.values())
+
+    @property
+    def finished_trials(self) -> list[Trial]:
+        """The trials that have ended, in the order of their numbers."""
+        return [trial for trial in self._trials.values() if trial.state.finished]
+
+    def points(self, trial: Trial) -> list[ConvergencePoint]:
+        """The stored convergence points of a trial."""
+        return self._patience(lambda: self._store.points(trial.id))
+
+    def check(self) -> None:
+        """Raise :class:`TuningError` where the first trials all failed: the rest would too."""
+        ended = self.finished_trials
+        if len(ended) >= GIVE_UP_AFTER and all(trial.state is TrialState.FAILED for trial in ended):
+            raise TuningError(f"the first {len(ended)} trials all failed, so the {self.purpose} stops; trial "
+                              f"{ended[0].number}: {ended[0].reason}")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the trainings are to end now, and those in flight to wait for another run."""
+        self._interrupted = self._interrupted or self._stop()
+        return self._interrupted or bool(self.spent) or self.failure is not None
+
+    @property
+    def ending(self) -> Ending:
+        """How the trainings ended; raises the error that ended them."""
+        if self.failure is not None:
+            raise self.failure
+        if self.complete:
+            return Ending.COMPLETE
+        return Ending.SPENT if self.spent else Ending.STOPPED
+
+    @property
+    def complete(self) -> bool:
+        """Whether every training that was to be done has ended."""
+        return all(trial.state.finished for trial in self._trials.values()) and self._nothing_left()
+
+    def next_config(self, tune_id: str) -> dict[str, Any] | Done | None:
+        """What the next actor trains; None while that depends on running trials."""
+        if self.interrupted:
+            return Done()
+        try:
+            self.check()
+            trial = self._in_flight.pop(0) if self._in_flight else self._next_trial()
+            if trial is None or isinstance(trial, Done):
+                return trial
+            self._start(trial)
+        except (HpoError, StoreError) as error:
+            self.failure = error
+            return Done()
+        self._trials[trial.id] = dataclasses.replace(trial, state=TrialState.RUNNING)
+        self._ids[tune_id] = trial.id
+        return {"job": self._job(trial), "checkpoint_seconds": CHECKPOINT_SECONDS,
+                "checkpoint": str(self._checkpoints / f"{trial.number}.pt"), **self._config(trial)}
+
+    def result(self, tune_id: str, result: Mapping[str, Any]) -> None:
+        """Take one report of a trial."""
+        trial_id, written = self._ids[tune_id], False
+        if self.failure is not None:
+            return
+        try:
+            for point in result.get("points", ()):
+                written = self._recorder.point(trial_id, point) or written
+                self._points[trial_id] = point
+            if written:
+                self.spent = self.spent or self._budget.spent()
+        except StoreError as error:
+            self.failure = error
+        self._show()
+
+    def end(self, tune_id: str, state: TrialState, outcome: Mapping[str, Any] | None, reason: str) -> None:
+        """Record the end of a trial and learn from it."""
+        trial_id = self._ids[tune_id]
+        if self.failure is not None:
+            return
+        try:
+            trial = self._recorder.finish(self._trials[trial_id], state, outcome, reason)
+            self.spent = self.spent or self._budget.spent()
+        except StoreError as error:
+            self.failure = error
+            return
+        self._trials[trial_id] = trial
+        self._points.pop(trial_id, None)
+        self._ended(trial)
+        (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
+        self._show()
+
+    def close(self) -> None:
+        """Write what is gathered; trials in flight wait in the queue for the next run."""
+        if self.failure is not None:
+            return
+        try:
+            self._recorder.flush()
+            self._patience(lambda: self._store.requeue_running(self._study.id))
+        except StoreError as error:
+            self.failure = error
+
+    def _stored(self) -> list[Trial]:
+        return self._patience(lambda: self._store.trials(self._study.id, purpose=self.purpose))
+
+    def _add(self, new: NewTrial) -> Trial:
+        def added() -> Trial | None:
+            queued = self._store.trials(self._study.id, [TrialState.QUEUED], self.purpose)
+            return next((trial for trial in queued if trial.id not in self._trials), None)
+
+        trial = self._patience(lambda: self._store.add_trials(self._study.id, [new])[0], added)
+        self._trials[trial.id] = trial
+        return trial
+
+    def _start(self, trial: Trial) -> None:
+        def start() -> bool:
+            self._store.start_trials([trial.id])
+            return True
+
+        def started() -> bool | None:
+            return self._store.trial(self._study.id, trial.number).state is TrialState.RUNNING or None
+
+        self._patience(start, started)
+
+    def _job(self, trial: Trial) -> dict[str, Any]:
+        settings = TrainingSettings.from_dict(trial.settings)
+        return training_job(self._spec, settings, trial.global_batch_size, trial.seed,
+                            self._budget_epochs(trial)).to_dict()
+
+    def _show(self) -> None:
+        """Whoever watches may interrupt; Tune is then asked to stop, for it does not clean up after an exception."""
+        try:
+            self._progress(list(self._trials.values()), self._points)
+        except KeyboardInterrupt:
+            self._interrupted = True
