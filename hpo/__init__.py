@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         launch_here,
         make_plan,
         plan_study,
+        race,
         read_study,
         record,
         run_study,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "hpo.api": ("Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "calibration",
                 "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "make_plan", "plan_study",
-                "read_study", "record", "run_study", "store_plan", "studies", "submit_plan"),
+                "race", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan"),
     "hpo.errors": ("HpoError",),
     "hpo.client.client": ("Client",),
     "hpo.client.async_client": ("AsyncClient",),
@@ -63,7 +64,7 @@ _HOMES = {
 __all__ = [
     "AsyncClient", "Client", "HpoError", "Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast",
     "StudyResult", "StudySpec", "calibration", "figures", "find_plan", "fit_posterior", "forecast", "launch",
-    "launch_here", "load_study", "make_plan", "parse_study", "plan_study", "read_study", "record", "run_study",
+    "launch_here", "load_study", "make_plan", "parse_study", "plan_study", "race", "read_study", "record", "run_study",
     "store_plan", "studies", "submit_plan",
 ]
 

@@ -16,6 +16,7 @@ from hpo.runs.forecasts import fit_posterior, forecast, with_forecast
 from hpo.runs.launches import launch_here, submit_plan
 from hpo.runs.plans import make_plan, plan_study
 from hpo.runs.progress import Progress
+from hpo.runs.race import race
 from hpo.runs.repository import DEFAULT_STORAGE, open_store
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
 from hpo.runs.run import run_study
@@ -26,7 +27,7 @@ from trainers.report import TrainingOutcome
 __all__ = [
     "Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec", "calibration",
     "find_plan", "fit_posterior", "folder_name", "forecast", "launch", "launch_here", "load_study", "make_plan",
-    "parse_study", "plan_study", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan",
+    "parse_study", "plan_study", "race", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan",
     "with_forecast",
 ]
 

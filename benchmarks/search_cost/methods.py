@@ -17,8 +17,8 @@ from benchmarks.search_cost.simulation import (
     Task,
     Training,
 )
-from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.extrapolation import discrepancy
+from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.tuning.acquisition.chooser import LIMITS, Acquisition
 from hpo.tuning.acquisition.curves import hopeless
 

@@ -74,7 +74,7 @@ def progress(result: StudyResult) -> str:
     """How many trainings there are, by how they ended."""
     counts = Counter(trial.state for trial in result.trials)
     parts = [f"{counts[state]} {state}" for state in TrialState if counts[state]]
-    return f"{len(result.trials)} of {result.spec.budget.trials} trainings" + (f": {', '.join(parts)}" if parts else "")
+    return f"{len(result.swept)} of {result.spec.budget.trials} trainings" + (f": {', '.join(parts)}" if parts else "")
 
 
 def runs_table(result: StudyResult) -> Table | None:

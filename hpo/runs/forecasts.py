@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from hpo.errors import EvidenceError, PlanError
 from hpo.extrapolation.calibration import PastForecast
-from hpo.extrapolation.evidence.stored import study_evidence
+from hpo.extrapolation.evidence.stored import observation, study_evidence
+from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.posterior import Posterior, fit
-from hpo.runs.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput
+from hpo.runs.results import RACE, StudyForecast, StudyResult, best_settings, complete_settings, throughput
+
+RACE_TRAININGS = 5
+"""About what a race trains."""
 
 
 def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior | None = None, *,
@@ -34,12 +39,39 @@ def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior |
                             "settings to start from; raise budget.epochs_per_trial or widen the ranges under search")
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
-    numbers = forecast_from(posterior, global_batch_size, budgets=budgets, past=past)
+    raced = [observation(trial) for trial in result.raced if trial.global_batch_size == global_batch_size]
+    numbers = forecast_from(posterior, global_batch_size, budgets=budgets, past=past,
+                            race=[each for each in raced if each is not None])
+    numbers = dataclasses.replace(numbers, reason=" ".join(filter(None, (numbers.reason, _advice(result, numbers)))))
     return StudyForecast(spec=result.spec, study_id=result.study.id, numbers=numbers,
                          settings=complete_settings(best.settings, numbers, result.spec.search),
                          train_samples=result.train_samples,
                          samples_per_second=throughput(result.trials, result.train_samples), storage=result.storage,
                          posterior=posterior, source=dataclasses.replace(result, forecast=None))
+
+
+def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyForecast:
+    """The forecast by all but the trainings of a race at that batch."""
+    others = tuple(trial for trial in result.trials
+                   if not (trial.purpose == RACE and trial.global_batch_size == global_batch_size))
+    return forecast(dataclasses.replace(result, trials=others), global_batch_size)
+
+
+def _advice(result: StudyResult, numbers: Forecast) -> str:
+    """What would raise a low trust most; "" where it is not low, or there was a race."""
+    batch, rate = numbers.global_batch_size, throughput(result.trials, result.train_samples)
+    if numbers.trust != "low" or numbers.raced is not None or batch in result.spec.ladder or not result.train_samples:
+        return ""
+    most = RACE_TRAININGS * numbers.epochs_to_target.median
+    if result.race_samples:
+        most = min(most, result.race_samples / result.train_samples)
+    here = f"about {_duration(most * result.train_samples / rate)} here" if rate else "here"
+    return (f"A race at {batch} (hpo forecast --race) would take {math.ceil(most)} epochs, {here}, and raise the trust "
+            "most.")
+
+
+def _duration(seconds: float) -> str:
+    return f"{math.ceil(seconds)} seconds" if seconds < 100 else f"{round(seconds / 60)} minutes"
 
 
 def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[PastForecast]:

@@ -190,7 +190,7 @@ def _scheduler_of(machine: Machine) -> str:
 
 def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
     """The same run as ``plan`` by rules of thumb: the best settings of the largest rung, moved by each rule."""
-    best = best_settings(result.trials)
+    best = best_settings(result.swept)
     if best is None:
         return []
     plans = []

@@ -21,5 +21,8 @@ class Progress:
     def sweep(self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
         """All trials of the sweep after an event, and the last convergence point of those that run, by trial id."""
 
+    def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+        """All trials of the race after an event, and the last convergence point of those that run, by trial id."""
+
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
         """A launched plan was evaluated."""

@@ -31,6 +31,12 @@ from storage.records import (
 from storage.statements.calibration import is_inside
 from trainers.cost import WorkloadCost
 
+RACE = "race"
+"""The purpose of trials at the full-scale batch itself, which tell the best of a few settings apart."""
+
+SHARE_OF_SWEEP = 0.25
+"""Of the samples that the sweep has processed: what a race may process, unless the study says."""
+
 
 @dataclass(frozen=True)
 class SweptConfiguration:
@@ -166,6 +172,23 @@ class StudyResult:
         return self.study.state is StudyState.FINISHED
 
     @property
+    def swept(self) -> tuple[Trial, ...]:
+        """The trials of the sweep."""
+        return tuple(trial for trial in self.trials if trial.purpose != RACE)
+
+    @property
+    def raced(self) -> tuple[Trial, ...]:
+        """The trials of races at full-scale batches."""
+        return tuple(trial for trial in self.trials if trial.purpose == RACE)
+
+    @property
+    def race_samples(self) -> int:
+        """The samples that a race may process: what the study says, else a quarter of what its sweep has processed."""
+        if self.spec.budget.race is not None:
+            return self.spec.budget.race
+        return int(SHARE_OF_SWEEP * math.fsum(trial.samples or 0 for trial in self.swept))
+
+    @property
     def plan(self) -> PlannedRun | None:
         """The forecast's newest plan, at the study's full-scale batch where it names one."""
         return self._newest(PlanKind.FORECAST)
@@ -202,7 +225,11 @@ class StudyResult:
                       "target": {"metric": self.study.metric, "threshold": self.study.threshold,
                                  "higher_is_better": self.study.higher_is_better}},
             "trials": {"total": len(self.trials), **_states(self.trials)},
-            "rungs": _rungs(self.trials, self.spec.ladder),
+            "rungs": _rungs(self.swept, self.spec.ladder),
+            "race": [{"number": trial.number, "global_batch_size": trial.global_batch_size, "state": str(trial.state),
+                      "seed": trial.seed, "epochs_to_target": trial.epochs_to_target, "epochs": trial.epochs,
+                      "settings": {name: trial.settings.get(name) for name in self.spec.search.scaled},
+                      "reason": trial.reason} for trial in self.raced],
             "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
             "forecast": self.forecast.to_dict() if self.forecast else None,
             "plan": self.plan.plan.to_dict() if self.plan else None,

@@ -1,7 +1,7 @@
-"""Runs a study that is held by a lease: sweep, forecast, plan, validation. `hpo run` and `hpo worker` both do it here.
+"""Runs a study that is held by a lease: sweep, race, forecast, plan, validation.
 
-Whatever ends a run, the study is left in a state from which the next run goes on: its trials in flight wait in the
-queue, its finished ones stay.
+`hpo run` and `hpo worker` both do it here. Whatever ends a run, the study is left in a state from which the next run
+goes on: its trials in flight wait in the queue, its finished ones stay.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from hpo.runs.forecasts import forecast, with_forecast
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.plans import baseline_plans, check_layout, make_plan
 from hpo.runs.progress import Progress
+from hpo.runs.race import plan_race
+from hpo.runs.race import run_plan as run_plan_of_race
 from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from hpo.study.jobs import search_path, workload_data
@@ -129,8 +131,39 @@ class _Run:
             self._progress.message(end.message)
             self._held.event("budget_spent", end.message)
         self._measure_cost()
-        made, message = self._conclude()
+        made, message = self._conclude(self._race())
         return made, StudyState.FINISHED, "; ".join(filter(None, (end.message, message)))
+
+    def _race(self) -> StudyForecast | None:
+        """Train a few settings at the full-scale batch itself, where that is worth its price.
+
+        The forecast that is made to find that out, where nothing was raced: it is the study's.
+        """
+        from hpo.tuning.trainings import Ending
+
+        full = self._spec.full_scale
+        if full is None or self._spec.budget.race == 0 or full.global_batch_size in self._spec.ladder:
+            return None
+        result = self._read()
+        if best_settings(result.swept) is None:
+            return None
+        self._progress.message(f"fitting the laws to {len(result.trials)} trials")
+        plan = plan_race(result, full.global_batch_size)
+        end = run_plan_of_race(plan, result, self._holding, folder=self._options.folder, progress=self._progress,
+                               ray=self._options.ray, storage_patience=self._options.storage_patience,
+                               stop=self._must_stop)
+        self._holding.event("race", plan.message if plan.course is None else self._raced(full.global_batch_size))
+        if end is not None and end.ending is Ending.STOPPED:
+            raise _Stopped
+        return plan.forecast if end is None and not result.raced else None
+
+    def _raced(self, batch: int) -> str:
+        trials = [trial for trial in self._read().raced if trial.global_batch_size == batch]
+        states = Counter(str(trial.state) for trial in trials)
+        return f"{len(trials)} trainings at {batch}: {', '.join(f'{n} {state}' for state, n in sorted(states.items()))}"
+
+    def _read(self) -> StudyResult:
+        return self._patience(lambda: repository.read_result(self._store, self._spec.name, self._storage, self._spec))
 
     def _measure_cost(self) -> None:
         """What a sample costs, for plans: in this process, so only once a trial has shown that the workload trains."""
@@ -178,11 +211,13 @@ class _Run:
             self._held.event("trials", f"{self._ended} of {self._spec.budget.trials} trials have ended"
                                        f"{f': {of_them}' if of_them else ''}", **states)
 
-    def _conclude(self) -> tuple[StudyForecast | None, str]:
-        """Forecast, plan and validation at the full-scale batch; returns the forecast, and what is to be said."""
-        result = self._patience(lambda: repository.read_result(self._store, self._spec.name, self._storage,
-                                                            self._spec))
-        self._count(result.trials)
+    def _conclude(self, known: StudyForecast | None) -> tuple[StudyForecast | None, str]:
+        """Forecast, plan and validation at the full-scale batch; returns the forecast, and what is to be said.
+
+        ``known`` is the forecast where it was made already.
+        """
+        result = self._read()
+        self._count(result.swept)
         failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
         if failed and len(failed) == len(result.trials):
             raise EvidenceError(f"all {len(failed)} trials failed; the first: {failed[0].reason}")
@@ -191,8 +226,9 @@ class _Run:
             return None, ""
         if best_settings(result.trials) is None:
             return None, "no trial reached the target: no forecast; raise budget.epochs_per_trial or widen the ranges"
-        self._progress.message(f"fitting the laws to {len(result.trials)} trials")
-        made = self._keep_forecast(forecast(result, full.global_batch_size))
+        if known is None:
+            self._progress.message(f"fitting the laws to {len(result.trials)} trials")
+        made = self._keep_forecast(known or forecast(result, full.global_batch_size))
         plan = make_plan(made, full.machine, full.nodes, full.workers)
         for each in (plan, *(baseline_plans(result, plan) if full.validate_plan else [])):
             self._check()

@@ -86,11 +86,16 @@ class FullScale(_Section):
 
 
 class StudyBudget(_Section):
-    """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``."""
+    """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``.
+
+    ``race`` is how many samples may be processed at the full-scale batch before the plan is made: a quarter of what the
+    sweep has processed if None, no race if 0.
+    """
 
     trials: Count
     epochs_per_trial: float = Field(gt=0)
     evaluations_per_epoch: Count = 4
+    race: Annotated[int, Field(ge=0, le=10**15)] | None = None
 
 
 class StudySpec(_Section):
@@ -151,7 +156,7 @@ class StudySpec(_Section):
     def to_dict(self) -> dict[str, Any]:
         """The study as plain values that JSON holds; an absent value stays absent."""
         plain = self.model_dump(mode="json", by_alias=True)
-        for section in ("target", "full_scale"):
+        for section in ("target", "full_scale", "budget"):
             given = (plain.pop(section) or {}).items()
             plain[section] = {key: value for key, value in given if value is not None}
         order = [name for name in type(self).model_fields if plain[name] or name not in ("full_scale", "recipe")]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from test_agenda import a_trial
 
+from hpo.extrapolation import discrepancy
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.inference.posterior import fit
 from hpo.study.spec import StudySpec
-from hpo.extrapolation import discrepancy
 from hpo.tuning.acquisition import gain, prediction
 from hpo.tuning.acquisition.chooser import Acquisition
 from hpo.tuning.acquisition.curves import hopeless, predict_crossing

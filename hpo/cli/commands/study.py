@@ -83,15 +83,25 @@ def trials(study: str, storage: str, form: str) -> None:
 @click.option("--at", "batches", metavar="B", type=click.IntRange(min=1), multiple=True,
               help="Global batch size; may be given several times. The study's full-scale batch if not given.")
 @options.budgets
+@click.option("--race", "raced", is_flag=True,
+              help="First train a few settings at that batch size, here, by accumulation; goes on with a race begun.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(".hpo"), show_default=True,
+              help="Where checkpoints of a race's trials in flight are kept.")
 @options.storage
 @options.json_output
-def forecast(study: str, batches: tuple[int, ...], budgets: tuple[float, ...], storage: str, as_json: bool) -> None:
+def forecast(study: str, batches: tuple[int, ...], budgets: tuple[float, ...], raced: bool, folder: Path, storage: str,
+             as_json: bool) -> None:
     """Forecast settings and epochs to target for a STUDY at any batch size."""
     from hpo import api
     from hpo.cli.output import tables
+    from hpo.cli.output.progress import live_progress
 
     result = api.read_study(study, storage)
     batches = batches or options.full_scale(result)
+    if raced:
+        with live_progress() as progress, contextlib.redirect_stdout(sys.stderr):
+            for batch in batches:
+                result = api.race(result, batch, folder=folder, progress=progress)
     posterior = api.fit_posterior(result, batches)
     forecasts = [api.forecast(result, batch, posterior, budgets=budgets) for batch in batches]
     options.show(lambda: [each.to_dict() for each in forecasts],

@@ -50,6 +50,13 @@ class LiveProgress(Progress):
         self._line = Text(f"{ended} of {spec.budget.trials} trials, {self._time_left(ended, spec.budget.trials)}")
         self._draw()
 
+    def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+        """Show how far the race is."""
+        ended = sum(trial.state.finished for trial in trials)
+        now = ", ".join(f"epoch {point['epochs']:.1f}: {point['metric']:.3f}" for point in running.values())
+        self._line = Text(f"race: {ended} trainings have ended{f'; {now}' if now else ''}")
+        self._draw()
+
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
         """Show how far a launched run is."""
         self._line = Text(f"{KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} workers, "
@@ -90,6 +97,15 @@ class PlainProgress(Progress):
         elif new:
             self.message(f"going on after {len(new)} finished trials")
         self._reported.update(trial.id for trial in new)
+
+    def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+        """Print every trial of the race that has ended since the last call."""
+        for trial in trials:
+            if trial.state.finished and trial.id not in self._told:
+                self._told.add(trial.id)
+                warmup = trial.settings.get("warmup_epochs") or 0.0
+                self.message(f"race at {trial.global_batch_size}: seed {trial.seed}, learning rate "
+                             f"{trial.settings['learning_rate']:.3g}, warmup {warmup:.3g} epochs: {_ending(trial)}")
 
 
 @contextmanager

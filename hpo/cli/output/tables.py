@@ -29,6 +29,8 @@ def show_study(result: StudyResult) -> None:
     """The rungs, the forecast for the full-scale batch, and the validation beside the rules of thumb."""
     console = new_console()
     console.print(_rungs(result))
+    if result.raced:
+        console.print(_raced(result))
     if result.study.message:
         console.print(f"{result.study.name} is {result.study.state}: {result.study.message}", markup=False)
     if result.forecast:
@@ -154,6 +156,15 @@ def _rungs(result: StudyResult) -> Table:
         table.add_row(str(batch), str(len(rung)), str(sum(t.state is TrialState.REACHED for t in rung)),
                       f"{best.epochs:.2f}" if best else "", str(best.runs) if best else "",
                       *(number(getattr(best.settings, name)) if best else "" for name in scaled))
+    return table
+
+
+def _raced(result: StudyResult) -> Table:
+    scaled = result.spec.search.scaled
+    table = new_table("race", "batch size", *scaled, "seed", "ended", "epochs")
+    for trial in result.raced:
+        table.add_row(str(trial.global_batch_size), *(number(trial.settings.get(name)) for name in scaled),
+                      str(trial.seed), str(trial.state), number(trial.epochs_to_target or trial.epochs))
     return table
 
 

@@ -1,0 +1,124 @@
+"""The race of a study: which settings are trained at the full-scale batch itself, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpo.errors import EvidenceError
+from hpo.formatting import number
+from hpo.runs import repository
+from hpo.runs.forecasts import forecast, forecast_without_race
+from hpo.runs.lease import Holding, take_lease
+from hpo.runs.progress import Progress
+from hpo.runs.repository import DEFAULT_FOLDER, open_store
+from hpo.runs.results import StudyForecast, StudyResult
+from storage.errors import StoreError
+
+if TYPE_CHECKING:
+    from hpo.tuning.race import Course
+    from hpo.tuning.tuner import RayOptions, SweepEnd
+
+
+@dataclasses.dataclass(frozen=True)
+class RacePlan:
+    """The course of a race, or None; what is to be said of it before it begins, and the forecast without it."""
+
+    course: Course | None
+    message: str
+    forecast: StudyForecast
+
+
+def plan_race(result: StudyResult, global_batch_size: int, samples: int | None = None, *,
+              forced: bool = False) -> RacePlan:
+    """What is to be raced at a batch, by the evidence without that of a race there: the same however often it is asked.
+
+    ``samples`` is what the race may process, the study's ``budget.race`` or a quarter of what its sweep has processed
+    if None. There is no race where that is too little for two trainings, and none, unless it is ``forced`` or has
+    begun, where all that it could save is less than its price. Raises :class:`EvidenceError` where no trial of the
+    study reached its target.
+    """
+    from hpo.tuning.acquisition.lineup import choose_lineup
+    from hpo.tuning.race import FINALISTS, Course
+
+    most = result.race_samples if samples is None else samples
+    made = forecast_without_race(result, global_batch_size)
+    assert made.posterior is not None, "a forecast that was just made has its laws"
+    begun = any(trial.global_batch_size == global_batch_size for trial in result.raced)
+    most_epochs = most / result.train_samples if result.train_samples else 0.0
+    lineup = choose_lineup(made.posterior, global_batch_size, most_epochs)
+    at = f"at {global_batch_size}"
+    if lineup is None:
+        return RacePlan(None, f"no race {at}: the study tunes no learning rate, so that there is nothing to choose by",
+                        made)
+    if most_epochs < 2 * lineup.epochs:
+        return RacePlan(None, f"no race {at}: its budget of {number(float(most))} samples is {most_epochs:.3g} epochs, "
+                              f"too little for two trainings of {lineup.epochs:.3g} epochs; raise budget.race", made)
+    price = min((len(lineup.settings) + FINALISTS) * lineup.epochs, most_epochs)
+    if lineup.worth_epochs < price and not (forced or begun):
+        return RacePlan(None, f"no race {at}: it would cost {price:.3g} epochs, and knowing the best settings there "
+                              f"would save at most {lineup.worth_epochs:.3g}", made)
+    fields = made.settings.to_dict()
+    course = Course(global_batch_size, tuple({**fields, **settings} for settings in lineup.settings), lineup.epochs,
+                    lineup.limit_epochs, most_epochs)
+    return RacePlan(course, f"racing {len(lineup.settings)} configurations {at} within {most_epochs:.3g} epochs",
+                    made)
+
+
+def run_plan(plan: RacePlan, result: StudyResult, holding: Holding, *, folder: Path, progress: Progress,
+             ray: RayOptions | None = None, storage_patience: float = 300.0,
+             stop: Callable[[], bool] = lambda: False) -> SweepEnd | None:
+    """Train what is left of a planned race for the holder of the study's lease; None where there is none."""
+    from hpo.tuning.patience import Patience
+    from hpo.tuning.tuner import run_race
+
+    progress.message(plan.message)
+    if plan.course is None:
+        return None
+    patience = Patience(storage_patience, progress.message, stopped=lambda: bool(holding.lost) or stop())
+    end = run_race(result.spec, holding.study, holding.store, plan.course, folder=folder, progress=progress.race,
+                   ray=ray, patience=patience, stop=stop)
+    if end.message:
+        progress.message(end.message)
+    return end
+
+
+def race(result: StudyResult, global_batch_size: int | None = None, *, samples: int | None = None,
+         folder: Path | str = DEFAULT_FOLDER, progress: Progress | None = None, ray_address: str | None = None,
+         storage_patience: float = 300.0, stop: Callable[[], bool] = lambda: False) -> StudyResult:
+    """Race settings of a study at a batch, its full-scale batch if not given; the study as it is then, with a forecast.
+
+    A race that is interrupted goes on with the same call; one that has ended is not run again. ``samples`` is what it
+    may process, the study's own budget if not given. Raises :class:`EvidenceError` where no trial reached the target or
+    there is nothing to race, and what :func:`hpo.run_study` raises.
+    """
+    from hpo.tuning.tuner import RayOptions, only_runner
+
+    full = result.spec.full_scale
+    if global_batch_size is None and full is None:
+        raise EvidenceError(f"a race needs a batch size, but study {result.study.name!r} names no full_scale; give "
+                            "global_batch_size")
+    batch = global_batch_size if global_batch_size is not None else full.global_batch_size if full else 0
+    plan = plan_race(result, batch, samples, forced=True)
+    if plan.course is None:
+        raise EvidenceError(plan.message)
+    progress, folder = progress or Progress(), Path(folder).absolute()
+    with open_store(result.storage) as store, contextlib.ExitStack() as stack:
+        study = store.study(result.study.name)
+        before = study.state, study.message
+        stack.enter_context(only_runner(folder, study))
+        holding = stack.enter_context(Holding(store, take_lease(store, study), told=progress.message))
+        try:
+            run_plan(plan, result, holding, folder=folder, progress=progress, ray=RayOptions(ray_address),
+                     storage_patience=storage_patience, stop=lambda: holding.stopping or stop())
+        except StoreError:
+            raise
+        except BaseException:
+            holding.release(*before)
+            raise
+        holding.release(*before)
+        found = repository.read_result(store, study.name, result.storage, result.spec)
+    return dataclasses.replace(found, forecast=forecast(found, batch))
