@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 TIMES = {0.5: "half", 2.0: "twice"}
 KIND_NAMES = {PlanKind.FORECAST: "forecast", PlanKind.LINEAR_SCALING: "linear scaling",
+              PlanKind.SQRT_SCALING: "square-root scaling",
               PlanKind.NO_SCALING: "no scaling", PlanKind.IMPORTED: "published result"}
 
 

@@ -47,6 +47,7 @@ STATES = {
 KINDS = {
     PlanKind.FORECAST: PointStyle("run with the forecast's settings", "star", FORECAST, 12),
     PlanKind.LINEAR_SCALING: PointStyle("run by linear scaling", "square", "#228833", 9),
+    PlanKind.SQRT_SCALING: PointStyle("run by square-root scaling", "diamond", "#AA3377", 10),
     PlanKind.NO_SCALING: PointStyle("run without scaling", "pentagon", "#B8860B", 11),
     PlanKind.IMPORTED: PointStyle("published result", "hexagon", "#66CCEE", 9),
 }

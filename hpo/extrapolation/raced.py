@@ -149,7 +149,7 @@ def _coordinates(posterior: Posterior, place: _Place) -> Array:
                                           RATE: place.rate}]
     found = [float(coordinates(law, settings)[0]) for law in posterior.model.laws]
     found.append(WARMUP_LENGTH * float(np.log(max(place.warmup, 1e-3))))
-    return np.nan_to_num(np.array(found))
+    return np.asarray(np.nan_to_num(np.array(found)))
 
 
 def _moved(posterior: Posterior, choices: Choices, rate: float, warmup: float) -> Choices:

@@ -130,7 +130,7 @@ def planned_job(spec: StudySpec, settings: TrainingSettings, global_batch_size: 
     budget = spec.budget.epochs_per_trial
     if epochs:
         budget = max(budget, float(math.ceil(BUDGET_FACTOR * epochs.high)))
-    return training_job(spec, settings, global_batch_size, seed=spec.seeds, epochs=budget)
+    return training_job(spec, settings, global_batch_size, seed=max(spec.seeds, spec.budget.trials), epochs=budget)
 
 
 def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) -> None:

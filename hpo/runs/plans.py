@@ -36,7 +36,7 @@ from storage.records import PlanKind, Throughput
 from trainers.cost import WorkloadCost
 from trainers.job import TrainingJob
 
-BASELINES = {PlanKind.LINEAR_SCALING: "linear", PlanKind.NO_SCALING: "none"}
+BASELINES = {PlanKind.LINEAR_SCALING: "linear", PlanKind.SQRT_SCALING: "sqrt", PlanKind.NO_SCALING: "none"}
 """What a validated forecast is compared with: the best swept settings, moved by these scaling rules."""
 
 

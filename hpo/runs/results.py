@@ -31,6 +31,8 @@ from storage.records import (
 from storage.statements.calibration import is_inside
 from trainers.cost import WorkloadCost
 
+RULES_OF_THUMB = (PlanKind.LINEAR_SCALING, PlanKind.SQRT_SCALING, PlanKind.NO_SCALING)
+
 RACE = "race"
 """The purpose of trials at the full-scale batch itself, which tell the best of a few settings apart."""
 
@@ -196,7 +198,7 @@ class StudyResult:
     @property
     def baselines(self) -> tuple[PlannedRun, ...]:
         """The same run by rules of thumb, the newest of each."""
-        found = [self._newest(kind) for kind in (PlanKind.LINEAR_SCALING, PlanKind.NO_SCALING)]
+        found = [self._newest(kind) for kind in RULES_OF_THUMB]
         return tuple(run for run in found if run is not None)
 
     @property
@@ -224,12 +226,8 @@ class StudyResult:
                       "workload": self.study.workload, "ladder": list(self.spec.ladder),
                       "target": {"metric": self.study.metric, "threshold": self.study.threshold,
                                  "higher_is_better": self.study.higher_is_better}},
-            "trials": {"total": len(self.trials), **_states(self.trials)},
+            "trials": {"total": len(self.swept), **_states(self.swept)},
             "rungs": _rungs(self.swept, self.spec.ladder),
-            "race": [{"number": trial.number, "global_batch_size": trial.global_batch_size, "state": str(trial.state),
-                      "seed": trial.seed, "epochs_to_target": trial.epochs_to_target, "epochs": trial.epochs,
-                      "settings": {name: trial.settings.get(name) for name in self.spec.search.scaled},
-                      "reason": trial.reason} for trial in self.raced],
             "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
             "forecast": self.forecast.to_dict() if self.forecast else None,
             "plan": self.plan.plan.to_dict() if self.plan else None,

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from hpo.tuning.patience import Patience
     from hpo.tuning.tuner import RayOptions
 
+LEAST_SEEDS = 5
+"""Runs of each plan that is validated: the mean of fewer says little beside their scatter."""
+
 EVENT_SECONDS = 5.0
 """Seconds at least between two events of a study's log that count its trials."""
 
@@ -254,16 +257,16 @@ class _Run:
         return kept
 
     def _validate(self, plan: Plan, directory: Path) -> None:
-        """Launch a plan with as many seeds as the sweep's, new ones, except for those that were run already."""
+        """Launch a plan with new seeds, at least ``LEAST_SEEDS``, except for those that were run already."""
         plan_id = plan.id
         if plan_id is None:
             raise PlanError("a plan must be stored before it is validated")
-        backend, seeds = choose_backend(None), self._spec.seeds
+        backend, first = choose_backend(None), plan.job.seed
 
         def done() -> set[int]:
             return {outcome.seed for outcome in self._store.outcomes(plan_id)}
 
-        for seed in sorted(set(range(seeds, 2 * seeds)) - self._patience(done)):
+        for seed in sorted(set(range(first, first + max(LEAST_SEEDS, self._spec.seeds))) - self._patience(done)):
             self._progress.message(f"running {KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} "
                                    f"workers, seed {seed}")
             launched = self._launch(plan, directory, backend, seed)

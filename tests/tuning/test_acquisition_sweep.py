@@ -19,7 +19,7 @@ search:
   decay: constant
   warmup_epochs: 0.0
   normalization_batch_size: 1
-budget: {{trials: {trials}, epochs_per_trial: 60}}
+budget: {{trials: {trials}, epochs_per_trial: 60, race: 0}}
 seeds: 2
 sampler: forecast
 """

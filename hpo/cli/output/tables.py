@@ -14,6 +14,7 @@ from hpo.extrapolation.forecast import Forecast
 from hpo.formatting import KIND_NAMES, interval, number, prospects, target
 from hpo.intervals import Interval
 from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
+from hpo.runs.verdict import mean_of, verdicts
 from storage.records import CalibrationRow, Study, TrialState
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def show_study(result: StudyResult) -> None:
         console.print(_prospects(result.forecast.numbers))
     if result.launched:
         console.print(_launched(result))
-        for line in _references(result):
+        for line in [*(verdicts(result.plan, result.baselines) if result.plan else []), *_references(result)]:
             console.print(line, markup=False)
 
 
@@ -188,12 +189,12 @@ def _prospects(forecast: Forecast) -> Table:
 def _launched(result: StudyResult) -> Table:
     scaled = result.spec.search.scaled
     table = new_table("runs of its plans", "settings from", "batch size", "workers", *scaled, "epochs forecast",
-                      "observed", "each seed", "inside")
+                      "mean ± standard error", "each seed", "inside")
     for run in result.launched:
         plan = run.plan
         table.add_row(KIND_NAMES[plan.kind], str(plan.global_batch_size), str(plan.workers),
                       *(number(getattr(plan.job.settings, name)) for name in scaled), interval(plan.epochs),
-                      number(run.observed_epochs), _each(run), YES_OR_NO[run.inside])
+                      mean.told() if (mean := mean_of(run)) else "", _each(run), YES_OR_NO[run.inside])
     return table
 
 

@@ -41,8 +41,9 @@ TRAININGS = LOST
 class Lineup:
     """Settings to race, the recommended ones first, each with the tuned ``learning_rate`` and ``warmup_epochs``.
 
-    ``gain`` is by how much knowing the best of the lineup lowers the expected factor on the epochs of a training, a lost
-    one counted in full; ``epochs`` is what a training is expected to need, ``limit_epochs`` where one is given up.
+    ``gain`` is by how much knowing the best of the lineup lowers the expected factor on the epochs of a training, with
+    a lost one counted in full; ``epochs`` is what a training is expected to need, ``limit_epochs`` where one is given
+    up.
     """
 
     settings: tuple[dict[str, float], ...]

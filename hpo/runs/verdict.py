@@ -1,0 +1,78 @@
+"""What the launches of a study's plans say: the forecast's settings against those by rules of thumb.
+
+Runs are compared by the logarithm of the epochs that they needed, for settings act on it by factors. Where two means
+lie within two standard errors of their difference there is no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpo.formatting import KIND_NAMES, number, percent
+from hpo.runs.results import PlannedRun
+
+STANDARD_ERRORS = 2.0
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean epochs to target of one plan's runs, geometric, with its standard error as a share of it.
+
+    ``error`` is None for a single run. ``lost`` of ``runs`` did not reach the target, and are in neither.
+    """
+
+    epochs: float
+    error: float | None
+    runs: int
+    lost: int
+
+    def told(self) -> str:
+        """``8.31 ± 0.2 (5 runs)``."""
+        spread = "" if self.error is None else f" ± {number(self.epochs * self.error)}"
+        lost = f", {self.lost} lost" if self.lost else ""
+        return f"{number(self.epochs)}{spread} ({self.runs} run{'' if self.runs == 1 else 's'}{lost})"
+
+
+def mean_of(run: PlannedRun) -> Mean | None:
+    """The mean over a plan's runs; None where none reached the target."""
+    logs = [math.log(epochs) for epochs in run.reached if epochs > 0]
+    if not logs:
+        return None
+    error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else None
+    return Mean(math.exp(statistics.fmean(logs)), error, len(run.outcomes), len(run.outcomes) - len(logs))
+
+
+def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
+    """A line for each rule of thumb that was run."""
+    ours = mean_of(forecast)
+    lines = []
+    for rule in rules:
+        theirs, name = mean_of(rule), KIND_NAMES[rule.plan.kind]
+        if not rule.outcomes or not forecast.outcomes:
+            continue
+        if ours is None or theirs is None:
+            told = "both lost every run" if ours is theirs else f"{name if ours else 'the forecast'} lost every run"
+            lines.append(f"against {name}: {told}")
+            continue
+        lost = "" if ours.lost == theirs.lost == 0 else f"; lost: {ours.lost} of {ours.runs} by the forecast, " \
+            f"{theirs.lost} of {theirs.runs} by {name}"
+        lines.append(f"against {name}: {_compared(ours, theirs)}{lost}")
+    return lines
+
+
+def _compared(ours: Mean, theirs: Mean) -> str:
+    if ours.error is None or theirs.error is None:
+        return "no verdict on a single run"
+    away, error = math.log(theirs.epochs / ours.epochs), math.hypot(ours.error, theirs.error)
+    if abs(away) <= STANDARD_ERRORS * error:
+        return f"no verdict within 2 standard errors ({_signed(away)} epochs)"
+    errors = f"{abs(away) / error:.1f} standard errors" if error > 0 else "without scatter"
+    return f"the forecast needs {_signed(away)} epochs ({errors})"
+
+
+def _signed(away: float) -> str:
+    share = 1 - math.exp(-away)
+    return f"{percent(abs(share))} {'fewer' if share >= 0 else 'more'}"

@@ -1,0 +1,210 @@
+"""A race at the full-scale batch: which settings, in which order, within its budget, and through any interruption."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hpo
+from hpo.errors import EvidenceError
+from hpo.runs.race import plan_race
+from hpo.tuning.acquisition.lineup import choose_lineup
+from hpo.tuning.agenda import Done, Wait
+from hpo.tuning.race import FINALISTS, SEEDS, Course, next_entry
+from hpo.tuning.stopping import CurveStopping
+from storage.records import Trial, TrialState
+
+STUDY = """\
+name: a raced study
+workload: noisy_quadratic
+data: {modes: 50, noise_scale: 10.0, train_samples: 2048}
+target: {metric: loss, at_most: 0.05}
+ladder: [16, 32, 64]
+full_scale: {global_batch_size: 256}
+search:
+  learning_rate: {log_uniform: [0.01, 2.0], role: scaled}
+  momentum: 0.0
+  decay: constant
+  warmup_epochs: 0.0
+  normalization_batch_size: 1
+budget: {trials: 15, epochs_per_trial: 40, race: 0}
+seeds: 2
+"""
+BATCH = 256
+
+
+def entry(rate):
+    return {"learning_rate": rate, "warmup_epochs": 1.0}
+
+
+def a_course(*rates, most=1000.0):
+    return Course(BATCH, tuple(entry(rate) for rate in rates), epochs=10.0, limit_epochs=20.0, most_epochs=most)
+
+
+def a_trial(number, rate, state=TrialState.REACHED, epochs=10.0, warmup=1.0):
+    return Trial(id=number + 1, study_id=1, number=number, state=state, global_batch_size=BATCH, seed=number,
+                 settings={**entry(rate), "warmup_epochs": warmup}, purpose="race",
+                 epochs_to_target=epochs if state is TrialState.REACHED else None, epochs=epochs, steps=None,
+                 seconds=None, best_metric=None, final_metric=None, reason="", resolution_epochs=None, started_at=None,
+                 finished_at=None)
+
+
+def test_the_lineup_first_then_the_best_two_once_more():
+    course, trials = a_course(0.1, 0.2, 0.3), []
+    for rate, epochs in ((0.1, 12.0), (0.2, 9.0), (0.3, 10.0), (0.2, 9.5), (0.3, 10.5)):
+        assert next_entry(course, trials) == entry(rate)
+        trials.append(a_trial(len(trials), rate, epochs=epochs))
+    assert next_entry(course, trials) == Done()
+
+
+def test_one_that_is_lost_with_its_second_seed_makes_room_for_the_third():
+    trials = [a_trial(0, 0.1, epochs=12.0), a_trial(1, 0.2, epochs=9.0), a_trial(2, 0.3, epochs=10.0),
+              a_trial(3, 0.2, TrialState.DIVERGED, 2.0), a_trial(4, 0.3, epochs=10.0)]
+    assert next_entry(a_course(0.1, 0.2, 0.3), trials) == entry(0.1)
+
+
+def test_repetitions_wait_for_the_lineup():
+    trials = [a_trial(0, 0.1), a_trial(1, 0.2, TrialState.RUNNING)]
+    assert next_entry(a_course(0.1, 0.2), trials) == Wait()
+
+
+def test_where_all_are_lost_lower_rates_with_longer_warmups_are_tried():
+    trials = [a_trial(0, 0.1, TrialState.DIVERGED), a_trial(1, 0.2, TrialState.DIVERGED)]
+    first = next_entry(a_course(0.1, 0.2), trials)
+    assert (first["learning_rate"], first["warmup_epochs"]) == (0.05, 2.0)
+    trials.append(a_trial(2, 0.05, TrialState.DIVERGED, warmup=2.0))
+    second = next_entry(a_course(0.1, 0.2), trials)
+    assert (second["learning_rate"], second["warmup_epochs"]) == (0.025, 4.0)
+    trials.append(a_trial(3, 0.025, TrialState.DIVERGED, warmup=4.0))
+    assert next_entry(a_course(0.1, 0.2), trials) == Done()
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 5), concurrency=st.integers(1, 4), data=st.data())
+def test_any_race_ends_and_trains_no_settings_more_often_than_it_may(count, concurrency, data):
+    course, trials, running = a_course(*(0.1 * (n + 1) for n in range(count))), [], []
+    for _ in range(100):
+        found = next_entry(course, trials)
+        if isinstance(found, Done):
+            break
+        if isinstance(found, Wait) or len(running) == concurrency:
+            at = running.pop(data.draw(st.integers(0, len(running) - 1)))
+            state = data.draw(st.sampled_from([TrialState.REACHED, TrialState.DIVERGED, TrialState.PRUNED]))
+            trials[at] = dataclasses.replace(a_trial(at, trials[at].settings["learning_rate"], state,
+                                                     data.draw(st.floats(5, 15))), settings=trials[at].settings)
+            continue
+        running.append(len(trials))
+        trials.append(dataclasses.replace(a_trial(len(trials), 1.0, TrialState.RUNNING), settings=dict(found)))
+    else:
+        raise AssertionError("the race does not end")
+    runs = {}
+    for trial in trials:
+        runs.setdefault(trial.settings["learning_rate"], []).append(trial)
+    assert len(runs) >= count and max(map(len, runs.values())) <= SEEDS
+    whole = [each for each in runs.values() if all(trial.state is TrialState.REACHED for trial in each)]
+    assert sum(len(each) == SEEDS for each in whole) == min(FINALISTS, len(whole))
+
+
+def test_a_training_far_behind_the_best_is_dropped_but_not_inside_its_warmup():
+    def ended(warmup):
+        scheduler = CurveStopping(0.1, most=lambda: 12.0)
+        trial = type("T", (), {"trial_id": "one", "config": {
+            "stoppable": True, "limit_epochs": 40.0, "most_epochs": 35.0, "patience_epochs": warmup}})
+        for quarter in range(1, 200):
+            at = quarter / 4
+            point = {"epochs": at, "metric": 0.5 + math.exp(-at)}
+            if scheduler.on_trial_result(None, trial, {"state": "running", "points": [point]}) == "STOP":
+                return at
+        raise AssertionError("never stopped")
+
+    assert ended(0.0) < 6
+    assert 8 < ended(8.0) < 9
+    assert ended(30.0) == 12.0      # what is left beyond the limit is not worth it, warmup or not
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("raced")
+    (folder / "study.yaml").write_text(STUDY)
+    result = hpo.run_study(hpo.load_study(folder / "study.yaml"), f"sqlite:///{folder}/hpo.db", folder=folder / ".hpo")
+    assert result.complete and not result.raced
+    return folder, result
+
+
+@pytest.fixture
+def copy(swept, tmp_path):
+    folder, _ = swept
+    (tmp_path / "hpo.db").write_bytes((folder / "hpo.db").read_bytes())
+    return hpo.read_study("a raced study", f"sqlite:///{tmp_path}/hpo.db"), tmp_path / ".hpo"
+
+
+def seen(result):
+    return [(trial.state, trial.seed, trial.settings["learning_rate"], trial.epochs) for trial in result.raced]
+
+
+@pytest.fixture(scope="module")
+def raced(swept, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "hpo.db").write_bytes((swept[0] / "hpo.db").read_bytes())
+    result = hpo.read_study("a raced study", f"sqlite:///{folder}/hpo.db")
+    return hpo.race(result, BATCH, samples=120 * result.train_samples, folder=folder / ".hpo")
+
+
+def test_a_race_is_recorded_and_counts(swept, raced):
+    result = swept[1]
+    assert raced.complete and raced.swept == result.trials and len(raced.raced) >= 5
+    assert len({trial.seed for trial in raced.trials}) == len(raced.trials)
+    told = raced.forecast.numbers
+    assert f"raced at {BATCH}: " in raced.forecast.reason and told.raced.trainings == len(raced.raced)
+    lost = [trial.settings["learning_rate"] for trial in raced.raced if trial.state is TrialState.DIVERGED]
+    assert all(raced.forecast.settings.learning_rate < rate for rate in lost)
+    before = hpo.forecast(result, BATCH)
+    assert told.epochs_to_target.high / told.epochs_to_target.low \
+        < before.epochs_to_target.high / before.epochs_to_target.low
+
+
+def test_a_race_goes_on_after_an_interruption_at_any_trial_as_if_there_was_none(copy, raced):
+    result, folder = copy
+
+    class Interrupt(hpo.Progress):
+        def __init__(self, after):
+            self.after = after
+
+        def race(self, trials, running):
+            if sum(trial.state.finished for trial in trials) >= self.after:
+                raise KeyboardInterrupt
+
+    for after in range(1, len(raced.raced)):
+        result = hpo.race(result, BATCH, samples=120 * result.train_samples, folder=folder, progress=Interrupt(after))
+        assert sum(trial.state.finished for trial in result.raced) >= after
+    result = hpo.race(result, BATCH, samples=120 * result.train_samples, folder=folder)
+    assert seen(result) == seen(raced)
+    assert seen(hpo.race(result, BATCH, samples=120 * result.train_samples, folder=folder)) == seen(raced)
+
+
+def test_a_race_stops_within_its_budget(copy):
+    result, folder = copy
+    most = 45 * result.train_samples
+    found = hpo.race(result, BATCH, samples=most, folder=folder)
+    assert found.raced and sum(trial.samples for trial in found.raced) <= most
+
+
+def test_too_small_a_budget_is_no_race_and_says_what_to_raise(copy):
+    result, folder = copy
+    with pytest.raises(EvidenceError, match="too little for two trainings.*raise budget.race"):
+        hpo.race(result, BATCH, samples=result.train_samples, folder=folder)
+    assert plan_race(result, BATCH).course is None      # the study says 0
+    assert plan_race(result, BATCH, 10**9).course is not None or "would save at most" in plan_race(
+        result, BATCH, 10**9).message
+
+
+def test_the_lineup_begins_with_the_forecast_and_holds_safer_and_bolder_settings(swept):
+    posterior = hpo.fit_posterior(swept[1], [BATCH])
+    lineup = choose_lineup(posterior, BATCH, 1000.0)
+    rates = [each["learning_rate"] for each in lineup.settings]
+    assert rates[0] == hpo.forecast(swept[1], BATCH, posterior).settings.learning_rate
+    assert len(set(rates)) == len(rates) == 5
+    assert min(rates) < rates[0] and lineup.gain > 0
+    assert lineup == choose_lineup(posterior, BATCH, 1000.0)
