@@ -13,7 +13,8 @@ from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView, curves_of
 from hpo.formatting import KIND_NAMES, interval, number, readable, target
-from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
+from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
+from hpo.runs.verdict import verdicts
 from storage.records import Outcome, PlanKind, TrialState
 
 VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launch,
@@ -74,7 +75,9 @@ def progress(result: StudyResult) -> str:
     """How many trainings there are, by how they ended."""
     counts = Counter(trial.state for trial in result.trials)
     parts = [f"{counts[state]} {state}" for state in TrialState if counts[state]]
-    return f"{len(result.swept)} of {result.spec.budget.trials} trainings" + (f": {', '.join(parts)}" if parts else "")
+    raced = f" and {len(result.raced)} of a race" if result.raced else ""
+    return f"{len(result.swept)} of {result.spec.budget.trials} trainings{raced}" \
+        + (f": {', '.join(parts)}" if parts else "")
 
 
 def runs_table(result: StudyResult) -> Table | None:
@@ -108,7 +111,7 @@ def rungs_table(result: StudyResult) -> Table:
 
 
 def verdict(result: StudyResult) -> str:
-    """What the launches said of the forecast, and which settings were the quickest; "" before any launch."""
+    """What the launches said of the forecast, alone and against the rules of thumb; "" before any launch."""
     run = result.plan
     if run is None or not run.outcomes:
         return ""
@@ -118,15 +121,9 @@ def verdict(result: StudyResult) -> str:
     else:
         place = {"yes": "inside", "no": "outside"}.get(_inside(run), "beside")
         said = f"The forecast's plan took {number(observed)} epochs, {place} its 90 % interval."
-    took = [(each.observed_epochs, each) for each in result.runs
-            if each.observed_epochs is not None and each.plan.global_batch_size == run.plan.global_batch_size]
-    if len(took) > 1:
-        epochs, quickest = min(took, key=lambda pair: pair[0])
-        if quickest.plan.kind is PlanKind.FORECAST:
-            second = min(other for other, each in took if each is not quickest)
-            return f"{said} The rules of thumb needed {number(second / epochs)} times as many or more."
-        return f"{said} {KIND_NAMES[quickest.plan.kind].capitalize()} was quicker, with {number(epochs)}."
-    return said
+    rules = [each for each in result.runs if each.plan.kind in RULES_OF_THUMB
+             and each.plan.global_batch_size == run.plan.global_batch_size]
+    return " ".join([said, *(f"{line[0].upper()}{line[1:]}." for line in verdicts(run, rules))])
 
 
 def pictures(view: StudyView) -> Iterator[Picture]:

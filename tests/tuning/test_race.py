@@ -14,7 +14,11 @@ from hpo.tuning.acquisition.lineup import choose_lineup
 from hpo.tuning.agenda import Done, Wait
 from hpo.tuning.race import FINALISTS, SEEDS, Course, next_entry
 from hpo.tuning.stopping import CurveStopping
+from hpo.tuning.trainings import Ending
+from hpo.tuning.tuner import run_race
+from storage.maintenance.maintenance import backup
 from storage.records import Trial, TrialState
+from storage.store import Store
 
 STUDY = """\
 name: a raced study
@@ -130,81 +134,86 @@ def swept(tmp_path_factory):
     (folder / "study.yaml").write_text(STUDY)
     result = hpo.run_study(hpo.load_study(folder / "study.yaml"), f"sqlite:///{folder}/hpo.db", folder=folder / ".hpo")
     assert result.complete and not result.raced
+    backup(result.storage, folder / "before.db")
     return folder, result
 
 
-@pytest.fixture
-def copy(swept, tmp_path):
-    folder, _ = swept
-    (tmp_path / "hpo.db").write_bytes((folder / "hpo.db").read_bytes())
-    return hpo.read_study("a raced study", f"sqlite:///{tmp_path}/hpo.db"), tmp_path / ".hpo"
-
-
-def seen(result):
-    return [(trial.state, trial.seed, trial.settings["learning_rate"], trial.epochs) for trial in result.raced]
-
-
 @pytest.fixture(scope="module")
-def raced(swept, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "hpo.db").write_bytes((swept[0] / "hpo.db").read_bytes())
-    result = hpo.read_study("a raced study", f"sqlite:///{folder}/hpo.db")
-    return hpo.race(result, BATCH, samples=120 * result.train_samples, folder=folder / ".hpo")
+def raced(swept):
+    """The study after a race, and the race's course."""
+    result = swept[1]
+    plan = plan_race(result, BATCH, 120 * result.train_samples, forced=True)
+    return hpo.race(result, BATCH, samples=120 * result.train_samples, folder=swept[0] / ".hpo"), plan.course
+
+
+@pytest.fixture
+def go_on(swept, tmp_path):
+    """Race in a copy of the study's database as it was before the race."""
+    folder, result = swept
+    (tmp_path / "hpo.db").write_bytes((folder / "before.db").read_bytes())
+
+    def race(course, stop=lambda trials: False):
+        told = []
+        with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
+            study = store.study(result.study.name)
+            end = run_race(result.spec, study, store, course, folder=tmp_path / ".hpo",
+                           progress=lambda trials, running: told.__setitem__(slice(None), trials),
+                           stop=lambda: stop(told))
+            return end, store.trials(study.id, purpose="race")
+
+    return race
+
+
+def seen(trials):
+    return [(trial.state, trial.seed, trial.settings["learning_rate"], trial.epochs) for trial in trials]
 
 
 def test_a_race_is_recorded_and_counts(swept, raced):
-    result = swept[1]
-    assert raced.complete and raced.swept == result.trials and len(raced.raced) >= 5
-    assert len({trial.seed for trial in raced.trials}) == len(raced.trials)
-    told = raced.forecast.numbers
-    assert f"raced at {BATCH}: " in raced.forecast.reason and told.raced.trainings == len(raced.raced)
-    lost = [trial.settings["learning_rate"] for trial in raced.raced if trial.state is TrialState.DIVERGED]
-    assert all(raced.forecast.settings.learning_rate < rate for rate in lost)
-    before = hpo.forecast(result, BATCH)
-    assert told.epochs_to_target.high / told.epochs_to_target.low \
-        < before.epochs_to_target.high / before.epochs_to_target.low
+    before, (after, course) = swept[1], raced
+    assert after.complete and after.swept == before.trials and len(after.raced) >= 5
+    assert [trial.settings["learning_rate"] for trial in after.raced[:len(course.lineup)]] \
+        == [each["learning_rate"] for each in course.lineup]
+    assert len({trial.seed for trial in after.trials}) == len(after.trials)
+    assert f"raced at {BATCH}: " in after.forecast.reason
+    assert after.forecast.numbers.raced.trainings == len(after.raced)
+    lost = [trial.settings["learning_rate"] for trial in after.raced if trial.state is TrialState.DIVERGED]
+    assert all(after.forecast.settings.learning_rate < rate for rate in lost)
+    old, new = before.forecast.epochs_to_target, after.forecast.epochs_to_target
+    assert new.high / new.low < old.high / old.low
 
 
-def test_a_race_goes_on_after_an_interruption_at_any_trial_as_if_there_was_none(copy, raced):
-    result, folder = copy
-
-    class Interrupt(hpo.Progress):
-        def __init__(self, after):
-            self.after = after
-
-        def race(self, trials, running):
-            if sum(trial.state.finished for trial in trials) >= self.after:
-                raise KeyboardInterrupt
-
-    for after in range(1, len(raced.raced)):
-        result = hpo.race(result, BATCH, samples=120 * result.train_samples, folder=folder, progress=Interrupt(after))
-        assert sum(trial.state.finished for trial in result.raced) >= after
-    result = hpo.race(result, BATCH, samples=120 * result.train_samples, folder=folder)
-    assert seen(result) == seen(raced)
-    assert seen(hpo.race(result, BATCH, samples=120 * result.train_samples, folder=folder)) == seen(raced)
+def test_a_race_goes_on_after_an_interruption_at_any_trial_as_if_there_was_none(go_on, raced):
+    after, course = raced
+    for ended in range(1, len(after.raced)):
+        end, trials = go_on(course, lambda told, ended=ended: sum(trial.state.finished for trial in told) >= ended)
+        assert end.ending is Ending.STOPPED
+        assert sum(trial.state.finished for trial in trials) == ended
+    end, trials = go_on(course)
+    assert end.ending is Ending.COMPLETE and seen(trials) == seen(after.raced)
+    assert seen(go_on(course)[1]) == seen(after.raced)
 
 
-def test_a_race_stops_within_its_budget(copy):
-    result, folder = copy
-    most = 45 * result.train_samples
-    found = hpo.race(result, BATCH, samples=most, folder=folder)
-    assert found.raced and sum(trial.samples for trial in found.raced) <= most
+@pytest.mark.parametrize("trainings", [2.2, 3.5, 4.1])
+def test_a_race_stops_within_its_budget(go_on, swept, raced, trainings):
+    course = raced[1]
+    course = dataclasses.replace(course, most_epochs=trainings * course.epochs)
+    end, trials = go_on(course)
+    assert end.ending is Ending.COMPLETE and end.message == "the budget of the race is spent"
+    assert len(trials) >= int(trainings)
+    assert sum(trial.samples for trial in trials) <= course.most_epochs * swept[1].train_samples
 
 
-def test_too_small_a_budget_is_no_race_and_says_what_to_raise(copy):
-    result, folder = copy
-    with pytest.raises(EvidenceError, match="too little for two trainings.*raise budget.race"):
-        hpo.race(result, BATCH, samples=result.train_samples, folder=folder)
-    assert plan_race(result, BATCH).course is None      # the study says 0
-    assert plan_race(result, BATCH, 10**9).course is not None or "would save at most" in plan_race(
-        result, BATCH, 10**9).message
+def test_too_small_a_budget_is_no_race_and_says_what_to_raise(swept):
+    assert plan_race(swept[1], BATCH).course is None      # the study says 0
+    with pytest.raises(EvidenceError, match=r"too little for two trainings.*raise budget.race"):
+        hpo.race(swept[1], BATCH, samples=swept[1].train_samples, folder=swept[0] / ".hpo")
 
 
 def test_the_lineup_begins_with_the_forecast_and_holds_safer_and_bolder_settings(swept):
-    posterior = hpo.fit_posterior(swept[1], [BATCH])
+    posterior = swept[1].forecast.posterior
     lineup = choose_lineup(posterior, BATCH, 1000.0)
     rates = [each["learning_rate"] for each in lineup.settings]
-    assert rates[0] == hpo.forecast(swept[1], BATCH, posterior).settings.learning_rate
+    assert rates[0] == swept[1].forecast.settings.learning_rate
     assert len(set(rates)) == len(rates) == 5
     assert min(rates) < rates[0] and lineup.gain > 0
     assert lineup == choose_lineup(posterior, BATCH, 1000.0)

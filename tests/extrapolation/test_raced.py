@@ -1,0 +1,109 @@
+"""After a race: one lucky run does not win, what was lost is never used, and risks fall by what stood."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from ladders import Truth, sweep
+
+from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.forecast import forecast
+from hpo.extrapolation.inference.posterior import fit, thinned
+from hpo.extrapolation.raced import RISK_COUNTS, after_race
+from hpo.extrapolation.recommend import recommend
+
+BATCH = 512
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return thinned(fit(sweep(Truth(), np.random.default_rng(3), settings=6), rng=np.random.default_rng(0)), 500)
+
+
+@pytest.fixture(scope="module")
+def held(posterior):
+    return recommend(posterior, float(np.log(BATCH)))
+
+
+def training(held, factor, epochs, state="reached", longer=1.0, seed=0):
+    settings = {"learning_rate": held["learning_rate"].interval.median * factor,
+                "warmup_epochs": held.warmup_epochs * longer}
+    return Observation(BATCH, state, epochs, settings, seed)
+
+
+def used(posterior, held, *trainings):
+    choices, told = after_race(posterior, held, BATCH, trainings)
+    return choices["learning_rate"].interval.median / held["learning_rate"].interval.median, choices, told
+
+
+def expected(posterior):
+    return float(np.exp(np.median(posterior.log_epochs(float(np.log(BATCH)))[0])))
+
+
+def test_without_a_race_nothing_changes(posterior, held):
+    assert after_race(posterior, held, BATCH, ()) == (held, None)
+
+
+def test_the_better_of_two_wins_by_many_runs_but_not_by_one_that_is_hardly_better(posterior, held):
+    epochs = expected(posterior)
+    many = [training(held, factor, took * epochs, seed=seed) for factor, took in ((1.0, 1.0), (0.6, 0.6))
+            for seed in range(4)]
+    assert used(posterior, held, *many)[0] == pytest.approx(0.6)
+    lucky = [training(held, 1.0, epochs), training(held, 0.5, 0.98 * epochs)]
+    assert used(posterior, held, *lucky)[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("longer", [1.0, 2.0])
+def test_what_was_lost_and_what_lies_beyond_it_is_never_used(posterior, held, longer):
+    epochs = expected(posterior)
+    trainings = [training(held, 0.9, 1.0, "diverged", longer), training(held, 1.0, 0.4 * epochs, seed=1),
+                 training(held, 0.5, 1.3 * epochs, longer=2.5, seed=2)]
+    factor, choices, told = used(posterior, held, *trainings)
+    assert factor == pytest.approx(0.5)
+    assert choices.warmup_epochs == pytest.approx(2.5 * held.warmup_epochs)
+    assert (told.configurations, told.trainings, told.reached, told.lost) == (3, 3, 2, 1)
+
+
+def test_a_training_that_was_dropped_counts_as_lost_only_beyond_all_that_reached(posterior, held):
+    epochs = expected(posterior)
+    slow = [training(held, 0.5, 1.3 * epochs, "pruned"), training(held, 1.0, epochs, seed=1)]
+    assert used(posterior, held, *slow)[0] == pytest.approx(1.0)
+    stuck = [training(held, 1.0, 1.3 * epochs, "pruned"), training(held, 0.5, 1.2 * epochs, seed=1)]
+    assert used(posterior, held, *stuck)[0] == pytest.approx(0.5)
+
+
+def test_where_all_was_lost_a_lower_rate_with_a_longer_warmup_is_used(posterior, held):
+    trainings = [training(held, factor, 1.0, "diverged", 2.0) for factor in (0.4, 1.0)]
+    factor, choices, _ = used(posterior, held, *trainings)
+    assert factor < 0.4
+    assert choices.warmup_epochs >= 2 * held.warmup_epochs
+
+
+def test_the_risk_falls_by_the_runs_that_stood_there_or_beyond(posterior, held):
+    epochs, before = expected(posterior), float(held.risk(posterior).mean())
+    for runs in (1, 2, 4):
+        trainings = [training(held, 1.0, epochs, seed=seed) for seed in range(runs)]
+        after = float(used(posterior, held, *trainings)[1].risk(posterior).mean())
+        assert after == pytest.approx(before * RISK_COUNTS / (RISK_COUNTS + runs))
+    bolder = [training(held, 1.5, 2 * epochs), training(held, 1.5, 2 * epochs, seed=1)]
+    factor, choices, _ = used(posterior, held, *bolder)
+    assert factor == pytest.approx(1.0)
+    assert float(choices.risk(posterior).mean()) == pytest.approx(before / 2)
+
+
+def test_the_forecast_says_that_there_was_a_race_and_is_trusted_more_for_it():
+    truth, rng = Truth(), np.random.default_rng(5)
+    evidence = sweep(truth, rng, settings=6)
+    before = forecast(fit(evidence, rng=np.random.default_rng(0)), 2048)
+    rate, warmup = before.settings["learning_rate"].median, before.settings["warmup_epochs"].median
+    race = [dataclasses.replace(truth, budget_epochs=500.0).trial(2048, factor * rate, warmup, seed, rng)
+            for factor, seeds in ((1.0, 2), (0.7, 2), (1.3, 1)) for seed in range(seeds)]
+    raced = dataclasses.replace(evidence, observations=(*evidence.observations, *race))
+    after = forecast(fit(raced, rng=np.random.default_rng(0)), 2048, race=race)
+    assert "raced at 2048: 3 configurations, 5 trainings" in after.reason
+    assert "times the largest rung" not in after.reason.partition("Doubts:")[2]
+    levels = ["low", "medium", "high"]
+    assert levels.index(after.trust) >= levels.index(before.trust)
+    width = {each: each.epochs_to_target.high / each.epochs_to_target.low for each in (before, after)}
+    assert width[after] < width[before]
+    assert after.epochs_to_target.low < truth.epochs(2048) < after.epochs_to_target.high
