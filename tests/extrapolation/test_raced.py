@@ -104,6 +104,6 @@ def test_the_forecast_says_that_there_was_a_race_and_is_trusted_more_for_it():
     assert "times the largest rung" not in after.reason.partition("Doubts:")[2]
     levels = ["low", "medium", "high"]
     assert levels.index(after.trust) >= levels.index(before.trust)
-    width = {each: each.epochs_to_target.high / each.epochs_to_target.low for each in (before, after)}
-    assert width[after] < width[before]
-    assert after.epochs_to_target.low < truth.epochs(2048) < after.epochs_to_target.high
+    old, new = before.epochs_to_target, after.epochs_to_target
+    assert new.high / new.low < old.high / old.low
+    assert new.low < truth.epochs(2048) < new.high
