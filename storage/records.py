@@ -104,9 +104,9 @@ class PlanKind(StrEnum):
 
     FORECAST = "forecast"
     LINEAR_SCALING = "linear_scaling"  # the best swept settings, learning rate proportional to the batch
-    SQRT_SCALING = "sqrt_scaling"  # the best swept settings, learning rate proportional to its square root
     NO_SCALING = "no_scaling"  # the best swept settings as they are
     IMPORTED = "imported"  # a run that others planned, read from their published results
+    SQRT_SCALING = "sqrt_scaling"  # the best swept settings, learning rate proportional to the root of the batch
 
 
 @dataclass(frozen=True, kw_only=True)
