@@ -16,7 +16,14 @@ import numpy as np
 
 from benchmarks.dashboard_browser import Server, browser, serving
 from search_spaces.settings import TrainingSettings
-from storage.records import Convergence, ConvergencePoint, NewTrial, StudyState, TrialResult, TrialState
+from storage.records import (
+    Convergence,
+    ConvergencePoint,
+    NewTrial,
+    StudyState,
+    TrialResult,
+    TrialState,
+)
 from storage.store import Store
 
 POINTS = 200

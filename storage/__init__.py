@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from storage.contract import AbstractStore
-    from storage.errors import Conflict, InvalidRecord, LeaseLost, NotFound, SchemaTooNew, StoreError, StoreUnavailable
+    from storage.errors import (
+        Conflict,
+        InvalidRecord,
+        LeaseLost,
+        NotFound,
+        SchemaTooNew,
+        StoreError,
+        StoreUnavailable,
+    )
     from storage.store import Store
 
 __all__ = [

@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.extrapolation.forecasters import JOINT, forecasters
-from benchmarks.extrapolation.protocol import DISTANCE_NAMES, LEAST_RUNGS, Case, Forecaster, Score, cases, load, score
+from benchmarks.extrapolation.protocol import (
+    DISTANCE_NAMES,
+    LEAST_RUNGS,
+    Case,
+    Forecaster,
+    Score,
+    cases,
+    load,
+    score,
+)
 from benchmarks.extrapolation.runs import BENCHMARKS, GROUPS, CoarseRow
 from benchmarks.extrapolation.simulated import LAWS, simulate
 from hpo.extrapolation.inference.learn import Series, read_reference_points

@@ -11,7 +11,16 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.throughput.families import FAMILY, LEAST_SCALES, NEEDED, Case, cases, read_series, scales, unseen
+from benchmarks.throughput.families import (
+    FAMILY,
+    LEAST_SCALES,
+    NEEDED,
+    Case,
+    cases,
+    read_series,
+    scales,
+    unseen,
+)
 from benchmarks.throughput.forecasters import Forecaster
 from hpo.intervals import Interval
 from hpo.planning.throughput import Measurement

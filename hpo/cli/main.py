@@ -10,7 +10,17 @@ from typing import Any
 
 import click
 
-from hpo.cli.commands import database, doctor, evidence, full_machine, imports, remote, server, study, worker
+from hpo.cli.commands import (
+    database,
+    doctor,
+    evidence,
+    full_machine,
+    imports,
+    remote,
+    server,
+    study,
+    worker,
+)
 
 
 class _Commands(click.Group):

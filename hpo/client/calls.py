@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from hpo.client.protocol import Pause, Request, ServerResponse, Steps, get, join
-from hpo.client.records import PLAN_FILES, RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
+from hpo.client.records import (
+    PLAN_FILES,
+    RemoteEvent,
+    RemoteForecast,
+    RemotePlan,
+    RemoteTrial,
+    StudyStatus,
+)
 from hpo.client.retries import RetryPolicy, ask
 from hpo.errors import StudyFailedError, WaitTimeoutError
 from hpo.study.spec import StudySpec, load_study, parse_study

@@ -17,7 +17,14 @@ from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.extrapolation.prospects import BUDGETS, Chance, Sensitivity, chances, epochs_interval, sensitivity
+from hpo.extrapolation.prospects import (
+    BUDGETS,
+    Chance,
+    Sensitivity,
+    chances,
+    epochs_interval,
+    sensitivity,
+)
 from hpo.extrapolation.raced import Raced, after_race
 from hpo.extrapolation.recommend import recommend
 from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime

@@ -19,7 +19,16 @@ from hpo.errors import EvidenceError
 from hpo.mlperf.folders import BENCHMARKS, SubmittedRun, results_in
 from hpo.study.spec import StudySpec
 from storage.errors import NotFound
-from storage.records import NewOutcome, NewPlan, NewThroughput, PlanKind, StoredPlan, Study, StudyState, TrialState
+from storage.records import (
+    NewOutcome,
+    NewPlan,
+    NewThroughput,
+    PlanKind,
+    StoredPlan,
+    Study,
+    StudyState,
+    TrialState,
+)
 from storage.store import Store
 
 BACKEND = "mlperf"

@@ -14,7 +14,14 @@ from hpo.extrapolation.evidence.stored import observation, study_evidence
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.posterior import Posterior, fit
-from hpo.runs.results import RACE, StudyForecast, StudyResult, best_settings, complete_settings, throughput
+from hpo.runs.results import (
+    RACE,
+    StudyForecast,
+    StudyResult,
+    best_settings,
+    complete_settings,
+    throughput,
+)
 
 RACE_TRAININGS = 5
 """About what a race trains."""

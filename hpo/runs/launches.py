@@ -8,7 +8,14 @@ from pathlib import Path
 
 from hpo.errors import PlanError
 from hpo.planning.launchers import script_name
-from hpo.planning.launchers.launch import MAX_RESTARTS, Launched, choose_backend, read_launched, run_plan, write_plan
+from hpo.planning.launchers.launch import (
+    MAX_RESTARTS,
+    Launched,
+    choose_backend,
+    read_launched,
+    run_plan,
+    write_plan,
+)
 from hpo.planning.launchers.submit import Submitted, submit
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, check_workers, folder_name

@@ -12,7 +12,7 @@ from hpo.errors import EvidenceError
 from hpo.formatting import number
 from hpo.runs import repository
 from hpo.runs.forecasts import forecast, forecast_without_race
-from hpo.runs.lease import Holding, take_lease
+from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.progress import Progress
 from hpo.runs.repository import DEFAULT_FOLDER, open_store
 from hpo.runs.results import StudyForecast, StudyResult
@@ -68,7 +68,7 @@ def plan_race(result: StudyResult, global_batch_size: int, samples: int | None =
                     made)
 
 
-def run_plan(plan: RacePlan, result: StudyResult, holding: Holding, *, folder: Path, progress: Progress,
+def run_plan(plan: RacePlan, result: StudyResult, holding: HeldLease, *, folder: Path, progress: Progress,
              ray: RayOptions | None = None, storage_patience: float = 300.0,
              stop: Callable[[], bool] = lambda: False) -> SweepEnd | None:
     """Train what is left of a planned race for the holder of the study's lease; None where there is none."""
@@ -110,7 +110,7 @@ def race(result: StudyResult, global_batch_size: int | None = None, *, samples: 
         study = store.study(result.study.name)
         before = study.state, study.message
         stack.enter_context(only_runner(folder, study))
-        holding = stack.enter_context(Holding(store, take_lease(store, study), told=progress.message))
+        holding = stack.enter_context(HeldLease(store, take_lease(store, study), on_warning=progress.message))
         try:
             run_plan(plan, result, holding, folder=folder, progress=progress, ray=RayOptions(ray_address),
                      storage_patience=storage_patience, stop=lambda: holding.stopping or stop())

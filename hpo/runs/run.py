@@ -152,10 +152,10 @@ class _Run:
             return None
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         plan = plan_race(result, full.global_batch_size)
-        end = run_plan_of_race(plan, result, self._holding, folder=self._options.folder, progress=self._progress,
+        end = run_plan_of_race(plan, result, self._held, folder=self._options.folder, progress=self._progress,
                                ray=self._options.ray, storage_patience=self._options.storage_patience,
                                stop=self._must_stop)
-        self._holding.event("race", plan.message if plan.course is None else self._raced(full.global_batch_size))
+        self._held.event("race", plan.message if plan.course is None else self._raced(full.global_batch_size))
         if end is not None and end.ending is Ending.STOPPED:
             raise _Stopped
         return plan.forecast if end is None and not result.raced else None

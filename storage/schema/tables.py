@@ -5,10 +5,30 @@ A change here needs a revision in ``storage/migrations/versions``; a test compar
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, Table, Text, UniqueConstraint, false
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Index,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+)
 
 from storage.records import PlanKind, StudyState, TrialState, Trust
-from storage.schema.columns import identity, metadata, number, one_of, parent, rule, text, time, whole
+from storage.schema.columns import (
+    identity,
+    metadata,
+    number,
+    one_of,
+    parent,
+    rule,
+    text,
+    time,
+    whole,
+)
 from storage.schema.service_tables import events, throughputs, tokens, workers, workload_costs
 from storage.schema.setting_types import setting_columns
 

@@ -20,7 +20,15 @@ from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
 from storage.records import TrialState
 from storage.store import Store
-from tests.dashboard.dashboard_samples import FULL_SCALE, add_plans, add_trial, ended, fill, make_study, reached
+from tests.dashboard.dashboard_samples import (
+    FULL_SCALE,
+    add_plans,
+    add_trial,
+    ended,
+    fill,
+    make_study,
+    reached,
+)
 from tests.service.api_server import listening
 
 PAGES = ("/", "/submit", "/calibration", "/workers", "/studies/small", "/studies/small/forecast",

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hpo.extrapolation.posterior import fit
 
-from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import forecast
+from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.warmup_law import WarmupLaw
 
 SAMPLES = 4096.0

@@ -7,7 +7,14 @@ from click.testing import CliRunner
 from hpo.cli.commands.full_machine import machines
 from hpo.cli.output.machines import number_with_unit
 from hpo.errors import PlanError
-from hpo.planning.machines import load_machine, local, machine_names, machine_text, measure, measure_local
+from hpo.planning.machines import (
+    load_machine,
+    local,
+    machine_names,
+    machine_text,
+    measure,
+    measure_local,
+)
 
 SHIPPED = machine_names()[1:]
 ASKED_FOR = ("summit", "piz_daint", "abci", "tsubame3", "project_adam", "minsky", "big_basin", "tencent", "superpod",

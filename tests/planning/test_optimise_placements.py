@@ -12,9 +12,21 @@ import pytest
 from hpo.planning.placement.candidates import Candidate, PlanningContext
 from hpo.planning.placement.optimise import PlanConstraints, best_of, choose, placement_space
 from hpo.planning.placement.pareto import excerpt, front, knee
-from hpo.planning.placement.placements import Placement, PlacementSpace, memory_needs, placements, steps_between
+from hpo.planning.placement.placements import (
+    Placement,
+    PlacementSpace,
+    memory_needs,
+    placements,
+    steps_between,
+)
 from search_spaces.settings import TrainingSettings
-from tests.planning.planning_contexts import KnownLaw, a_context, a_machine, memory_of, random_context
+from tests.planning.planning_contexts import (
+    KnownLaw,
+    a_context,
+    a_machine,
+    memory_of,
+    random_context,
+)
 from trainers.cost import WorkloadCost
 
 

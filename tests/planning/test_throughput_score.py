@@ -8,7 +8,14 @@ import pytest
 
 from benchmarks.throughput.__main__ import Result
 from benchmarks.throughput.clock import read_clock
-from benchmarks.throughput.families import GENERATIONS, cases, generation, read_series, scored, unseen
+from benchmarks.throughput.families import (
+    GENERATIONS,
+    cases,
+    generation,
+    read_series,
+    scored,
+    unseen,
+)
 from benchmarks.throughput.forecasters import least_squares, linear, step_model
 from hpo.intervals import Interval
 from hpo.planning.throughput import Measurement

@@ -7,10 +7,22 @@ from scipy.special import sph_harm_y
 from trainers.workloads.segmentation import fields as fields_module
 from trainers.workloads.segmentation.channels import CHANNELS
 from trainers.workloads.segmentation.fields import make_sample
-from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, Grid, distance_km, grid_of, on_sphere
+from trainers.workloads.segmentation.grid import (
+    EARTH_RADIUS_KM,
+    Grid,
+    distance_km,
+    grid_of,
+    on_sphere,
+)
 from trainers.workloads.segmentation.harmonics import random_coefficients, synthesis
 from trainers.workloads.segmentation.planet import saturation_humidity, surface_of
-from trainers.workloads.segmentation.weather import Cyclone, River, State, plant_cyclone, plant_river
+from trainers.workloads.segmentation.weather import (
+    Cyclone,
+    River,
+    State,
+    plant_cyclone,
+    plant_river,
+)
 
 GRID = grid_of(96, 144)
 

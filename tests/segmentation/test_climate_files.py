@@ -6,7 +6,13 @@ import torch
 from trainers import DataError
 from trainers.workloads.segmentation.channels import CHANNELS
 from trainers.workloads.segmentation.data import LARGEST_IN_MEMORY, open_samples
-from trainers.workloads.segmentation.hdf5 import read_channel_range, read_sample, summary_of, write_sample, write_stats
+from trainers.workloads.segmentation.hdf5 import (
+    read_channel_range,
+    read_sample,
+    summary_of,
+    write_sample,
+    write_stats,
+)
 
 HEIGHT, WIDTH = 6, 10
 

@@ -14,7 +14,11 @@ from trainers.workloads.segmentation import generate
 from trainers.workloads.segmentation.__main__ import main
 from trainers.workloads.segmentation.data import open_samples
 from trainers.workloads.segmentation.fields import make_sample
-from trainers.workloads.segmentation.generate import GeneratedOptions, generated_folder, write_data_set
+from trainers.workloads.segmentation.generate import (
+    GeneratedOptions,
+    generated_folder,
+    write_data_set,
+)
 from trainers.workloads.segmentation.grid import grid_of
 from trainers.workloads.segmentation.hdf5 import read_channel_range, read_sample, sample_files
 from trainers.workloads.segmentation.heuristics import make_labels

@@ -5,7 +5,11 @@ import pytest
 import torch
 
 from trainers import DataError, JobError
-from trainers.workloads.segmentation.loss import class_weights, intersection_over_union, pixel_losses
+from trainers.workloads.segmentation.loss import (
+    class_weights,
+    intersection_over_union,
+    pixel_losses,
+)
 
 
 def test_kurths_weights_follow_from_the_published_shares():

@@ -22,7 +22,7 @@ from storage.records import Law, PlanKind, SettingForecast, StudyState, TrialSta
 from storage.schema.setting_types import EARLIER_VALUES
 from storage.store import Store
 
-RELEASED = ("0001", "0002", "0003", "0004")
+RELEASED = ("0001", "0002", "0003")
 LATER_COLUMNS = ("samples", "ranks_per_node")       # of trials and plans, since revision 0003
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = TrainingSettings(optimizer="lars", momentum_form="inside", decay_milestones=(30.0, 60.0), nesterov=True)

@@ -9,7 +9,15 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from store_samples import claimers, make_forecast, make_points, make_study, make_trials, new_plan, submit
+from store_samples import (
+    claimers,
+    make_forecast,
+    make_points,
+    make_study,
+    make_trials,
+    new_plan,
+    submit,
+)
 
 from storage.errors import Conflict, InvalidRecord, LeaseLost, NotFound
 from storage.records import StudyState, TrialResult, TrialState

@@ -5,7 +5,14 @@ import threading
 import zipfile
 
 import pytest
-from store_samples import forecast_plan, make_forecast, make_points, make_study, make_trials, new_outcome
+from store_samples import (
+    forecast_plan,
+    make_forecast,
+    make_points,
+    make_study,
+    make_trials,
+    new_outcome,
+)
 
 from storage import migrations
 from storage.database import Database

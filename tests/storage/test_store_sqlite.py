@@ -16,7 +16,14 @@ import pytest
 from store_contract import StoreContract
 from store_samples import make_points, make_study, make_trials, python, submit
 
-from storage.errors import Conflict, InvalidRecord, NotFound, SchemaTooNew, StoreError, StoreUnavailable
+from storage.errors import (
+    Conflict,
+    InvalidRecord,
+    NotFound,
+    SchemaTooNew,
+    StoreError,
+    StoreUnavailable,
+)
 from storage.records import NewToken
 from storage.store import Store
 

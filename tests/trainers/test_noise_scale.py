@@ -16,7 +16,13 @@ from trainers.distributed.sampling import SampleStream
 from trainers.distributed.single import SingleProcess
 from trainers.loop import checkpoint as checkpoints
 from trainers.loop.synchronous import Training
-from trainers.schedules.noise_scale import MEASURED_EVERY, SMOOTHING, GradientStatistics, SquaredNorms, squared_norm
+from trainers.schedules.noise_scale import (
+    MEASURED_EVERY,
+    SMOOTHING,
+    GradientStatistics,
+    SquaredNorms,
+    squared_norm,
+)
 from trainers.workloads import load_workload
 
 HERE = Path(__file__).parent

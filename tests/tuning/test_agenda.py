@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo.tuning.agenda import Done, Explore, Repeat, Wait, explorations, next_seed, next_task, rung_budgets
+from hpo.tuning.agenda import (
+    Done,
+    Explore,
+    Repeat,
+    Wait,
+    explorations,
+    next_seed,
+    next_task,
+    rung_budgets,
+)
 from search_spaces.settings import TrainingSettings
 from storage.records import Trial, TrialState
 

@@ -17,7 +17,13 @@ from trainers.distributed.all_reduce import WorkerGrid, all_gather, row_size, su
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
 from trainers.distributed.communicator import Work, local_device
-from trainers.distributed.monitor import Monitor, beat_seconds, finding_seconds, held_by_agent, open_store
+from trainers.distributed.monitor import (
+    Monitor,
+    beat_seconds,
+    finding_seconds,
+    held_by_agent,
+    open_store,
+)
 from trainers.errors import CommunicationError
 
 

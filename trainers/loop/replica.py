@@ -7,7 +7,12 @@ from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
-from trainers.numerics.normalization import common_group_size, end_update, ghost_batch_norms, persistent_statistics
+from trainers.numerics.normalization import (
+    common_group_size,
+    end_update,
+    ghost_batch_norms,
+    persistent_statistics,
+)
 from trainers.numerics.precision import computing, store_reduced, zero_gradient
 from trainers.numerics.random_numbers import mixed_seed
 from trainers.optimizers import parameter_kinds

@@ -18,7 +18,8 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from trainers.errors import WorkloadError, nearest
+from search_spaces.names import nearest
+from trainers.errors import WorkloadError
 
 Kind = Literal["weight", "normalization", "bias"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -10,7 +10,13 @@ from typing import Any
 from search_spaces.names import nearest_or_all
 from trainers.errors import WorkloadError
 from trainers.job import TrainingJob
-from trainers.workloads.workload import AnyWorkload, Batch, CustomLoopWorkload, Workload, check_options
+from trainers.workloads.workload import (
+    AnyWorkload,
+    Batch,
+    CustomLoopWorkload,
+    Workload,
+    check_options,
+)
 
 __all__ = ["AnyWorkload", "Batch", "CustomLoopWorkload", "Workload", "check_options", "load_model_workload",
            "load_workload", "metrics_of", "workload_class"]

@@ -101,8 +101,8 @@ class PlainProgress(Progress):
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
         """Print every trial of the race that has ended since the last call."""
         for trial in trials:
-            if trial.state.finished and trial.id not in self._told:
-                self._told.add(trial.id)
+            if trial.state.finished and trial.id not in self._reported:
+                self._reported.add(trial.id)
                 warmup = trial.settings.get("warmup_epochs") or 0.0
                 self.message(f"race at {trial.global_batch_size}: seed {trial.seed}, learning rate "
                              f"{trial.settings['learning_rate']:.3g}, warmup {warmup:.3g} epochs: {_ending(trial)}")

@@ -15,7 +15,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.evidence.evidence import LEAST_RUNS_OF_A_RECIPE, Aggregate, Evidence, Observation
+from hpo.extrapolation.evidence.evidence import (
+    LEAST_RUNS_OF_A_RECIPE,
+    Aggregate,
+    Evidence,
+    Observation,
+)
 from hpo.extrapolation.inference.rows import Rows, make_rows
 from hpo.extrapolation.inference.trials import Trials, make_trials
 from hpo.extrapolation.laws.adam_law import epochs_parameters, is_adam, log_excess

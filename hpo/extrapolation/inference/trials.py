@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.residual import kernel, log_student, student_cdf
-from hpo.extrapolation.laws.configurations import Configurations, log_epochs, make_configurations, outlook
+from hpo.extrapolation.laws.configurations import (
+    Configurations,
+    log_epochs,
+    make_configurations,
+    outlook,
+)
 from hpo.extrapolation.laws.setting_laws import SettingLaw
 from hpo.extrapolation.laws.warmup_law import WarmupLaw
 

@@ -8,7 +8,13 @@
     load_machine("my-cluster.yaml")
 """
 
-from hpo.planning.machines.loader import load_machine, local_machine, machine_names, machine_text, parse_machine
+from hpo.planning.machines.loader import (
+           load_machine,
+           local_machine,
+           machine_names,
+           machine_text,
+           parse_machine,
+)
 from hpo.planning.machines.local import local_file, measure_local
 from hpo.planning.machines.machine import Accelerator, FigureSource, Link, Machine, Storage
 

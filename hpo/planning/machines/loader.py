@@ -12,7 +12,14 @@ from pathlib import Path
 from hpo.errors import PlanError
 from hpo.planning.machines import local
 from hpo.planning.machines.figures import FigureReader
-from hpo.planning.machines.machine import PRECISIONS, SCHEDULERS, Accelerator, Link, Machine, Storage
+from hpo.planning.machines.machine import (
+    PRECISIONS,
+    SCHEDULERS,
+    Accelerator,
+    Link,
+    Machine,
+    Storage,
+)
 from hpo.study import yaml_text
 from hpo.study.faults import dotted
 from hpo.study.yaml_text import Location

@@ -23,7 +23,13 @@ from hpo.extrapolation.inference.sampler import standard_normal, temper
 from hpo.extrapolation.laws.priors import Normal
 from hpo.planning.throughput.priors import LOG2_NODE_SIZE, LOG2_POD_SIZE, POD_SHARE, StepPriors
 from hpo.planning.throughput.rows import Measurement
-from hpo.planning.throughput.step_model import Points, Reference, StepTerms, log_throughput, step_terms
+from hpo.planning.throughput.step_model import (
+    Points,
+    Reference,
+    StepTerms,
+    log_throughput,
+    step_terms,
+)
 
 Array: TypeAlias = NDArray[np.float64]
 

@@ -33,7 +33,14 @@ from hpo.errors import PlanError
 from hpo.intervals import LEVELS, Interval
 from hpo.planning.machines import Machine
 from hpo.planning.machines.machine import PRECISIONS
-from hpo.planning.timing.assumptions import BACKWARD_SHARE, CYCLE_SECONDS, RADIX, Assumptions, normal_draws, spread
+from hpo.planning.timing.assumptions import (
+    BACKWARD_SHARE,
+    CYCLE_SECONDS,
+    RADIX,
+    Assumptions,
+    normal_draws,
+    spread,
+)
 from hpo.planning.timing.collectives import ALL_REDUCES, Links, RankLayout, all_reduce_seconds
 from search_spaces.names import nearest
 from trainers.cost import WorkloadCost

@@ -8,7 +8,17 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Path, Response

@@ -13,7 +13,13 @@ from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.inference.residual import across, kernel, log_student, student_cdf
 from hpo.extrapolation.inference.trials import shown, trial_scale
-from hpo.extrapolation.laws.configurations import Configurations, Outlook, log_epochs, make_configurations, outlook
+from hpo.extrapolation.laws.configurations import (
+    Configurations,
+    Outlook,
+    log_epochs,
+    make_configurations,
+    outlook,
+)
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.extrapolation.recommend import LONGEST, WARMUPS, price

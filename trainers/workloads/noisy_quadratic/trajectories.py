@@ -6,7 +6,14 @@ from typing import Protocol
 
 import numpy as np
 
-from trainers.workloads.noisy_quadratic.dynamics import Array, Update, apply, many_steps, start, step
+from trainers.workloads.noisy_quadratic.dynamics import (
+    Array,
+    Update,
+    apply,
+    many_steps,
+    start,
+    step,
+)
 
 _WORTH_A_MAP = 4
 """Updates of one rate from which on one affine map, made once for many evaluations, is cheaper than each by itself."""

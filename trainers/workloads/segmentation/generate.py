@@ -23,7 +23,13 @@ from trainers.errors import DataError
 from trainers.workloads.segmentation.channels import CLASSES
 from trainers.workloads.segmentation.fields import make_sample
 from trainers.workloads.segmentation.grid import grid_of
-from trainers.workloads.segmentation.hdf5 import STATS_FILE, ChannelSummary, summary_of, write_sample, write_stats
+from trainers.workloads.segmentation.hdf5 import (
+    STATS_FILE,
+    ChannelSummary,
+    summary_of,
+    write_sample,
+    write_stats,
+)
 from trainers.workloads.segmentation.heuristics import make_labels
 
 GENERATOR_VERSION = 1

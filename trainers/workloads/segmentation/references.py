@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from trainers.workloads.segmentation.loss import EXPONENTS, class_weights, intersection_over_union, pixel_losses
+from trainers.workloads.segmentation.loss import (
+    EXPONENTS,
+    class_weights,
+    intersection_over_union,
+    pixel_losses,
+)
 
 if TYPE_CHECKING:
     from trainers.workloads.segmentation.data import ClimateSamples

@@ -20,7 +20,11 @@ from trainers.workloads.segmentation.blocks import Norm
 from trainers.workloads.segmentation.data import OPTION_NAMES, open_samples
 from trainers.workloads.segmentation.deeplab import UNITS, DeepLab
 from trainers.workloads.segmentation.exhibit import exhibit
-from trainers.workloads.segmentation.loss import class_weights, intersection_over_union, pixel_losses
+from trainers.workloads.segmentation.loss import (
+    class_weights,
+    intersection_over_union,
+    pixel_losses,
+)
 from trainers.workloads.segmentation.tiramisu import LAYERS, Tiramisu
 from trainers.workloads.workload import Batch, Workload, check_options
 

@@ -21,7 +21,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainers.workloads.segmentation.blocks import ConvNormReLU, Norm, Upsample, initialize_he_uniform
+from trainers.workloads.segmentation.blocks import (
+    ConvNormReLU,
+    Norm,
+    Upsample,
+    initialize_he_uniform,
+)
 
 LAYERS = {"tiramisu": (2, 2, 2, 4, 5), "tiramisu_small": (2, 2, 2)}
 """Layers of each dense block on the way down."""

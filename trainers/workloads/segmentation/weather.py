@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, Grid, Values, distance_km, on_sphere
+from trainers.workloads.segmentation.grid import (
+    EARTH_RADIUS_KM,
+    Grid,
+    Values,
+    distance_km,
+    on_sphere,
+)
 from trainers.workloads.segmentation.planet import AIR_DENSITY, ROTATION
 
 _CELLS_OF_EYE = 1.0       # a storm must be resolved: its wind maximum lies at least so many cells from its centre
