@@ -130,9 +130,11 @@ def _cells() -> Iterator[Case]:
         "workload": "cells", "class_name": "Cells", "data": {}, "metric": "accuracy", "target": 0.98,
         "ladder": (4, 8, 16), "evaluations_per_epoch": 8, "warmup_epochs": (0.0, 2.0), "samplers": {"tpe": 5},
         "held_out": True}
+    group = {"normalization_batch_size": 1}     # there is no batch norm
     yield Case(**common, optimizer="sgd", rates=(0.001, 1.0), grid_from=0.02,
-               search={"optimizer": "sgd", "momentum": 0.9})
-    yield Case(**common, optimizer="adamw", rates=(0.001, 0.3), grid_from=0.005, search={"optimizer": "adamw"})
+               search={"optimizer": "sgd", "momentum": 0.9, **group})
+    yield Case(**common, optimizer="adamw", rates=(0.001, 0.3), grid_from=0.005,
+               search={"optimizer": "adamw", **group})
 
 
 def _climate() -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""How each recommendation fared: epochs, lost runs, regret over the optimum, and whether the forecast's interval held."""
+"""How each recommendation fared: epochs, lost runs, regret over the optimum, and whether the interval held."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def lines(cases: Sequence[Case], recommended: Mapping[str, Sequence[Recommended]
 
 
 def _methods(found: Sequence[Score]) -> Iterator[str]:
-    yield "| settings from | sweeps x batches | runs | lost | epochs at 4x / 8x | regret | 4x / 8x | over the forecast |"
+    yield "| settings from | forecasts | runs | lost | epochs at 4x / 8x | regret | 4x / 8x | over the forecast |"
     yield "|---|---|---|---|---|---|---|---|"
     for method in METHODS:
         own = [score for score in found if score.method == method]
