@@ -12,7 +12,7 @@ from benchmarks.real_panel import cases, scores, sweeps, trainings
 from benchmarks.real_panel.recommendations import FORECAST, METHODS, Recommended, recommendations
 from benchmarks.real_panel.surface import Surface
 from benchmarks.real_panel.trainings import FIRST_SEED, LOST_EPOCHS, Training, Trainings
-from benchmarks.real_panel.workloads import convolutional_network
+from benchmarks.real_panel.workloads import convolutional_network, dense_network
 from search_spaces.settings import TrainingSettings
 
 
@@ -29,7 +29,7 @@ def training(case, rate, warmup, seed, epochs, state="reached"):
 
 
 def test_every_case_is_a_valid_study_and_a_third_is_held_out(panel):
-    assert {"digits", "plain", "cifar", "cells", "climate"} == {case.workload for case in panel.values()}
+    assert {"digits", "plain", "dense", "cifar", "cells", "climate"} == {case.workload for case in panel.values()}
     for case in panel.values():
         specs = list(case.specs())
         assert len({spec.name for spec in specs}) == len(specs) == sum(case.samplers.values())
@@ -41,7 +41,7 @@ def test_every_case_is_a_valid_study_and_a_third_is_held_out(panel):
 
 def test_without_images_only_the_cases_on_them_are_left_out(panel, tmp_path):
     left = {case.name for case in cases.panel(None, tmp_path)}
-    assert left == {name for name, case in panel.items() if case.workload not in ("plain", "cifar")}
+    assert left == {name for name, case in panel.items() if case.workload not in ("plain", "dense", "cifar")}
 
 
 @pytest.mark.parametrize(("size", "group"), [(8, 4), (16, None)])
@@ -52,6 +52,13 @@ def test_the_small_network_gives_class_scores_and_has_biases_where_nothing_norma
     assert all((module.bias is None) == (group is not None) for module in convolutions)
     # He et al.: the variance of the weights is 2 over the inputs of a unit
     assert float(convolutions[-1].weight.detach().var()) == pytest.approx(2 / (16 * 9), rel=0.1)
+
+
+def test_the_dense_network_has_no_normalization_and_gives_class_scores():
+    network = dense_network(3, 16, 10)
+    assert network(torch.randn(4, 3, 16, 16)).shape == (4, 10)
+    assert {type(module) for module in network} == {
+        torch.nn.Conv2d, torch.nn.ReLU, torch.nn.Flatten, torch.nn.Linear}
 
 
 def test_the_surface_recovers_a_smooth_bowl_and_is_not_fooled_by_luck(panel):

@@ -15,6 +15,7 @@ TIMES = (4, 8)
 TRAIN_CLASS_SIZE, TEST_CLASS_SIZE = 256, 100
 """CIFAR-10 images of each class."""
 
+_SGD = {"optimizer": "sgd", "momentum": 0.9}
 WORKLOADS = "benchmarks.real_panel.workloads"
 
 
@@ -22,12 +23,12 @@ WORKLOADS = "benchmarks.real_panel.workloads"
 class Case:
     """One workload with one optimizer.
 
-    ``search`` holds what is fixed and searched besides the warmup. ``epochs`` is the budget of one training, on the
-    ladder and beyond: one that has not reached the target by then is lost. ``samplers`` maps each sampler to how many
-    sweeps it runs, ``seeds`` is how many trainings each recommendation gets. Brute force tries ``grid_rates`` learning
-    rates from ``grid_from`` on, each ``grid_step`` times the one before, with ``grid_warmups`` warmups each; a case
-    without ``grid_from`` is compared with the best of ``optimum_of``. One that is ``held_out`` was not looked at while
-    the laws were made.
+    ``search`` holds what is fixed and searched besides the warmup. ``epochs`` is the budget of one training on the
+    ladder, ``epochs_beyond`` at the target batches: one that has not reached the target by then is lost. ``samplers``
+    maps each sampler to how many sweeps it runs, ``seeds`` is how many trainings each recommendation gets. Brute force
+    tries ``grid_rates`` learning rates from ``grid_from`` on, each ``grid_step`` times the one before, with
+    ``grid_warmups`` warmups each; a case without ``grid_from`` is compared with the best of ``optimum_of``. One that is
+    ``held_out`` was not looked at while the laws were made.
     """
 
     workload: str
@@ -40,6 +41,7 @@ class Case:
     rates: tuple[float, float]
     search: Mapping[str, Any]
     epochs: float = 40
+    epochs_beyond: float = 80
     evaluations_per_epoch: int = 4
     trials: int = 48
     samplers: Mapping[str, int] = field(default_factory=lambda: {"tpe": 3})
@@ -93,34 +95,34 @@ def _digits() -> Iterator[Case]:
         "workload": "digits", "class_name": "Images", "data": {"source": "digits", "network": "normalized"},
         "metric": "top1", "target": 0.94, "ladder": (16, 32, 64, 128), "samplers": {"tpe": 5}}
     group = {"normalization_batch_size": 16}
-    yield Case(**common, optimizer="sgd", rates=(0.01, 2.0), grid_from=0.1,
-               search={"optimizer": "sgd", "momentum": 0.9, **group})
+    yield Case(**common, optimizer="sgd", rates=(0.01, 2.0), grid_from=0.256,
+               search={**_SGD, **group})
     yield Case(**common, optimizer="sgd_momentum", rates=(0.01, 2.0), optimum_of="digits-sgd", search={
         "optimizer": "sgd", "momentum": {"uniform": [0.5, 0.98], "role": "scaled"}, **group})
-    yield Case(**common, optimizer="lars", rates=(0.5, 50.0), grid_from=2.0,
+    yield Case(**common, optimizer="lars", rates=(0.5, 50.0), grid_from=3.2,
                search={"optimizer": "lars", "momentum": 0.9, **group})
-    yield Case(**common, optimizer="adamw", rates=(0.001, 0.1), grid_from=0.004,
+    yield Case(**common, optimizer="adamw", rates=(0.001, 0.1), grid_from=0.01024,
                search={"optimizer": "adamw", **group})
 
 
 def _cifar(images: Path) -> Iterator[Case]:
-    """2,560 CIFAR-10 images of 16x16 pixels: a small network without batch norm (plain), and the same with it."""
-    common: dict[str, Any] = {"class_name": "Images", "metric": "top1", "evaluations_per_epoch": 2}
+    """2,560 CIFAR-10 images of 16x16 pixels: two networks without batch norm (plain, dense), and one with it."""
+    common: dict[str, Any] = {"class_name": "Images", "metric": "top1", "evaluations_per_epoch": 2,
+                              "ladder": (16, 32, 64, 128)}
     data = {"source": "image_folder", "path": str(images.absolute()), "image_size": 16, "augment": False}
     plain = {**common, "workload": "plain", "data": {**data, "network": "plain"}, "target": 0.36,
-             "ladder": (16, 32, 64, 128), "samplers": {"tpe": 3, "forecast": 1}}
-    yield Case(**plain, optimizer="sgd", rates=(0.002, 0.5), grid_from=0.03,
-               search={"optimizer": "sgd", "momentum": 0.9})
-    yield Case(**plain, optimizer="adamw", rates=(3e-4, 0.03), grid_from=0.001,
-               search={"optimizer": "adamw"})
-    yield Case(**plain, optimizer="lars", rates=(0.02, 5.0), grid_from=0.1, held_out=True, search={
+             "samplers": {"tpe": 1}}
+    yield Case(**plain, optimizer="sgd", rates=(0.002, 0.5), grid_from=0.048, search=_SGD)
+    yield Case(**plain, optimizer="adamw", rates=(3e-4, 0.03), grid_from=0.00256, search={"optimizer": "adamw"})
+    dense = {**plain, "workload": "dense", "data": {**data, "network": "dense"}, "samplers": {"tpe": 3, "forecast": 1}}
+    yield Case(**dense, optimizer="sgd", rates=(0.002, 0.5), grid_from=0.05, search=_SGD)
+    yield Case(**dense, optimizer="adamw", rates=(3e-4, 0.03), grid_from=0.003, search={"optimizer": "adamw"})
+    yield Case(**dense, optimizer="lars", rates=(0.02, 5.0), grid_from=0.1, held_out=True, search={
         "optimizer": "lars", "momentum": 0.9, "trust_coefficient": 0.02})
-    normalized = {**common, "workload": "cifar", "data": {**data, "network": "normalized"}, "target": 0.38,
-                  "ladder": (16, 32, 64, 128)}
+    normalized = {**common, "workload": "cifar", "data": {**data, "network": "normalized"}, "target": 0.38}
     group = {"normalization_batch_size": 16}
-    yield Case(**normalized, optimizer="sgd", rates=(0.005, 1.0), grid_from=0.05,
-               search={"optimizer": "sgd", "momentum": 0.9, **group})
-    yield Case(**normalized, optimizer="adamw", rates=(0.001, 0.1), grid_from=0.002, held_out=True,
+    yield Case(**normalized, optimizer="sgd", rates=(0.005, 1.0), grid_from=0.08, search={**_SGD, **group})
+    yield Case(**normalized, optimizer="adamw", rates=(0.001, 0.1), grid_from=0.004, held_out=True,
                search={"optimizer": "adamw", **group})
 
 
@@ -132,7 +134,7 @@ def _cells() -> Iterator[Case]:
         "held_out": True}
     group = {"normalization_batch_size": 1}     # there is no batch norm
     yield Case(**common, optimizer="sgd", rates=(0.001, 1.0), grid_from=0.02,
-               search={"optimizer": "sgd", "momentum": 0.9, **group})
+               search={**_SGD, **group})
     yield Case(**common, optimizer="adamw", rates=(0.001, 0.3), grid_from=0.005,
                search={"optimizer": "adamw", **group})
 

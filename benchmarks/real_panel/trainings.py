@@ -110,7 +110,7 @@ def wanted(case: Case, global_batch_size: int, settings: Settings, seed: int) ->
 
 
 def grid(case: Case, global_batch_size: int) -> list[dict[str, float]]:
-    """What brute force tries: learning rates, and warmups from 2 updates to half of the budget."""
+    """What brute force tries: learning rates, and warmups from 2 updates to half of the ladder's budget."""
     if case.grid_from is None:
         return []
     updates_per_epoch = train_samples(case) / global_batch_size
@@ -142,7 +142,8 @@ def _trainer(case: Case) -> Callable[[Wanted], Training]:
 
     def train(asked: Wanted) -> Training:
         settings = TrainingSettings.from_dict({**spec.search.fixed, **dict(asked.settings)})
-        run = begin_training(training_job(spec, settings, asked.global_batch_size, asked.seed), workload=workload)
+        run = begin_training(training_job(spec, settings, asked.global_batch_size, asked.seed,
+                                          epochs=case.epochs_beyond), workload=workload)
         points = []
         while not run.finished:
             points.append(run.advance())

@@ -20,7 +20,7 @@ from trainers.normalization import GhostBatchNorm
 from trainers.workloads.resnet.task import ResNetWorkload
 from trainers.workloads.segmentation.task import SegmentationWorkload
 
-NETWORKS = ("resnet", "normalized", "plain")
+NETWORKS = ("resnet", "normalized", "plain", "dense")
 CHANNELS = (8, 16, 32)
 """Output channels of the three convolutions of the small networks."""
 
@@ -29,7 +29,8 @@ class Images(ResNetWorkload):
     """Images with the data options of the workload ``resnet``, and ``network``.
 
     ``resnet`` is that of the workload; ``normalized`` and ``plain`` are three 3x3 convolutions with and without batch
-    normalization, the mean over all places, and a linear layer.
+    normalization, the mean over all places, and a linear layer; ``dense`` is two convolutions and two linear layers
+    without normalization. How large a rate the start of a training bears depends on the warmup most in the last.
     """
 
     simulated: ClassVar[bool] = True
@@ -44,6 +45,8 @@ class Images(ResNetWorkload):
         """The network that the data option names."""
         if self.network == "resnet":
             return super().build_model(settings)
+        if self.network == "dense":
+            return dense_network(self.images.channels, self.images.size, self.images.classes)
         group = settings.normalization_batch_size if self.network == "normalized" else None
         return convolutional_network(self.images.channels, self.images.size, self.images.classes, group)
 
@@ -75,12 +78,28 @@ def convolutional_network(channels: int, size: int, classes: int, group_size: in
             layers.append(GhostBatchNorm(outputs, group_size))
         layers.append(nn.ReLU(inplace=True))
     network = nn.Sequential(*layers, _MeanOverPlaces(), nn.Linear(CHANNELS[-1], classes))
+    _initialize_as_he(network, nn.Conv2d)
+    return network.to(memory_format=torch.channels_last)
+
+
+def dense_network(channels: int, size: int, classes: int) -> nn.Sequential:
+    """Two convolutions of stride 2 and two linear layers for images ``(n, channels, size, size)``; no normalization.
+
+    Output ``(n, classes)``. ``size`` must be a multiple of 4. Initialized as :func:`convolutional_network`.
+    """
+    network = nn.Sequential(nn.Conv2d(channels, 16, 3, 2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, padding=1),
+                            nn.ReLU(), nn.Flatten(), nn.Linear(2 * size * size, 64), nn.ReLU(), nn.Linear(64, classes))
+    _initialize_as_he(network, nn.Conv2d, nn.Linear)
+    return network
+
+
+def _initialize_as_he(network: nn.Module, *kinds: type[nn.Module]) -> None:
     for module in network.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, kinds):
+            assert isinstance(module, nn.Conv2d | nn.Linear)
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    return network.to(memory_format=torch.channels_last)
 
 
 class _MeanOverPlaces(nn.Module):
