@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,6 +113,21 @@ def test_scores_count_lost_runs_and_pair_by_sweep_and_batch(panel, tmp_path):
     assert paired.value == pytest.approx(np.mean(each))
     assert paired.error == pytest.approx(np.std(each, ddof=1) / math.sqrt(2))
     assert [kept.inside for kept in scores.promises(case, made, held)] == [True, False]
+
+
+def test_a_lookup_expects_what_was_trained_nearby(panel):
+    case = panel["digits-sgd"]
+    held = Trainings(Path("nowhere"))
+    for seed in range(4):
+        for rate, took, state in ((0.5, 12.0, "reached"), (3.0, 80.0, "censored")):
+            run = training(case, rate, 2.0, seed, took, state)
+            held._held[trainings._key(run.case, 512, run.settings, run.seed)] = run
+    settings = {FORECAST: {"learning_rate": 0.5, "warmup_epochs": 2.0},
+                "linear, best": {"learning_rate": 3.0, "warmup_epochs": 2.0}}
+    good, bad = scores.looked_up(case, [Recommended("sweep", 512, settings, None)], held)
+    assert (good.lost, bad.lost) == (pytest.approx(0, abs=0.01), pytest.approx(1, abs=0.01))
+    assert good.regret == pytest.approx(0, abs=0.02)
+    assert bad.log_epochs == pytest.approx(math.log(LOST_EPOCHS), rel=0.01)
 
 
 def test_trainings_are_kept_and_not_done_again(panel, tmp_path, monkeypatch):

@@ -33,6 +33,9 @@ def main() -> None:
                                                   "test/CLASS/*.jpg; without it their cases are left out")
     parser.add_argument("--output", type=Path, default=Path("real_panel"),
                         help="where sweeps and trainings are kept; run again to go on (default: %(default)s)")
+    parser.add_argument("--lookup", action="store_true",
+                        help="score by the brute force nearby, without trainings of the recommendations: for work on "
+                             "the laws")
     options = parser.parse_args()
     if options.data is not None and not (options.data / "train").is_dir():
         parser.error(f"--data must be a folder that holds train and test, but got {options.data}")
@@ -55,7 +58,7 @@ def main() -> None:
     if "table" in options.stage:
         made = {case.name: [each for result in sweeps.read(case, options.output)
                             for each in recommendations(case, result)] for case in wanted}
-        print("\n".join(tables.lines(wanted, made, held, known)))
+        print("\n".join(tables.lines(wanted, made, held, known, lookup=options.lookup)))
 
 
 def _grid(wanted: list[cases.Case]) -> Iterator[trainings.Wanted]:

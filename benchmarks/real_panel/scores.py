@@ -28,7 +28,7 @@ class Score:
     times: int
     method: str
     runs: int
-    lost: int
+    lost: float
     log_epochs: float
     regret: float | None
 
@@ -77,6 +77,26 @@ def scores(case: Case, recommended: Sequence[Recommended], held: Trainings, case
                 least = best[batch]
                 found.append(Score(case, each.sweep, batch // case.ladder[-1], method, len(runs),
                                    sum(run.lost for run in runs), mean, None if least is None else mean - least))
+    return found
+
+
+def looked_up(case: Case, recommended: Sequence[Recommended], held: Trainings) -> list[Score]:
+    """Every method by the surface of what was trained nearby: a quick look while laws are made, and no measurement.
+
+    ``lost`` is what one run is expected to lose. Nothing where the surface lacks a setting that is tuned.
+    """
+    found = []
+    for each in recommended:
+        batch = each.global_batch_size
+        trained = held.of(case, batch)
+        if case.grid_from is None or not any(not run.lost for run in trained):
+            continue
+        surface = Surface(trained, trainings.train_samples(case) / batch)
+        for method, settings in each.settings.items():
+            lost, epochs = float(surface.lost([settings])[0]), float(surface.log_epochs([settings])[0])
+            expected = (1 - lost) * epochs + lost * math.log(trainings.LOST_EPOCHS)
+            found.append(Score(case, each.sweep, batch // case.ladder[-1], method, 1, lost, expected,
+                               expected - surface.optimum))
     return found
 
 

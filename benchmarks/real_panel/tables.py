@@ -10,7 +10,17 @@ import numpy as np
 from benchmarks.real_panel import trainings
 from benchmarks.real_panel.cases import TIMES, Case
 from benchmarks.real_panel.recommendations import FORECAST, METHODS, Recommended
-from benchmarks.real_panel.scores import Held, Mean, Score, mean_over_sweeps, optimum, over_forecast, promises, scores
+from benchmarks.real_panel.scores import (
+    Held,
+    Mean,
+    Score,
+    looked_up,
+    mean_over_sweeps,
+    optimum,
+    over_forecast,
+    promises,
+    scores,
+)
 from benchmarks.real_panel.trainings import Trainings
 
 RATE_FACTOR, WARMUP_FACTOR = 1.3, 1.6
@@ -18,9 +28,13 @@ RATE_FACTOR, WARMUP_FACTOR = 1.3, 1.6
 
 
 def lines(cases: Sequence[Case], recommended: Mapping[str, Sequence[Recommended]], held: Trainings,
-          known: Sequence[Case]) -> Iterator[str]:
-    """All tables of ``cases``; ``known`` are all cases, among which the optimum of another is looked up."""
-    found = [score for case in cases for score in scores(case, recommended[case.name], held, known)]
+          known: Sequence[Case], *, lookup: bool = False) -> Iterator[str]:
+    """All tables of ``cases``; ``known`` are all cases, among which the optimum of another is looked up.
+
+    With ``lookup`` recommendations are scored by what was trained nearby, and need no trainings of their own.
+    """
+    found = [score for case in cases for score in (
+        looked_up(case, recommended[case.name], held) if lookup else scores(case, recommended[case.name], held, known))]
     kept = [each for case in cases for each in promises(case, recommended[case.name], held)]
     sections = (_methods(found), _cases(cases, found, held, known), _intervals(cases, kept),
                 _spread(cases, recommended))
@@ -40,7 +54,7 @@ def _methods(found: Sequence[Score]) -> Iterator[str]:
             epochs = " / ".join(_epochs(each) for each in by_times)
             regrets = " / ".join(_regret(each) for each in by_times)
             paired = "" if method == FORECAST else _shown(over_forecast(found, method))
-            yield (f"| {method} | {len(own)} | {runs} | {lost} ({lost / runs:.1%}) | {epochs} | {_regret(own)} | "
+            yield (f"| {method} | {len(own)} | {runs} | {lost:.3g} ({lost / runs:.1%}) | {epochs} | {_regret(own)} | "
                    f"{regrets} | {paired} |")
 
 
@@ -59,7 +73,7 @@ def _cell(own: Sequence[Score]) -> str:
     if not own:
         return "-"
     lost = sum(score.lost for score in own)
-    return f"{_regret(own)}{f', {lost} of {sum(score.runs for score in own)} lost' if lost else ''}"
+    return f"{_regret(own)}{f', {lost:.2g} of {sum(score.runs for score in own)} lost' if lost >= 0.05 else ''}"
 
 
 def _intervals(cases: Sequence[Case], kept: Sequence[Held]) -> Iterator[str]:
