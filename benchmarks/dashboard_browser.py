@@ -101,7 +101,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
-        command = [sys.executable, "-m", "hpo.cli", "serve", "--port", str(self.port), "--storage", self.storage,
+        command = [sys.executable, "-m", "hpo.cli.main", "serve", "--port", str(self.port), "--storage", self.storage,
                    "--worker" if self.worker else "--no-worker"]
         with (self.folder / "serve.log").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log,

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hpo.study import parse_study
+from hpo.study.spec import parse_study
 from storage.records import Study, StudyState, Trial
 from storage.store import Store
 
@@ -79,7 +79,7 @@ class Fleet:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start one more worker."""
-        command = [sys.executable, "-m", "hpo.cli", "worker", "--storage", self.url,
+        command = [sys.executable, "-m", "hpo.cli.main", "worker", "--storage", self.url,
                    "--folder", str(self.folder / ".hpo"), "--lease-seconds", "1", "--poll-seconds", "0.1",
                    *self._arguments, *arguments]
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -1,8 +1,9 @@
 """Samples per second of a training on one accelerator, and their share of its measured matrix-multiplication peak.
 
-ResNet-50 at 224x224 and DeepLabv3+ at 768x1152x16, trained by ``trainers.train`` on samples that lie on the device,
-so that neither disk nor augmentation is in the figure. The floating-point operations of an update are counted by
-PyTorch, not quoted; the peak is that of a large square matrix product in the same precision, measured in the same run.
+ResNet-50 at 224x224 and DeepLabv3+ at 768x1152x16, trained by ``trainers.loop.synchronous`` on samples that lie on the
+device, so that neither disk nor augmentation is in the figure. The floating-point operations of an update are counted
+by PyTorch, not quoted; the peak is that of a large square matrix product in the same precision, measured in the same
+run.
 
     python -m benchmarks.gpu_throughput [--model resnet50|deeplabv3plus] [--precision bf16] [--batch N] [--small]
 
@@ -23,14 +24,15 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.settings import TrainingSettings
+from trainers.begin import begin_training
 from trainers.distributed.single import SingleProcess
 from trainers.job import Target, TrainingJob
-from trainers.normalization import GhostBatchNorm
-from trainers.precision import REDUCED_TYPES
-from trainers.run import TrainingRun
-from trainers.workloads import Batch, Workload, begin_training
+from trainers.numerics.normalization import GhostBatchNorm
+from trainers.numerics.precision import REDUCED_TYPES
+from trainers.workloads import Batch, Workload
 from trainers.workloads.resnet.model import build_resnet
 from trainers.workloads.segmentation.deeplab import DeepLab
+from trainers.workloads.training_run import TrainingRun
 
 ROUNDS = 5
 UPDATES_PER_ROUND = 10

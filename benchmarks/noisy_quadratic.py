@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import Forecast, forecast
-from hpo.extrapolation.posterior import fit
+from hpo.extrapolation.inference.posterior import fit
 from trainers.workloads.noisy_quadratic.dynamics import apply, make_update, many_steps, stability_limit, start
 from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, optimum
 from trainers.workloads.noisy_quadratic.problem import Problem

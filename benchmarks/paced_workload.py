@@ -15,9 +15,8 @@ from typing import Any
 
 from trainers.distributed import Communicator
 from trainers.job import TrainingJob
-from trainers.run import Stretch
-from trainers.workloads.noisy_quadratic.task import NoisyQuadratic
-from trainers.workloads.noisy_quadratic.training import SimulatedTraining
+from trainers.workloads.noisy_quadratic.task import NoisyQuadratic, SimulatedTraining
+from trainers.workloads.training_run import Stretch
 
 
 class Paced(NoisyQuadratic):

@@ -3,8 +3,8 @@
     python -m benchmarks.published_efficiency
 
 Prints the tables of ``published_efficiency.md``. No row is fitted: it says what the paper says of its run (nodes, local
-batch, precision, all-reduce), everything else comes from ``hpo/planning/machines``, ``hpo/planning/costs.yaml`` and
-``hpo/planning/assumptions.py``.
+batch, precision, all-reduce), everything else comes from ``hpo/planning/machines`` and from
+``costs.yaml`` and ``assumptions.py`` of ``hpo/planning/timing``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpo.extrapolation.recommend import Interval
-from hpo.planning.costs import home_cost
+from hpo.intervals import Interval
 from hpo.planning.machines import load_machine
-from hpo.planning.step_time import StepOptions, scaling_efficiency, step_time
+from hpo.planning.timing.costs import home_cost
+from hpo.planning.timing.step_time import StepOptions, scaling_efficiency, step_time
 from trainers.cost import WorkloadCost
 
 IMAGES = 1_281_167

@@ -27,8 +27,8 @@ from pathlib import Path
 
 import hpo
 from benchmarks.private_postgres import private_postgres
+from hpo.client.retries import Retries
 from hpo.service.auth import create_token
-from hpo.service.client.retries import Retries
 from search_spaces.settings import TrainingSettings
 from storage.records import ConvergencePoint, NewTrial, TrialResult, TrialState
 from storage.store import Store
@@ -95,7 +95,7 @@ def serving(storage: str, folder: Path):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    command = [sys.executable, "-m", "hpo.cli", "serve", "--no-worker", "--storage", storage, "--port", str(port)]
+    command = [sys.executable, "-m", "hpo.cli.main", "serve", "--no-worker", "--storage", storage, "--port", str(port)]
     with (folder / "serve.log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log,
                                    env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)})

@@ -1,4 +1,4 @@
-"""What ``trainers.train`` costs beyond a hand-written PyTorch loop: same model, data, updates and evaluation.
+"""What ``trainers.loop.synchronous`` costs beyond a hand-written PyTorch loop: same model, data, updates, evaluation.
 
 Each round trains so many updates and evaluates once, in three ways in turn: the hand-written loop below, the
 trainer without measuring the gradient noise scale, and the trainer as it is, which measures it at every 24th update.
@@ -23,12 +23,12 @@ from torch import Tensor
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
-from trainers.memory import keep_freed_memory
-from trainers.normalization import end_update, ghost_batch_norms
-from trainers.schedules import learning_rate
-from trainers.train import Training
+from trainers.loop.synchronous import Training
+from trainers.numerics.memory import keep_freed_memory
+from trainers.numerics.normalization import end_update, ghost_batch_norms
+from trainers.schedules.learning_rate import learning_rate
 from trainers.workloads import Workload, load_workload
-from trainers.workloads.resnet.data import ImagesInMemory
+from trainers.workloads.resnet.images import ImagesInMemory
 from trainers.workloads.resnet.task import ResNetWorkload
 
 SETTINGS = TrainingSettings(learning_rate=0.05, warmup_epochs=1.0, decay="cosine", normalization_batch_size=16)

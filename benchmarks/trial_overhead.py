@@ -19,9 +19,10 @@ import ray
 import torch
 
 import hpo
-from hpo.jobs import training_job
+from hpo.study.jobs import training_job
 from search_spaces.settings import TrainingSettings
-from trainers.workloads import begin_training, load_workload
+from trainers.begin import begin_training
+from trainers.workloads import load_workload
 
 STUDY = """\
 name: overhead

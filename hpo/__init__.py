@@ -22,6 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpo.api import (
+        Plan,
+        PlannedRun,
+        PlanRequest,
+        Progress,
+        StudyForecast,
+        StudyResult,
         calibration,
         find_plan,
         fit_posterior,
@@ -37,32 +43,27 @@ if TYPE_CHECKING:
         studies,
         submit_plan,
     )
+    from hpo.client.async_client import AsyncClient
+    from hpo.client.client import Client
     from hpo.dashboard import figures
     from hpo.errors import HpoError
-    from hpo.planning.plan import Plan
-    from hpo.progress import Progress
-    from hpo.results import PlannedRun, StudyForecast, StudyResult
-    from hpo.service.client.blocking import Client
-    from hpo.service.client.concurrent import AsyncClient
-    from hpo.study import StudySpec, load_study, parse_study
+    from hpo.study.spec import StudySpec, load_study, parse_study
 
 _HOMES = {
-    "hpo.api": ("calibration", "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "make_plan",
-                "plan_study", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan"),
+    "hpo.api": ("Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "calibration",
+                "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "make_plan", "plan_study",
+                "read_study", "record", "run_study", "store_plan", "studies", "submit_plan"),
     "hpo.errors": ("HpoError",),
-    "hpo.planning.plan": ("Plan",),
-    "hpo.progress": ("Progress",),
-    "hpo.results": ("PlannedRun", "StudyForecast", "StudyResult"),
-    "hpo.service.client.blocking": ("Client",),
-    "hpo.service.client.concurrent": ("AsyncClient",),
-    "hpo.study": ("StudySpec", "load_study", "parse_study"),
+    "hpo.client.client": ("Client",),
+    "hpo.client.async_client": ("AsyncClient",),
+    "hpo.study.spec": ("StudySpec", "load_study", "parse_study"),
 }
 
 __all__ = [
-    "AsyncClient", "Client", "HpoError", "Plan", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec",
-    "calibration", "figures", "find_plan", "fit_posterior", "forecast", "launch", "launch_here", "load_study",
-    "make_plan", "parse_study", "plan_study", "read_study", "record", "run_study", "store_plan", "studies",
-    "submit_plan",
+    "AsyncClient", "Client", "HpoError", "Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast",
+    "StudyResult", "StudySpec", "calibration", "figures", "find_plan", "fit_posterior", "forecast", "launch",
+    "launch_here", "load_study", "make_plan", "parse_study", "plan_study", "read_study", "record", "run_study",
+    "store_plan", "studies", "submit_plan",
 ]
 
 

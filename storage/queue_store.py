@@ -1,12 +1,12 @@
-"""The part of the Store for studies in the queue; ``storage.queue`` tells how a lease guards what is written."""
+"""The part of the Store for studies in the queue; ``statements.queue`` tells how a lease guards what is written."""
 
 from __future__ import annotations
 
 from typing import Self
 
-from storage import queue, studies, submissions
 from storage.errors import InvalidRecord
 from storage.records import Lease, Study, StudyState, Submission
+from storage.statements import queue, studies, submissions
 from storage.transactions import Transactions
 
 
@@ -14,8 +14,9 @@ class QueueStore(Transactions):
     """Submit, claim, renew, release, cancel, requeue and delete studies."""
 
     def submit_study(self, name: str, *, workload: str, metric: str, threshold: float, higher_is_better: bool,
-                     spec: str, owner: str = "", priority: int = 0, idempotency_key: str | None = None,
-                     max_samples: int | None = None, max_accelerator_hours: float | None = None) -> Submission:
+                     spec: str, folder: str = "", owner: str = "", priority: int = 0,
+                     idempotency_key: str | None = None, max_samples: int | None = None,
+                     max_accelerator_hours: float | None = None) -> Submission:
         """Put a study in the queue; a larger ``priority`` goes first.
 
         The same submission again, by its owner and its ``idempotency_key`` or, without a key, by its spec, gives
@@ -23,8 +24,9 @@ class QueueStore(Transactions):
         key by another name.
         """
         values = {"workload": workload, "metric": metric, "threshold": threshold, "higher_is_better": higher_is_better,
-                  "spec": spec, "owner": owner, "priority": priority, "idempotency_key": idempotency_key,
-                  "max_samples": max_samples, "max_accelerator_hours": max_accelerator_hours}
+                  "spec": spec, "folder": folder, "owner": owner, "priority": priority,
+                  "idempotency_key": idempotency_key, "max_samples": max_samples,
+                  "max_accelerator_hours": max_accelerator_hours}
         with self._write() as connection:
             return submissions.submit(connection, name, values)
 

@@ -112,6 +112,10 @@ class PlanKind(StrEnum):
 class Study:
     """One sweep and all that follows from it; ``spec`` is the study file's YAML text as it was given.
 
+    ``folder`` is the absolute path of the folder in which the study's own modules, and data with a relative path, are
+    looked for: that of its file, on the machine where it was entered. It is empty for a study that came over the
+    network, whose sender names no folder of the server.
+
     ``queued_at`` is when it was last put in the queue, None for a study that its own process runs.
     ``attempts`` counts the claims since then. A study that is running without a lease is run by a process
     outside the queue.
@@ -128,6 +132,7 @@ class Study:
     created_at: datetime
     updated_at: datetime
     message: str
+    folder: str = ""
     owner: str = ""
     priority: int = 0
     max_samples: int | None = None
@@ -149,7 +154,7 @@ class Submission:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A worker's claim on a study until ``expires_at``, to be renewed before; how it guards: ``storage.queue``.
+    """A worker's claim on a study until ``expires_at``, to be renewed before; see ``storage.statements.queue``.
 
     ``study`` is as it was when the lease was taken or last renewed; ``taken_over`` says that another worker had
     it before and fell silent.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from storage import events, overview, pages, speeds, tokens, workers
 from storage.errors import InvalidRecord
 from storage.records import (
     Event,
@@ -23,6 +22,8 @@ from storage.records import (
     WorkerBeat,
     WorkloadCost,
 )
+from storage.statements import events, overview, pages, tokens, workers
+from storage.statements import throughputs as speeds
 from storage.transactions import Transactions
 
 

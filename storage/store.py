@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from storage import calibration, convergence, exhibits, forecasts, migrations, plans, studies, trials
+from storage import migrations
 from storage.clock import Clock
 from storage.database import Database
 from storage.queue_store import QueueStore
@@ -35,6 +35,7 @@ from storage.records import (
     TrialState,
 )
 from storage.service_store import ServiceStore
+from storage.statements import calibration, convergence, exhibits, forecasts, plans, studies, trials
 
 
 class Store(QueueStore, ServiceStore):
@@ -80,10 +81,10 @@ class Store(QueueStore, ServiceStore):
     # studies
 
     def create_study(self, name: str, *, workload: str, metric: str, threshold: float, higher_is_better: bool,
-                     spec: str) -> Study:
+                     spec: str, folder: str = "") -> Study:
         """Create a queued study, or return the one of that name; :class:`Conflict` where its spec differs."""
         values = {"workload": workload, "metric": metric, "threshold": threshold,
-                  "higher_is_better": higher_is_better, "spec": spec}
+                  "higher_is_better": higher_is_better, "spec": spec, "folder": folder}
         with self._write() as connection:
             return studies.create(connection, name, values)
 
@@ -92,15 +93,23 @@ class Store(QueueStore, ServiceStore):
         with self._read() as connection:
             return studies.by_name(connection, name)
 
+    def study_by_id(self, study_id: int) -> Study:
+        """The study with that id, as trials and plans name it; :class:`NotFound`."""
+        with self._read() as connection:
+            return studies.by_id(connection, study_id)
+
     def studies(self) -> list[Study]:
         """All studies, oldest first."""
         with self._read() as connection:
             return studies.every(connection)
 
-    def update_spec(self, study_id: int, spec: str) -> None:
-        """Replace the spec of a study, such as by one with a larger budget; :class:`NotFound`."""
+    def update_spec(self, study_id: int, spec: str, folder: str | None = None) -> None:
+        """Replace the spec of a study, such as by one with a larger budget, and its folder where one is given.
+
+        :class:`NotFound`.
+        """
         with self._write() as connection:
-            studies.change(connection, study_id, spec=spec)
+            studies.change(connection, study_id, spec=spec, **({} if folder is None else {"folder": folder}))
 
     # trials
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from storage import queue
 from storage.database import Database
 from storage.records import Lease
+from storage.statements import queue
 
 
 class Transactions:

@@ -1,6 +1,6 @@
 """Train one settings at one global batch size with one seed, on any number of workers.
 
-This package knows nothing of studies or databases. Importing it does not import torch; ``trainers.train``,
+This package knows nothing of studies or databases. Importing it does not import torch; ``trainers.loop.synchronous``,
 ``trainers.distributed`` and the workloads that train a model do.
 """
 

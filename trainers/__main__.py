@@ -22,17 +22,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainers.backends import ALL_REDUCES, BACKENDS
 from trainers.command import exit_status, leave
+from trainers.distributed.communicator import ALL_REDUCES, BACKENDS
 from trainers.job import TrainingJob
-from trainers.memory import keep_freed_memory
+from trainers.loop.restarts import StopRequests, count_nodes, finish_or_stop, stopped_status
+from trainers.numerics.memory import keep_freed_memory
 from trainers.report import ReportFile, Start
-from trainers.restarts import StopRequests, count_nodes, finish_or_stop, stopped_status
 
 if TYPE_CHECKING:
     from trainers.distributed import Communicator
     from trainers.report import TrainingOutcome
-    from trainers.run import TrainingRun
+    from trainers.workloads.training_run import TrainingRun
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -95,7 +95,7 @@ def _train(job: TrainingJob, communicator: Communicator, report: ReportFile, opt
     """Whether the training came to its end; False where it was stopped on the way."""
     training = _begin(job, communicator, options.data_path)
     if options.checkpoint is None:
-        from trainers.train import finish
+        from trainers.loop.restarts import finish
         if communicator.rank == 0:
             report.start()
         outcome: TrainingOutcome | None = finish(training, communicator, report.point)
@@ -109,7 +109,8 @@ def _train(job: TrainingJob, communicator: Communicator, report: ReportFile, opt
 
 def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None) -> TrainingRun:
     """The training at its first update; where the data lie is no part of the job, so a checkpoint fits any place."""
-    from trainers.workloads import begin_training, load_workload
+    from trainers.begin import begin_training
+    from trainers.workloads import load_workload
     if data_path is None:
         return begin_training(job, communicator)
     workload = load_workload(job.workload, {**job.data, "path": str(data_path)}, job.search_path)
@@ -118,7 +119,7 @@ def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None)
 
 def _go_on(training: TrainingRun, communicator: Communicator, report: ReportFile,
            options: argparse.Namespace) -> TrainingOutcome | None:
-    from trainers.train import resume
+    from trainers.loop.restarts import resume
     resume(training, communicator, options.checkpoint)
     nodes = count_nodes(communicator, os.environ)
     if communicator.rank == 0:
@@ -131,7 +132,7 @@ def _go_on(training: TrainingRun, communicator: Communicator, report: ReportFile
 
 def _show(training: TrainingRun, report: ReportFile) -> None:
     """Report what the workload shows of its model; where that fails, the outcome stands and standard error says why."""
-    from trainers.exhibits import check_exhibit
+    from trainers.loop.exhibits import check_exhibit
     try:
         exhibit = training.exhibit()
         if exhibit is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from search_spaces.settings import SettingError, TrainingSettings
 from trainers.errors import JobError, nearest
+from trainers.json_text import json_text
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class TrainingJob:
 
     def save(self, path: Path | str) -> None:
         """Write the job to a JSON file."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(json_text(self.to_dict(), indent=2) + "\n", encoding="utf-8")
 
 
 def _known(kind: type, values: Any, prefix: str) -> dict[str, Any]:

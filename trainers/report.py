@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainers.json_text import json_text
+
 OTHERS = frozenset({"started", "outcome", "exhibit"})
 """The keys of the lines that are no convergence points."""
 
@@ -37,7 +39,7 @@ class ConvergencePoint:
 
     def to_json(self) -> str:
         """One line of JSON; a value that is not finite becomes null."""
-        return _to_json(dataclasses.asdict(self))
+        return json_text(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> ConvergencePoint:
@@ -92,7 +94,7 @@ class Start:
 class ReportFile:
     """A JSON-lines file: one object per convergence point and at the end ``{"outcome": {...}}``.
 
-    A workload that shows its model adds ``{"exhibit": {...}}`` behind the outcome (:mod:`trainers.exhibits`). A
+    A workload that shows its model adds ``{"exhibit": {...}}`` behind the outcome (:mod:`trainers.loop.exhibits`). A
     training with a checkpoint adds ``{"started": {...}}`` each time that it is started.
 
     Every line is flushed when it is written, so that a reader can follow and a crash loses none.
@@ -110,10 +112,10 @@ class ReportFile:
         ended = any("outcome" in values for values in before)
         kept = [values for values in before if _is_kept(values, last_step, starts=not ended or last_step > 0)]
         temporary = self.path.with_name(self.path.name + ".new")
-        temporary.write_text("".join(_to_json(values) + "\n" for values in kept), encoding="utf-8")
+        temporary.write_text("".join(json_text(values) + "\n" for values in kept), encoding="utf-8")
         temporary.replace(self.path)
         if start is not None:
-            self._append(_to_json({"started": dataclasses.asdict(start)}))
+            self._append(json_text({"started": dataclasses.asdict(start)}))
 
     def point(self, point: ConvergencePoint) -> None:
         """Append one convergence point."""
@@ -121,11 +123,11 @@ class ReportFile:
 
     def outcome(self, outcome: TrainingOutcome) -> None:
         """Append the outcome."""
-        self._append(_to_json({"outcome": outcome.to_dict()}))
+        self._append(json_text({"outcome": outcome.to_dict()}))
 
     def exhibit(self, exhibit: Mapping[str, Any]) -> None:
         """Append what the trained model is shown by."""
-        self._append(json.dumps({"exhibit": dict(exhibit)}, allow_nan=False, separators=(",", ":")))
+        self._append(json_text({"exhibit": dict(exhibit)}))
 
     def _append(self, line: str) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -168,13 +170,3 @@ def _is_kept(values: Mapping[str, Any], last_step: int, *, starts: bool) -> bool
     if "started" in values:
         return starts
     return not OTHERS & values.keys() and values["step"] <= last_step
-
-
-def _to_json(values: Any) -> str:
-    return json.dumps(_finite(values), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,7 +11,7 @@ from benchmarks.extrapolation.forecasters import JOINT, forecasters
 from benchmarks.extrapolation.protocol import DISTANCE_NAMES, LEAST_RUNGS, Case, Forecaster, Score, cases, load, score
 from benchmarks.extrapolation.runs import BENCHMARKS, GROUPS, CoarseRow
 from benchmarks.extrapolation.simulated import LAWS, simulate
-from hpo.extrapolation.learn import Series, read_reference_points
+from hpo.extrapolation.inference.learn import Series, read_reference_points
 
 
 def main() -> None:
@@ -37,8 +37,9 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", type=Path, help="a table like hpo/extrapolation/reference_points.csv (the default), "
-                                                  "or MLPerf's reference_convergence.csv or runs.csv")
+    source.add_argument("--data", type=Path,
+                        help="a table like hpo/extrapolation/inference/reference_points.csv (the default), or MLPerf's "
+                             "reference_convergence.csv or runs.csv")
     source.add_argument("--simulated", type=int, metavar="COUNT", help="so many simulated series")
     parser.add_argument("--seed", type=int, default=0, help="of the simulated series")
     parser.add_argument("--series", choices=sorted(GROUPS), default="team", help="what a series of runs.csv is")

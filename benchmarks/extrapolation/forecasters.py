@@ -9,12 +9,12 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.extrapolation.protocol import Forecaster
-from hpo.extrapolation.evidence import Aggregate, Evidence
+from hpo.extrapolation.evidence.evidence import Aggregate, Evidence
+from hpo.extrapolation.evidence.table import tuned_settings
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.learn import Series, learn
-from hpo.extrapolation.posterior import fit
-from hpo.extrapolation.priors import Priors
-from hpo.extrapolation.table import tuned_settings
+from hpo.extrapolation.inference.learn import Series, learn
+from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.laws.priors import Priors
 
 Triples: TypeAlias = list[tuple[float, float, float]]
 # name of a scored series -> names of the series that may not teach its priors

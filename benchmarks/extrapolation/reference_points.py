@@ -1,4 +1,4 @@
-"""Makes hpo/extrapolation/reference_points.csv, the table of facts, from MLPerf's reference convergence points.
+"""Makes hpo/extrapolation/inference/reference_points.csv, the table of facts, from MLPerf's reference points.
 
     python -m benchmarks.extrapolation.reference_points reference_convergence.csv
 

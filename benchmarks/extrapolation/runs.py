@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from hpo.extrapolation.evidence import Aggregate
-from hpo.extrapolation.learn import Series
+from hpo.extrapolation.evidence.evidence import Aggregate
+from hpo.extrapolation.inference.learn import Series
 
 BENCHMARKS = ("resnet", "deepcam")      # their reference points may not teach the priors for these series
 ROUND = ("benchmark", "target", "round", "framework", "optimizer")

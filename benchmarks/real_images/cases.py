@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpo.study import StudySpec
+from hpo.study.spec import StudySpec
 
 BEYOND = 8
 """The target batch over the top rung."""

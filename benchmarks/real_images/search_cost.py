@@ -18,8 +18,8 @@ from benchmarks.real_images.cases import Case
 from benchmarks.real_images.sweeps import Sweep
 from benchmarks.real_images.trainings import Training, by_rate, optimum
 from benchmarks.search_cost.halving import halving, new_study
-from hpo.extrapolation.evidence import Observation
-from hpo.extrapolation.stored import observation, tuned_settings
+from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.evidence.stored import observation, tuned_settings
 from hpo.tuning.acquisition import confirm
 from hpo.tuning.acquisition.chooser import LIMITS, Acquisition
 from hpo.tuning.acquisition.curves import hopeless

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hpo
 from benchmarks.real_images.cases import Case
-from hpo.results import StudyForecast, StudyResult
+from hpo.runs.results import StudyForecast, StudyResult
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.real_images.cases import Case
-from hpo.jobs import training_job
+from hpo.study.jobs import training_job
 from search_spaces.settings import TrainingSettings
-from trainers.workloads import begin_training, load_workload
+from trainers.begin import begin_training
+from trainers.workloads import load_workload
 
 FIRST_SEED = 100    # seeds from here on: the sweeps train with smaller ones
 NEAR = 1.75         # the factor about the best rate within which more seeds are trained, and a parabola is fitted

@@ -22,18 +22,18 @@ import numpy as np
 
 import hpo
 from benchmarks.extrapolation.svg import Picture
-from hpo.extrapolation.forecast import Interval
-from hpo.extrapolation.posterior import Posterior
-from hpo.planning.assumptions import STEP_VARIATION
-from hpo.planning.costs import home_cost
-from hpo.planning.epochs import quantiles
-from hpo.planning.failures import Failures
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.intervals import Interval
 from hpo.planning.machines import load_machine
+from hpo.planning.placement.epochs import quantiles
+from hpo.planning.placement.rates import step_options
 from hpo.planning.plan import Plan
-from hpo.planning.simulation import simulate
-from hpo.planning.step_time import StepTime, expected_slowest, step_time
-from hpo.planning.time_model import step_options
-from hpo.results import StudyResult
+from hpo.planning.timing.assumptions import STEP_VARIATION
+from hpo.planning.timing.costs import home_cost
+from hpo.planning.timing.failures import Failures
+from hpo.planning.timing.simulation import simulate
+from hpo.planning.timing.step_time import StepTime, expected_slowest, step_time
+from hpo.runs.results import StudyResult
 from trainers.workloads.noisy_quadratic.problem import Problem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 

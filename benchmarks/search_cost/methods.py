@@ -17,7 +17,7 @@ from benchmarks.search_cost.simulation import (
     Task,
     Training,
 )
-from hpo.extrapolation.evidence import Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.tuning.acquisition import confirm
 from hpo.tuning.acquisition.chooser import LIMITS, Acquisition
 from hpo.tuning.acquisition.curves import hopeless

@@ -23,7 +23,7 @@ LADDER = (16, 32, 64, 128, 256)
 TARGET_BATCH = 16 * LADDER[-1]
 SEED_SCATTER = 0.03             # standard deviation of the log epochs between seeds
 EVALUATIONS_PER_EPOCH = 4
-DIVERGED = 3.0                  # times the first loss, as in trainers.run
+DIVERGED = 3.0                  # times the first loss, as in trainers.workloads.training_run
 BUDGET = 4.0                    # times the fewest epochs at a batch: how long a trial may train
 MOST_LAG = 0.01                 # 1 - momentum, where momentum is tuned
 
@@ -34,7 +34,7 @@ Stop = Callable[[list[float], list[float]], bool]
 
 @dataclass(frozen=True)
 class Training:
-    """One simulated training; ``state`` as in :class:`hpo.extrapolation.evidence.Observation`."""
+    """One simulated training; ``state`` as in :class:`hpo.extrapolation.evidence.evidence.Observation`."""
 
     state: str
     epochs: float

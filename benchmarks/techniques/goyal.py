@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from benchmarks.techniques.workloads import Images
 from search_spaces.settings import TrainingSettings
+from trainers.begin import begin_training
 from trainers.job import Target, TrainingJob
-from trainers.workloads import AnyWorkload, begin_training, load_workload
+from trainers.workloads import AnyWorkload, load_workload
 
 SEEDS = (0, 1, 2)
 WARMUP_SHARE = 5 / 90

@@ -13,7 +13,7 @@ from typing import Any
 
 import hpo
 from benchmarks.techniques.workloads import Images
-from hpo.results import Candidate, candidates
+from hpo.runs.results import Candidate, candidates
 
 SEEDS = 3
 _WARMUP = {"uniform": [0, 5], "role": "scaled"}

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.throughput.families import Case, cases, read_series, scored
 from benchmarks.throughput.forecasters import forecasters
-from hpo.extrapolation.forecast import Interval
+from hpo.intervals import Interval
 from hpo.planning.throughput.learn import Series, read_reference_throughputs
 
 HORIZONS = ((1, 2), (2, 4), (4, 8), (8, np.inf))

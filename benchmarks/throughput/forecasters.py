@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from benchmarks.throughput.families import Case
-from hpo.extrapolation.forecast import Interval
+from hpo.intervals import Interval
 from hpo.planning.throughput import Measurement, fit_throughput
 from hpo.planning.throughput.learn import Series, learn
 from hpo.planning.throughput.priors import StepPriors

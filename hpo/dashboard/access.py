@@ -8,8 +8,8 @@ from typing import Any
 
 from fastapi import Request
 
-from hpo.extrapolation.posterior import Posterior
-from hpo.results import StudyForecast, StudyResult
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.runs.results import StudyForecast, StudyResult
 from storage.records import CalibrationRow, Study
 from storage.store import Store
 

@@ -25,12 +25,13 @@ from hpo.dashboard.points import (
     thinned,
 )
 from hpo.errors import EvidenceError
-from hpo.extrapolation.forecast import Band, Forecast, Interval, epochs_band, forecast, setting_band
-from hpo.extrapolation.posterior import Posterior
+from hpo.extrapolation.forecast import Band, Forecast, epochs_band, forecast, setting_band
+from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.trust import regime
-from hpo.forecasting import past_forecasts
-from hpo.results import Candidate, StudyResult, best_of_rungs
-from hpo.words import interval, number, readable, target, with_unit
+from hpo.formatting import interval, number, readable, target, with_unit
+from hpo.intervals import Interval
+from hpo.runs.forecasts import past_forecasts
+from hpo.runs.results import Candidate, StudyResult, best_of_rungs
 from search_spaces.domains import Choice
 from storage.records import TrialState
 

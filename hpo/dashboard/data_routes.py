@@ -22,17 +22,19 @@ from hpo.dashboard.columns import trial_columns
 from hpo.dashboard.report import render
 from hpo.dashboard.view import make_view
 from hpo.errors import EvidenceError, PlanError, StudyNotFoundError
-from hpo.extrapolation.posterior import Posterior
-from hpo.forecasting import make_plan
-from hpo.jobs import training_job
-from hpo.planning.costs import cost_names
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.formatting import prospects
 from hpo.planning.machines import machine_names
-from hpo.planning.optimise import Objective
-from hpo.results import StudyForecast, StudyResult
-from hpo.study import parse_study
-from hpo.words import prospects
+from hpo.planning.request import Objective
+from hpo.planning.timing.costs import cost_names
+from hpo.runs.plans import make_plan
+from hpo.runs.repository import stored_spec
+from hpo.runs.results import StudyForecast, StudyResult
+from hpo.study.jobs import training_job
+from hpo.study.spec import parse_study
 from search_spaces.settings import TrainingSettings
 from storage.records import Study, TrialState
+from trainers.json_text import json_bytes
 
 Draw = Callable[[StudyResult, Posterior | None, str], go.Figure]
 _Found = TypeVar("_Found")
@@ -157,7 +159,7 @@ def data_routes(access: Access) -> APIRouter:
     def job(request: Request, name: str, number: Number, who: Any = reader) -> Response:
         study = access.study(request, who, name)
         trial = access.store(request).trial(study.id, number)
-        found = training_job(parse_study(study.spec), TrainingSettings.from_dict(trial.settings),
+        found = training_job(stored_spec(study), TrainingSettings.from_dict(trial.settings),
                              trial.global_batch_size, trial.seed)
         return _json(found.to_dict(), {"content-disposition": f'inline; filename="trial-{number}.json"'})
 
@@ -203,7 +205,7 @@ def _json(document: Any, headers: dict[str, str] | None = None) -> Response:
 
 
 def _packed(document: Any) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
+    return json_bytes(document)
 
 
 def _bare(figure: go.Figure) -> go.Figure:

@@ -20,7 +20,7 @@ WIDTH, GAP, TOP = 1040, 0.02, 64
 
 
 def exhibit(shown: Mapping[str, Any]) -> go.Figure:
-    """An exhibit (:mod:`trainers.exhibits`) as pictures: grey for fields, one colour for each class of the labels.
+    """An exhibit (:mod:`trainers.loop.exhibits`) as pictures: grey for fields, one colour for each class of the labels.
 
     Rows run from the top. An exhibit without panels gives an empty figure that says so.
     """

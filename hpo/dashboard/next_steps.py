@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 from hpo.dashboard.view import StudyView
-from hpo.results import PlannedRun, StudyResult
+from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import StudyState, TrialState
 
 GOES_ON = (StudyState.QUEUED, StudyState.INTERRUPTED, StudyState.CANCELLED)

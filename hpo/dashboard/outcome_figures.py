@@ -9,9 +9,9 @@ from plotly import graph_objects as go
 
 from hpo.dashboard import style
 from hpo.dashboard.points import outcome_markers, outcome_texts
-from hpo.extrapolation.forecast import Interval
-from hpo.results import PlannedRun, StudyResult
-from hpo.words import KIND_NAMES, interval, number
+from hpo.formatting import KIND_NAMES, interval, number
+from hpo.intervals import Interval
+from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import CalibrationRow
 
 VERDICTS = {True: ("inside the interval", "circle", "#4477AA"), False: ("outside", "x", "#CC3311"),

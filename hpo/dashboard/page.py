@@ -12,8 +12,8 @@ from plotly import graph_objects as go
 from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView, curves_of
-from hpo.results import PlannedRun, StudyResult, best_of_rungs
-from hpo.words import KIND_NAMES, interval, number, readable, target
+from hpo.formatting import KIND_NAMES, interval, number, readable, target
+from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
 from storage.records import Outcome, PlanKind, TrialState
 
 VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launch,

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from hpo.planning.costs import cost_names
+from hpo.planning.timing.costs import cost_names
 from storage.records import StudyState, TrialState
 
 STATIC = Path(str(files("hpo.dashboard") / "static"))

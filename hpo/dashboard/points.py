@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go
 
 from hpo.dashboard.style import KINDS, STATES, lines, log_range, marker
-from hpo.results import PlannedRun, StudyResult
-from hpo.words import KIND_NAMES, number, readable
+from hpo.formatting import KIND_NAMES, number, readable
+from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import Outcome, Trial, TrialState
 
 MOST_POINTS = 1500

@@ -8,12 +8,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpo import keeping
 from hpo.errors import EvidenceError
-from hpo.extrapolation.posterior import Posterior
-from hpo.forecasting import fit_posterior, with_forecast
-from hpo.keeping import open_store
-from hpo.results import StudyResult
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.runs import repository
+from hpo.runs.forecasts import fit_posterior, with_forecast
+from hpo.runs.repository import open_store
+from hpo.runs.results import StudyResult
 from storage.records import CalibrationRow, Convergence, Trial, TrialState
 from storage.store import Store
 
@@ -37,7 +37,7 @@ class StudyView:
 def load_view(name: str, storage: str) -> StudyView:
     """Read a study and fit its laws; :class:`StudyNotFoundError` if the storage has none of this name."""
     with open_store(storage, create=False) as store:
-        result = keeping.read_result(store, name, storage)
+        result = repository.read_result(store, name, storage)
         fitted = None
         if any(trial.state is TrialState.REACHED for trial in result.trials):
             with contextlib.suppress(EvidenceError):    # too little for a law; the trials are shown all the same

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.calibration import Calibration, PastForecast, calibrate
-from hpo.extrapolation.posterior import Posterior
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.laws.rate_law import RateLaw
+from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.prospects import BUDGETS, Chance, Sensitivity, chances, epochs_interval, sensitivity
-from hpo.extrapolation.rate_law import RateLaw
-from hpo.extrapolation.recommend import LEVELS, Interval, recommend
-from hpo.extrapolation.setting_laws import RATE
+from hpo.extrapolation.recommend import recommend
 from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime
+from hpo.intervals import LEVELS, Interval
 
 __all__ = ["Band", "Forecast", "Interval", "epochs_band", "forecast", "setting_band"]
 

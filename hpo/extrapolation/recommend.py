@@ -9,13 +9,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.posterior import Posterior
-from hpo.extrapolation.response import Response
-from hpo.extrapolation.setting_laws import MOMENTUM, RATE, SettingLaw
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.laws.response import Response
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
+from hpo.intervals import LEVELS, Interval
 
 Array: TypeAlias = NDArray[np.float64]
-
-LEVELS = (0.5, 0.05, 0.95)
 # a run that diverges, or needs more than three times the epochs, is ended and counts as the loss of three
 LOST = 3.0
 LOOKS, GRID = 2, 101
@@ -23,19 +22,6 @@ LOOKS, GRID = 2, 101
 # must do so in expectation, over all that is not known, and is held to less
 ALIKE, ALIKE_IN_EXPECTATION = 0.01, 0.002
 AWAY = np.array([0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 1.0])     # from the best: where it is looked
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A median (or recommendation) and the ends of its 90 % interval."""
-
-    median: float
-    low: float
-    high: float
-
-    def to_dict(self) -> dict[str, float]:
-        """The interval as plain values."""
-        return {"median": self.median, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True)

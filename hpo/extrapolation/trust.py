@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from hpo.extrapolation.calibration import Calibration
-from hpo.extrapolation.posterior import Posterior
-from hpo.extrapolation.setting_laws import RATE
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.laws.setting_laws import RATE
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from hpo.errors import EvidenceError
 from hpo.mlperf.folders import BENCHMARKS, Result, results_in
-from hpo.study import StudySpec
+from hpo.study.spec import StudySpec
 from storage.errors import NotFound
 from storage.records import NewOutcome, NewPlan, NewThroughput, Plan, PlanKind, Study, StudyState, TrialState
 from storage.store import Store

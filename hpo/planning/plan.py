@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import PlanError
-from hpo.extrapolation.forecast import Interval
-from hpo.jobs import training_job
+from hpo.intervals import Interval
 from hpo.planning.machines import Machine
-from hpo.study import StudySpec
+from hpo.study.jobs import training_job
+from hpo.study.spec import StudySpec
 from search_spaces.settings import TrainingSettings
 from storage.records import PlanKind
 from trainers.job import TrainingJob
@@ -30,7 +30,7 @@ class Plan:
     ``workers`` counts the ranks of all nodes, ``ranks_per_node`` those of one (where not given, as many as it takes).
     ``slot_seconds`` is the time that the run may take, and ``chance_in_slot`` the probability that it reaches its
     target within it. ``accelerator_hours`` and ``energy_kwh`` are 90 % intervals too. ``details`` holds what else is
-    to be told of it, as plain values that JSON holds: that of :func:`hpo.planning.planner.explained`, and as
+    to be told of it, as plain values that JSON holds: that of :func:`hpo.planning.placement.planner.explained`, and as
     ``machine_file`` the path of a machine's own file.
     """
 

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 from hpo.service import errors, reference
 from hpo.service.config import ServerConfig
 from hpo.service.context import Context
-from hpo.service.gate import Gate
+from hpo.service.middleware import Gate
 from hpo.service.routes import events, forecasts, login, operations, plans, studies, tokens, trials
 
 PREFIX = "/api/v1"

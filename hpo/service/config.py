@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from hpo import study_faults, study_rules, yaml_text
 from hpo.errors import Fault, SpecError
+from hpo.study import faults as study_faults
+from hpo.study import rules, yaml_text
 
 BUILT_IN_WORKLOADS = ("noisy_quadratic", "resnet", "segmentation")
 ENVIRONMENT_PREFIX = "HPO_SERVE_"
@@ -49,7 +50,7 @@ class ServerConfig(_Section):
     host: str = "127.0.0.1"
     port: int = Field(8642, ge=0, le=65535, description="0 takes any free port.")
     folder: Path = Field(Path(".hpo"), description="Where plans and the login token are kept.")
-    workloads: tuple[Annotated[str, AfterValidator(study_rules.check_workload)], ...] = Field(
+    workloads: tuple[Annotated[str, AfterValidator(rules.check_workload)], ...] = Field(
         BUILT_IN_WORKLOADS, description="What studies may train; package.module:Class is code of the server's own.")
     data_folders: tuple[Path, ...] = Field((), description="Folders that the data of studies may lie in.")
     shared_reading: bool = Field(True, description="Whether everyone with a token may read everyone's studies.")

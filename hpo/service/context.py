@@ -12,7 +12,6 @@ from anyio.to_thread import run_sync
 from fastapi import Depends, Path, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
-from hpo import study_rules
 from hpo.service.auth import Principal, Tokens
 from hpo.service.config import ServerConfig
 from hpo.service.forecasts import Forecasts
@@ -20,6 +19,7 @@ from hpo.service.live import Live
 from hpo.service.metrics import Metrics
 from hpo.service.rate_limit import RateLimit
 from hpo.service.refusal import RefusedError
+from hpo.study import rules
 from storage.errors import NotFound, StoreUnavailable
 from storage.records import Study
 from storage.store import Store
@@ -89,7 +89,7 @@ class Context:
     def read_study(self, who: Principal, name: str) -> Study:
         """The study of that name, if it may be read; a name that no study can have costs no query."""
         try:
-            study_rules.check_name(name)
+            rules.check_name(name)
         except ValueError:
             raise not_found(name) from None
         try:
@@ -102,7 +102,7 @@ class Context:
 
 def not_found(name: str) -> RefusedError:
     """A study that is not there, or that may not be seen."""
-    return RefusedError(404, f"there is no study {name[:study_rules.MAX_NAME_CHARACTERS]!r}",
+    return RefusedError(404, f"there is no study {name[:rules.MAX_NAME_CHARACTERS]!r}",
                         way_out="GET /api/v1/studies lists those that you may read")
 
 

@@ -14,12 +14,12 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hpo.errors import EvidenceError
-from hpo.forecasting import fit_posterior
-from hpo.results import StudyResult
+from hpo.runs.forecasts import fit_posterior
+from hpo.runs.results import StudyResult
 from hpo.service.logs import LOG
 
 if TYPE_CHECKING:
-    from hpo.extrapolation.posterior import Posterior
+    from hpo.extrapolation.inference.posterior import Posterior
 
 FROM_TRIALS = 1000
 """Fits of fewer trials take about a second, which a process of its own needs to start."""
@@ -27,7 +27,7 @@ NICE = 5
 
 
 def fit(result: StudyResult, left_out: Collection[int]) -> Posterior:
-    """The laws of a study, as :func:`hpo.forecasting.fit_posterior` fits them; EvidenceError as there."""
+    """The laws of a study, as :func:`hpo.runs.forecasts.fit_posterior` fits them; EvidenceError as there."""
     if len(result.trials) < FROM_TRIALS:
         return fit_posterior(result, left_out)
     command = [sys.executable, "-m", "hpo.service.fit_process"]

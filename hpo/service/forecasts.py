@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
 
-from hpo import api, keeping
-from hpo.results import StudyForecast, StudyResult
+from hpo import api
+from hpo.runs import repository
+from hpo.runs.results import StudyForecast, StudyResult
 from hpo.service import fit_process
 from hpo.service.study_facts import study_facts
 from storage.records import Study
 from storage.store import Store
 
 if TYPE_CHECKING:
-    from hpo.extrapolation.posterior import Posterior
+    from hpo.extrapolation.inference.posterior import Posterior
 
 MOST_STUDIES = 16
 MOST_FORECASTS = 256        # of one state of one study
@@ -85,7 +86,7 @@ class Forecasts:
             if found is not None:
                 self._fitted.move_to_end(state)
                 return found
-        result = keeping.read_result(store, study.name, store.url)
+        result = repository.read_result(store, study.name, store.url)
         made = Fitted(result)
         with self._lock:
             self._fitted[state] = made
@@ -113,4 +114,4 @@ def _state(store: Store, study: Study) -> Hashable:
     finished = tuple(sorted((batch, str(state), count) for batch, states in store.counts(study.id).items()
                             for state, count in states.items() if state.finished))
     past = tuple((row.plan_id, row.runs, row.reached) for row in store.calibration())
-    return study.id, hash(study.spec), finished, past
+    return study.id, hash((study.spec, study.folder)), finished, past

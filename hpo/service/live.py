@@ -19,10 +19,10 @@ from anyio.to_thread import run_sync
 
 from hpo.service.logs import LOG
 from hpo.service.progress import Position, StudyProgress, read_progress, running_studies
-from hpo.service.reply import json_bytes
 from storage.errors import StoreError
 from storage.records import Event, Study
 from storage.store import Store
+from trainers.json_text import json_bytes
 
 POLL_SECONDS = 0.4
 PAGE = 500

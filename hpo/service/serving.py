@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import APIRouter
 
 from hpo.errors import HpoError
-from hpo.keeping import open_store
+from hpo.runs.repository import open_store
 from hpo.service import logs
 from hpo.service.app import create_app
 from hpo.service.auth import Tokens, create_token
@@ -120,7 +120,7 @@ def user_name() -> str:
 def worker_command(config: ServerConfig) -> list[str]:
     """The worker of this server, in the interpreter of this process."""
     folders = [part for folder in config.data_folders for part in ("--data-folder", str(folder))]
-    return [sys.executable, "-m", "hpo.cli", "worker", "--storage", config.storage, "--folder", str(config.folder),
+    return [sys.executable, "-m", "hpo.cli.main", "worker", "--storage", config.storage, "--folder", str(config.folder),
             "--log-format", config.log_format, *folders]
 
 

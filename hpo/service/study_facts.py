@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpo.errors import SpecError
-from hpo.study import parse_study
+from hpo.study.spec import parse_study
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """What a study from the network may name: workloads that the server allows, data in its folders, machines it knows.
 
-The text is read by ``hpo.study``, which bounds its size, depth and aliases and imports nothing. What is checked here
-needs the server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`), as
-links may have changed since.
+The text is read by ``hpo.study.spec``, which bounds its size, depth and aliases and imports nothing. What is checked
+here needs the server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`),
+as links may have changed since.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 from hpo.errors import PlanError, SpecError
 from hpo.planning.machines import load_machine
-from hpo.running import check_full_scale
+from hpo.runs.run import check_full_scale
 from hpo.service.config import ServerConfig
-from hpo.study import StudySpec, check_target, parse_study
-from hpo.study_faults import dotted, nearest, shown
+from hpo.study.faults import dotted, nearest, shown
+from hpo.study.spec import StudySpec, check_target, parse_study
 
 PATH_OPTIONS = ("path", "folder", "file", "directory", "root", "dir")
 METRICS_SECONDS = 60.0

@@ -25,12 +25,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from hpo.errors import HpoError
-from hpo.keeping import open_store
-from hpo.leases import LEASE_SECONDS, Holding, process_name
-from hpo.progress import Progress
-from hpo.running import RunOptions, run_held
+from hpo.runs.lease import LEASE_SECONDS, Holding, process_name
+from hpo.runs.progress import Progress
+from hpo.runs.repository import open_store, stored_spec
+from hpo.runs.run import RunOptions, run_held
 from hpo.service.submission import faults_of_data
-from hpo.study import StudySpec, parse_study
+from hpo.study.jobs import workload_data
+from hpo.study.spec import StudySpec
 from hpo.tuning.patience import PATIENCE_SECONDS
 from hpo.tuning.tuner import RayOptions, stop_ray
 from storage.errors import LeaseLost, StoreError, StoreUnavailable
@@ -151,10 +152,11 @@ class Worker:
             return self._fail(holding, f"it was started {options.max_attempts} times, and no worker came to the end of "
                                        "it: it may kill its workers, such as by using up their memory")
         try:
-            spec = parse_study(study.spec)
+            spec = stored_spec(study)
         except HpoError as error:
             return self._fail(holding, str(error))
-        faults = list(faults_of_data(spec.data, options.data_folders)) if options.data_folders else []
+        data = workload_data(spec) if spec.search_path else spec.data      # the path that is opened
+        faults = list(faults_of_data(data, options.data_folders)) if options.data_folders else []
         if faults:
             return self._fail(holding, "; ".join(message for _, message in faults))
         try:

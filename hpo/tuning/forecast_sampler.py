@@ -12,8 +12,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hpo.extrapolation.stored import observation, samples_per_epoch, tuned_settings
-from hpo.study import StudySpec
+from hpo.extrapolation.evidence.stored import observation, samples_per_epoch, tuned_settings
+from hpo.study.spec import StudySpec
 from hpo.tuning.acquisition.chooser import ENOUGH_TRIALS, Acquisition
 from hpo.tuning.sampler import LadderSampler
 from search_spaces.settings import TrainingSettings

@@ -30,9 +30,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import ExportError, StorageUnavailableError
-from hpo.study import StudySpec
+from hpo.study.spec import StudySpec
 from storage.errors import StoreError
-from storage.maintenance import is_ours
+from storage.maintenance.maintenance import is_ours
 from storage.records import Convergence, Study, Trial, TrialState
 from storage.store import Store
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import HpoError, TuningError
-from hpo.jobs import training_job
-from hpo.study import StudySpec
+from hpo.study.jobs import training_job
+from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Choose, Done, Explore, Repeat, Task, next_choice, next_task, rung_budgets
 from hpo.tuning.budgets import Budget
 from hpo.tuning.forecast_sampler import ForecastSampler

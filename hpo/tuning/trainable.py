@@ -19,7 +19,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     def setup(self, config: dict[str, Any]) -> None:
         """Build the training, or take up its checkpoint."""
-        from trainers.memory import keep_freed_memory
+        from trainers.numerics.memory import keep_freed_memory
 
         keep_freed_memory()
         self._run: TrialRun = getattr(self, "_run", None) or TrialRun()

@@ -42,8 +42,9 @@ class TrialRun:
             return {"state": "failed", "reason": f"{type(error).__name__}: {error}", "done": True}
 
     def _begin(self, config: dict[str, Any]) -> None:
+        from trainers.begin import begin_training
         from trainers.job import TrainingJob
-        from trainers.workloads import begin_training, load_workload
+        from trainers.workloads import load_workload
 
         job = TrainingJob.from_dict(config["job"])
         key = f"{job.workload} {sorted(job.data.items())} {job.search_path}"
@@ -59,8 +60,8 @@ class TrialRun:
 
     def _take_up(self) -> None:
         """Go on from the checkpoint; one of another job, such as of another database's trial, is not this trial's."""
-        from trainers import checkpoint
         from trainers.errors import CheckpointError
+        from trainers.loop import checkpoint
 
         try:
             saved = checkpoint.load(self._checkpoint)
@@ -85,8 +86,8 @@ class TrialRun:
 
     def _save(self) -> None:
         """The curve goes with the weights: the database may not hold its last points when everything dies."""
-        from trainers import checkpoint
         from trainers.errors import CheckpointError
+        from trainers.loop import checkpoint
 
         # a disk that is full costs a checkpoint, not the training
         with contextlib.suppress(CheckpointError):

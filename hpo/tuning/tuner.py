@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import TuningError
-from hpo.jobs import search_path
-from hpo.study import StudySpec
+from hpo.study.jobs import search_path
+from hpo.study.spec import StudySpec
 from hpo.tuning.patience import Patience
 from hpo.tuning.sweep import Ending, Progress, Sweep
 from storage.records import Study

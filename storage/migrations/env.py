@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 
 from storage.migrations import VERSION_TABLE
-from storage.tables import metadata
+from storage.schema.tables import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata,
                   version_table=VERSION_TABLE, render_as_batch=True)

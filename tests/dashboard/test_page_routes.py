@@ -12,12 +12,12 @@ import httpx
 import numpy as np
 import pytest
 
-from hpo.commands.web import dashboard_routers
+from hpo.cli.commands.web import dashboard_routers
 from hpo.dashboard.pages import STATIC
+from hpo.formatting import number, percent
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
-from hpo.words import number, percent
 from storage.records import TrialState
 from storage.store import Store
 from tests.dashboard.dashboard_samples import FULL_SCALE, add_plans, add_trial, ended, fill, make_study, reached

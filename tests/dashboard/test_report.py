@@ -11,16 +11,17 @@ import pytest
 from click.testing import CliRunner
 from dashboard_samples import add_trial, ended, full_view, make_study, reached, url_of
 
-from hpo.cli import main
+from hpo.cli.main import main
 from hpo.dashboard import page
 from hpo.dashboard.next_steps import next_steps
 from hpo.dashboard.report import write_report
 from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import HpoError, StudyNotFoundError
 from hpo.extrapolation.calibration import Calibration
-from hpo.extrapolation.forecast import Forecast, Interval
+from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.prospects import Chance, Sensitivity
-from hpo.words import prospects
+from hpo.formatting import prospects
+from hpo.intervals import Interval
 from storage.records import StudyState, TrialState
 from storage.store import Store
 

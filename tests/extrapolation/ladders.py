@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpo.extrapolation.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
 
 
 @dataclass(frozen=True)

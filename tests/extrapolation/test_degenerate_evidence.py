@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hpo.extrapolation.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.posterior import fit
+from hpo.extrapolation.inference.posterior import fit
 
 RATE = (ScaledSetting("learning_rate", "log", 0.01, 1.0),)
 

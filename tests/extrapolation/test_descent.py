@@ -7,12 +7,12 @@ import pytest
 from ladders import Truth, sweep
 from scipy.optimize import least_squares
 
-from hpo.extrapolation.descent import Descent, log_best_share
-from hpo.extrapolation.descent_laws import DescentRate
-from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.make_laws import make_descent, make_laws
-from hpo.extrapolation.posterior import fit
+from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.laws.descent import Descent, log_best_share
+from hpo.extrapolation.laws.descent_laws import DescentRate
+from hpo.extrapolation.laws.make_laws import make_descent, make_laws
 from hpo.extrapolation.recommend import ALIKE, serve_alike
 from trainers.workloads.noisy_quadratic.dynamics import stability_limit
 from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, optimum

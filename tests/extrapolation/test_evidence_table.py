@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.table import read_table
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.posterior import fit
-from hpo.extrapolation.table import read_table
+from hpo.extrapolation.inference.posterior import fit
 
 GOOD = "global_batch_size,epochs_to_target,runs,sd,learning_rate,warmup_epochs,optimizer,samples_per_epoch\n" \
        "256,8,5,0.5,0.1,1,sgd,1000\n512,9,,,0.2,,sgd,\n"

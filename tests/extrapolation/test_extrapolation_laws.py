@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpo.extrapolation import laws
+from hpo.extrapolation.laws import laws
 
 BATCHES = np.geomspace(1, 1e6, 61)
 positive = st.floats(0.1, 1e5)

@@ -11,9 +11,9 @@ from benchmarks.extrapolation.protocol import Case, cases, load, score
 from benchmarks.extrapolation.reference_points import fact
 from benchmarks.extrapolation.runs import CoarseRow
 from benchmarks.extrapolation.simulated import LAWS, simulate
-from hpo.extrapolation.evidence import Aggregate
-from hpo.extrapolation.learn import Series, learn, read_reference_points
-from hpo.extrapolation.priors import Priors
+from hpo.extrapolation.evidence.evidence import Aggregate
+from hpo.extrapolation.inference.learn import Series, learn, read_reference_points
+from hpo.extrapolation.laws.priors import Priors
 
 RUN = {"run_id": "x", "round": "v1", "submitter": "Lab", "division": "closed", "benchmark": "resnet", "target": "0.759",
        "framework": "MXNet 1.3", "optimizer": "lars", "global_batch_size": "64", "base_lr": "2", "warmup_epochs": "5",

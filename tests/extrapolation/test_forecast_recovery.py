@@ -8,11 +8,11 @@ import pytest
 from ladders import TUNED, Truth, sweep, table
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence import Evidence, Observation
+from hpo.extrapolation.evidence.evidence import Evidence, Observation
 from hpo.extrapolation.forecast import epochs_band, forecast, setting_band
-from hpo.extrapolation.posterior import fit
+from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.inference.residual import LENGTH, SHARED, kernel
 from hpo.extrapolation.recommend import ALIKE_IN_EXPECTATION, LOST, response_at
-from hpo.extrapolation.residual import LENGTH, SHARED, kernel
 
 TRUTH = Truth()
 

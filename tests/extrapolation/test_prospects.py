@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from ladders import Truth, sweep
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation import laws
 from hpo.extrapolation.calibration import NARROWEST, PastForecast, calibrate
-from hpo.extrapolation.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.stored import noise_scales, samples_per_epoch
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.posterior import fit
-from hpo.extrapolation.response import DIVERGED_BY_CHANCE
-from hpo.extrapolation.stored import noise_scales, samples_per_epoch
+from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.laws import laws
+from hpo.extrapolation.laws.response import DIVERGED_BY_CHANCE
 from storage.records import Convergence, Trial, TrialState
 
 TRUTH = Truth()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from hpo.extrapolation.residual import across, kernel, log_student, student_cdf
-from hpo.extrapolation.sampler import near_mode, standard_normal, temper
+from hpo.extrapolation.inference.residual import across, kernel, log_student, student_cdf
+from hpo.extrapolation.inference.sampler import near_mode, standard_normal, temper
 
 
 def _gaussian(mean, covariance):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpo.cli import main
+from hpo.cli.main import main
 from storage.store import Store
 
 STUDY = """\

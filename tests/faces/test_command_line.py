@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 import hpo
-from hpo.cli import main
-from hpo.words import number, percent
+from hpo.cli.main import main
+from hpo.formatting import number, percent
 
 COMMANDS = sorted(main.commands)
 SILENT = ("record", "report", "trials", "serve", "worker", "revoke")
@@ -42,7 +42,8 @@ def test_every_command_that_answers_has_json(words):
 
 
 def test_help_loads_nothing_heavy():
-    script = ("import sys, hpo.cli; from click.testing import CliRunner; CliRunner().invoke(hpo.cli.main, ['--help']); "
+    script = ("import sys; from click.testing import CliRunner; from hpo.cli.main import main; "
+              "CliRunner().invoke(main, ['--help']); "
               "print([name for name in ('torch', 'ray', 'optuna', 'sqlalchemy', 'numpy', 'pydantic') "
               "if name in sys.modules])")
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 import hpo
-from hpo.cli import main
-from hpo.commands import doctor_checks
+from hpo.cli.commands import doctor_checks
+from hpo.cli.main import main
 from storage.migrations import HEAD
 from storage.records import StudyState
 from storage.store import Store

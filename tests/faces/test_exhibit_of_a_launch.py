@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 import hpo
-from hpo.cli import main
+from hpo.cli.main import main
 from hpo.errors import LaunchError
 from storage.store import Store
 

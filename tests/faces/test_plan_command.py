@@ -7,11 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 import hpo
-from hpo import api, forecasting
-from hpo.cli import main
+from hpo import api
+from hpo.cli.main import main
 from hpo.errors import PlanError
-from hpo.extrapolation.posterior import fit
+from hpo.extrapolation.inference.posterior import fit
 from hpo.planning.launchers import LAUNCHERS
+from hpo.runs import forecasts
 from storage.records import NewThroughput
 from storage.store import Store
 
@@ -28,7 +29,7 @@ def one_fit(monkeypatch):
             FITTED[key] = fit(evidence, rng=rng)
         return FITTED[key]
 
-    monkeypatch.setattr(forecasting, "fit", fit_once)
+    monkeypatch.setattr(forecasts, "fit", fit_once)
 
 
 def call(*arguments, code=0):
@@ -167,7 +168,7 @@ def test_an_impossible_plan_names_one_that_can_be_made(study, arguments, words):
     (("--machine", "summit", "--cost", "resnt50"), "did you mean 'resnet50'"),
     (("--machine", "summit", "--slot", "2"), "--cost NAME|FILE says what a sample costs"),
     (("--machine", "summit", "--minimise", "energy"), "--cost NAME|FILE"),
-    (("--slot", "-1"), "slot must be a number of hours above 0, but got -1"),
+    (("--slot", "-1"), "slot_hours must be a number of hours above 0 and at most 1,000,000, but got -1"),
     (("--chance", "1.5"), "chance must be a probability between 0 and 1"),
     (("--global-batch-size", "bset"), "must be a whole number of samples of at least 1, or 'best'"),
     (("--workers", "3"), "the nearest number of workers that divides it is 2"),
@@ -208,5 +209,5 @@ def test_an_error_carries_the_arguments_of_the_nearest_plan(study):
         hpo.make_plan(forecast, "summit", nodes=5, cost="resnet50")
     plan = hpo.make_plan(forecast, "summit", cost="resnet50", **caught.value.nearest)
     assert plan.nodes <= 5 and plan.global_batch_size == 64
-    with pytest.raises(TypeError, match="slots"):
+    with pytest.raises(PlanError, match="no option 'slots'; did you mean 'slot_hours'"):
         hpo.make_plan(forecast, slots=3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpo.cli import main
+from hpo.cli.main import main
 from storage.records import StudyState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "service"))

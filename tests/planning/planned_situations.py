@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpo.extrapolation.forecast import Interval
-from hpo.planning.candidates import Situation
-from hpo.planning.epochs import Epochs, quantiles
-from hpo.planning.failures import Failures
+from hpo.intervals import Interval
 from hpo.planning.machines import Accelerator, Link, Machine, Storage
-from hpo.planning.placements import Memory, Placement
-from hpo.planning.time_model import Rate
+from hpo.planning.placement.candidates import Situation
+from hpo.planning.placement.epochs import Epochs, quantiles
+from hpo.planning.placement.placements import Memory, Placement
+from hpo.planning.placement.rates import Rate
+from hpo.planning.timing.failures import Failures
 
 END = 1.6448536
 
@@ -80,7 +80,7 @@ def a_situation(*, machine: Machine | None = None, law: KnownLaw | None = None, 
 
 def memory_of(samples: int) -> Memory:
     """Memory that holds exactly so many samples of a micro batch."""
-    from hpo.planning.placements import RESERVED_BYTES
+    from hpo.planning.placement.placements import RESERVED_BYTES
 
     return Memory(capacity=RESERVED_BYTES + 1e9 + samples * 1e6, state=1e9, per_sample=1e6)
 

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hpo.planning.collectives import (
+from hpo.planning.timing.collectives import (
     ALL_REDUCES,
     Layout,
     Links,

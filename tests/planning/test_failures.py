@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpo.errors import PlanError
-from hpo.planning.failures import Failures
+from hpo.planning.timing.failures import Failures
 
 
 def one_run(training: float, interval: float, failures: Failures, between: float, rng: np.random.Generator) -> float:

@@ -7,11 +7,11 @@ import random
 import pytest
 from click.testing import CliRunner
 
-from hpo.cli import main
+from hpo.cli.main import main
 from hpo.errors import LaunchError, PlanError
-from hpo.launching import launch_here
-from hpo.planning.launch import run_plan, throughput, write_plan
+from hpo.planning.launchers.launch import run_plan, throughput, write_plan
 from hpo.planning.launchers.local import has_horovod
+from hpo.runs.launches import launch_here
 from storage.records import NewPlan, PlanKind
 from storage.store import Store
 from tests.planning.launch_samples import small_job, small_plan

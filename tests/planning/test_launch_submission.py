@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpo.cli import main
+from hpo.cli.main import main
 from hpo.errors import LaunchError
-from hpo.planning.launch import write_plan
+from hpo.planning.launchers.launch import write_plan
 from hpo.planning.launchers.submit import submit
 from tests.planning.launch_samples import small_job, small_plan, stand_in_path
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hpo.planning.launch import write_plan
+from hpo.planning.launchers.launch import write_plan
 from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path
 
 

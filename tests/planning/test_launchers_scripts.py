@@ -9,9 +9,9 @@ import subprocess
 import pytest
 
 from hpo.errors import PlanError
-from hpo.extrapolation.forecast import Interval
-from hpo.planning.launch import choose_backend, write_plan
+from hpo.intervals import Interval
 from hpo.planning.launchers import LAUNCHERS, script_of
+from hpo.planning.launchers.launch import choose_backend, write_plan
 from hpo.planning.launchers.run import clock, duration, possible_nodes, run_of
 from hpo.planning.machines import load_machine, machine_names, machine_text
 from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path

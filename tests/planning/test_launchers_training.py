@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from hpo.planning.launch import read_launched, write_plan
+from hpo.planning.launchers.launch import read_launched, write_plan
 from hpo.planning.launchers.local import has_horovod
 from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path
 from trainers.report import read_points

@@ -4,10 +4,10 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from hpo.commands.full_machine import machines
+from hpo.cli.commands.full_machine import machines
+from hpo.cli.output.machines import quantity
 from hpo.errors import PlanError
 from hpo.planning.machines import load_machine, local, machine_names, machine_text, measure, measure_local
-from hpo.terminal.machines import quantity
 
 SHIPPED = machine_names()[1:]
 ASKED_FOR = ("summit", "piz_daint", "abci", "tsubame3", "project_adam", "minsky", "big_basin", "tencent", "superpod",

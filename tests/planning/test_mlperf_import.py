@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpo import api
-from hpo.cli import main
+from hpo.cli.main import main
 from hpo.errors import EvidenceError
 from hpo.mlperf.folders import Result, results_in
 from hpo.mlperf.log import read_log

@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pytest
 
-from hpo.planning.candidates import Candidate, Situation
-from hpo.planning.optimise import Wish, best_of, choose, limits_of
-from hpo.planning.pareto import excerpt, front, knee
-from hpo.planning.placements import Limits, Placement, memory_needs, placements, steps_between
+from hpo.planning.placement.candidates import Candidate, Situation
+from hpo.planning.placement.optimise import Wish, best_of, choose, limits_of
+from hpo.planning.placement.pareto import excerpt, front, knee
+from hpo.planning.placement.placements import Limits, Placement, memory_needs, placements, steps_between
 from search_spaces.settings import TrainingSettings
 from tests.planning.planned_situations import KnownLaw, a_machine, a_situation, memory_of, random_situation
 from trainers.cost import WorkloadCost

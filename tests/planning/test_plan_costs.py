@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from hpo.extrapolation.forecast import Interval
-from hpo.planning.candidates import Candidate
-from hpo.planning.epochs import IntervalLaw, PosteriorLaw, quantiles
-from hpo.planning.failures import Failures
-from hpo.planning.limits import limited_by, sensitivity, shares
-from hpo.planning.optimise import Wish, choose
-from hpo.planning.placements import Placement
-from hpo.planning.time_model import LEAST_EFFICIENCY, SweepRates, seconds_to_target
+from hpo.intervals import Interval
+from hpo.planning.placement.bottlenecks import limited_by, sensitivity, shares
+from hpo.planning.placement.candidates import Candidate
+from hpo.planning.placement.epochs import IntervalLaw, PosteriorLaw, quantiles
+from hpo.planning.placement.optimise import Wish, choose
+from hpo.planning.placement.placements import Placement
+from hpo.planning.placement.rates import LEAST_EFFICIENCY, SweepRates, seconds_to_target
+from hpo.planning.timing.failures import Failures
 from tests.planning.planned_situations import (
     END,
     KnownLaw,
@@ -121,7 +121,7 @@ def test_the_law_of_one_forecast_keeps_its_interval() -> None:
 
 def test_the_law_of_a_posterior_is_the_forecast_of_one_training() -> None:
     from hpo.extrapolation.forecast import forecast
-    from hpo.extrapolation.posterior import fit
+    from hpo.extrapolation.inference.posterior import fit
     from tests.extrapolation.ladders import Truth, sweep
 
     posterior = fit(sweep(Truth(), np.random.default_rng(0), settings=6, seeds=1), rng=np.random.default_rng(0))

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from hpo.errors import PlanError
-from hpo.planning.candidates import HOUR, Situation
-from hpo.planning.impossible import round_up, time_for
-from hpo.planning.optimise import Wish
-from hpo.planning.planner import Chosen, plan_placement, plan_untimed
+from hpo.planning.placement.candidates import HOUR, Situation
+from hpo.planning.placement.feasibility import round_up, time_for
+from hpo.planning.placement.optimise import Wish
+from hpo.planning.placement.planner import Chosen, plan_placement, plan_untimed
 from tests.planning.planned_situations import KnownLaw, a_machine, a_situation, memory_of
 
 

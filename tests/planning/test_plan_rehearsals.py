@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from hpo.planning.placements import Placement
-from hpo.planning.rehearsal import LEAST_SHARE, STEPS, rehearsals
+from hpo.planning.placement.placements import Placement
+from hpo.planning.placement.rehearsal import LEAST_SHARE, STEPS, rehearsals
 from tests.planning.planned_situations import END, KnownLaw, KnownRates, a_machine, a_situation
 
 MACHINE = a_machine(64, 4)

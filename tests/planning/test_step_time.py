@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from hpo.errors import PlanError
-from hpo.extrapolation.recommend import Interval
-from hpo.planning.assumptions import FIGURES, Assumptions, normal_draws, spread
-from hpo.planning.collectives import Layout, Links, all_reduce_seconds
-from hpo.planning.costs import cost_names, cost_sources, home_cost
+from hpo.intervals import Interval
 from hpo.planning.machines import load_machine
-from hpo.planning.step_time import StepOptions, expected_slowest, scaling_efficiency, step_time
+from hpo.planning.timing.assumptions import FIGURES, Assumptions, normal_draws, spread
+from hpo.planning.timing.collectives import Layout, Links, all_reduce_seconds
+from hpo.planning.timing.costs import cost_names, cost_sources, home_cost
+from hpo.planning.timing.step_time import StepOptions, expected_slowest, scaling_efficiency, step_time
 from trainers.cost import WorkloadCost
 
 SUMMIT, DAINT, BASIN = (load_machine(name) for name in ("summit", "piz_daint", "big_basin"))

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.throughput.__main__ import Result
 from benchmarks.throughput.families import cases, read_series, scored
 from benchmarks.throughput.forecasters import least_squares, linear, step_model
-from hpo.extrapolation.forecast import Interval
+from hpo.intervals import Interval
 from hpo.planning.throughput import Measurement
 from hpo.planning.throughput.learn import Series, learn, read_reference_throughputs
 from hpo.planning.throughput.priors import PRIORS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from hpo.cli import main
+from hpo.cli.main import main
 from hpo.errors import EvidenceError
 from hpo.planning.throughput import Measurement, fit_throughput
 from hpo.planning.throughput.table import read_throughputs

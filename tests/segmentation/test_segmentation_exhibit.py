@@ -5,7 +5,7 @@ import torch
 from stand_in_samples import StandInSamples
 from torch import nn
 
-from trainers.exhibits import check_exhibit
+from trainers.loop.exhibits import check_exhibit
 from trainers.workloads.segmentation.exhibit import exhibit, shown_samples
 from trainers.workloads.segmentation.references import (
     evaluated_samples,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainers.normalization import GhostBatchNorm
+from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads.segmentation.deeplab import DeepLab, Encoder
 from trainers.workloads.segmentation.tiramisu import Tiramisu
 

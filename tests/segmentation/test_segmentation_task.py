@@ -6,7 +6,7 @@ from search_spaces.settings import TrainingSettings
 from trainers import DataError, JobError
 from trainers.distributed.single import SingleProcess
 from trainers.job import Target, TrainingJob
-from trainers.train import Training
+from trainers.loop.synchronous import Training
 from trainers.workloads import metrics_of
 from trainers.workloads.segmentation import task
 from trainers.workloads.segmentation.task import SegmentationWorkload
@@ -117,6 +117,6 @@ def test_zero_gamma_is_refused_because_nothing_could_take_it(workload):
 
 
 def test_the_normalization_settings_reach_every_layer(workload):
-    from trainers.normalization import ghost_batch_norms
+    from trainers.numerics.normalization import ghost_batch_norms
     norms = ghost_batch_norms(workload().build_model(SETTINGS.replace(normalization_momentum=0.7)))
     assert {(norm.group_size, norm.momentum) for norm in norms} == {(4, 0.7)}

@@ -6,7 +6,7 @@ import inspect
 from anyio.from_thread import start_blocking_portal
 
 import hpo
-from hpo.service.client.concurrent import AsyncRemoteStudy
+from hpo.client.async_client import AsyncRemoteStudy
 
 
 class Awaited:

@@ -148,3 +148,29 @@ def test_machines_are_listed(api):
     assert api.call("GET", "/machines/local").json()["nodes"] == 1
     assert api.call("GET", "/machines/..%2Fetc").status_code == 404
     assert api.call("GET", "/calibration").json() == {"plans": []}
+
+
+def test_the_folder_of_a_study_is_that_of_whoever_entered_it_and_never_a_clients(api, tmp_path):
+    answer = api.call("POST", "/studies", json={"spec": spec_of("other"), "folder": "/etc"})
+    assert answer.status_code == 422 and api.store.study("bowl").folder == ""
+    add_ladder(api)
+    store = api.store
+    study = store.study("bowl")
+    store.update_spec(study.id, study.spec, str(tmp_path / "sub"))         # as `hpo run` in that folder does
+    plan = api.call("POST", "/studies/bowl/plans", json={"global_batch_size": 128}).json()["plan"]
+    job = api.call("GET", f"/plans/{plan['id']}/job").json()
+    assert job["search_path"] == str(tmp_path / "sub")
+    assert api.call("POST", "/studies/bowl/resume", json={"spec": study.spec, "folder": "/etc"}).status_code == 422
+    api.call("POST", "/studies/bowl/cancel")
+    assert store.study("bowl").folder == str(tmp_path / "sub")
+
+
+@pytest.mark.parametrize("asked", [{"cost": "resnet50", "node_failure_hours": 50000.0}, {"launcher": "flux"},
+                                   {"launcher": "grid_engine"}, {"launcher": "other", "micro_batch_size": 8},
+                                   {"cost": {"parameters": 10**6, "gradient_tensors": 4, "flops_per_sample": 1e9,
+                                             "activation_bytes_per_sample": 1e5, "sample_bytes": 0}}])
+def test_plans_are_asked_for_as_from_the_command_line(api, asked):
+    add_ladder(api)
+    answer = api.call("POST", "/studies/bowl/plans", json={"global_batch_size": 128, "machine": "summit", **asked})
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["plan"]["launcher"] == asked.get("launcher", "lsf")

@@ -10,7 +10,7 @@ from swept_ladder import write_trials
 
 import hpo
 from hpo import errors
-from hpo.service.client.retries import Retries
+from hpo.client.retries import Retries
 from search_spaces.settings import TrainingSettings
 from storage.records import StudyState
 
@@ -68,8 +68,8 @@ def test_trials_and_curves(client, name, api):
 
 
 def test_lists_of_more_than_a_page(client, name, api, monkeypatch):
-    monkeypatch.setattr("hpo.service.client.calls.PAGE", 2)
-    monkeypatch.setattr("hpo.service.client.calls.CURVES_AT_A_TIME", 2)
+    monkeypatch.setattr("hpo.client.calls.PAGE", 2)
+    monkeypatch.setattr("hpo.client.calls.CURVES_AT_A_TIME", 2)
     study = client.submit(spec(name))
     add_trials(api.store, name, 5)
     assert [trial.number for trial in study.trials()] == [0, 1, 2, 3, 4]

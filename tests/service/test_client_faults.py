@@ -14,8 +14,8 @@ from api_server import spec_of
 from client_kinds import client_of
 
 import hpo
+from hpo.client.retries import Retries
 from hpo.service.auth import create_token
-from hpo.service.client.retries import Retries
 from storage.records import StudyState
 from storage.store import Store
 

@@ -9,13 +9,13 @@ from email.utils import format_datetime
 import pytest
 
 from hpo import errors
-from hpo.service.client import calls
-from hpo.service.client.address import address
-from hpo.service.client.answers import error_of
-from hpo.service.client.calls import Patience
-from hpo.service.client.feed import Feed
-from hpo.service.client.retries import LONGEST_RETRY_AFTER, Retries, ask, retry_after
-from hpo.service.client.steps import Answer, Lost, Pause, Request, get
+from hpo.client import calls
+from hpo.client.address import address
+from hpo.client.calls import Patience
+from hpo.client.errors import error_of
+from hpo.client.event_stream import Feed
+from hpo.client.protocol import Answer, Lost, Pause, Request, get
+from hpo.client.retries import LONGEST_RETRY_AFTER, Retries, ask, retry_after
 
 READ, WRITE = get("studies"), Request("POST", "/studies/a/resume")
 BROKEN, UNSENT = Lost("the connection broke"), Lost("refused", never_sent=True)

@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks import faults
 from benchmarks.fleet import Paced
-from hpo.leases import Holding
-from hpo.running import RunOptions, run_held
-from hpo.study import parse_study
+from hpo.runs.lease import Holding
+from hpo.runs.run import RunOptions, run_held
+from hpo.study.spec import parse_study
 from hpo.tuning.patience import Patience
 from hpo.tuning.tuner import RayOptions
 from storage.errors import StoreUnavailable

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from benchmarks.fleet import Paced, Witness, all_ended, wait_for
-from hpo import leases
-from hpo.leases import Holding
-from hpo.running import RunOptions, run_held
+from hpo.runs import lease as leases
+from hpo.runs.lease import Holding
+from hpo.runs.run import RunOptions, run_held
 from hpo.service.worker import Worker, WorkerOptions
-from hpo.study import parse_study
+from hpo.study.spec import parse_study
 from hpo.tuning.tuner import RayOptions
 from storage import clock
 from storage.errors import LeaseLost

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpo.errors import EvidenceError
-from hpo.forecasting import fit_posterior
+from hpo.runs.forecasts import fit_posterior
 from hpo.service import fit_process
 from tests.dashboard.dashboard_samples import full_view
 

@@ -11,7 +11,7 @@ from api_server import served, spec_of
 from click.testing import CliRunner
 
 import hpo
-from hpo.cli import main
+from hpo.cli.main import main
 from search_spaces.settings import TrainingSettings
 from storage.records import (
     ConvergencePoint,

@@ -20,7 +20,7 @@ import pytest
 from api_server import spec_of
 from click.testing import CliRunner
 
-from hpo.cli import main
+from hpo.cli.main import main
 from hpo.errors import SpecError
 from hpo.service.config import Limits, ServerConfig, load_config
 from hpo.service.supervisor import WorkerProcess
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent.parent
 @contextlib.contextmanager
 def serving(folder, *arguments):
     """`hpo serve` in a folder; yields the process, what it said, and the link."""
-    process = subprocess.Popen([sys.executable, "-m", "hpo.cli", "serve", "--port", "0", *arguments], cwd=folder,
+    process = subprocess.Popen([sys.executable, "-m", "hpo.cli.main", "serve", "--port", "0", *arguments], cwd=folder,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
     said = []

@@ -10,7 +10,7 @@ import pytest
 import hpo
 from benchmarks.fleet import Paced, all_ended, begun, wait_for
 from hpo.errors import TuningError
-from hpo.leases import process_name
+from hpo.runs.lease import process_name
 from hpo.service.worker import Worker, WorkerOptions
 from storage.records import StudyState, TrialState
 from storage.store import Store

@@ -8,7 +8,7 @@ import pytest
 from store_samples import new_outcome, new_plan
 
 from storage.errors import Conflict, InvalidRecord, NotFound
-from storage.exhibits import MAX_BYTES
+from storage.statements.exhibits import MAX_BYTES
 
 EXHIBIT = {"title": "wind <b>", "references": {"majority class": 1 / 3}, "classes": ["calm", "sturm ü"],
            "panels": [{"name": "7", "fields": {"U": [[0, 255], [17, 3]]}, "labels": [[0, 1], [1, 1]]}]}

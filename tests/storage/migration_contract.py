@@ -19,10 +19,11 @@ from search_spaces.settings import TrainingSettings
 from storage import migrations
 from storage.database import Database
 from storage.records import Law, PlanKind, SettingForecast, StudyState, TrialState, Trust
-from storage.setting_types import EARLIER_VALUES
+from storage.schema.setting_types import EARLIER_VALUES
 from storage.store import Store
 
-RELEASED = ("0001", "0002")
+RELEASED = ("0001", "0002", "0003")
+LATER_COLUMNS = ("samples", "ranks_per_node")       # of trials and plans, since revision 0003
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = TrainingSettings(optimizer="lars", decay_milestones=(30.0, 60.0), nesterov=True)
 
@@ -41,8 +42,8 @@ class MigrationContract:
     def test_everything_an_earlier_release_wrote_is_read(self, empty_url, released):
         with Store.open(empty_url) as store:
             study = store.study("old")
-            assert (study.state, study.owner, study.priority, study.queued_at, study.attempts) == (
-                StudyState.FINISHED, "", 0, None, 0)
+            assert (study.state, study.owner, study.priority, study.queued_at, study.attempts, study.folder) == (
+                StudyState.FINISHED, "", 0, None, 0, "")
             reached, running = store.trials(study.id)
             assert reached.settings == SETTINGS.to_dict()
             assert (reached.state, reached.epochs_to_target, reached.samples) == (TrialState.REACHED, 2.0, 6400)
@@ -110,13 +111,16 @@ def write_everything(connection: Connection) -> None:
 
     def write(table: str, **values: Any) -> None:
         if table in then.tables:
-            connection.execute(insert(then.tables[table]).values(values))
+            known = {name: value for name, value in values.items()
+                     if name not in LATER_COLUMNS or name in then.tables[table].c}
+            connection.execute(insert(then.tables[table]).values(known))
 
     interval = {"epochs_median": 3.0, "epochs_low": 2.0, "epochs_high": 4.0}
     write("studies", name="old", state="finished", workload="resnet", metric="top1", threshold=0.9,
           higher_is_better=True, spec="", created_at=THEN, updated_at=THEN, message="")
     trial = {**settings, "study_id": 1, "global_batch_size": 64, "seed": 1, "purpose": "search", "reason": ""}
-    write("trials", **trial, number=0, state="reached", epochs_to_target=2.0, epochs=2.0, steps=100, seconds=1.0)
+    write("trials", **trial, number=0, state="reached", epochs_to_target=2.0, epochs=2.0, steps=100, seconds=1.0,
+          samples=6400)
     write("trials", **trial, number=1, state="running", started_at=THEN)
     for step in (50, 100):
         write("convergence", trial_id=1, step=step, samples=64 * step, epochs=step / 50, seconds=step / 100, loss=0.1,
@@ -125,7 +129,7 @@ def write_everything(connection: Connection) -> None:
     write("forecast_settings", forecast_id=1, name="learning_rate", position=0, median=1.0, low=0.5, high=2.0)
     write("laws", forecast_id=1, name="epochs", parameter="minimum", position=0, median=3.0, low=2.0, high=4.0)
     write("plans", **settings, study_id=1, forecast_id=1, kind="linear_scaling", machine="local", nodes=3, workers=16,
-          global_batch_size=512, local_batch_size=32, directory="", created_at=THEN)
+          global_batch_size=512, local_batch_size=32, directory="", created_at=THEN, ranks_per_node=6)
     write("outcomes", plan_id=1, seed=1, backend="torch", workers=16, state="reached", epochs_to_target=5.0, epochs=5.0,
           seconds=9.0, reason="", created_at=THEN)
     write("exhibits", outcome_id=1, content='{"title": "old"}')

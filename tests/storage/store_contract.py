@@ -33,7 +33,6 @@ from store_samples import (
     sweep,
 )
 
-from storage import tables
 from storage.errors import Conflict, InvalidRecord, NotFound, StoreUnavailable
 from storage.records import (
     CalibrationRow,
@@ -48,6 +47,7 @@ from storage.records import (
     TrialState,
     Trust,
 )
+from storage.schema import tables
 from storage.store import Store
 
 REACHED = TrialResult(state=TrialState.REACHED, epochs_to_target=4.5, epochs=5.0, steps=500, seconds=12.5,
@@ -90,6 +90,9 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         assert store.study("digits") == study
         other = make_study(store, "other")
         assert store.studies() == [study, other]
+        assert (store.study_by_id(study.id), store.study_by_id(other.id)) == (study, other)
+        with pytest.raises(NotFound, match="no study with id 99"):
+            store.study_by_id(99)
 
     def test_times_are_utc(self, study):
         assert study.created_at.tzinfo is UTC
@@ -113,8 +116,11 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
 
     def test_state_and_spec_change(self, store, study):
         store.set_study_state(study.id, StudyState.FAILED, "no data")
-        store.update_spec(study.id, "name: digits\nseeds: 3\n")
+        assert study.folder == ""
+        store.update_spec(study.id, "name: digits\nseeds: 3\n", "/studies")
+        store.update_spec(study.id, "name: digits\nseeds: 3\n")      # as the web service does, which has no folder
         changed = store.study("digits")
+        assert changed.folder == "/studies"
         assert (changed.state, changed.message) == (StudyState.FAILED, "no data")
         assert changed.spec.endswith("seeds: 3\n")
         assert changed.updated_at > study.updated_at

@@ -7,12 +7,13 @@ import zipfile
 import pytest
 from store_samples import forecast_plan, make_forecast, make_points, make_study, make_trials, new_outcome
 
-from storage import archive, maintenance, migrations
+from storage import migrations
 from storage.database import Database
 from storage.errors import Conflict, InvalidRecord, SchemaTooNew, StoreUnavailable
+from storage.maintenance import archive, maintenance
 from storage.records import NewToken, StudyState, TrialResult, TrialState
+from storage.schema.tables import metadata
 from storage.store import Store
-from storage.tables import metadata
 
 AWKWARD = "name: digits\n# tab\t, \\N, back\\slash, CR\r, é, \u2028, 'quote', \"quote\", \x0b\x0c\x08\n"
 

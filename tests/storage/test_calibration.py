@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.calibration import is_inside
 from storage.records import TrialState
+from storage.statements.calibration import is_inside
 
 REACHED, CENSORED, DIVERGED = TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED
 

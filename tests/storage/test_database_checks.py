@@ -5,9 +5,10 @@ import sqlite3
 import pytest
 from store_samples import make_points, make_study, make_trials, new_plan
 
-from storage import maintenance, migrations
+from storage import migrations
 from storage.database import Database
 from storage.errors import StoreUnavailable
+from storage.maintenance import maintenance
 from storage.records import StudyState, TrialResult, TrialState
 from storage.store import Store
 

@@ -19,8 +19,8 @@ from storage import migrations
 from storage.database import Database
 from storage.errors import SchemaTooNew, StoreUnavailable
 from storage.migrations import HEAD, VERSION_TABLE, upgrade
+from storage.schema.tables import metadata
 from storage.store import Store
-from storage.tables import metadata
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from pyarrow import parquet
 from store_samples import OTHER_SETTINGS, make_points, make_study, make_trials
 
-from storage import parquet as export
 from storage.errors import NotFound, StoreError
+from storage.maintenance import parquet as export
 from storage.records import ConvergencePoint, NewTrial, TrialResult, TrialState
-from storage.setting_types import SETTING_TYPES
+from storage.schema.setting_types import SETTING_TYPES
 from storage.store import Store
 
 

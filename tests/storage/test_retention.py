@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from store_samples import make_points, make_study, make_trials
 
-from storage import maintenance
+from storage.maintenance import maintenance
 from storage.records import NewToken, StudyState, TrialResult, TrialState
 from storage.store import Store
 

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Boolean, Integer, Text
 
 from search_spaces.settings import TrainingSettings
-from storage.column_types import FloatList, Number
-from storage.setting_types import EARLIER_VALUES, SETTING_TYPES
-from storage.settings_columns import to_columns
-from storage.tables import plans, trials
+from storage.schema.column_types import FloatList, Number
+from storage.schema.setting_types import EARLIER_VALUES, SETTING_TYPES
+from storage.schema.settings_columns import to_columns
+from storage.schema.tables import plans, trials
 
 COLUMN_OF = {
     str: (Text, False),

@@ -7,12 +7,12 @@ import torch
 from search_spaces import SCALING_RULES
 from search_spaces.settings import TrainingSettings
 from trainers import JobError, Target, TrainingJob
-from trainers.adascale import AdaScale
+from trainers.distributed.sampling import SampleStream
 from trainers.distributed.single import SingleProcess
-from trainers.noise_scale import SquaredNorms
-from trainers.sampling import SampleStream
-from trainers.schedules import learning_rate
-from trainers.train import Training
+from trainers.loop.synchronous import Training
+from trainers.schedules.adascale import AdaScale
+from trainers.schedules.learning_rate import learning_rate
+from trainers.schedules.noise_scale import SquaredNorms
 
 HERE = Path(__file__).parent
 

@@ -12,11 +12,10 @@ import torch
 
 from search_spaces.settings import TrainingSettings
 from trainers import CommunicationError, JobError, Target, TrainingJob
-from trainers import checkpoint as checkpoints
 from trainers.asynchronous.training import AsynchronousTraining
+from trainers.begin import begin_training, train
 from trainers.distributed.single import SingleProcess
-from trainers.train import train
-from trainers.workloads import begin_training
+from trainers.loop import checkpoint as checkpoints
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,11 @@ import pytest
 
 from search_spaces.settings import TrainingSettings
 from trainers import JobError, Target, TrainingJob
-from trainers.batch_control import batch_factor, course
+from trainers.begin import begin_training
 from trainers.distributed.single import SingleProcess
-from trainers.schedules import learning_rate
-from trainers.train import Training
-from trainers.workloads import begin_training
+from trainers.loop.synchronous import Training
+from trainers.schedules.batch_size import batch_factor, course
+from trainers.schedules.learning_rate import learning_rate
 from trainers.workloads.noisy_quadratic.dynamics import make_update, start, step
 from trainers.workloads.noisy_quadratic.problem import Problem
 

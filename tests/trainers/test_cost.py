@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from hpo.planning.costs import home_cost
+from hpo.planning.timing.costs import home_cost
 from search_spaces.settings import TrainingSettings
 from trainers import cost as cost_module
 from trainers.cost import WorkloadCost, model_cost, workload_cost
 from trainers.errors import WorkloadError
-from trainers.normalization import GhostBatchNorm
-from trainers.workloads import AnyWorkload, Workload, load_workload
+from trainers.numerics.normalization import GhostBatchNorm
+from trainers.workloads import CustomLoopWorkload, Workload, load_workload
 from trainers.workloads.resnet.model import build_resnet
 from trainers.workloads.segmentation.deeplab import DeepLab
 from trainers.workloads.segmentation.tiramisu import Tiramisu
@@ -139,7 +139,7 @@ def test_the_noisy_quadratic_costs_what_its_dimensions_say():
     assert large.flops_per_sample == 3 * small.flops_per_sample == 6 * 30
 
 
-class OwnLoop(AnyWorkload):
+class OwnLoop(CustomLoopWorkload):
     metrics = {"loss": False}
     train_samples = 4
 

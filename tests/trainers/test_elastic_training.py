@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from search_spaces.settings import TrainingSettings
-from trainers import Target, TrainingJob, checkpoint
+from trainers import Target, TrainingJob
 from trainers.__main__ import main
+from trainers.loop import checkpoint
+from trainers.loop.restarts import AGENTS, STOPPED, StopRequests, count_nodes, stopped_status
 from trainers.report import ReportFile, Start, read_outcome, read_points, read_starts
-from trainers.restarts import AGENTS, STOPPED, StopRequests, count_nodes, stopped_status
 
 WORKLOAD = '''
 import os, signal

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from search_spaces.settings import TrainingSettings
-from storage import exhibits as stored
+from storage.statements import exhibits as stored
 from trainers import Target, TrainingJob
 from trainers.__main__ import main
 from trainers.errors import WorkloadError
-from trainers.exhibits import MAX_BYTES, check_exhibit
+from trainers.loop.exhibits import MAX_BYTES, check_exhibit
 from trainers.report import ReportFile, is_point, read_exhibit, read_outcome, read_points
 
 WORKLOAD = '''

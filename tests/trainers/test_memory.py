@@ -8,7 +8,7 @@ from tests.trainers.worker_processes import environment
 # page faults of eight rounds that fill and free 24 MB, without and with the memory being kept
 PROGRAM = """
 import resource
-from trainers.memory import keep_freed_memory
+from trainers.numerics.memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

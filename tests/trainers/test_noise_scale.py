@@ -11,11 +11,12 @@ from torch import nn
 from search_spaces.settings import TrainingSettings
 from tests.trainers.worker_processes import start_torch_workers, wait
 from trainers import Target, TrainingJob
-from trainers import checkpoint as checkpoints
+from trainers.begin import train
+from trainers.distributed.sampling import SampleStream
 from trainers.distributed.single import SingleProcess
-from trainers.noise_scale import MEASURED_EVERY, SMOOTHING, GradientStatistics, SquaredNorms, squared_norm
-from trainers.sampling import SampleStream
-from trainers.train import Training, train
+from trainers.loop import checkpoint as checkpoints
+from trainers.loop.synchronous import Training
+from trainers.schedules.noise_scale import MEASURED_EVERY, SMOOTHING, GradientStatistics, SquaredNorms, squared_norm
 from trainers.workloads import load_workload
 
 HERE = Path(__file__).parent
@@ -74,8 +75,8 @@ def test_the_norm_is_that_of_all_numbers_in_any_type():
 
 
 def test_a_training_measures_the_true_noise_scale(monkeypatch):
-    monkeypatch.setattr("trainers.feeding.MEASURED_EVERY", 1)
-    monkeypatch.setattr("trainers.train.SMOOTHING", 0.998)
+    monkeypatch.setattr("trainers.loop.micro_batches.MEASURED_EVERY", 1)
+    monkeypatch.setattr("trainers.loop.synchronous.SMOOTHING", 0.998)
     epochs = 64 * 300 / 20_000
     training, point = advance(job(epochs=epochs, evaluations_per_epoch=1 / epochs, micro_batch_size=8))
     points = training.workload.points
@@ -141,7 +142,7 @@ def digits(**changes):
 
 def test_measuring_changes_no_training(monkeypatch):
     measured, point = advance(digits())
-    monkeypatch.setattr("trainers.feeding.measured_layout", lambda *arguments, **options: None)
+    monkeypatch.setattr("trainers.loop.micro_batches.measured_layout", lambda *arguments, **options: None)
     plain, other = advance(digits())
     assert point.gradient_noise_scale > 0 and other.gradient_noise_scale is None
     assert point.train_loss == pytest.approx(other.train_loss, rel=1e-4)

@@ -8,17 +8,18 @@ import pytest
 
 from search_spaces.settings import TrainingSettings
 from trainers import CheckpointError, DataError, JobError, Target, TrainingJob, WorkloadError
-from trainers import checkpoint as checkpoints
 from trainers.__main__ import main
+from trainers.begin import begin_training, train
 from trainers.distributed.single import SingleProcess
+from trainers.loop import checkpoint as checkpoints
+from trainers.loop.synchronous import Training
 from trainers.report import read_outcome, read_points
-from trainers.schedules import learning_rate
-from trainers.train import Training, train
-from trainers.workloads import begin_training, load_workload, metrics_of
+from trainers.schedules.learning_rate import learning_rate
+from trainers.workloads import load_workload, metrics_of
 from trainers.workloads.noisy_quadratic.dynamics import make_update, start, step
 from trainers.workloads.noisy_quadratic.optimum import optimum
 from trainers.workloads.noisy_quadratic.problem import Problem
-from trainers.workloads.noisy_quadratic.training import SimulatedTraining
+from trainers.workloads.noisy_quadratic.task import SimulatedTraining
 
 DATA = {"modes": 50, "noise_scale": 2.0, "train_samples": 512}
 
@@ -173,7 +174,7 @@ def test_the_loop_of_pytorch_says_that_it_is_not_for_this():
 
 def test_a_training_loads_no_torch(tmp_path):
     job().save(tmp_path / "job.json")
-    code = ("import sys; from trainers.job import TrainingJob; from trainers.workloads import begin_training\n"
+    code = ("import sys; from trainers.job import TrainingJob; from trainers.begin import begin_training\n"
             f"training = begin_training(TrainingJob.load({str(tmp_path / 'job.json')!r}))\n"
             "while not training.finished: training.advance()\n"
             "training.state_dict(); sys.exit('torch' in sys.modules)")

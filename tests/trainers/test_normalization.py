@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from trainers import JobError
-from trainers.normalization import (
+from trainers.numerics.normalization import (
     GhostBatchNorm,
     common_group_size,
     end_update,

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from search_spaces.settings import TrainingSettings
-from trainers import checkpoint
 from trainers.errors import CheckpointError, WorkloadError
+from trainers.loop import checkpoint
 from trainers.optimizers import OPTIMIZERS, make_optimizer
 from trainers.optimizers.masters import MasterOptimizer
 from trainers.optimizers.parameter_groups import BATCH_ELEMENTS, parameter_groups

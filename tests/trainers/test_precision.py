@@ -10,11 +10,11 @@ from torch import nn
 
 from search_spaces.settings import TrainingSettings
 from trainers import JobError, Target, TrainingJob
+from trainers.distributed.sampling import SampleStream
 from trainers.distributed.single import SingleProcess
-from trainers.normalization import GhostBatchNorm
-from trainers.precision import LossScale
-from trainers.sampling import SampleStream
-from trainers.train import Training
+from trainers.loop.synchronous import Training
+from trainers.numerics.normalization import GhostBatchNorm
+from trainers.numerics.precision import LossScale
 
 HERE = Path(__file__).parent
 UPDATES = 40
@@ -183,7 +183,7 @@ def test_what_a_workload_exhibits_is_computed_in_the_precision_of_the_training()
 
 
 def test_weights_in_the_reduced_type_ask_for_a_pytorch_that_can(monkeypatch):
-    from trainers import precision
+    from trainers.numerics import precision
     monkeypatch.setattr(precision, "torch", SimpleNamespace(Tensor=object, __version__="2.9.1"))
     with pytest.raises(JobError, match=r"reduced_weights needs PyTorch 2\.10 or later.* but this is 2\.9\.1; leave"):
         precision.store_reduced(nn.Linear(2, 2), TrainingSettings(precision="bf16", reduced_weights=True))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.normalization import ghost_batch_norms
+from trainers.numerics.normalization import ghost_batch_norms
 from trainers.workloads.resnet.model import Bottleneck, build_resnet
 
 

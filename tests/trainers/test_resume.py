@@ -5,10 +5,10 @@ import torch
 
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
-from trainers import checkpoint as checkpoints
+from trainers.begin import begin_training
 from trainers.distributed.single import SingleProcess
-from trainers.train import Training
-from trainers.workloads import begin_training
+from trainers.loop import checkpoint as checkpoints
+from trainers.loop.synchronous import Training
 
 COMMON = {"gradient_lag": 1, "loss_scaling": "dynamic", "loss_scale": 1024.0, "loss_scale_growth_updates": 5,
           "gradient_clip_norm": 2.0, "warmup_epochs": 0.2, "warmup_shape": "quadratic", "normalization_batch_size": 8}

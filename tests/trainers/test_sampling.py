@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from trainers import JobError
-from trainers.random_numbers import mixed_seed, sample_uniforms
-from trainers.sampling import SampleStream, batch_layout
+from trainers.distributed.sampling import SampleStream, batch_layout
+from trainers.numerics.random_numbers import mixed_seed, sample_uniforms
 
 
 def test_the_mixer_is_splitmix64():

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from search_spaces.settings import TrainingSettings
-from trainers.schedules import learning_rate
+from trainers.schedules.learning_rate import learning_rate
 
 GOYAL = TrainingSettings(learning_rate=3.2, warmup_epochs=5.0, warmup_start_factor=0.1 / 3.2, decay="step",
                          decay_milestones=(30.0, 60.0, 80.0), decay_factor=0.1)

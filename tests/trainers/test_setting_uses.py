@@ -8,9 +8,9 @@ from torch import nn
 
 from search_spaces.setting_rules import USES, fault_of_use
 from search_spaces.settings import TrainingSettings, default_of
-from trainers.batch_control import batch_factor
 from trainers.optimizers import OPTIMIZERS, make_optimizer
-from trainers.schedules import learning_rate
+from trainers.schedules.batch_size import batch_factor
+from trainers.schedules.learning_rate import learning_rate
 
 OTHER = {"momentum": 0.5, "momentum_form": "inside", "nesterov": True, "beta1": 0.5, "beta2": 0.5, "epsilon": 0.1,
          "bias_correction": False, "decay_norm_and_bias": True, "trust_coefficient": 0.5, "trust_epsilon": 2.0,

@@ -9,10 +9,11 @@ from torch import nn
 
 from search_spaces.settings import TrainingSettings
 from trainers import CheckpointError, JobError, Target, TrainingJob, WorkloadError
-from trainers import checkpoint as checkpoints
+from trainers.begin import begin_training, train
 from trainers.distributed.single import SingleProcess
-from trainers.train import Training, train
-from trainers.workloads import Workload, begin_training
+from trainers.loop import checkpoint as checkpoints
+from trainers.loop.synchronous import Training
+from trainers.workloads import Workload
 
 HERE = str(Path(__file__).parent)
 

@@ -11,11 +11,11 @@ import torch
 from search_spaces.settings import TrainingSettings
 from tests.trainers.worker_processes import run_horovod, start_torch_workers, wait
 from trainers import CommunicationError, Target, TrainingJob
-from trainers import checkpoint as checkpoints
+from trainers.begin import train
 from trainers.distributed import connect
 from trainers.distributed.buckets import buckets, in_buckets
 from trainers.distributed.single import SingleProcess
-from trainers.train import train
+from trainers.loop import checkpoint as checkpoints
 
 PROGRAM = str(Path(__file__).with_name("worker_program.py"))
 RECIPES = {

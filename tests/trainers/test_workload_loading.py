@@ -8,8 +8,8 @@ import pytest
 import trainers
 from search_spaces.settings import TrainingSettings
 from trainers import DataError, Target, TrainingJob, WorkloadError
+from trainers.begin import train
 from trainers.distributed.single import SingleProcess
-from trainers.train import train
 from trainers.workloads import load_workload, metrics_of
 
 README = Path(trainers.__file__).parent / "workloads" / "README.md"

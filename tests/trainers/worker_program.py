@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from trainers import TrainingJob
+from trainers.begin import train
 from trainers.distributed import connect
-from trainers.train import train
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

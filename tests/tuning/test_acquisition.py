@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from test_agenda import a_trial
 
-from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
-from hpo.extrapolation.posterior import fit
-from hpo.study import StudySpec
+from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.inference.posterior import fit
+from hpo.study.spec import StudySpec
 from hpo.tuning.acquisition import confirm, gain, prediction
 from hpo.tuning.acquisition.chooser import Acquisition
 from hpo.tuning.acquisition.curves import hopeless, predict_crossing

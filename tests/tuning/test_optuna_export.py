@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState as OptunaState
 
 from hpo.errors import ExportError, StorageUnavailableError
-from hpo.study import parse_study
+from hpo.study.spec import parse_study
 from hpo.tuning.optuna_export import wide_enough, write_optuna
 from search_spaces.settings import TrainingSettings
 from storage.records import ConvergencePoint, NewTrial, TrialResult, TrialState

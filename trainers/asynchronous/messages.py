@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.asynchronous.clocks import Staleness
-from trainers.noise_scale import SquaredNorms
+from trainers.schedules.noise_scale import SquaredNorms
 
 Packed = list[NDArray[np.uint8]]
 """Tensors of any type as arrays of bytes, which Ray moves without copying them in and out of a pickle."""

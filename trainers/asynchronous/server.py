@@ -14,10 +14,10 @@ from trainers.asynchronous.clocks import Clocks, share
 from trainers.asynchronous.messages import Epoch, EpochResult, Push, Setup, Weights, pack, unpack
 from trainers.asynchronous.setup import build
 from trainers.distributed.reducer import COMPRESSIONS
-from trainers.noise_scale import SMOOTHING, GradientStatistics
+from trainers.numerics.precision import zero_gradient
 from trainers.optimizers import make_optimizer
-from trainers.precision import zero_gradient
-from trainers.schedules import learning_rate
+from trainers.schedules.learning_rate import learning_rate
+from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 
 
 class ParameterServer:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from trainers.asynchronous.messages import Setup
-from trainers.batch_control import Course, course
 from trainers.distributed.communicator import local_device
 from trainers.job import TrainingJob
-from trainers.replica import Replica
+from trainers.loop.replica import Replica
+from trainers.schedules.batch_size import Course, course
 from trainers.workloads import Workload, load_model_workload
 
 

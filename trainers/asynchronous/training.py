@@ -17,15 +17,15 @@ from trainers.asynchronous.messages import Epoch, Setup
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.single import SingleProcess
 from trainers.errors import JobError
-from trainers.exhibits import exhibit_of
-from trainers.feeding import Feed
 from trainers.job import TrainingJob
-from trainers.noise_scale import SMOOTHING, GradientStatistics
+from trainers.loop.exhibits import exhibit_of
+from trainers.loop.micro_batches import Feed
+from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
-from trainers.replica import Replica, evaluate
 from trainers.report import ConvergencePoint
-from trainers.run import Stretch, TrainingRun
+from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.workloads import Workload
+from trainers.workloads.training_run import Stretch, TrainingRun
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class AsynchronousTraining(TrainingRun):
 
     def __init__(self, job: TrainingJob, communicator: Communicator, *, workload: Workload,
                  timeout_seconds: float = 600.0) -> None:
-        super().__init__(job, workload)
+        super().__init__(job, workload.metrics, workload.train_samples)
         if communicator.size > 1:
             raise JobError(f"update_mode {job.settings.update_mode!r} starts its own replicas (asynchronous_workers), "
                            f"but {communicator.size} workers were started; start one process")
@@ -82,7 +82,7 @@ class AsynchronousTraining(TrainingRun):
             self._actors = None
 
     def exhibit(self) -> dict[str, Any] | None:
-        """What the workload shows of the model as it is now; see :mod:`trainers.exhibits`."""
+        """What the workload shows of the model as it is now; see :mod:`trainers.loop.exhibits`."""
         return exhibit_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> Stretch:

@@ -12,8 +12,8 @@ from trainers.asynchronous.messages import Epoch, Push, Setup, Weights, copy_int
 from trainers.asynchronous.setup import build
 from trainers.distributed.reducer import COMPRESSIONS
 from trainers.distributed.single import SingleProcess
-from trainers.feeding import Feed, MicroBatch
-from trainers.gradients import Gradients
+from trainers.loop.gradients import Gradients
+from trainers.loop.micro_batches import Feed, MicroBatch
 
 
 class Server(Protocol):

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from trainers.backends import ALL_REDUCES, BACKENDS
-from trainers.distributed.communicator import Communicator
+from trainers.distributed.communicator import ALL_REDUCES, BACKENDS, Communicator
 from trainers.errors import CommunicationError, nearest
 
 __all__ = ["ALL_REDUCES", "BACKENDS", "Communicator", "connect"]

@@ -1,12 +1,19 @@
-"""What a training needs from its fellow workers."""
+"""What a training needs from its fellow workers. Importing this does not import torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+BACKENDS = ("single", "horovod", "torch")
+"""Started by nobody, by horovodrun or MPI, or by torchrun."""
+
+ALL_REDUCES = ("default", "torus", "hierarchical", "masters")
+"""The backend's own way, a 2D torus, within the nodes and then between them, or by one master a node."""
 
 
 class Work(Protocol):
@@ -64,6 +71,7 @@ class Communicator(Protocol):
 
 def local_device(local_rank: int) -> torch.device:
     """The accelerator of the worker with this number on its node, or the CPU where there is none."""
+    import torch
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", local_rank % torch.cuda.device_count())

@@ -8,7 +8,7 @@ One staging process runs on each node; a *node* here is one rank of the communic
 the files from the shared folder, and the nodes exchange them over the network, after Kurth et al.
 (arXiv:1810.01993), where without this each file was read about 23 times (a figure that is recalled).
 
-* mode ``all``: every node gets every file, as ``trainers.sampling``'s shuffle over the whole data set needs.
+* mode ``all``: every node gets every file, as ``distributed.sampling``'s shuffle over the whole data set needs.
 * mode ``partition``: every node gets a random share, equal to one file; with ``files_per_node`` it also draws random
   files of the other nodes' shares, as Kurth's script does. It suits a reader that shuffles within its node.
 

@@ -12,8 +12,8 @@ import argparse
 import json
 from pathlib import Path
 
-from trainers.backends import BACKENDS
 from trainers.command import exit_status, leave
+from trainers.distributed.communicator import BACKENDS
 from trainers.staging.plan import MODES
 
 

@@ -5,33 +5,18 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainers.errors import WorkloadError, nearest
 from trainers.job import TrainingJob
-from trainers.workloads.workload import AnyWorkload, Batch, Workload, check_options
+from trainers.workloads.workload import AnyWorkload, Batch, CustomLoopWorkload, Workload, check_options
 
-if TYPE_CHECKING:
-    from trainers.distributed import Communicator
-    from trainers.run import TrainingRun
-
-__all__ = ["AnyWorkload", "Batch", "Workload", "begin_training", "check_options", "load_model_workload",
+__all__ = ["AnyWorkload", "Batch", "CustomLoopWorkload", "Workload", "check_options", "load_model_workload",
            "load_workload", "metrics_of", "workload_class"]
 
 _OWN = {"resnet": "trainers.workloads.resnet.task:ResNetWorkload",
         "segmentation": "trainers.workloads.segmentation.task:SegmentationWorkload",
         "noisy_quadratic": "trainers.workloads.noisy_quadratic.task:NoisyQuadratic"}
-
-
-def begin_training(job: TrainingJob, communicator: Communicator | None = None, *,
-                   workload: AnyWorkload | None = None) -> TrainingRun:
-    """A training of the job, at its first update, whatever the workload trains.
-
-    ``communicator`` joins the workers; None stands for a process that works alone. ``workload`` is the job's, if
-    it is loaded already. Raises :class:`~trainers.errors.TrainerError`.
-    """
-    workload = workload or load_workload(job.workload, job.data, job.search_path)
-    return workload.begin(job, communicator)
 
 
 def load_workload(name: str, data: Mapping[str, Any], search_path: str | None = None) -> AnyWorkload:
@@ -50,7 +35,7 @@ def load_model_workload(job: TrainingJob) -> Workload:
     workload = load_workload(job.workload, job.data, job.search_path)
     if not isinstance(workload, Workload):
         raise WorkloadError(f"the workload {job.workload!r} trains itself, without a model of PyTorch; begin it with "
-                            "trainers.workloads.begin_training")
+                            "trainers.begin.begin_training")
     return workload
 
 
@@ -66,7 +51,7 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
         raise WorkloadError(f"there is no workload {name!r}{nearest(name, _OWN)}; a class of your own is "
                             "named 'package.module:Class'")
     found = getattr(_import(module_name, name, search_path), class_name, None)
-    if not (isinstance(found, type) and issubclass(found, AnyWorkload)):
+    if not (isinstance(found, type) and issubclass(found, (Workload, CustomLoopWorkload))):
         what = f"{module_name} has no {class_name}" if found is None else f"it is {found!r}"
         raise WorkloadError(f"{name!r} must name a subclass of trainers.workloads.Workload, but {what}")
     missing = sorted(found.__abstractmethods__)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from trainers.distributed import Communicator
-    from trainers.run import TrainingRun
+    from trainers.workloads.training_run import TrainingRun
 
 Batch = tuple["Tensor", ...]
 """Tensors of one micro batch, samples first; usually inputs and targets."""
 
 
 class AnyWorkload(ABC):
-    """What every workload has: metrics, a number of samples, and a way to begin a training.
+    """What every workload has: metrics and a number of samples. Subclass one of the two classes below.
 
     Attributes:
         metrics: every score that an evaluation gives, and whether a higher value is better; it holds
@@ -41,13 +41,19 @@ class AnyWorkload(ABC):
     def __init__(self, data: Mapping[str, Any]) -> None:
         """Open the data that the study names; raises :class:`~trainers.errors.DataError` where that fails."""
 
+
+class CustomLoopWorkload(AnyWorkload):
+    """A workload with a training loop of its own, such as one that simulates its trainings."""
+
     @abstractmethod
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> TrainingRun:
         """A training of this workload, at its first update; None stands for a process that works alone."""
 
 
 class Workload(AnyWorkload):
-    """A model that is trained. Everything a worker needs follows from ``data``, so every worker builds its own.
+    """A model that is trained, by :mod:`trainers.loop` or :mod:`trainers.asynchronous`.
+
+    Everything a worker needs follows from ``data``, so every worker builds its own.
 
     Attributes:
         evaluation_samples: size of the evaluation set. largest_micro_batch: the most samples per forward
@@ -62,28 +68,19 @@ class Workload(AnyWorkload):
     largest_micro_batch: int = 1024
     prefetched_batches: int = 0
 
-    def begin(self, job: TrainingJob, communicator: Communicator | None) -> TrainingRun:
-        """A training of the model that :meth:`build_model` gives, in the update mode of the settings."""
-        from trainers.distributed.single import SingleProcess
-        if job.settings.update_mode != "synchronous":
-            from trainers.asynchronous.training import AsynchronousTraining
-            return AsynchronousTraining(job, communicator or SingleProcess(), workload=self)
-        from trainers.train import Training
-        return Training(job, communicator or SingleProcess(), workload=self)
-
     @abstractmethod
     def build_model(self, settings: TrainingSettings) -> nn.Module:
         """A fresh model; PyTorch's default generator has been seeded with the job's seed.
 
         For a training that does not depend on the number of workers its batch norm is
-        :class:`~trainers.normalization.GhostBatchNorm` over ``settings.normalization_batch_size`` samples.
+        :class:`~trainers.numerics.normalization.GhostBatchNorm` over ``settings.normalization_batch_size`` samples.
         """
 
     @abstractmethod
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
         """The training samples ``indices``, each augmented as its epoch and the seed say; all ``(n,)`` int64.
 
-        :func:`~trainers.random_numbers.sample_uniforms` gives random numbers that depend on nothing else.
+        :func:`~trainers.numerics.random_numbers.sample_uniforms` gives random numbers that depend on nothing else.
         """
 
     @abstractmethod

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from hpo.planning.placement.rates import step_options
 from hpo.planning.plan import Plan
-from hpo.planning.time_model import step_options
 
 MIB = 2**20
 MANY_NODES = 512
@@ -39,7 +39,7 @@ def knobs(plan: Plan, backend: str, *, on_cores: bool) -> tuple[Knob, ...]:
 
 
 def time_options(plan: Plan) -> dict[str, Any]:
-    """The options of the time model (:class:`hpo.planning.step_time.StepOptions`) that a plan was made with."""
+    """The options of the time model (:class:`hpo.planning.timing.step_time.StepOptions`) that a plan was made with."""
     told = (plan.details or {}).get("options")
     return dict(told) if told else dataclasses.asdict(step_options(plan.job.settings))
 

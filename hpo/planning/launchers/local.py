@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpo.planning.launchers.run import FILES, Run
 from hpo.planning.launchers.script import Scheduler
-from trainers.backends import BACKENDS as TRAINER_BACKENDS
+from trainers.distributed.communicator import BACKENDS as TRAINER_BACKENDS
 
 BACKENDS = tuple(name for name in TRAINER_BACKENDS if name != "single")
 

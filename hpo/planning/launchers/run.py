@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpo.extrapolation.forecast import Interval
+from hpo.intervals import Interval
 from hpo.planning.launchers.knobs import Knob, knobs
 from hpo.planning.machines import Machine
 from hpo.planning.plan import Plan

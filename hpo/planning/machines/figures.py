@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpo.extrapolation.recommend import Interval
+from hpo.intervals import Interval
 from hpo.planning.machines.machine import Source
-from hpo.study_faults import dotted, nearest, shown
-from hpo.yaml_text import Document, Location
+from hpo.study.faults import dotted, nearest, shown
+from hpo.study.yaml_text import Document, Location
 
 ASSUMED = "assumed"
 RANGE_KEYS = ("low", "median", "high")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from hpo import yaml_text
 from hpo.errors import PlanError
 from hpo.planning.machines import local
 from hpo.planning.machines.figures import FigureReader
 from hpo.planning.machines.machine import PRECISIONS, SCHEDULERS, Accelerator, Link, Machine, Storage
-from hpo.study_faults import dotted, nearest
-from hpo.yaml_text import Location
+from hpo.study import yaml_text
+from hpo.study.faults import dotted, nearest
+from hpo.study.yaml_text import Location
 
 KEYS = ("name", "title", "sources", "nodes", "accelerators_per_node", "accelerator", "intra_node", "inter_node",
         "shared_filesystem", "node_storage", "scheduler")

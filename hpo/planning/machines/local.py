@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hpo import yaml_text
 from hpo.planning.machines.machine import Machine, Source
+from hpo.study import yaml_text
 
 FILE_VARIABLE = "HPO_LOCAL_MACHINE"
 USUAL = "of a usual server of 2020; `hpo machines local --measure` measures it"

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.forecast import Interval
-from hpo.extrapolation.recommend import LEVELS
+from hpo.intervals import LEVELS, Interval
 from hpo.planning.machines import Machine
 from hpo.planning.throughput.posterior import StepPosterior, fit_steps
 from hpo.planning.throughput.priors import PRIORS, StepPriors

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpo.extrapolation.priors import Normal, pool_all
+from hpo.extrapolation.laws.priors import Normal, pool_all
 from hpo.planning.throughput.posterior import fit_steps
 from hpo.planning.throughput.priors import StepPriors
 from hpo.planning.throughput.rows import Measurement

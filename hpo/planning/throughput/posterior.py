@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.priors import Normal
-from hpo.extrapolation.sampler import standard_normal, temper
+from hpo.extrapolation.inference.sampler import standard_normal, temper
+from hpo.extrapolation.laws.priors import Normal
 from hpo.planning.throughput.priors import LOG2_NODE_SIZE, StepPriors
 from hpo.planning.throughput.rows import Measurement
 from hpo.planning.throughput.step_model import Points, Reference, StepTerms, log_throughput, step_terms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpo.extrapolation.priors import Normal
+from hpo.extrapolation.laws.priors import Normal
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.cells import cells_of, check_required, number, read_lines
+from hpo.extrapolation.evidence.cells import cells_of, check_required, number, read_lines
 from hpo.planning.throughput.rows import Measurement
 
 REQUIRED = ("accelerators", "global_batch_size", "samples_per_second")

@@ -5,53 +5,79 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Path, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from hpo import api, keeping
-from hpo.planning.launch import choose_backend, write_plan
+from hpo import api
+from hpo.errors import PlanError
+from hpo.planning.launchers.launch import choose_backend, write_plan
 from hpo.planning.plan import Plan
-from hpo.results import PlannedRun
+from hpo.planning.request import PlanRequest
+from hpo.planning.timing.costs import MAY_BE_0, cost_names
+from hpo.runs import repository
+from hpo.runs.plans import plan_as_asked
+from hpo.runs.results import PlannedRun
 from hpo.service.answers import Answer
 from hpo.service.auth import Principal
 from hpo.service.context import READS, Context, Reader, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
-from hpo.service.reply import json_bytes, reply
+from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_NUMBER, download, refusals
 from hpo.service.submission import fault_of_machine, known_machine, machine_names
-from hpo.study import parse_study
+from hpo.study.faults import nearest, shown
 from storage.records import CalibrationRow, Study
+from trainers.cost import WorkloadCost
+from trainers.json_text import json_bytes
 
 router = APIRouter(tags=["plans"])
 
-LARGEST_PLANNED = 10**8
-"""Samples: hundreds of times what was ever trained with. Larger ones have very many ways to be split."""
 PlanId = Annotated[int, Path(ge=1, le=BIGGEST_NUMBER, description="The plan's number.")]
 
 
-class PlanRequest(BaseModel):
-    """What to plan for; what is not given comes from the study's full_scale section, or is chosen."""
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+LARGEST_FIGURE = 10**18
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    machine: str | None = Field(None, min_length=1, max_length=100, description="A name that GET /machines lists.",
-                                examples=["local"])
-    nodes: int | None = Field(None, ge=1, le=10**6)
-    workers: int | None = Field(None, ge=1, le=10**6, description="Processes over all nodes.")
-    ranks_per_node: int | None = Field(None, ge=1, le=10**4)
-    global_batch_size: Annotated[int, Field(ge=1, le=LARGEST_PLANNED)] | Literal["best"] | None = Field(
-        None, description="Samples per update, or best: that which serves the objective most.")
-    minimise: Literal["time", "accelerator_hours", "energy"] | None = None
-    slot_hours: float | None = Field(None, gt=0, le=1e5, description="Tell the chance of reaching the target within.")
-    deadline_hours: float | None = Field(None, gt=0, le=1e6)
-    chance: float = Field(0.9, gt=0, lt=1, description="With which the deadline is to be met.")
-    launcher: Literal["local", "slurm", "lsf", "pbs", "ray"] | None = Field(
-        None, description="The machine's own scheduler, if not given.")
-    backend: Literal["horovod", "torch"] | None = None
+def _body_fields(kind: type[Any], names: dict[str, Any],
+                 rules_of: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields of a dataclass as those of a request's body, bounded as ``rules_of`` each says.
+
+    ``names`` says what the classes that its annotations name are over the network.
+    """
+    hints = get_type_hints(kind, localns=names)
+    return {each.name: (_bounded(hints[each.name], rules_of(each)),
+                        Field(... if each.default is dataclasses.MISSING else each.default,
+                              description=each.metadata.get("description")))
+            for each in dataclasses.fields(kind)}
+
+
+def _bounded(hint: Any, rules: Mapping[str, Any]) -> Any:
+    """The annotation with bounds on its numbers."""
+    limits = {name: rules[name] for name in ("ge", "gt", "le", "lt") if name in rules}
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return Union[tuple(Annotated[part, Field(**limits)] if limits and part in (int, float) else part  # noqa: UP007
+                       for part in parts)]
+
+
+if TYPE_CHECKING:
+    CostBody: TypeAlias = BaseModel
+    PlanBody: TypeAlias = BaseModel
+else:
+    CostBody = create_model("WorkloadCost", __config__=STRICT, __doc__="What a sample of a workload costs.",
+                            **_body_fields(WorkloadCost, {}, lambda each: {"ge" if each.name in MAY_BE_0 else "gt": 0,
+                                                                           "le": LARGEST_FIGURE}))
+    PlanBody = create_model(
+        "PlanRequest", __config__=STRICT,
+        __doc__="What to plan for; what is not given comes from the study's full_scale section, or is chosen. Machines "
+                "are those that GET /machines lists, and costs a published one by name, or the figures: no files.",
+        **_body_fields(PlanRequest, {"Machine": str, "WorkloadCost": CostBody}, lambda each: each.metadata),
+        backend=(Literal["horovod", "torch"] | None, None))
 
 
 class RunAnswer(Answer):
@@ -83,11 +109,12 @@ class MachinesAnswer(Answer):
 @router.post("/studies/{name}/plans", status_code=201, response_model=RunAnswer, summary="Make a plan",
              responses=refusals(404, 409))
 async def make(who: Submitter, context: Shared, name: StudyName,
-               body: Annotated[PlanRequest | None, Body()] = None) -> Response:
+               body: Annotated[PlanBody | None, Body()] = None) -> Response:
     """Forecast the batch, split it over the machine, and keep the plan with its launch script."""
     study = await run_sync(context.read_study, who, name)
     context.check_changeable(who, study)
-    run = await run_sync(_make, context, study, body or PlanRequest.model_validate({}),
+    asked = {} if body is None else dict(body)
+    run = await run_sync(_make, context, study, asked.pop("backend", None), _request_of(asked),
                          limiter=context.forecasts.limiter)
     return reply(_run_values(run), status=201)
 
@@ -97,7 +124,7 @@ async def make(who: Submitter, context: Shared, name: StudyName,
 def plans(who: Reader, context: Shared, name: StudyName) -> Response:
     """The plans of a study with their outcomes."""
     study = context.read_study(who, name)
-    runs = keeping.planned_runs(context.open_store(), study, parse_study(study.spec))
+    runs = repository.planned_runs(context.open_store(), study, repository.stored_spec(study))
     return reply({"plans": [_run_values(run) for run in runs]})
 
 
@@ -171,18 +198,29 @@ def _machine(name: str) -> dict[str, Any]:
     return {**dataclasses.asdict(known_machine(name)), "name": name}
 
 
-def _make(context: Context, study: Study, asked: PlanRequest) -> PlannedRun:
+def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
+    """The request of a body; :class:`PlanError` for a file, which the network may not name."""
+    cost = asked.get("cost")
+    if isinstance(cost, BaseModel):
+        asked = {**asked, "cost": WorkloadCost(**dict(cost))}
+    elif cost is not None and cost not in cost_names():
+        raise PlanError(f"cost must be one of {', '.join(cost_names())}, or the figures, but got {shown(cost)}"
+                        f"{nearest(cost, cost_names())}")
+    return PlanRequest.of(**asked)
+
+
+def _make(context: Context, study: Study, backend: str | None, asked: PlanRequest) -> PlannedRun:
     """A plan for the study, kept; PlanError or EvidenceError where it cannot be."""
-    store, full = context.open_store(), parse_study(study.spec).full_scale
-    fault = fault_of_machine(asked.machine or (full.machine if full else "local"))
+    store = context.open_store()
+    result = context.forecasts.fitted(store, study).result
+    full = result.spec.full_scale
+    fault = fault_of_machine((full.machine if full else "local") if asked.machine is None else str(asked.machine))
     if fault:
         raise RefusedError(422, fault, kind="plan")
-    result = context.forecasts.fitted(store, study).result
-    wish = asked.model_dump(exclude={"machine", "nodes", "workers", "backend"}, exclude_none=True)
-    forecast, made = api.plan_study(result, asked.machine, asked.nodes, asked.workers, **wish)
-    stored = keeping.keep_forecast(store, forecast)
+    forecast, made = plan_as_asked(result, asked)
+    stored = repository.keep_forecast(store, forecast)
     folder = context.config.folder.absolute() / "plans" / api.folder_name(made)
-    kept = keeping.keep_plan(store, stored, made, folder, choose_backend(asked.backend))
+    kept = repository.keep_plan(store, stored, made, folder, choose_backend(backend))
     store.add_event(study.id, "plan", f"plan {kept.id} at {kept.global_batch_size} on {kept.workers} workers of "
                     f"{kept.machine}", {"plan": kept.id})
     return PlannedRun(kept, ())
@@ -192,10 +230,10 @@ def _run(context: Context, who: Principal, number: int) -> PlannedRun:
     """The plan of this number, if its study may be read."""
     store = context.open_store()
     stored = store.plan(number)
-    study = store.page_studies(after=stored.study_id + 1, limit=1)[0].study     # newest first: that very study
+    study = store.study_by_id(stored.study_id)
     if not (context.config.shared_reading or who.owns(study)):
         raise RefusedError(404, f"there is no plan {number}")
-    runs = keeping.planned_runs(store, study, parse_study(study.spec))
+    runs = repository.planned_runs(store, study, repository.stored_spec(study))
     return next(run for run in runs if run.plan.id == number)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from hpo import keeping
+from hpo.runs import repository
 from hpo.service.answers import StudiesAnswer, StudyDetail, plain, study_values
 from hpo.service.auth import Principal
 from hpo.service.context import BIGGEST_ID, Context, Reader, Shared, StudyName, Submitter
@@ -16,7 +16,7 @@ from hpo.service.reply import reply
 from hpo.service.routes.common import After, Limit, Words, refusals
 from hpo.service.study_facts import study_facts
 from hpo.service.submission import read_submission
-from hpo.study import StudySpec, parse_study
+from hpo.study.spec import StudySpec, parse_study
 from storage.records import Study, StudyState
 from storage.store import Store
 
@@ -155,7 +155,7 @@ def _check_comparable(study: Study, spec: StudySpec) -> None:
     if spec.name != study.name:
         raise spec.error(f"the file must be one of study {study.name!r}, but its name is {spec.name!r}", "name")
     before, now = parse_study(study.spec).to_dict(), spec.to_dict()
-    for name in keeping.COMPARABLE:
+    for name in repository.COMPARABLE:
         section, _, key = name.partition(".")
         if before.get(section) != now.get(section) and (not key or before[section].get(key) != now[section].get(key)):
             raise spec.error(f"{name} may not change when a study goes on, as its trials would not compare; submit it "

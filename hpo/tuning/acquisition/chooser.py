@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.evidence import Evidence, Observation, ScaledSetting
-from hpo.extrapolation.posterior import Posterior, fit
+from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.inference.posterior import Posterior, fit
+from hpo.extrapolation.laws.setting_laws import RATE, coordinates
 from hpo.extrapolation.recommend import LOST
-from hpo.extrapolation.setting_laws import RATE, coordinates
 from hpo.tuning.acquisition import confirm, gain, prediction
 
 Array: TypeAlias = NDArray[np.float64]

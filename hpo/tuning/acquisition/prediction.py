@@ -10,12 +10,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.evidence import Observation
-from hpo.extrapolation.posterior import Posterior
-from hpo.extrapolation.rate_law import RateLaw, momenta
+from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.inference.residual import across, kernel, log_student, student_cdf
+from hpo.extrapolation.laws.rate_law import RateLaw, momenta
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, coordinates
 from hpo.extrapolation.recommend import LOST
-from hpo.extrapolation.residual import across, kernel, log_student, student_cdf
-from hpo.extrapolation.setting_laws import MOMENTUM, RATE, coordinates
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, object]

@@ -18,8 +18,8 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from trainers.errors import DataError
-from trainers.random_numbers import sample_uniforms
-from trainers.workloads.resnet.data import LARGEST_IN_MEMORY, Images, ImagesInMemory
+from trainers.numerics.random_numbers import sample_uniforms
+from trainers.workloads.resnet.images import LARGEST_IN_MEMORY, Images, ImagesInMemory
 from trainers.workloads.workload import Batch
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})

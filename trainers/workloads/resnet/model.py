@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainers.normalization import GhostBatchNorm
+from trainers.numerics.normalization import GhostBatchNorm
 
 Norm = Callable[[int], GhostBatchNorm]
 

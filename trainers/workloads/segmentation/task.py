@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError, nearest
-from trainers.normalization import GhostBatchNorm
+from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads.segmentation.blocks import Norm
 from trainers.workloads.segmentation.data import OPTION_NAMES, open_samples
 from trainers.workloads.segmentation.deeplab import UNITS, DeepLab

@@ -1,0 +1,1 @@
+"""The command line: ``main`` puts the commands together, ``output`` prints what they find."""

@@ -1,0 +1,234 @@
+"""The care of a database, and ways out of it: `hpo db`, `hpo export`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpo.cli.commands import options
+
+if TYPE_CHECKING:
+    from storage.maintenance.retention import Pruned
+
+UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+_folder = click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(".hpo"),
+                       show_default=True, help="Where checkpoints of trials in flight are kept.")
+
+
+class Age(click.ParamType[Any]):
+    """A time such as 12h, 90d or 8w."""
+
+    name = "age"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """A timedelta."""
+        found = re.fullmatch(r"([0-9]{1,5})([hdw])", value) if isinstance(value, str) else None
+        if found is None:
+            self.fail(f"must be a number with a unit, such as 12h, 90d or 8w, but got {value!r}", parameter, context)
+        return timedelta(**{UNITS[found[2]]: int(found[1])})
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """Errors of the storage as errors of the service, which the command line prints."""
+    from hpo.errors import ExportError, StorageUnavailableError, StudyNotFoundError
+    from storage.errors import Conflict, InvalidRecord, NotFound, StoreError
+
+    try:
+        yield
+    except NotFound as error:
+        raise StudyNotFoundError(str(error)) from error
+    except (Conflict, InvalidRecord) as error:
+        raise ExportError(str(error)) from error
+    except StoreError as error:
+        raise StorageUnavailableError(str(error)) from error
+
+
+@click.group()
+def db() -> None:
+    """Care for a database: upgrade, check, vacuum, backup, restore, prune."""
+
+
+@db.command()
+@options.storage
+@options.json_output
+def upgrade(storage: str, as_json: bool) -> None:
+    """Create the tables of a database, or bring them up to date.
+
+    Every command that writes does so by itself; on a server it is better done once, before the others start.
+    """
+    from storage.maintenance import maintenance
+
+    with _store_errors():
+        before, after = maintenance.upgrade(storage)
+    said = f"the schema is {after}, the newest, as it was" if before == after else \
+        f"upgraded the schema from {before} to {after}" if before else f"created the tables of schema {after}"
+    options.show(lambda: {"before": before, "after": after}, lambda: click.echo(said), as_json)
+
+
+@db.command()
+@_folder
+@options.storage
+@options.json_output
+def check(folder: Path, storage: str, as_json: bool) -> None:
+    """Look for damage: the file, references, schema, lost curves, orphan files. Changes nothing.
+
+    Exit code 1 where something failed; warnings are no failure.
+    """
+    from hpo.cli.output import findings
+    from storage.maintenance import maintenance
+
+    with _store_errors():
+        found = maintenance.check(storage, folder if folder.is_dir() else None)
+    options.show(lambda: findings.plain(found), lambda: findings.show_findings(found), as_json)
+    if any(each.level == "fail" for each in found):
+        sys.exit(1)
+
+
+@db.command()
+@options.storage
+@options.json_output
+def vacuum(storage: str, as_json: bool) -> None:
+    """Give back the space of what was removed, and refresh the statistics that queries are planned by."""
+    from storage.maintenance import maintenance
+
+    with _store_errors():
+        before, after = maintenance.vacuum(storage)
+    options.show(lambda: {"bytes_before": before, "bytes_after": after},
+                 lambda: click.echo(f"{_size(before)} before, {_size(after)} after"), as_json)
+
+
+@db.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@options.storage
+@options.json_output
+def backup(file: Path, storage: str, as_json: bool) -> None:
+    """Write all that is stored, as it is at one moment, into a new FILE, while others go on working.
+
+    A FILE named .db is a copy of an SQLite database. Any other, such as backup.zip, is an archive that restores into
+    SQLite and PostgreSQL alike: it is the way from one to the other.
+    """
+    from storage.maintenance import maintenance
+
+    with _store_errors():
+        made = maintenance.backup(storage, file)
+    rows = "" if made.rows is None else f", {made.rows:,} rows"
+    options.show(lambda: {"file": str(made.path), "form": made.form, "schema": made.schema, "rows": made.rows,
+                          "bytes": made.file_bytes},
+                 lambda: click.echo(f"wrote {made.path}: {_size(made.file_bytes)}{rows}, schema {made.schema}"),
+                 as_json)
+
+
+@db.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--replace", is_flag=True, help="Remove what is in the database first.")
+@options.storage
+@options.json_output
+def restore(file: Path, replace: bool, storage: str, as_json: bool) -> None:
+    """Fill an empty database from a FILE that `hpo db backup` wrote; all of it, or nothing.
+
+    The backup may be of an earlier release and of the other kind of database.
+    """
+    from storage.maintenance import maintenance
+
+    with _store_errors():
+        read = maintenance.restore(storage, file, replace=replace)
+    options.show(lambda: {"file": str(read.path), "form": read.form, "schema": read.schema, "rows": read.rows},
+                 lambda: click.echo(f"restored {read.rows:,} rows of schema {read.schema}"), as_json)
+
+
+@db.command()
+@click.option("--older-than", type=Age(), required=True, metavar="AGE", help="Such as 90d; also 12h or 8w.")
+@click.option("--keep-best", is_flag=True, help="Keep the curve of the best trial of every rung.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+@_folder
+@options.storage
+@options.json_output
+def prune(older_than: timedelta, keep_best: bool, dry_run: bool, folder: Path, storage: str, as_json: bool) -> None:
+    """Remove curves of ended studies that nobody touched for AGE, with old events, workers and tokens.
+
+    Trials and their results, forecasts, plans, outcomes and the last point of every curve stay.
+    """
+    import dataclasses
+
+    from storage.maintenance import maintenance
+
+    with _store_errors():
+        pruned = maintenance.prune(storage, older_than, keep_best=keep_best, dry_run=dry_run,
+                                   folder=folder if folder.is_dir() else None)
+    options.show(lambda: dataclasses.asdict(pruned), lambda: _show_pruned(pruned), as_json)
+
+
+@click.group()
+def export() -> None:
+    """Write a study for other tools: Parquet files, an Optuna database."""
+
+
+@export.command()
+@click.argument("study")
+@click.option("--to", "folder", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR",
+              help="Folder for trials.parquet and convergence.parquet.")
+@options.storage
+@options.json_output
+def parquet(study: str, folder: Path, storage: str, as_json: bool) -> None:
+    """Write the trials and curves of a STUDY as Parquet files, with the unit of each column in its metadata."""
+    from storage.maintenance.parquet import write_parquet
+    from storage.store import Store
+
+    with _store_errors(), Store.open(storage, create=False) as store:
+        made = write_parquet(store, study, folder)
+    options.show(lambda: {"trials": str(made.trials), "trial_rows": made.trial_rows,
+                          "convergence": str(made.convergence), "convergence_rows": made.convergence_rows},
+                 lambda: click.echo(f"wrote {made.trials} ({made.trial_rows:,} trials) and {made.convergence} "
+                                    f"({made.convergence_rows:,} points)"), as_json)
+
+
+@export.command()
+@click.argument("study", required=False)
+@click.option("--to", "url", required=True, metavar="URL", help="Database, such as sqlite:///optuna.db.")
+@click.option("--replace", is_flag=True, help="Replace Optuna studies of the same name.")
+@click.option("--points", type=click.IntRange(min=1), default=200, show_default=True,
+              help="Intermediate values of a trial at most: Optuna writes one a statement.")
+@options.storage
+@options.json_output
+def optuna(study: str | None, url: str, replace: bool, points: int, storage: str, as_json: bool) -> None:
+    """Write a STUDY, or all of them, into a real Optuna database, which optuna-dashboard opens."""
+    from hpo.study.spec import parse_study
+    from hpo.tuning.optuna_export import write_optuna
+    from storage.store import Store
+
+    with _store_errors(), Store.open(storage, create=False) as store:
+        found = store.studies() if study is None else [store.study(study)]
+        made = [write_optuna(store, each, parse_study(each.spec), url, replace=replace, points=points)
+                for each in found]
+    options.show(lambda: [{"study": each.study, "trials": each.trials} for each in made],
+                 lambda: click.echo("\n".join(f"{each.study}: {_counts(each.trials)}" for each in made)
+                                    or "there are no studies yet"), as_json)
+
+
+def _show_pruned(pruned: Pruned) -> None:
+    verb = "would remove" if pruned.dry_run else "removed"
+    click.echo(f"{verb} {pruned.points:,} points of {pruned.trials:,} trials, {pruned.events:,} events, "
+               f"{pruned.tokens:,} tokens, {pruned.workers:,} workers and {pruned.checkpoints:,} checkpoints")
+    if pruned.points and not pruned.dry_run:
+        click.echo("`hpo db vacuum` gives the space back")
+
+
+def _counts(trials: dict[str, int]) -> str:
+    told = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
+    return f"{sum(trials.values())} trials ({told})" if told else "no trials"
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return ""

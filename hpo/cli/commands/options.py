@@ -1,0 +1,85 @@
+"""What several commands share: options, and how a result is printed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpo.planning.request import PlanRequest
+
+if TYPE_CHECKING:
+    from hpo.runs.results import StudyResult
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+DEFAULT_STORAGE = "sqlite:///hpo.db"
+
+storage = click.option("--storage", metavar="URL", envvar="HPO_STORAGE", default=DEFAULT_STORAGE, show_default=True,
+                       help="Database URL or SQLite file; also HPO_STORAGE.")
+budgets = click.option("--budget-epochs", "budgets", metavar="E", type=click.FloatRange(min=0, min_open=True),
+                       multiple=True, help="Tell the chance of reaching the target within E epochs; may be repeated.")
+json_output = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+
+
+class _BatchOrBest(click.ParamType[int | str]):
+    """A batch size, or the word best."""
+
+    name = "batch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number, or "best"."""
+        if value == "best":
+            return str(value)
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"must be a whole number of samples of at least 1, or 'best', but got {value!r}", param, ctx)
+        return number
+
+
+BATCH_OR_BEST = _BatchOrBest()
+
+
+def plan_request(command: Command) -> Command:
+    """Give a command an option for each field of :class:`hpo.PlanRequest`, whose checks it leaves to that."""
+    for field in reversed(dataclasses.fields(PlanRequest)):
+        rules = field.metadata
+        name = rules.get("option", f"--{field.name.replace('_', '-')}")
+        kind: click.ParamType[Any] = click.STRING
+        if field.name == "global_batch_size":
+            kind = BATCH_OR_BEST
+        elif "choices" in rules:
+            kind = click.Choice(rules["choices"])
+        elif "ge" in rules:
+            kind = click.IntRange(min=rules["ge"], max=rules["le"], clamp=False)
+        elif "gt" in rules:
+            kind = click.FLOAT
+        command = click.option(name, field.name, type=kind, metavar=rules.get("unit"), default=field.default,
+                               show_default=field.default is not None, help=rules["description"])(command)
+    return command
+
+
+def show(document: Callable[[], Any], shown: Callable[[], None], as_json: bool) -> None:
+    """Print a result: ``document()`` as JSON, or what ``shown`` prints."""
+    if as_json:
+        print_json(document())
+    else:
+        shown()
+
+
+def print_json(document: Any) -> None:
+    """Print plain values; JSON has no NaN and no infinity, so that what was not measured is null."""
+    from trainers.json_text import json_text
+
+    click.echo(json_text(document, indent=2))
+
+
+def full_scale(result: StudyResult) -> tuple[int, ...]:
+    """The batch size that a study is for; a usage error where its file names none."""
+    if result.spec.full_scale is None:
+        raise click.UsageError(f"study {result.study.name!r} names no full_scale batch size; give one")
+    return (result.spec.full_scale.global_batch_size,)

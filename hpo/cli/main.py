@@ -1,0 +1,53 @@
+"""The command line: results on stdout, progress on stderr; exit 0 success, 1 failed work, 2 bad usage or bad input.
+
+Nothing heavy is imported before a command needs it, so that ``hpo --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from hpo.cli.commands import database, doctor, evidence, full_machine, imports, remote, server, study, worker
+
+
+class _Commands(click.Group):
+    """Prints the service's own errors without a traceback, and leaves with their exit code."""
+
+    def invoke(self, context: click.Context) -> Any:
+        from hpo.errors import HpoError
+        from trainers.numerics.memory import keep_freed_memory
+
+        keep_freed_memory()
+        try:
+            return super().invoke(context)
+        except HpoError as error:
+            click.echo(f"error: {error}", err=True)
+            context.exit(error.exit_code)
+        except BrokenPipeError:
+            sys.stderr.close()
+            context.exit(1)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="largebatch")
+def main() -> None:
+    """Tune large-batch training at small scale; forecast, plan and launch the full-scale run."""
+
+
+for command in (
+    study.run, study.studies, study.show, study.trials, study.forecast, study.report,
+    server.serve, worker.worker, server.token,
+    evidence.extrapolate, evidence.throughput, imports.importing,
+    full_machine.plan, full_machine.launch, full_machine.record, full_machine.calibration,
+    full_machine.machines, full_machine.recipes,
+    remote.submit, remote.status, remote.cancel, remote.logs,
+    database.db, database.export, doctor.doctor,
+):
+    main.add_command(command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""What a check found: a line each, with the way out below what does not stand well."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from hpo.cli.output.style import new_console
+
+if TYPE_CHECKING:
+    from storage.maintenance.checks import Finding
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """The findings, and a count of those that need something done."""
+    console = new_console()
+    width = max((len(each.name) for each in findings), default=0)
+    for each in findings:
+        line = Text(f"{each.level:<4}", style=_COLOURS[each.level])
+        line.append(f"  {each.name:<{width}}  {each.message}", style="default")
+        console.print(line, soft_wrap=True)
+        if each.way_out and each.level != "ok":
+            console.print(Text(f"      {'':<{width}}  -> {each.way_out}"), soft_wrap=True)
+    failed, warned = (sum(each.level == level for each in findings) for level in ("fail", "warn"))
+    console.print(f"{failed} failed, {warned} to look at, {len(findings) - failed - warned} well")
+
+
+def plain(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The findings as plain values."""
+    return [dataclasses.asdict(each) for each in findings]

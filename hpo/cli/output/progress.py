@@ -1,0 +1,131 @@
+"""Progress on stderr: the ladder drawn in place on a terminal, line by line elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from hpo.cli.output.style import new_table
+from hpo.formatting import KIND_NAMES
+from hpo.runs.progress import Progress
+from hpo.tuning.agenda import rung_budgets
+from storage.records import TrialState
+
+if TYPE_CHECKING:
+    from hpo.planning.plan import Plan
+    from hpo.study.spec import StudySpec
+    from storage.records import Trial
+    from trainers.report import ConvergencePoint
+
+
+class LiveProgress(Progress):
+    """Draws the ladder, rung by rung, and the runs that are launched, in place on a terminal."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._started = time.monotonic()
+        self._already: int | None = None
+        self._ladder: Table | None = None
+        self._line = Text("starting")
+
+    def message(self, text: str) -> None:
+        """Show one line below the ladder."""
+        self._line = Text(text)
+        self._draw()
+
+    def sweep(self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+        """Draw the ladder anew."""
+        ended = sum(trial.state.finished for trial in trials)
+        if self._already is None:
+            self._already = ended
+        self._ladder = ladder_progress(spec, trials, running)
+        self._line = Text(f"{ended} of {spec.budget.trials} trials, {self._time_left(ended, spec.budget.trials)}")
+        self._draw()
+
+    def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
+        """Show how far a launched run is."""
+        self._line = Text(f"{KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} workers, "
+                          f"seed {seed}: epoch {point.epochs:.1f}, {plan.job.target.metric} {point.metric:.3f}")
+        self._draw()
+
+    def _time_left(self, ended: int, total: int) -> str:
+        done = ended - (self._already or 0)
+        elapsed = time.monotonic() - self._started
+        if done == 0:
+            return "time left not yet known"
+        return f"about {_duration(elapsed / done * (total - ended))} left"
+
+    def _draw(self) -> None:
+        self._live.update(Group(self._ladder, self._line) if self._ladder else self._line)
+
+
+class PlainProgress(Progress):
+    """A line for each trial that ends and each run that starts, for a log file."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._told: set[int] = set()
+
+    def message(self, text: str) -> None:
+        """Print the line."""
+        print(text, file=self._out, flush=True)
+
+    def sweep(self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+        """Print every trial that has ended since the last call."""
+        ended = [trial for trial in trials if trial.state.finished]
+        new = [trial for trial in ended if trial.id not in self._told]
+        if self._told or len(new) == 1:
+            for trial in new:
+                self.message(f"[{len(ended)}/{spec.budget.trials}] trial {trial.number}: "
+                             f"batch {trial.global_batch_size}, seed {trial.seed}, "
+                             f"learning rate {trial.settings['learning_rate']:.3g}: {_ending(trial)}")
+        elif new:
+            self.message(f"going on after {len(new)} finished trials")
+        self._told.update(trial.id for trial in new)
+
+
+@contextmanager
+def live_progress() -> Iterator[Progress]:
+    """Progress on stderr: drawn in place on a terminal, line by line elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield PlainProgress(sys.stderr)
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        yield LiveProgress(live)
+
+
+def ladder_progress(spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> Table:
+    """The rungs with what has come of them so far."""
+    table = new_table(spec.name, "batch size", "trials", "running", "reached", "stopped", "best epochs",
+                      "at learning rate")
+    for batch, budget in rung_budgets(spec.ladder, spec.budget.trials, spec.seeds).items():
+        rung = [trial for trial in trials if trial.global_batch_size == batch]
+        ended = [trial for trial in rung if trial.state.finished]
+        reached = [trial for trial in ended if trial.state is TrialState.REACHED]
+        best = min(reached, key=lambda trial: trial.epochs_to_target or 0.0, default=None)
+        now = ", ".join(f"{running[trial.id]['metric']:.3f}" for trial in rung
+                        if trial.state is TrialState.RUNNING and trial.id in running)
+        table.add_row(str(batch), f"{len(ended)}/{budget.trainings}", now or "", str(len(reached)),
+                      str(len(ended) - len(reached)), f"{best.epochs_to_target:.2f}" if best else "",
+                      f"{best.settings['learning_rate']:.3g}" if best else "")
+    return table
+
+
+def _ending(trial: Trial) -> str:
+    if trial.state is TrialState.REACHED:
+        return f"reached after {trial.epochs_to_target:.2f} epochs"
+    return f"{trial.state}: {trial.reason}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

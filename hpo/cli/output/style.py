@@ -1,0 +1,35 @@
+"""How tables look in a terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hpo.formatting import readable
+
+WIDTH_OF_FILES = 140
+"""Columns where the output is no terminal and so has no width of its own."""
+
+
+def new_console() -> Console:
+    """A console on stdout."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH_OF_FILES)
+
+
+def new_table(title: str, *columns: str) -> Table:
+    """A table without frames; settings are named in words."""
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(readable(column))
+    return table
+
+
+def new_list() -> Table:
+    """Names and texts without a heading; a long text goes on below its own beginning."""
+    table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    return table

@@ -1,0 +1,25 @@
+"""Forecasts of samples per second, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpo.cli.output.style import new_console, new_table
+from hpo.formatting import interval, number
+
+if TYPE_CHECKING:
+    from hpo.planning.throughput import Measurement, ThroughputForecast
+
+
+def show_throughputs(forecasts: Sequence[ThroughputForecast], rows: Sequence[Measurement]) -> None:
+    """Forecasts with their share of linear scaling from the smallest measured row."""
+    smallest = min(rows, key=lambda row: (row.accelerators, -row.global_batch_size))
+    table = new_table("throughput (median and 90 % interval)", "accelerators", "global batch", "local batch",
+                      "samples/s", f"of linear from {number(smallest.accelerators)}", "limited by")
+    for each in forecasts:
+        linear = smallest.samples_per_second * each.accelerators / smallest.accelerators
+        table.add_row(number(each.accelerators), number(each.global_batch_size),
+                      number(each.global_batch_size / each.accelerators), interval(each.samples_per_second),
+                      f"{each.samples_per_second.median / linear:.0%}", each.limited_by)
+    new_console().print(table)

@@ -1,0 +1,189 @@
+"""``hpo.AsyncClient``: the same calls for asyncio and trio, many at a time.
+
+::
+
+    async with hpo.AsyncClient("https://hpo.example.org", token) as client:
+        study = await client.submit("study.yaml")
+        async for event in study.events():
+            print(event.message)
+        print((await study.forecast(32768)).epochs_to_target)
+
+What each call does and raises is said in :mod:`hpo.client.client`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar, Unpack
+
+import anyio
+import httpx
+
+from hpo.client import calls
+from hpo.client import transport as carrier
+from hpo.client.address import address
+from hpo.client.calls import OnEvent, Patience
+from hpo.client.event_stream import Feed
+from hpo.client.protocol import Answer, Lost, Pause, Steps, join
+from hpo.client.records import RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
+from hpo.client.retries import Retries
+from hpo.planning.request import PlanOptions
+from hpo.study.spec import StudySpec
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A server, for one token; both default to HPO_SERVER and HPO_TOKEN. Tasks may share it."""
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, retries: Retries | None = None,
+                 transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._address = address(url, token)
+        self._retries = retries or Retries()
+        self._http = httpx.AsyncClient(**carrier.options(self._address), transport=transport)
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+        return self._address.url
+
+    async def submit(self, spec: StudySpec | str | Path, *, priority: int = 0, max_samples: int | None = None,
+                     max_accelerator_hours: float | None = None,
+                     idempotency_key: str | None = None) -> AsyncRemoteStudy:
+        """Queue a study: a StudySpec, the path of its file, or its YAML text."""
+        status = await self.run(calls.submit(
+            self._retries, spec, priority=priority, max_samples=max_samples,
+            max_accelerator_hours=max_accelerator_hours, idempotency_key=idempotency_key))
+        return self.study(status.name)
+
+    def study(self, name: str) -> AsyncRemoteStudy:
+        """The study of that name; nothing is asked yet."""
+        return AsyncRemoteStudy(self, name, self._retries)
+
+    async def studies(self, *, owner: str | None = None, state: str | None = None,
+                      search: str | None = None) -> list[StudyStatus]:
+        """Where studies stand: all that the token may read, or those of an owner, a state, a part of a name."""
+        return await self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
+
+    async def document(self, *path: str) -> Any:
+        """The JSON at any path below the API's root."""
+        return await self.run(calls.document(self._retries, *path))
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Carry out the steps of a call."""
+        came: Answer | Lost | None = None
+        while True:
+            try:
+                step = steps.send(came)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(step, Pause):
+                await anyio.sleep(step.seconds)
+                came = None
+                continue
+            try:
+                came = carrier.answer_of(await self._http.request(**carrier.arguments(self._address, step)))
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                came = carrier.lost(error, self._address)
+
+    async def stream(self, feed: Feed) -> AsyncIterator[RemoteEvent]:
+        """The events of a feed, over as many connections as it takes."""
+        while not feed.ended:
+            came: Answer | Lost
+            try:
+                async with self._http.stream(**carrier.arguments(self._address, feed.request),
+                                             timeout=carrier.STREAM_TIMEOUT) as response:
+                    if response.status_code >= 400:
+                        await response.aread()
+                        came = carrier.answer_of(response)
+                    else:
+                        feed.check(carrier.head_of(response))
+                        async for content in response.aiter_bytes():
+                            for event in feed.take(content):
+                                yield event
+                        came = Lost(f"{self.url} ended the stream")
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                came = carrier.lost(error, self._address)
+            if not feed.ended:
+                await anyio.sleep(feed.broken(came))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.url!r})"
+
+
+class AsyncRemoteStudy:
+    """A study of a server. Nothing of it is kept here: every call asks."""
+
+    def __init__(self, client: AsyncClient, name: str, retries: Retries) -> None:
+        self._client, self.name, self._retries = client, name, retries
+
+    async def status(self) -> StudyStatus:
+        """Where it stands."""
+        return await self._client.run(calls.status(self._retries, self.name))
+
+    async def wait(self, timeout: float | None = None, *, poll: float = 2.0, on_event: OnEvent | None = None,
+                   check: bool = True) -> StudyStatus:
+        """Come back when it has ended, with its status then."""
+        return await self._client.run(calls.wait(self._retries, self.name, timeout=timeout, patience=Patience(poll),
+                                                 on_event=on_event, check=check))
+
+    def events(self, *, after: int = 0, progress: bool = False) -> AsyncIterator[RemoteEvent]:
+        """What happens, as it happens, from behind event ``after`` until the study ends."""
+        return self._client.stream(Feed(join("studies", self.name, "events"), self._retries, after=after,
+                                        progress=progress))
+
+    async def logs(self, *, after: int = 0) -> list[RemoteEvent]:
+        """What happened so far, oldest first, from behind event ``after``."""
+        return await self._client.run(calls.logs(self._retries, self.name, after=after))
+
+    async def trials(self, *, states: Sequence[str] | None = None,
+                     global_batch_size: int | None = None) -> list[RemoteTrial]:
+        """Its trials by number."""
+        return await self._client.run(calls.trials(self._retries, self.name, states=states,
+                                                   global_batch_size=global_batch_size))
+
+    async def convergence(self, numbers: Sequence[int] | None = None, *, columns: Sequence[str] | None = None,
+                          max_points: int | None = None) -> dict[int, dict[str, list[float | None]]]:
+        """Curves by trial number, each a dict of columns."""
+        return await self._client.run(calls.convergence(self._retries, self.name, numbers=numbers, columns=columns,
+                                                        max_points=max_points))
+
+    async def forecast(self, global_batch_size: int, *, budgets: Sequence[float] = ()) -> RemoteForecast:
+        """Settings and epochs to target at any batch size."""
+        return await self._client.run(calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets))
+
+    async def plan(self, *, machine: str | None = None, nodes: int | None = None, workers: int | None = None,
+                   backend: str | None = None, **options: Unpack[PlanOptions]) -> RemotePlan:
+        """Make and keep a plan, with the files that launch it; what is not given is as the study's file says.
+
+        ``options`` are those of :class:`hpo.PlanRequest`; a cost is one of the published ones by name, or the figures.
+        """
+        asked = {"machine": machine, "nodes": nodes, "workers": workers, "backend": backend, **options}
+        return await self._client.run(calls.plan(self._retries, self.name, asked))
+
+    async def plans(self) -> list[RemotePlan]:
+        """The plans made so far, oldest first."""
+        return await self._client.run(calls.plans(self._retries, self.name))
+
+    async def cancel(self) -> StudyStatus:
+        """Ask for its end; what is trained so far stays."""
+        return await self._client.run(calls.cancel(self._retries, self.name))
+
+    async def resume(self, spec: StudySpec | str | Path | None = None) -> StudyStatus:
+        """Queue it again after its end; a finished study with a spec of a larger budget."""
+        return await self._client.run(calls.resume(self._retries, self.name, spec))
+
+    def __repr__(self) -> str:
+        return f"AsyncRemoteStudy({self.name!r} at {self._client.url})"

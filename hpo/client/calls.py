@@ -1,0 +1,192 @@
+"""Every call of the client, once for all clients: what it asks, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpo.client.protocol import Answer, Pause, Request, Steps, get, join
+from hpo.client.records import PLAN_FILES, RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
+from hpo.client.retries import Retries, ask
+from hpo.errors import StudyFailedError, WaitTimeoutError
+from hpo.study.spec import StudySpec, load_study, parse_study
+
+PAGE = 500
+CURVES_AT_A_TIME = 50
+OnEvent = Callable[[RemoteEvent], None]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How a waiting client looks: every ``poll_seconds``, through outages of up to ``outage_seconds``."""
+
+    poll_seconds: float = 2.0
+    outage_seconds: float = 600.0
+
+
+def read_spec(spec: StudySpec | str | Path) -> StudySpec:
+    """A study as it is, from the path of its file, or from its YAML text; SpecError before anything is sent."""
+    if isinstance(spec, StudySpec):
+        return spec
+    if isinstance(spec, str) and "\n" in spec:
+        return parse_study(spec)
+    return load_study(spec)
+
+
+def submit(retries: Retries, spec: StudySpec | str | Path, *, priority: int = 0, max_samples: int | None = None,
+           max_accelerator_hours: float | None = None, idempotency_key: str | None = None) -> Steps[StudyStatus]:
+    """Queue a study. Sent again as often as needed: the key makes all of them one submission.
+
+    Without a key of the caller's it is made from what is submitted, so that a script that is run again finds its
+    study instead of a conflict.
+    """
+    text = read_spec(spec).text
+    body: dict[str, Any] = {"spec": text, "priority": priority}
+    limits = {"max_samples": max_samples, "max_accelerator_hours": max_accelerator_hours}
+    body |= {name: value for name, value in limits.items() if value is not None}
+    key = idempotency_key or hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    answer = yield from ask(Request("POST", join("studies"), body=body, headers={"Idempotency-Key": key},
+                                    repeatable=True), retries)
+    return StudyStatus.of(answer.document)
+
+
+def status(retries: Retries, name: str) -> Steps[StudyStatus]:
+    """Where a study stands."""
+    return StudyStatus.of((yield from ask(get("studies", name), retries)).document)
+
+
+def studies(retries: Retries, **filters: str | None) -> Steps[list[StudyStatus]]:
+    """All studies that the token may read and that the filters let through."""
+    return [StudyStatus.of(each) for each in (yield from _pages(retries, ("studies",), "studies", filters))]
+
+
+def cancel(retries: Retries, name: str) -> Steps[StudyStatus]:
+    """Ask for the end of a study; asking twice is asking once."""
+    answer = yield from ask(Request("POST", join("studies", name, "cancel"), repeatable=True), retries)
+    return StudyStatus.of(answer.document)
+
+
+def resume(retries: Retries, name: str, spec: StudySpec | str | Path | None = None) -> Steps[StudyStatus]:
+    """Queue an ended study again, a finished one with a larger budget."""
+    body = {} if spec is None else {"spec": read_spec(spec).text}
+    answer = yield from ask(Request("POST", join("studies", name, "resume"), body=body), retries)
+    return StudyStatus.of(answer.document)
+
+
+def wait(retries: Retries, name: str, *, timeout: float | None, patience: Patience, on_event: OnEvent | None,
+         check: bool) -> Steps[StudyStatus]:
+    """Come back when the study has ended; see ``RemoteStudy.wait``."""
+    until = None if timeout is None else time.monotonic() + timeout
+    told = 0
+    while True:
+        now = yield from status(_patient(retries, patience, until), name)
+        if on_event is not None:
+            events = yield from logs(retries, name, after=told)
+            for event in events:
+                on_event(event)
+                told = event.id or told
+        if now.ended:
+            if check and now.state != "finished":
+                raise StudyFailedError(f"study {name!r} is {now.state}" + (f": {now.message}" if now.message else "")
+                                       + f"; `hpo logs {name}` tells more", now.state)
+            return now
+        left = patience.poll_seconds if until is None else min(patience.poll_seconds, until - time.monotonic())
+        if left <= 0:
+            raise WaitTimeoutError(f"study {name!r} is {now.state} after {timeout:g} s, and goes on; wait longer, or "
+                                   "cancel it")
+        yield Pause(left)
+
+
+def logs(retries: Retries, name: str, *, after: int = 0) -> Steps[list[RemoteEvent]]:
+    """What was said about a study, oldest first, from behind event ``after``."""
+    return [RemoteEvent.of(each) for each in
+            (yield from _pages(retries, ("studies", name, "logs"), "events", {"after": after or None}))]
+
+
+def trials(retries: Retries, name: str, *, states: Sequence[str] | None,
+           global_batch_size: int | None) -> Steps[list[RemoteTrial]]:
+    """The trials of a study by number."""
+    filters = {"state": list(states) if states else None, "global_batch_size": global_batch_size}
+    return [RemoteTrial.of(each) for each in
+            (yield from _pages(retries, ("studies", name, "trials"), "trials", filters))]
+
+
+def convergence(retries: Retries, name: str, *, numbers: Sequence[int] | None, columns: Sequence[str] | None,
+                max_points: int | None) -> Steps[dict[int, dict[str, list[float | None]]]]:
+    """The curves of some trials, or of all: columns by name, by the number of the trial."""
+    if numbers is None:
+        numbers = [trial.number for trial in (yield from trials(retries, name, states=None, global_batch_size=None))]
+    found: dict[int, dict[str, list[float | None]]] = {}
+    for first in range(0, len(numbers), CURVES_AT_A_TIME):
+        request = get("studies", name, "convergence", trial=list(numbers[first:first + CURVES_AT_A_TIME]),
+                      column=list(columns) if columns else None, max_points=max_points)
+        for curve in (yield from ask(request, retries)).document["curves"]:
+            found[curve["trial"]] = curve["columns"]
+    return found
+
+
+def forecast(retries: Retries, name: str, global_batch_size: int, *,
+             budgets: Sequence[float]) -> Steps[RemoteForecast]:
+    """The forecast at one batch size."""
+    request = get("studies", name, "forecast", at=global_batch_size, budget_epochs=list(budgets) or None)
+    answer = yield from ask(request, retries)
+    return RemoteForecast.of(answer.document["forecasts"][0])
+
+
+def plan(retries: Retries, name: str, options: Mapping[str, Any]) -> Steps[RemotePlan]:
+    """Make a plan, and fetch its files."""
+    body = {key: dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+            for key, value in options.items() if value is not None}
+    answer = yield from ask(Request("POST", join("studies", name, "plans"), body=body), retries)
+    return (yield from _with_files(retries, answer.document))
+
+
+def plans(retries: Retries, name: str) -> Steps[list[RemotePlan]]:
+    """The plans of a study, oldest first, with their files."""
+    found = []
+    for document in (yield from ask(get("studies", name, "plans"), retries)).document["plans"]:
+        found.append((yield from _with_files(retries, document)))
+    return found
+
+
+def document(retries: Retries, *path: str) -> Steps[Any]:
+    """The JSON at a path below the API's root."""
+    return (yield from ask(get(*path), retries)).document
+
+
+def _with_files(retries: Retries, document: Any) -> Steps[RemotePlan]:
+    files = {}
+    for name in PLAN_FILES:
+        answer = yield from ask(get("plans", document["plan"]["id"], name), retries)
+        files[_file_name(answer, name)] = answer.content.decode()
+    return RemotePlan.of(document, files)
+
+
+def _file_name(answer: Answer, name: str) -> str:
+    """The name in ``Content-Disposition: attachment; filename="launch.sh"`` (RFC 6266)."""
+    _, _, given = answer.headers.get("content-disposition", "").partition("filename=")
+    return given.split(";")[0].strip().strip('"') or name
+
+
+def _pages(retries: Retries, path: tuple[str, ...], key: str, filters: Mapping[str, Any]) -> Steps[list[Any]]:
+    rows: list[Any] = []
+    after = filters.get("after")
+    while True:
+        request = get(*path, **{**filters, "after": after, "limit": PAGE})
+        page = (yield from ask(request, retries)).document
+        rows += page[key]
+        after = page["next"]
+        if after is None:
+            return rows
+
+
+def _patient(retries: Retries, patience: Patience, until: float | None) -> Retries:
+    """Enough attempts for an outage, or for the time that is left, whichever is shorter."""
+    seconds = patience.outage_seconds if until is None else min(patience.outage_seconds, until - time.monotonic())
+    return replace(retries, attempts=max(1, int(seconds / (0.75 * retries.most_seconds)) + 4) if seconds > 0 else 1)

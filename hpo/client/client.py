@@ -1,0 +1,199 @@
+"""``hpo.Client``: the calls of a server, one at a time.
+
+::
+
+    with hpo.Client("https://hpo.example.org", token) as client:
+        study = client.submit("study.yaml")
+        study.wait(on_event=lambda event: print(event.message))
+        print(study.forecast(32768).epochs_to_target)
+        study.plan(machine="perlmutter", nodes=64).write("plan")
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from hpo.client import calls
+from hpo.client import transport as carrier
+from hpo.client.address import address
+from hpo.client.calls import OnEvent, Patience
+from hpo.client.event_stream import Feed
+from hpo.client.protocol import Answer, Lost, Pause, Steps, join
+from hpo.client.records import RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
+from hpo.client.retries import Retries
+from hpo.planning.request import PlanOptions
+from hpo.study.spec import StudySpec
+
+T = TypeVar("T")
+
+
+class Client:
+    """A server, for one token; both default to HPO_SERVER and HPO_TOKEN. Threads may share it.
+
+    Every call may raise :class:`hpo.errors.ServiceError` or one of its kinds; ``retries`` says how often a request is
+    sent again before it does. ``transport`` replaces the network of httpx.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, retries: Retries | None = None,
+                 transport: httpx.BaseTransport | None = None) -> None:
+        self._address = address(url, token)
+        self._retries = retries or Retries()
+        self._http = httpx.Client(**carrier.options(self._address), transport=transport)
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+        return self._address.url
+
+    def submit(self, spec: StudySpec | str | Path, *, priority: int = 0, max_samples: int | None = None,
+               max_accelerator_hours: float | None = None, idempotency_key: str | None = None) -> RemoteStudy:
+        """Queue a study: a StudySpec, the path of its file, or its YAML text.
+
+        ``max_samples`` and ``max_accelerator_hours`` end it early. Submitting the same again, or with the same
+        ``idempotency_key``, gives the study that is there. Raises :class:`SpecError` with every fault of the study,
+        :class:`ConflictError` where its name is taken.
+        """
+        status = self.run(calls.submit(self._retries, spec, priority=priority, max_samples=max_samples,
+                                       max_accelerator_hours=max_accelerator_hours, idempotency_key=idempotency_key))
+        return self.study(status.name)
+
+    def study(self, name: str) -> RemoteStudy:
+        """The study of that name; nothing is asked yet."""
+        return RemoteStudy(self, name, self._retries)
+
+    def studies(self, *, owner: str | None = None, state: str | None = None,
+                search: str | None = None) -> list[StudyStatus]:
+        """Where studies stand: all that the token may read, or those of an owner, a state, a part of a name."""
+        return self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
+
+    def document(self, *path: str) -> Any:
+        """The JSON at any path below the API's root, such as ``client.document("calibration")``."""
+        return self.run(calls.document(self._retries, *path))
+
+    def run(self, steps: Steps[T]) -> T:
+        """Carry out the steps of a call."""
+        came: Answer | Lost | None = None
+        while True:
+            try:
+                step = steps.send(came)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+                came = None
+                continue
+            try:
+                came = carrier.answer_of(self._http.request(**carrier.arguments(self._address, step)))
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                came = carrier.lost(error, self._address)
+
+    def stream(self, feed: Feed) -> Iterator[RemoteEvent]:
+        """The events of a feed, over as many connections as it takes."""
+        while not feed.ended:
+            came: Answer | Lost
+            try:
+                with self._http.stream(**carrier.arguments(self._address, feed.request),
+                                       timeout=carrier.STREAM_TIMEOUT) as response:
+                    if response.status_code >= 400:
+                        response.read()
+                        came = carrier.answer_of(response)
+                    else:
+                        feed.check(carrier.head_of(response))
+                        for content in response.iter_bytes():
+                            yield from feed.take(content)
+                        came = Lost(f"{self.url} ended the stream")
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                came = carrier.lost(error, self._address)
+            if not feed.ended:
+                time.sleep(feed.broken(came))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+
+class RemoteStudy:
+    """A study of a server. Nothing of it is kept here: every call asks."""
+
+    def __init__(self, client: Client, name: str, retries: Retries) -> None:
+        self._client, self.name, self._retries = client, name, retries
+
+    def status(self) -> StudyStatus:
+        """Where it stands; :class:`StudyNotFoundError` without it, here as everywhere below."""
+        return self._client.run(calls.status(self._retries, self.name))
+
+    def wait(self, timeout: float | None = None, *, poll: float = 2.0, on_event: OnEvent | None = None,
+             check: bool = True) -> StudyStatus:
+        """Come back when it has ended, with its status then; ``on_event`` is told what happens meanwhile.
+
+        Looks every ``poll`` seconds. Raises :class:`WaitTimeoutError` after ``timeout`` seconds and, unless ``check``
+        is off, :class:`StudyFailedError` for an end other than finished. Goes on through outages of ten minutes.
+        """
+        return self._client.run(calls.wait(self._retries, self.name, timeout=timeout, patience=Patience(poll),
+                                           on_event=on_event, check=check))
+
+    def events(self, *, after: int = 0, progress: bool = False) -> Iterator[RemoteEvent]:
+        """What happens, as it happens, from behind event ``after`` until the study ends; with ``progress`` also what
+        running trials report. A connection that breaks is taken up where it broke.
+        """
+        return self._client.stream(Feed(join("studies", self.name, "events"), self._retries, after=after,
+                                        progress=progress))
+
+    def logs(self, *, after: int = 0) -> list[RemoteEvent]:
+        """What happened so far, oldest first, from behind event ``after``."""
+        return self._client.run(calls.logs(self._retries, self.name, after=after))
+
+    def trials(self, *, states: Sequence[str] | None = None,
+               global_batch_size: int | None = None) -> list[RemoteTrial]:
+        """Its trials by number: all, or those of some states or of one rung."""
+        return self._client.run(calls.trials(self._retries, self.name, states=states,
+                                             global_batch_size=global_batch_size))
+
+    def convergence(self, numbers: Sequence[int] | None = None, *, columns: Sequence[str] | None = None,
+                    max_points: int | None = None) -> dict[int, dict[str, list[float | None]]]:
+        """Curves by trial number, each a dict of columns (``step``, ``epochs``, ``metric`` ...), all or those named."""
+        return self._client.run(calls.convergence(self._retries, self.name, numbers=numbers, columns=columns,
+                                                  max_points=max_points))
+
+    def forecast(self, global_batch_size: int, *, budgets: Sequence[float] = ()) -> RemoteForecast:
+        """Settings and epochs to target at any batch size; :class:`EvidenceError` where trials say too little."""
+        return self._client.run(calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets))
+
+    def plan(self, *, machine: str | None = None, nodes: int | None = None, workers: int | None = None,
+             backend: str | None = None, **options: Unpack[PlanOptions]) -> RemotePlan:
+        """Make and keep a plan, with the files that launch it; what is not given is as the study's file says.
+
+        ``options`` are those of :class:`hpo.PlanRequest`; a cost is one of the published ones by name, or the figures.
+        """
+        asked = {"machine": machine, "nodes": nodes, "workers": workers, "backend": backend, **options}
+        return self._client.run(calls.plan(self._retries, self.name, asked))
+
+    def plans(self) -> list[RemotePlan]:
+        """The plans made so far, oldest first."""
+        return self._client.run(calls.plans(self._retries, self.name))
+
+    def cancel(self) -> StudyStatus:
+        """Ask for its end; what is trained so far stays."""
+        return self._client.run(calls.cancel(self._retries, self.name))
+
+    def resume(self, spec: StudySpec | str | Path | None = None) -> StudyStatus:
+        """Queue it again after its end; a finished study with a spec of a larger budget."""
+        return self._client.run(calls.resume(self._retries, self.name, spec))
+
+    def __repr__(self) -> str:
+        return f"RemoteStudy({self.name!r} at {self._client.url})"

@@ -1,0 +1,93 @@
+"""Server-sent events (WHATWG HTML, 9.2): lines to events, and the thread that is taken up where it broke.
+
+A feed is one stream of events over as many connections as it takes: each connection names the last event that was
+seen (``Last-Event-ID``), so that none is missed and none comes twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from hpo.client.protocol import Answer, Lost, Request
+from hpo.client.records import RemoteEvent
+from hpo.client.retries import Retries, failure, may_repeat, retry_after
+from hpo.errors import ServiceError
+
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")   # a CR at the end of the bytes may be half of a CR LF
+
+
+class Feed:
+    """The events of one study, or of all (``study`` None): ask for :attr:`request`, hand in bytes, take events.
+
+    ``progress`` lets through what is told of running trials, too, as events without an id.
+    :attr:`ended` turns true when the study has ended.
+    """
+
+    def __init__(self, path: str, retries: Retries, *, after: int = 0, progress: bool = False) -> None:
+        self._path, self._retries, self._progress = path, retries, progress
+        self._last_id = str(after)
+        self._kind, self._data, self._id = "", "", ""
+        self._rest = b""
+        self._failures = 0
+        self.ended = False
+
+    @property
+    def request(self) -> Request:
+        """What the next connection asks for."""
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": self._last_id}
+        return Request("GET", self._path, {"until_end": "true"}, headers=headers, repeatable=True)
+
+    def check(self, came: Answer) -> None:
+        """Raise :class:`ServiceError` where what is streamed are no events."""
+        if not came.headers.get("content-type", "").startswith("text/event-stream"):
+            raise ServiceError(f"{self._path} must stream events, but the server sent "
+                               f"{came.headers.get('content-type', 'nothing')}; is this the address of `hpo serve`?")
+
+    def take(self, content: bytes) -> list[RemoteEvent]:
+        """The wanted events that the next bytes of the stream complete.
+
+        Lines end with CR, LF or both, and with nothing else: not at U+2028, where ``str.splitlines`` would cut JSON.
+        """
+        self._failures = 0
+        *lines, self._rest = _LINE_END.split(self._rest + content)
+        return [event for line in lines if (event := self._line(line.decode("utf-8", "replace"))) is not None]
+
+    def _line(self, line: str) -> RemoteEvent | None:
+        if not line:
+            return self._complete()
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._kind = value
+        elif name == "data":
+            self._data += value + "\n"
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        return None
+
+    def broken(self, came: Answer | Lost) -> float:
+        """Seconds until the next connection, after this one ended or was refused; raises where there is no use."""
+        self._kind, self._data, self._id, self._rest = "", "", "", b""
+        self._failures += 1
+        answered = isinstance(came, Answer)
+        if self._failures >= self._retries.attempts or (answered and not may_repeat(self.request, came)):
+            raise failure(self.request, came, self._failures)
+        return self._retries.pause(self._failures, retry_after(came.headers) if isinstance(came, Answer) else 0.0)
+
+    def _complete(self) -> RemoteEvent | None:
+        kind, data, event_id = self._kind, self._data.removesuffix("\n"), self._id
+        self._kind, self._data, self._id = "", "", ""
+        if event_id:
+            self._last_id = event_id
+        if kind == "end":
+            self.ended = True
+        if kind not in ("log", "progress") or (kind == "progress" and not self._progress):
+            return None
+        try:
+            document = json.loads(data)
+        except ValueError as error:
+            raise ServiceError(f"an event must be JSON, but the server sent {data[:100]!r}") from error
+        if kind == "progress":
+            return RemoteEvent(id=None, kind=kind, message="", study=document.get("study"), at=None, data=document)
+        return RemoteEvent.of(document)

@@ -1,0 +1,184 @@
+"""What a server says, as values with types. What a later server adds beyond these stays in ``document``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hpo.errors import ServiceError
+
+if TYPE_CHECKING:
+    from hpo.intervals import Interval
+
+T = TypeVar("T")
+Document = Mapping[str, Any]
+ENDED = ("finished", "failed", "cancelled", "interrupted")
+PLAN_FILES = ("script", "job", "settings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyStatus:
+    """Where a study stands; ``trials`` counts them by state, ``best_epochs_to_target`` is over all rungs."""
+
+    name: str
+    state: str
+    owner: str
+    priority: int
+    workload: str
+    message: str
+    trials: Mapping[str, int]
+    best_epochs_to_target: float | None
+    samples: int
+    worker: str | None
+    cancel_requested: bool
+    created_at: datetime
+    updated_at: datetime
+    document: Document = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen unless somebody resumes it."""
+        return self.state in ENDED
+
+    @classmethod
+    def of(cls, document: Any) -> StudyStatus:
+        """From the server's JSON."""
+        return _read(cls, document, lambda plain: cls(
+            name=plain["name"], state=plain["state"], owner=plain["owner"], priority=plain["priority"],
+            workload=plain["workload"], message=plain["message"], trials=dict(plain["trials"]),
+            best_epochs_to_target=plain["best_epochs_to_target"], samples=plain["samples"], worker=plain["worker"],
+            cancel_requested=plain["cancel_requested"], created_at=_time(plain["created_at"]),
+            updated_at=_time(plain["updated_at"]), document=plain))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteEvent:
+    """Something that happened to a study; ``id`` is None for progress, which the server does not keep."""
+
+    id: int | None
+    kind: str
+    message: str
+    study: str | None
+    at: datetime | None
+    data: Document
+
+    @classmethod
+    def of(cls, document: Any) -> RemoteEvent:
+        """From the server's JSON."""
+        return _read(cls, document, lambda plain: cls(
+            id=int(plain["id"]), kind=plain["kind"], message=plain["message"], study=plain.get("study"),
+            at=_time(plain["at"]), data=plain.get("data") or {}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteTrial:
+    """One training: its settings at one global batch size with one seed, and what came of it."""
+
+    number: int
+    state: str
+    global_batch_size: int
+    seed: int
+    purpose: str
+    settings: Document
+    epochs_to_target: float | None
+    epochs: float | None
+    steps: int | None
+    seconds: float | None
+    best_metric: float | None
+    final_metric: float | None
+    reason: str
+    document: Document = dataclasses.field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, document: Any) -> RemoteTrial:
+        """From the server's JSON."""
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "document"]
+        return _read(cls, document, lambda plain: cls(**{name: plain[name] for name in names}, document=plain))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteForecast:
+    """Settings and epochs to target at a batch size, each the median with its 90 % interval."""
+
+    global_batch_size: float
+    epochs_to_target: Interval
+    settings: Mapping[str, Interval]
+    trust: str
+    reason: str
+    complete_settings: Document
+    document: Document = dataclasses.field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, document: Any) -> RemoteForecast:
+        """From the server's JSON."""
+        return _read(cls, document, lambda plain: cls(
+            global_batch_size=plain["global_batch_size"], epochs_to_target=_interval(plain["epochs_to_target"]),
+            settings={name: _interval(each) for name, each in plain["settings"].items()}, trust=plain["trust"],
+            reason=plain["reason"], complete_settings=plain["complete_settings"], document=plain))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemotePlan:
+    """A plan that the server keeps under ``id``; ``files`` holds the texts of its script, job and settings."""
+
+    id: int
+    machine: str
+    nodes: int
+    workers: int
+    global_batch_size: int
+    epochs_to_target: Interval | None
+    seconds_to_target: Interval | None
+    trust: str
+    reason: str
+    files: Mapping[str, str] = dataclasses.field(repr=False)
+    document: Document = dataclasses.field(repr=False, compare=False)
+
+    def write(self, directory: Path | str) -> list[Path]:
+        """Write the files into a folder, the script such that it can be run; the paths in the order of ``files``."""
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for name, text in self.files.items():
+            path = folder / Path(name).name     # a server does not choose where files go
+            path.write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                path.chmod(path.stat().st_mode | 0o111)
+            paths.append(path)
+        return paths
+
+    @classmethod
+    def of(cls, document: Any, files: Mapping[str, str]) -> RemotePlan:
+        """From the server's JSON and the texts of the files, by their names."""
+        return _read(cls, document, lambda plain: cls(
+            id=plain["plan"]["id"], machine=plain["plan"]["machine"], nodes=plain["plan"]["nodes"],
+            workers=plain["plan"]["workers"], global_batch_size=plain["plan"]["global_batch_size"],
+            epochs_to_target=_perhaps(plain["plan"]["epochs_to_target"]),
+            seconds_to_target=_perhaps(plain["plan"]["seconds_to_target"]),
+            trust=plain["plan"].get("trust") or "", reason=plain["plan"].get("reason") or "", files=dict(files),
+            document=plain))
+
+
+def _read(kind: type[T], document: Any, make: Callable[[Any], T]) -> T:
+    try:
+        return make(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ServiceError(f"the server's answer is no {kind.__name__}: {type(error).__name__} {error}; is it an "
+                           "`hpo serve` of this release?") from error
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _interval(plain: Any) -> Interval:
+    from hpo.intervals import Interval
+
+    return Interval(plain["median"], plain["low"], plain["high"])
+
+
+def _perhaps(plain: Any) -> Interval | None:
+    return None if plain is None else _interval(plain)

@@ -1,0 +1,57 @@
+"""Between steps and httpx, the same for both kinds of client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from hpo.client.address import ANSWER_SECONDS, CONNECT_SECONDS, SILENCE_SECONDS, Address
+from hpo.client.protocol import Answer, Lost, Request
+from hpo.errors import RequestError
+
+TIMEOUT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+STREAM_TIMEOUT = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+def options(address: Address) -> dict[str, Any]:
+    """What a client of httpx is made with."""
+    return {"headers": dict(address.headers), "timeout": TIMEOUT, "follow_redirects": False}
+
+
+def arguments(address: Address, request: Request) -> dict[str, Any]:
+    """What httpx is called with for a request."""
+    return {"method": request.method, "url": f"{address.root}{request.path}", "params": _given(request),
+            "json": request.body, "headers": dict(request.headers)}
+
+
+def answer_of(response: httpx.Response) -> Answer:
+    """A response that was read whole."""
+    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()},
+                  response.content)
+
+
+def head_of(response: httpx.Response) -> Answer:
+    """A response whose body is still to come."""
+    return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, b"")
+
+
+def lost(error: httpx.HTTPError | httpx.InvalidURL, address: Address) -> Lost:
+    """No answer, in words; raises RequestError where there never can be one."""
+    if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
+        raise RequestError(f"the URL of the server cannot be used: {error}") from error
+    if isinstance(error, httpx.ConnectError):
+        return Lost(f"cannot reach {address.url} ({error}); is `hpo serve` running there?", never_sent=True)
+    if isinstance(error, httpx.TimeoutException):
+        return Lost(f"{address.url} did not answer in time ({type(error).__name__})",
+                    never_sent=isinstance(error, _NEVER_SENT))
+    return Lost(f"the connection to {address.url} broke ({str(error) or type(error).__name__})")
+
+
+def _given(request: Request) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in request.parameters.items():
+        if value is not None:
+            plain[name] = str(value).lower() if isinstance(value, bool) else value
+    return plain

@@ -1,0 +1,1 @@
+"""Priors, the model and the sampler of its posterior."""

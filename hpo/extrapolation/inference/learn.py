@@ -1,0 +1,89 @@
+"""Learns the priors from series of published reference points.
+
+    python -m hpo.extrapolation.inference.learn [TABLE.csv]
+
+Empirical Bayes: fit every series with the present priors, take the mean over series of what it says on each unknown
+and the spread between and within series, and repeat. A start belief counts as much as ``START_COUNTS`` series, for the
+series are few.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from hpo.extrapolation.evidence.evidence import Aggregate, Evidence
+from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.laws.priors import Normal, Priors, pool_all
+
+# The turn is a little sharper than the hyperbola's, and retuned recipes lose a little less than in proportion to B.
+# On series left out the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
+# hyperbola's end of that valley. How far below B_crit a ladder starts is its owner's choice: long flat ones exist, and
+# must not promise growth right behind their end.
+START = Priors(log_critical_over_first=Normal(3.0, 2.0), log_sharpness=Normal(0.2, 0.25),
+               log_exponent=Normal(-0.15, 0.12), log_recipe_scatter=Normal(-3.1, 0.4))
+START_COUNTS = 10.0
+ROUNDS = 3
+SETTINGS = ("learning_rate", "warmup_epochs", "momentum", "weight_decay", "normalization_batch_size")
+
+
+@dataclass(frozen=True)
+class Series:
+    """The reference points of one workload."""
+
+    name: str
+    rows: Sequence[Aggregate]
+
+
+def read_reference_points(path: Path | None = None) -> list[Series]:
+    """The series of the shipped table of facts, or of another table of its form."""
+    shipped = resources.files("hpo.extrapolation.inference").joinpath("reference_points.csv")
+    text = shipped.read_text(encoding="utf-8") if path is None else path.read_text(encoding="utf-8")
+    return group(csv.DictReader(text.splitlines()))
+
+
+def group(rows: Iterable[Mapping[str, str]]) -> list[Series]:
+    """Series from rows with the columns of the table of facts."""
+    found: dict[str, list[Aggregate]] = {}
+    for row in rows:
+        settings = {name: float(row[name]) for name in SETTINGS if row.get(name)}
+        found.setdefault(row["series"], []).append(
+            Aggregate(int(row["global_batch_size"]), float(row["epochs_to_target"]), int(row["runs"]),
+                      float(row["sd"]), settings))
+    return [Series(name, members) for name, members in found.items()]
+
+
+def learn(series: Sequence[Series], *, rng: np.random.Generator) -> Priors:
+    """Priors from ``series``."""
+    priors = START
+    for _ in range(ROUNDS):
+        priors = pool_all(START, [_believed(one, priors, rng) for one in series], START_COUNTS)
+    return priors
+
+
+def _believed(series: Series, priors: Priors, rng: np.random.Generator) -> dict[str, Normal]:
+    values = dict(fit(Evidence(aggregates=series.rows), rng=rng, priors=priors).values)
+    first = min(row.global_batch_size for row in series.rows)
+    values["log_critical_over_first"] = values["log_critical"] - np.log(first)
+    return {one.name: Normal(float(values[one.name].mean()), float(values[one.name].std()))
+            for one in fields(Priors)}
+
+
+def main() -> None:
+    """Print the priors that a table gives, to be written into priors.py."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path, nargs="?", help="the default is the shipped table of facts")
+    priors = learn(read_reference_points(parser.parse_args().table), rng=np.random.default_rng(0))
+    for one in fields(Priors):
+        belief: Normal = getattr(priors, one.name)
+        print(f"{one.name}: Normal({belief.mean:.2f}, {belief.sd:.2f})")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""The joint model: the prior, and the likelihood of trials and table rows over all unknowns at once.
+
+log epochs = log E_min + log growth(B) + residual(configuration) + cost of the settings' misses + scatter. The
+residual is a Gaussian process over log B: part of it is shared by neighbouring rungs, part is each
+configuration's own, because recipes change from rung to rung. Rows of a table are tuned configurations:
+they miss nothing, but their settings scatter around the best ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation
+from hpo.extrapolation.inference.rows import Rows, make_rows
+from hpo.extrapolation.inference.trials import Trials, make_trials
+from hpo.extrapolation.laws.descent import EXPONENT, Descent
+from hpo.extrapolation.laws.laws import log_growth
+from hpo.extrapolation.laws.make_laws import make_descent, make_laws
+from hpo.extrapolation.laws.parameters import Layout, Parameter
+from hpo.extrapolation.laws.priors import Normal, Priors
+from hpo.extrapolation.laws.rate_law import RateLaw
+from hpo.extrapolation.laws.setting_laws import RATE, SettingLaw
+
+Array: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = Mapping[str, Array]
+
+# the measured noise scale predicts the critical batch, and the batch where the best rate turns flat, to an order of
+# magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the former
+MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
+LEAST_RUNS_OF_A_RECIPE = 4     # nobody runs a setting so often before it is chosen
+TRIAL_SCATTER = Normal(float(np.log(0.09)), 0.7)
+# by what share of its cost the cost of a miss is itself wrong: less where the law of descent tells it
+FAR_MISS, FAR_MISS_OF_DESCENT = Normal(float(np.log(0.12)), 0.6), Normal(float(np.log(0.06)), 0.7)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everything that the likelihood needs; :meth:`log_posterior` is what the sampler sees.
+
+    ``apart`` holds the unknowns of settings of table rows that share none with the rest, one layout by setting:
+    the joint density is the product, so they are sampled one by one.
+    """
+
+    layout: Layout
+    apart: Mapping[str, Layout]
+    laws: Sequence[SettingLaw]
+    rows: Rows
+    trials: Trials
+    log_noise_scale: float | None
+    descent: Descent | None = None
+
+    def log_posterior(self, particles: Array) -> Array:
+        """Log posterior of whitened ``particles`` (count, dimension) but for the prior's constant: (count,)."""
+        values = self.layout.values(particles)
+        total = -0.5 * (particles**2).sum(axis=1)
+        if len(self.rows.log_batch):
+            total += self.rows.log_likelihood(values, self.mean(values, self.rows.log_batch), self.laws)
+        if len(self.trials):
+            mean = self.mean(values, self.trials.rung_log_batch)
+            total += self.trials.log_likelihood(values, mean, self.laws)
+        if self.log_noise_scale is not None:
+            total += self._log_likelihood_of_noise_scale(values)
+        return np.asarray(total)
+
+    def _log_likelihood_of_noise_scale(self, values: Values) -> Array:
+        """It predicts the critical batch, and the batch where the best rate turns flat.
+
+        It is measured without momentum: a quadratic's B_crit is larger by the speed-up, others' by some of it.
+        """
+        expected, doubt = self.log_noise_scale or 0.0, 0.0
+        if self.descent is not None:
+            expected, doubt = expected + self.descent.log_speedup, self.descent.log_speedup / 2
+        predicted = [(values["log_critical"], MEASURED_NOISE)]
+        predicted += [(law.log_noise(values), MEASURED_NOISE_OF_RATE) for law in self.laws if isinstance(law, RateLaw)]
+        total = np.zeros(len(values["log_critical"]))
+        for value, sd in predicted:
+            wide = np.hypot(sd, doubt)
+            total -= 0.5 * ((value - expected) / wide) ** 2 + np.log(wide)
+        return total
+
+    def log_posterior_apart(self, name: str, particles: Array) -> Array:
+        """The same for the unknowns of one setting that stands apart."""
+        values = self.apart[name].values(particles)
+        total = -0.5 * (particles**2).sum(axis=1)
+        for law, seen in zip(self.laws, self.rows.settings, strict=True):
+            if law.name == name:
+                total += self.rows.log_likelihood_of_settings(values, law, seen)
+        return np.asarray(total)
+
+    def guesses(self, count: int, rng: np.random.Generator) -> Array:
+        """Particles (count, dimension) around the prior's mean, at the settings that did best at the largest rung."""
+        found = 0.5 * rng.standard_normal((count, self.layout.dimension))
+        names = {parameter.name for parameter in self.layout.parameters}
+        for law, value in self.trials.best_settings(self.laws):
+            if f"{law.name}.anchor" not in names:
+                continue
+            found[:, self.layout.index(f"{law.name}.anchor")] = \
+                (value - law.centre) / law.spread + 0.2 / law.spread * rng.standard_normal(count)
+        return found
+
+    def mean(self, values: Values, log_batch: Array) -> Array:
+        """Log epochs of the best settings by the law alone: (particles, batches)."""
+        if self.descent is not None:
+            log_batch = np.asarray(log_batch)
+            lags = self.descent.best_lags(values, log_batch) if self.descent.tuned else self.descent.lags
+            grown = self.descent.log_growth(values, log_batch, lags)
+            return np.asarray(values["log_min_epochs"][:, None] + np.exp(values["log_exponent"])[:, None] * grown)
+        growth = log_growth(np.asarray(log_batch)[None, :], values["log_critical"][:, None],
+                            np.exp(values["log_sharpness"])[:, None], np.exp(values["log_exponent"])[:, None])
+        return np.asarray(values["log_min_epochs"][:, None] + growth)
+
+    def slope(self, values: Values, log_batch: float) -> Array:
+        """d log E / d log B of the best settings: (particles,)."""
+        ends = self.mean(values, np.array([log_batch - 0.05, log_batch + 0.05]))
+        return np.asarray((ends[:, 1] - ends[:, 0]) / 0.1)
+
+    def turn(self, values: Values) -> Array:
+        """The unknown by which laws that fit the rungs alike differ beyond them: (particles,)."""
+        return values["log_sharpness"] if self.descent is None else values["descent.log_wall"]
+
+
+def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
+    """The models of one body of evidence: the general one, and for trials of SGD one by the law of descent.
+
+    A table that is a sweep is read as trials.
+    """
+    aggregates, observations = list(evidence.aggregates), list(evidence.observations)
+    if _is_sweep(aggregates):
+        observations += [Observation(row.global_batch_size, "reached", row.epochs_to_target, row.settings)
+                         for row in aggregates]
+        aggregates = []
+    descent = make_descent(evidence, observations)
+    return [_make_model(evidence, aggregates, observations, priors, law)
+            for law in ([None] if descent is None else [None, descent])]
+
+
+def _make_model(evidence: Evidence, aggregates: Sequence[Aggregate], observations: Sequence[Observation],
+                priors: Priors, descent: Descent | None) -> Model:
+    laws = make_laws(evidence, observations, descent)
+    rows, trials = make_rows(aggregates, laws), make_trials(observations, laws)
+    start = float(np.log(evidence.batches[0]))
+    critical, scatter = priors.log_critical_over_first, priors.log_recipe_scatter
+    parameters = [Parameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
+                  Parameter("log_critical", start + critical.mean, critical.sd),
+                  Parameter("log_recipe_scatter", scatter.mean, scatter.sd)]
+    turns = [("log_sharpness", priors.log_sharpness), ("log_exponent", priors.log_exponent)]
+    parameters += [Parameter(name, prior.mean, prior.sd)
+                   for name, prior in (turns if descent is None else [("log_exponent", EXPONENT)])]
+    apart = {} if observations else {law.name: Layout(law.parameters(response=False)) for law in laws
+                                     if law.name != RATE}
+    for law in laws:
+        if law.name not in apart:
+            parameters += law.parameters(response=bool(observations))
+    if observations:
+        wrong = FAR_MISS if descent is None else FAR_MISS_OF_DESCENT
+        parameters += [Parameter("log_far_miss", wrong.mean, wrong.sd)] if laws else []
+        parameters += [Parameter("log_trial_scatter", TRIAL_SCATTER.mean, TRIAL_SCATTER.sd),
+                       Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch))]
+    return Model(Layout(parameters), apart, laws, rows, trials, _log_noise_scale(observations), descent)
+
+
+def _is_sweep(aggregates: Sequence[Aggregate]) -> bool:
+    """Whether most batches stand three times or more with different settings; means of several runs are no sweep's."""
+    if not aggregates:
+        return False
+    batches = [row.global_batch_size for row in aggregates]
+    recipes = {repr(sorted(row.settings.items())) for row in aggregates}
+    single = float(np.median([row.runs or 1 for row in aggregates])) < LEAST_RUNS_OF_A_RECIPE
+    return single and len(recipes) > 1 and float(np.median([batches.count(batch) for batch in set(batches)])) >= 3
+
+
+def _guess_of_min_epochs(rows: Rows, trials: Trials) -> tuple[float, float]:
+    best = [*rows.log_epochs, *trials.log_epochs[:trials.cut[1]]]
+    if best:
+        return float(min(best)), 1.0
+    # nothing reached the target: it lies beyond what was trained, nobody knows how far
+    return float(np.max(trials.log_epochs)) + 1.0, 1.5
+
+
+def _log_noise_scale(observations: Sequence[Observation]) -> float | None:
+    seen = [item.gradient_noise_scale for item in observations]
+    measured = [np.log(value) for value in seen if value is not None and np.isfinite(value) and value > 0]
+    return float(np.median(measured)) if measured else None

@@ -1,0 +1,118 @@
+"""Fits the joint model: particles of every unknown, and what each of them says about other batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.errors import EvidenceError
+from hpo.extrapolation.evidence.evidence import Evidence
+from hpo.extrapolation.inference.model import Model, make_models
+from hpo.extrapolation.inference.residual import across, kernel
+from hpo.extrapolation.inference.sampler import Sample, near_mode, standard_normal, temper
+from hpo.extrapolation.laws.priors import Priors
+from hpo.extrapolation.laws.setting_laws import SettingLaw
+
+Array: TypeAlias = NDArray[np.float64]
+
+FEW_TRIALS = 40                  # up to here the sampler starts from the prior, else near the mode
+MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
+MANY = 1000                      # from here on one search for the mode has to do
+GUESSES, SEARCHES = 300, 4
+WORK = 160_000                   # particles times trials: what one step of the sampler may cost
+TYPICAL_RUNS = 5                 # how many runs the mean of a new configuration is taken over
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Equally likely particles of the unknowns; ``note`` says where the fit is wider than it should be.
+
+    ``values`` holds each parameter by name, shape (particles,); ``residuals`` the residual of every
+    configuration seen, in log epochs, shape (particles, configurations), at ``residual_log_batch``
+    (configurations,).
+    """
+
+    evidence: Evidence
+    model: Model
+    values: Mapping[str, Array]
+    residual_log_batch: Array
+    residuals: Array
+    note: str = ""
+
+    def law(self, name: str) -> SettingLaw:
+        """The law of one tuned setting; :class:`EvidenceError` where the evidence holds no value of it."""
+        for law in self.model.laws:
+            if law.name == name:
+                return law
+        known = ", ".join(law.name for law in self.model.laws) or "none"
+        raise EvidenceError(f"{name!r} was not tuned in this evidence; the tuned settings are: {known}")
+
+    def log_epochs(self, log_batch: float, runs: float = TYPICAL_RUNS) -> tuple[Array, Array]:
+        """Mean and standard deviation of the log epochs of a new configuration, (particles,) each.
+
+        They are those of the mean of ``runs`` trainings with the best settings; the residual is carried over from
+        neighbouring rungs.
+        """
+        mean = self.model.mean(self.values, np.array([log_batch]))[:, 0]
+        near = across(self.residual_log_batch, np.array([log_batch]))[:, 0]
+        weight = np.linalg.solve(kernel(self.residual_log_batch), near)
+        left = 1.0 - float(near @ weight)
+        variance = left * np.exp(2 * self.values["log_recipe_scatter"]) + self._run_variance(runs)
+        return mean + self.residuals @ weight, np.sqrt(variance)
+
+    def knows_cost(self, name: str) -> bool:
+        """Whether the evidence says what missing the best value costs: trials do, tuned rows do not."""
+        return not self.law(name).has_scatter(self.values)
+
+    def _run_variance(self, runs: float) -> Array | float:
+        if "log_trial_scatter" in self.values:
+            return np.asarray(np.exp(2 * self.values["log_trial_scatter"]) / runs)
+        # what rows tell is the scatter of means of about as many trainings
+        return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
+
+
+def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None = None) -> Posterior:
+    """The posterior of the joint model; deterministic given ``rng``.
+
+    Where several models are possible it is that of the one with the largest marginal likelihood. Where the sampler
+    cannot follow the evidence to its end the particles stay wider than the posterior, and ``note`` says so.
+    """
+    models = make_models(evidence, priors or Priors())
+    samples = [_sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)]
+    # the first is the general one: a sampler that did not arrive tells no likelihood
+    best = max(range(len(models)), key=lambda index: samples[index].log_evidence)
+    return _posterior(evidence, models[best], samples[best], rng)
+
+
+def _sample(model: Model, rng: np.random.Generator) -> Sample:
+    trials, dimension = len(model.trials), model.layout.dimension
+    start = standard_normal(dimension) if trials <= FEW_TRIALS else near_mode(
+        model.log_posterior, dimension, guesses=model.guesses(GUESSES, rng), searches=SEARCHES if trials <= MANY else 1)
+    most = MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2     # it takes twice the time
+    count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, most))
+    return temper(start, model.log_posterior, count, rng)
+
+
+def _posterior(evidence: Evidence, model: Model, sample: Sample, rng: np.random.Generator) -> Posterior:
+    values = dict(model.layout.values(sample.particles))
+    for name, layout in model.apart.items():
+        values |= layout.values(_sample_apart(model, name, len(sample.particles), rng))
+    blocks, batches = [], []
+    if len(model.rows.log_batch):
+        blocks.append(model.rows.draw_residuals(values, model.mean(values, model.rows.log_batch), rng))
+        batches.append(model.rows.log_batch)
+    if len(model.trials):
+        blocks.append(model.trials.residuals(values))
+        batches.append(model.trials.rung_log_batch)
+    note = "" if sample.temperature >= 1 else (
+        f"the sampler took in only {sample.temperature:.0%} of the evidence, so the intervals are wider")
+    return Posterior(evidence, model, values, np.concatenate(batches), np.concatenate(blocks, axis=1), note)
+
+
+def _sample_apart(model: Model, name: str, count: int, rng: np.random.Generator) -> Array:
+    start = standard_normal(model.apart[name].dimension)
+    return temper(start, lambda particles: model.log_posterior_apart(name, particles), count, rng).particles

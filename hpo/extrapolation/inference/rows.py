@@ -1,0 +1,80 @@
+"""Rows of a table: the mean epochs of tuned configurations, and what their settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.evidence.evidence import Aggregate
+from hpo.extrapolation.inference.residual import kernel, log_student
+from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates
+
+Array: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = Mapping[str, Array]
+
+UNTOLD_SEED_SCATTER = 0.05   # relative sd of single runs where a table tells none
+LEAST_SEED_SCATTER = 0.01    # targets are checked now and then, so a told sd is no certainty
+COARSE = 0.03                # runs that all end alike are evaluated too seldom to differ, and no mean over them helps
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as arrays, shape (rows,): log batch, log epochs, standard error of the log epochs, coordinates."""
+
+    log_batch: Array
+    log_epochs: Array
+    error: Array
+    settings: Sequence[Array]
+
+    def covariance(self, values: Values) -> Array:
+        """Covariance of the log epochs, residuals and errors together: (particles, rows, rows)."""
+        scatter = np.exp(2 * values["log_recipe_scatter"])[:, None, None]
+        return np.asarray(scatter * kernel(self.log_batch) + np.diag(self.error**2))
+
+    def log_likelihood(self, values: Values, mean: Array, laws: Sequence[SettingLaw]) -> Array:
+        """Log likelihood (particles,) given the law's log epochs at each row, ``mean`` (particles, rows).
+
+        Normal in log epochs; the rows' settings scatter around the best ones, with the tails of Student's
+        t, since a published recipe may be tuned badly or count its learning rate in another unit.
+        """
+        root = np.linalg.cholesky(self.covariance(values))
+        white = np.linalg.solve(root, (self.log_epochs - mean)[:, :, None])[:, :, 0]
+        total = -0.5 * (white**2).sum(axis=1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+        for law, seen in zip(laws, self.settings, strict=True):
+            if law.has_scatter(values):
+                total += self.log_likelihood_of_settings(values, law, seen)
+        return np.asarray(total)
+
+    def log_likelihood_of_settings(self, values: Values, law: SettingLaw, seen: Array) -> Array:
+        """Log likelihood (particles,) of the coordinates of one tuned setting; rows that tell none are passed."""
+        told = np.isfinite(seen)
+        width = law.scatter(values)[:, None]
+        off = seen[told] - law.best(values, self.log_batch[told])
+        return np.asarray(log_student(off / width).sum(axis=1) - told.sum() * np.log(width[:, 0]))
+
+    def draw_residuals(self, values: Values, mean: Array, rng: np.random.Generator) -> Array:
+        """A draw of the residuals given the epochs, by Matheron's rule: (particles, rows)."""
+        scatter = np.exp(values["log_recipe_scatter"])[:, None]
+        prior = kernel(self.log_batch)
+        draw = scatter * (rng.standard_normal(mean.shape) @ np.linalg.cholesky(prior).T)
+        gap = self.log_epochs - mean - draw - self.error * rng.standard_normal(mean.shape)
+        pull = np.linalg.solve(self.covariance(values), gap[:, :, None])[:, :, 0]
+        return np.asarray(draw + scatter**2 * (pull @ prior))
+
+
+def make_rows(aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw]) -> Rows:
+    """Rows from table rows, by increasing batch."""
+    ordered = sorted(aggregates, key=lambda row: row.global_batch_size)
+    relative = [row.sd / row.epochs_to_target for row in ordered if row.sd]
+    usual = float(np.median(relative)) if relative else UNTOLD_SEED_SCATTER
+    told = [usual if row.sd is None else row.sd / row.epochs_to_target for row in ordered]
+    runs = np.array([row.runs or 1 for row in ordered])
+    tied = np.array([row.sd == 0 for row in ordered], dtype=bool) & (runs > 1)
+    error = np.maximum(np.maximum(told, LEAST_SEED_SCATTER) / np.sqrt(runs), np.where(tied, COARSE, 0.0))
+    return Rows(np.log([float(row.global_batch_size) for row in ordered]),
+                np.log([row.epochs_to_target for row in ordered]), error,
+                [coordinates(law, [row.settings for row in ordered]) for law in laws])

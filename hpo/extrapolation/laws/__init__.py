@@ -1,0 +1,1 @@
+"""How epochs to target and the best settings move with the batch size."""

@@ -1,0 +1,71 @@
+"""Which laws a body of evidence is read by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpo.extrapolation.evidence.evidence import Evidence, Observation
+from hpo.extrapolation.laws.descent import Descent
+from hpo.extrapolation.laws.descent_laws import DescentMomentum, DescentRate
+from hpo.extrapolation.laws.momentum_law import MomentumLaw
+from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.rate_law import EXPONENT, EXPONENT_OF_SGD, RateLaw, momenta
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag
+
+
+def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Descent | None:
+    """The law of descent, where trials of SGD with heavy-ball momentum were tuned in their learning rate; else None.
+
+    Momentum may be tuned too where the evidence tells the samples of an epoch: its floor is a number of updates.
+    """
+    tuned, samples = {setting.name for setting in evidence.tuned}, evidence.samples_per_epoch
+    told = {RATE, MOMENTUM} & tuned
+    if RATE not in tuned or not observations or (MOMENTUM in tuned and samples is None) or any(
+            item.settings.get("optimizer") != "sgd" or item.settings.get("nesterov")
+            or any(item.settings.get(name) is None for name in told) for item in observations):
+        return None
+    return Descent(float(np.median(momenta([item.settings for item in observations]))),
+                   math.log(evidence.batches[-1]), math.log(samples) if samples else None, MOMENTUM in tuned)
+
+
+def make_laws(evidence: Evidence, observations: Sequence[Observation], descent: Descent | None) -> list[SettingLaw]:
+    """One law for each tuned setting of which the evidence holds a value; ``descent`` is that of its trials."""
+    log_anchor = float(np.log(evidence.batches[-1]))
+    laws: list[SettingLaw] = []
+    for setting in evidence.tuned:
+        values = np.array(evidence.setting_values(setting.name))
+        if setting.name == MOMENTUM:
+            values = lag(values)
+        elif is_log(setting):
+            values = np.log(values[values > 0])
+        if not len(values):
+            continue
+        low, high = float(values.min()), float(values.max())
+        least = 0.7 if is_log(setting) else max(0.25 * abs(high), 1e-3)
+        place = setting, (low + high) / 2, max((high - low) / 2, least), (low, high), log_anchor
+        if descent is not None and setting.name == RATE:
+            laws.append(DescentRate(*place, momentum=descent.momentum if descent.tuned else _momentum(observations),
+                                    descent=descent))
+        elif descent is not None and setting.name == MOMENTUM:
+            laws.append(DescentMomentum(*place, descent=descent))
+        elif setting.name == RATE:
+            laws.append(RateLaw(*place, _exponent(observations), _momentum(observations)))
+        elif setting.name == MOMENTUM and any(one.name == RATE for one in evidence.tuned):
+            laws.append(MomentumLaw(*place))
+        else:
+            laws.append(SettingLaw(*place))
+    return laws
+
+
+def _exponent(observations: Sequence[Observation]) -> Normal:
+    optimizers = {item.settings.get("optimizer") for item in observations}
+    return EXPONENT_OF_SGD if optimizers == {"sgd"} else EXPONENT
+
+
+def _momentum(observations: Sequence[Observation]) -> float | None:
+    """The momentum that the law is anchored at: the median, where trials differ in it."""
+    values = momenta([item.settings for item in observations])
+    return float(np.median(values)) if len(set(values)) > 1 else None

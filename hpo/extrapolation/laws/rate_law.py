@@ -1,0 +1,106 @@
+"""How the best learning rate and the bound of stability move with the batch and the momentum.
+
+    best(B) = lr_max / (1 + (N / B)^s)^(a/s)          stable below  limit(B) = lr_max^(1-k) best(B)^k e^margin
+
+a power a of B far below the noise scale N, then flat; s = 1 is the published form (McCandlish et al. 2018,
+arXiv:1812.06162, equation 2.6). The bound of stability is a property of the curvature: with k = 0 it is the same at
+every batch, as on a quadratic, so that every trial that diverged at any rung, and every one that did not, tells of
+lr_max; with k = 1 it follows the best rate.
+Where trials differ in momentum, N ~ 1 / (1 - m) and lr_max ~ 1 + m: at small batches lr / (1 - m) counts (Smith and Le
+2017, arXiv:1710.06451), at large ones the heavy ball's bound lr h < 2 (1 + m) (Polyak 1964).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.response import Bounded, RateResponse
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, Array, SettingLaw, Values, lag, told
+
+# a: 1 for SGD, between 0.5 and 1 for Adam (arXiv:1812.06162); without a word on the optimizer either
+EXPONENT, EXPONENT_OF_SGD = Normal(0.75, 0.2), Normal(0.95, 0.1)
+# the noise scale is an order-of-magnitude predictor of the critical batch (arXiv:1812.06162, section 4)
+NOISE_OVER_CRITICAL = Normal(0.0, 1.5)
+RESPONSE = {
+    "log_sharpness": Normal(0.2, 0.25),             # of the turn from B^a to flat; 1 is the published form
+    "log_below": Normal(float(np.log(0.6)), 0.4),
+    "log_above": Normal(float(np.log(0.3)), 0.7),
+    "log_wall": Normal(float(np.log(0.6)), 0.7),
+    "log_margin": Normal(float(np.log(0.3)), 1.0),  # a quadratic diverges 3 % above lr_max, networks at two times it
+    "follow": Normal(-1.5, 1.5),                    # logit of k
+    "log_divergence_width": Normal(float(np.log(0.04)), 0.6),
+}
+
+
+@dataclass(frozen=True)
+class RateLaw(SettingLaw):
+    """The learning rate's law; ``momentum`` is the one it is anchored at, None where trials do not differ in it."""
+
+    exponent: Normal = EXPONENT
+    momentum: float | None = None
+
+    def parameters(self, *, response: bool) -> list[Parameter]:
+        """The unknowns of this law; with ``response`` also those of a miss's cost and of the bound of stability."""
+        found = [Parameter("learning_rate.anchor", self.centre, self.spread),
+                 _parameter("learning_rate.exponent", self.exponent),
+                 _parameter("learning_rate.log_noise_over_critical", NOISE_OVER_CRITICAL)]
+        if not response:
+            return [*found, self.scatter_parameter()]
+        return [*found, *(_parameter(f"learning_rate.{name}", prior) for name, prior in RESPONSE.items())]
+
+    def log_noise(self, values: Values) -> Array:
+        """Logarithm of the noise scale at the anchor's momentum, in samples: (particles,)."""
+        return np.asarray(values["log_critical"] + values["learning_rate.log_noise_over_critical"])
+
+    def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
+        """Logarithm of the best rate at each batch (and momentum): (particles, batches)."""
+        return self.ceiling(values, momentum) - self._damping(values, np.asarray(log_batch), momentum)
+
+    def ceiling(self, values: Values, momentum: Array | None = None) -> Array:
+        """Logarithm of lr_max, the best rate without noise, at each momentum: (particles, 1 or momenta)."""
+        at_anchor = self._damping(values, np.array([self.log_anchor]), None)
+        shift = 0.0
+        if momentum is not None and self.momentum is not None:
+            shift = (np.log1p(momentum) - np.log1p(self.momentum))[None, :]
+        return np.asarray(values["learning_rate.anchor"][:, None] + at_anchor + shift)
+
+    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Bounded:
+        """What another rate than the best one costs at each batch (and momentum).
+
+        Where noise sets the best rate the response is round; the more the ceiling sets it, the straighter is the slope
+        up to it and the steeper the wall beyond, by as much as the bound of stability is the curvature's (1 - k). On
+        noisy quadratics both shrink as 1 - (best / lr_max)^2 does.
+        """
+        below, above, wall, width = (np.exp(values[f"learning_rate.{name}"])[:, None]
+                                     for name in ("log_below", "log_above", "log_wall", "log_divergence_width"))
+        ceiling, damping = self.ceiling(values, momentum), self._damping(values, np.asarray(log_batch), momentum)
+        follow = 1 / (1 + np.exp(-values["learning_rate.follow"]))[:, None]
+        room = np.maximum(1 - ((1 - follow) * np.exp(-damping)) ** 2, 0.02)
+        limit = ceiling + np.exp(values["learning_rate.log_margin"])[:, None] - follow * damping
+        return RateResponse(ceiling - damping, np.zeros(()), 1.0, limit, width, below, above, wall, room)
+
+    def _damping(self, values: Values, log_batch: Array, momentum: Array | None) -> Array:
+        """log (lr_max / best): (particles, batches)."""
+        log_noise = self.log_noise(values)[:, None]
+        if momentum is not None and self.momentum is not None:
+            log_noise = log_noise + (lag(momentum) - lag(np.array(self.momentum)))[None, :]
+        away = log_noise - log_batch[None, :]
+        exponent = values["learning_rate.exponent"][:, None]
+        if "learning_rate.log_sharpness" not in values:
+            return np.asarray(exponent * np.logaddexp(0, away))
+        sharpness = np.exp(values["learning_rate.log_sharpness"])[:, None]
+        return np.asarray(exponent / sharpness * np.logaddexp(0, sharpness * away))
+
+
+def momenta(settings: Sequence[Mapping[str, object]]) -> Array:
+    """The momentum of many settings, 0 where it is not told."""
+    return np.asarray(np.nan_to_num(told(MOMENTUM, settings)))
+
+
+def _parameter(name: str, prior: Normal) -> Parameter:
+    return Parameter(name, prior.mean, prior.sd)

@@ -1,0 +1,124 @@
+"""How the best value of each tuned setting moves with the batch, and what missing it costs.
+
+A law handles its setting in a coordinate: the logarithm of a setting on a log scale, -log(1 - m) for momentum (the
+logarithm of how many gradients it averages over), others as they are. Here is the law of every setting but the
+learning rate, a power law in the batch: p = 1 for warmup in epochs is LEGW. ``rate_law`` holds the learning rate's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.evidence.evidence import ScaledSetting
+from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.response import Response
+from search_spaces.settings import Range, names, range_of
+
+Array: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = Mapping[str, Array]
+
+RATE, MOMENTUM = "learning_rate", "momentum"
+MOST_MOMENTUM = 1 - 1e-4
+# p in value ~ B^p: for the warmup LEGW says 1 and Goyal et al. 0; others hardly move in published recipes
+GROWTH = {"warmup_epochs": Normal(0.5, 0.4)}
+GROWTH_ELSE = Normal(0.0, 0.2)
+
+
+@dataclass(frozen=True)
+class SettingLaw:
+    """One tuned setting: the scale it is handled on, where it was tried, the batch its law is anchored at."""
+
+    setting: ScaledSetting
+    centre: float
+    spread: float
+    tried: tuple[float, float]
+    log_anchor: float
+
+    @property
+    def name(self) -> str:
+        """The setting's name."""
+        return self.setting.name
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the coordinate is a logarithm, so that steps in it are factors."""
+        return is_log(self.setting)
+
+    def coordinate(self, values: Array) -> Array:
+        """Values in the coordinate of the law; values that a log cannot take count as the smallest tried."""
+        if self.name == MOMENTUM:
+            return lag(values)
+        if not self.is_log:
+            return np.asarray(values, dtype=float)
+        return np.asarray(np.log(np.maximum(values, np.exp(self.tried[0]) * 1e-3)))
+
+    def value(self, coordinate: Array) -> Array:
+        """Back from the coordinate to the setting's own unit, inside its bounds."""
+        if self.name == MOMENTUM:
+            return np.asarray(np.clip(-np.expm1(-np.asarray(coordinate)), 0.0, MOST_MOMENTUM))
+        values = np.exp(coordinate) if self.is_log else np.asarray(coordinate)
+        legal = (range_of(self.name) if self.name in names() else None) or Range()
+        high = legal.high * (1 - 1e-6) if legal.high_open and np.isfinite(legal.high) else legal.high
+        return np.asarray(np.clip(values, legal.low, high))
+
+    def parameters(self, *, response: bool) -> list[Parameter]:
+        """The unknowns of this law; with ``response`` also those of what a miss costs."""
+        growth = GROWTH.get(self.name, GROWTH_ELSE)
+        found = [Parameter(f"{self.name}.anchor", self.centre, self.spread),
+                 Parameter(f"{self.name}.growth", growth.mean, growth.sd)]
+        if not response:
+            return [*found, self.scatter_parameter()]
+        return [*found, Parameter(f"{self.name}.log_curvature", float(np.log(0.1)), 1.0)]
+
+    def scatter_parameter(self) -> Parameter:
+        """The scatter of tuned settings around the best ones, in units of the coordinate or of the spread."""
+        return Parameter(f"{self.name}.log_scatter", float(np.log(0.35)), 0.6)
+
+    def has_scatter(self, values: Values) -> bool:
+        """Whether the values hold the scatter of tuned settings, and not what a miss costs."""
+        return f"{self.name}.log_scatter" in values
+
+    def scatter(self, values: Values) -> Array:
+        """Scatter of tuned settings around the best coordinate: (particles,)."""
+        unit = 1.0 if self.is_log else self.spread
+        return np.asarray(unit * np.exp(values[f"{self.name}.log_scatter"]))
+
+    def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002
+        """Best coordinate at each batch: (particles, batches); ``momentum`` (batches,) matters to the rate alone."""
+        away = np.asarray(log_batch)[None, :] - self.log_anchor
+        anchor = values[f"{self.name}.anchor"][:, None]
+        growth = values[f"{self.name}.growth"][:, None] * away
+        return np.asarray(anchor + growth if self.is_log else anchor * np.exp(growth))
+
+    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Response:
+        """What a value other than the best one costs at each batch."""
+        unit = 1.0 if self.is_log else self.spread
+        curvature = np.exp(values[f"{self.name}.log_curvature"])[:, None]
+        return Response(self.best(values, log_batch, momentum), curvature, unit)
+
+
+def is_log(setting: ScaledSetting) -> bool:
+    """Whether a setting's coordinate is a logarithm."""
+    return setting.scale == "log" or setting.name in (RATE, MOMENTUM)
+
+
+def lag(momentum: Array) -> Array:
+    """-log(1 - m): the logarithm of how many gradients a momentum averages over."""
+    return np.asarray(-np.log1p(-np.minimum(momentum, MOST_MOMENTUM)))
+
+
+def coordinates(law: SettingLaw, settings: Sequence[Mapping[str, object]]) -> Array:
+    """Coordinates of one setting in many settings; NaN where it is not told."""
+    return law.coordinate(told(law.name, settings))
+
+
+def told(name: str, settings: Sequence[Mapping[str, object]]) -> Array:
+    """Values of one setting in many settings; NaN where it is not told."""
+    values = [item.get(name) for item in settings]
+    return np.array([float(value) if isinstance(value, (int, float)) else np.nan for value in values])

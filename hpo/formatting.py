@@ -1,0 +1,74 @@
+"""How numbers, names and intervals are written, in a terminal, in figures and on pages."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from search_spaces.settings import TrainingSettings
+from storage.records import PlanKind
+
+if TYPE_CHECKING:
+    from hpo.extrapolation.forecast import Forecast
+    from hpo.intervals import Interval
+
+TIMES = {0.5: "half", 2.0: "twice"}
+KIND_NAMES = {PlanKind.FORECAST: "forecast", PlanKind.LINEAR_SCALING: "linear scaling",
+              PlanKind.NO_SCALING: "no scaling", PlanKind.IMPORTED: "published result"}
+
+
+def number(value: Any) -> str:
+    """Three significant digits, large ones in full with separators; "" for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def interval(ends: Interval | None) -> str:
+    """``36.2 (22.6 to 152)``: the median and the ends of the 90 % interval; "" for None."""
+    return f"{number(ends.median)} ({number(ends.low)} to {number(ends.high)})" if ends else ""
+
+
+def percent(share: float) -> str:
+    """``26 %``; what is neither never nor always is not written as if it were."""
+    whole = round(100 * share)
+    return "<1 %" if whole == 0 < share else ">99 %" if whole == 100 and share < 1 else f"{whole} %"
+
+
+def prospects(forecast: Forecast) -> list[tuple[str, str]]:
+    """What a forecast says besides settings, epochs and trust, as names and texts in the order of reading."""
+    critical = forecast.laws.get("epochs_to_target", {}).get("B_crit")
+    chances = [f"{percent(each.probability)} within {number(each.epochs)}" for each in forecast.chances]
+    risk, apart, past = forecast.divergence, forecast.disagreement, forecast.calibration
+    held = f"{past.held} of {past.count} held; the interval is {number(past.scale)} times as wide as by the laws alone"
+    rows = [
+        ("regime", forecast.regime + (f"; critical batch size {interval(critical)}" if critical else "")),
+        ("chance of reaching the target", ", ".join([f"{chances[0]} epochs", *chances[1:]]) if chances else ""),
+        ("risk of divergence",
+         "not known: only a sweep of the learning rate tells it" if risk is None else percent(risk)),
+        *((f"{TIMES.get(each.factor) or f'{each.factor:g} times'} the learning rate",
+           f"{interval(each.epochs_factor)} times the epochs, {percent(each.divergence)} risk of divergence")
+          for each in forecast.sensitivity),
+        ("laws that fit alike", f"differ by a factor of {number(apart)} in the epochs" if apart >= 1.005 else "agree"),
+        ("earlier forecasts", held if past.count else "none to judge by yet")]
+    return [row for row in rows if row[1]]
+
+
+def readable(name: str) -> str:
+    """The name of a setting as words."""
+    return name.replace("_", " ")
+
+
+def with_unit(name: str) -> str:
+    """A setting as the title of an axis: ``learning rate (per update)``; a unit is not said twice."""
+    unit = TrainingSettings.__dataclass_fields__[name].metadata.get("unit", "1")
+    return readable(name) if unit == "1" or name.endswith(unit) else f"{readable(name)} ({unit})"
+
+
+def target(metric: str, threshold: float, higher_is_better: bool) -> str:
+    """``top1 ≥ 0.96``."""
+    return f"{metric} {'≥' if higher_is_better else '≤'} {threshold:g}"

@@ -1,0 +1,247 @@
+"""Writes a plan's folder, runs a plan on this machine through lost workers, and reads back what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpo.errors import LaunchError, PlanError
+from hpo.planning.launchers import local, script_of
+from hpo.planning.launchers.run import FILES
+from hpo.planning.machines import Machine, load_machine
+from hpo.planning.plan import Plan
+from trainers import report
+from trainers.errors import WorkloadError
+from trainers.json_text import json_text
+from trainers.loop.exhibits import check_exhibit
+from trainers.report import ConvergencePoint, Start, TrainingOutcome
+
+POLL_SECONDS = 0.1
+MARK = "HPO_LAUNCH"
+"""A variable by which the workers of one start are known."""
+MAX_RESTARTS = 3
+"""How often a run is restarted after a lost worker, unless the caller says otherwise."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What one launch reported: how the training ended, what its model is shown by (None where by nothing).
+
+    ``restarts`` counts how often it went on after an interruption; ``workers`` and ``nodes`` are those of its last
+    start, 0 where the report does not tell. ``samples_per_second`` is the median over the stretches between
+    evaluations of the last start, evaluation included; None where the batch size changed or none was timed.
+    ``machine`` is where it ran, "" where the report alone is known.
+    """
+
+    outcome: TrainingOutcome
+    exhibit: dict[str, Any] | None = None
+    restarts: int = 0
+    workers: int = 0
+    nodes: int = 0
+    samples_per_second: float | None = None
+    machine: str = ""
+
+    @property
+    def references(self) -> dict[str, float]:
+        """The target's metric of what its model must beat, by name; empty where its workload tells none."""
+        return dict((self.exhibit or {}).get("references", {}))
+
+
+def write_plan(plan: Plan, directory: Path, *, backend: str | None = None, machine: Machine | None = None) -> None:
+    """Write ``plan.json``, ``job.json`` (what the trainer reads) and the launch script into a folder, made if missing.
+
+    The script is ``launch.sh``, for Ray ``launch.py``; ``backend`` None stands for the machine's usual one.
+    """
+    machine = machine or _machine_of(plan)
+    name, text = script_of(plan, machine, backend=backend or choose_backend(None, plan.launcher))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "plan.json").write_text(json_text(plan.to_dict(), indent=2) + "\n", encoding="utf-8")
+        plan.job.save(directory / FILES.job)
+        script = directory / name
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o755)
+    except OSError as error:
+        raise LaunchError(f"cannot write the plan to {directory}: {error}; give another folder") from error
+
+
+def choose_backend(backend: str | None, launcher: str = "local") -> str:
+    """The named backend, or the usual one.
+
+    Here that is Horovod where it is installed and torch.distributed where not; with LSF Horovod, whose ranks
+    ``jsrun`` starts as it starts those of MPI; with every other scheduler torch.distributed under torchrun.
+    """
+    if launcher != "local":
+        return backend or ("horovod" if launcher == "lsf" else "torch")
+    if backend == "horovod" and not local.has_horovod():
+        raise LaunchError("horovod is not installed here; --backend torch runs the same plan on torch.distributed")
+    return backend or ("horovod" if local.has_horovod() else "torch")
+
+
+def run_plan(plan: Plan, directory: Path, *, backend: str, seed: int, on_point: Callable[[ConvergencePoint], None],
+             max_restarts: int = MAX_RESTARTS, checkpoint_minutes: float = 0.0,
+             on_restart: Callable[[str], None] = lambda _: None, check: Callable[[], None] = lambda: None) -> Launched:
+    """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder of this seed.
+
+    Where workers are lost after the training began, it goes on from its last checkpoint, at most ``max_restarts``
+    times, and ``on_restart`` hears of each. ``check`` is called several times a second: what it raises ends the
+    processes and the run. Raises :class:`LaunchError`, with the last words of the processes,
+    where it ends without an outcome.
+    """
+    folder = directory / f"seed-{seed}"
+    here = dataclasses.replace(plan, job=dataclasses.replace(plan.job, seed=seed), launcher="local", nodes=1,
+                               ranks_per_node=plan.workers)
+    write_plan(here, folder, backend=backend, machine=load_machine("local"))
+    for name in (FILES.report, FILES.checkpoint, FILES.stop):
+        (folder / name).unlink(missing_ok=True)
+    log = folder / "launch.log"
+    log.unlink(missing_ok=True)
+    follower = _Follower(folder / FILES.report, on_point)
+    command = local.command(backend, plan.workers, local.trainer_arguments(folder, checkpoint_minutes))
+    for restart in range(max_restarts + 1):
+        begun = len(follower.starts)
+        status = _attempt(command, log, follower, check)
+        if follower.outcome is not None:
+            return dataclasses.replace(read_launched(folder / FILES.report), machine="local")
+        if len(follower.starts) == begun:      # it failed on its way to the training: it would fail again
+            break
+        if restart < max_restarts:
+            on_restart(f"the workers ended with exit code {status} and no outcome; restart {restart + 1} of "
+                       f"{max_restarts}, from the last checkpoint")
+    raise LaunchError(f"the run ended with exit code {status} and no outcome"
+                      f"{_after(len(follower.starts) - 1)}; its log is {log}:\n{_last_words(log)}")
+
+
+def read_launched(path: Path) -> Launched:
+    """What a launched plan reported in a file; :class:`LaunchError` where it holds no outcome."""
+    try:
+        outcome, exhibit = report.read_outcome(path), report.read_exhibit(path)
+        exhibit = None if exhibit is None else check_exhibit(exhibit)
+        starts, points = report.read_starts(path), report.read_points(path)
+    except (OSError, ValueError, TypeError, KeyError, WorkloadError) as error:
+        raise LaunchError(f"cannot read {path} as the report of a run: {error}") from error
+    if outcome is None:
+        raise LaunchError(f"{path} holds no outcome: the run has not ended, or the file is not one that it wrote")
+    last = starts[-1] if starts else Start(0, 0, 0)
+    return Launched(outcome, exhibit, restarts=max(0, len(starts) - 1), workers=last.workers, nodes=last.nodes,
+                    samples_per_second=throughput([point for point in points if point.step > last.step]))
+
+
+def throughput(points: Sequence[ConvergencePoint]) -> float | None:
+    """Samples per second between evaluations of one start: the median, without the stretch up to the first."""
+    if len({point.global_batch_size for point in points}) != 1:
+        return None
+    rates = sorted((after.samples - before.samples) / (after.seconds - before.seconds)
+                   for before, after in itertools.pairwise(points) if after.seconds > before.seconds)
+    if not rates:
+        first = points[0]
+        return first.samples / first.seconds if first.seconds > 0 and math.isfinite(first.seconds) else None
+    return (rates[(len(rates) - 1) // 2] + rates[len(rates) // 2]) / 2
+
+
+class _Follower:
+    """Reads a report while it is written, through restarts that write it anew; each point is handed on once."""
+
+    def __init__(self, path: Path, on_point: Callable[[ConvergencePoint], None]) -> None:
+        self._path, self._on_point = path, on_point
+        self._file, self._position, self._last_step = -1, 0, 0
+        self.starts: list[Start] = []
+        self.outcome: TrainingOutcome | None = None
+
+    def read(self) -> None:
+        """Take in what was written since the last call."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as lines:
+            number = os.fstat(lines.fileno()).st_ino
+            if number != self._file:
+                self._file, self._position, self.starts = number, 0, []
+            lines.seek(self._position)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                self._position += len(line)
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        if report.is_point(line):
+            point = ConvergencePoint.from_json(line.decode())
+            if point.step > self._last_step:        # one at or before it was handed on before the restart
+                self._last_step = point.step
+                self._on_point(point)
+            return
+        values = json.loads(line)
+        if "started" in values:
+            self.starts.append(Start(**values["started"]))
+        elif "outcome" in values:
+            self.outcome = TrainingOutcome.from_dict(values["outcome"])
+
+
+def _attempt(command: Sequence[str], log: Path, follower: _Follower, check: Callable[[], None]) -> int:
+    """Start the workers and follow their report until they have ended; their launcher's exit status."""
+    mark = secrets.token_hex(8)
+    with log.open("a", encoding="utf-8") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                   start_new_session=True, env={"OMP_NUM_THREADS": "1", **os.environ, MARK: mark})
+        try:
+            ended = False
+            while not ended:
+                ended = process.poll() is not None
+                follower.read()
+                check()
+                if not ended:
+                    time.sleep(POLL_SECONDS)
+        finally:
+            _end(process)
+            _end_orphans(mark)
+    return process.returncode
+
+
+def _machine_of(plan: Plan) -> Machine | None:
+    """The plan's machine, or None where it was read from a file that is not here any more."""
+    try:
+        return load_machine((plan.details or {}).get("machine_file") or plan.machine)
+    except PlanError:
+        return None
+
+
+def _after(restarts: int) -> str:
+    return f" after {restarts} restart{'s' if restarts > 1 else ''}" if restarts > 0 else ""
+
+
+def _last_words(log: Path) -> str:
+    """What the workers said of the error, each once; the end of the log where they said nothing."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    told = [line[line.index("error: "):] for line in lines if "error: " in line]
+    return "\n".join(dict.fromkeys(told)) if told else "\n".join(lines[-15:])
+
+
+def _end_orphans(mark: str) -> None:
+    """Kill workers whose launcher was itself killed: two runs must not write one checkpoint. Linux shows them."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):      # it has ended, or is somebody else's
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the launcher, and so its workers."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,1 @@
+"""Which placements a machine allows, and which of them serves best."""

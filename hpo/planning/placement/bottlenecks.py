@@ -1,0 +1,79 @@
+"""What limits a plan, and what would change if it had more or less of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from hpo.planning.placement.candidates import Candidate, Situation
+from hpo.planning.placement.optimise import Wish, choose
+from hpo.planning.placement.rates import ModelledRates
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a change does: factors on the expected time and accelerator hours, 1 for no difference."""
+
+    what: str
+    time: float
+    accelerator_hours: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
+
+
+def shares(situation: Situation, candidate: Candidate) -> dict[str, float]:
+    """How the time to target is spent, by cause, of a sum of 1.
+
+    ``statistics`` is the share of samples that a small batch would not need: 1 - E(smallest) / E(B). The rest is
+    spent as a step is: on compute, network, input and control. What a step would save if the memory held the whole
+    local batch at once is ``memory``.
+    """
+    smallest = situation.law.near(min(situation.law.supported[0], candidate.placement.global_batch_size))
+    needed = min(1.0, smallest.expected / candidate.epochs.expected)
+    parts = dict(candidate.rate.shares) or {candidate.rate.limited_by or "compute": 1.0}
+    saved = _saved_by_memory(situation, candidate)
+    parts = {name: needed * (part - saved if name == "compute" else part) for name, part in parts.items()}
+    return {"statistics": 1 - needed, **parts, **({"memory": needed * saved} if saved else {})}
+
+
+def limited_by(parts: dict[str, float]) -> str:
+    """The cause with the largest share."""
+    return max(parts, key=lambda name: parts[name])
+
+
+def sensitivity(situation: Situation, wish: Wish, candidate: Candidate) -> list[Change]:
+    """Half and twice the nodes, each at its own best, and links between nodes of half and twice the bandwidth."""
+    nodes, found = candidate.placement.nodes, []
+    for what, count in (("half the nodes", nodes // 2), ("twice the nodes", nodes * 2)):
+        other = choose(situation, dataclasses.replace(wish.free(), nodes=count)) \
+            if 1 <= count <= situation.machine.nodes else None
+        if other:
+            found.append(_change(what, candidate, other.best))
+    for what, factor in (("half the bandwidth between nodes", 0.5), ("twice the bandwidth between nodes", 2.0)):
+        if nodes > 1 and isinstance(situation.rates, ModelledRates):
+            link = situation.rates.machine.inter_node
+            faster = dataclasses.replace(
+                link, bandwidth_bytes_per_second=factor * link.bandwidth_bytes_per_second)
+            machine = dataclasses.replace(situation.rates.machine, inter_node=faster)
+            rates = dataclasses.replace(situation.rates, machine=machine)
+            other_rate = dataclasses.replace(candidate, rate=rates(candidate.placement))
+            found.append(_change(what, candidate, other_rate))
+    return found
+
+
+def _change(what: str, candidate: Candidate, other: Candidate) -> Change:
+    return Change(what, other.expected_seconds / candidate.expected_seconds,
+                  other.expected_hours / candidate.expected_hours)
+
+
+def _saved_by_memory(situation: Situation, candidate: Candidate) -> float:
+    """The share of a step that one pass over the whole local batch would save, at most what is spent on compute."""
+    placement = candidate.placement
+    if placement.accumulation_steps == 1 or not candidate.rate.shares:
+        return 0.0
+    whole = situation.rates(dataclasses.replace(placement, micro_batch_size=placement.local_batch_size))
+    ratio = candidate.rate.samples_per_second.median / whole.samples_per_second.median
+    return min(max(0.0, 1 - ratio), candidate.rate.shares.get("compute", 0.0))

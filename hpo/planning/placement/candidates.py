@@ -1,0 +1,138 @@
+"""What a placement would cost: time, accelerator hours and energy to the target, as distributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.intervals import LEVELS, Interval
+from hpo.planning.machines import Machine
+from hpo.planning.placement.epochs import Epochs, EpochsLaw, quantiles
+from hpo.planning.placement.placements import Memory, Placement
+from hpo.planning.placement.rates import Rate, Rates
+from hpo.planning.timing.failures import Failures
+
+Array: TypeAlias = NDArray[np.float64]
+
+RATE_VALUES = 31                 # equally likely throughputs that stand for their distribution
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that a choice depends on: the machine, the epochs, the rates, and what a batch must be made of.
+
+    ``unit`` is the normalization batch size in samples. ``memory`` is None where the workload's needs are not known.
+    ``overhead_seconds`` of a slot go by before the first update, for starting and staging. ``failures`` is None where
+    nothing is said of them, and none are counted with.
+    """
+
+    machine: Machine
+    law: EpochsLaw
+    rates: Rates
+    train_samples: int
+    unit: int
+    memory: Memory | None = None
+    overhead_seconds: float = 0.0
+    failures: Failures | None = None
+
+    @property
+    def power_watts(self) -> float | None:
+        """Of one accelerator; None where the machine's description does not say."""
+        return self.machine.accelerator.power_watts if self.machine.accelerator else None
+
+    @property
+    def largest_micro_batch(self) -> int:
+        """The most samples per forward pass; where the memory needs are not known, no limit."""
+        return self.memory.largest_micro_batch if self.memory else 10**9
+
+    def accelerators(self, placement: Placement) -> int:
+        """How many are taken: all of each node, for nodes are allotted whole; on this machine one per worker."""
+        if self.machine.name == "local":
+            return placement.workers
+        return placement.nodes * self.machine.accelerators_per_node
+
+    def candidate(self, placement: Placement, *, exact: bool = False) -> Candidate:
+        """A placement with what it would cost; ``exact`` looks up the epochs at this very batch size."""
+        epochs = self.law.at if exact else self.law.near
+        return Candidate(placement, self.rates(placement), epochs(placement.global_batch_size), self.train_samples,
+                         self.accelerators(placement), self.power_watts, self.overhead_seconds,
+                         self.failures.slowdown(placement.nodes) if self.failures else 1.0)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement with its rate and the epochs at its batch size; the two are independent of each other.
+
+    seconds = epochs * train_samples / samples_per_second * slowdown, of one training that reaches the target;
+    ``slowdown`` is what checkpoints and restarts after failures cost.
+    """
+
+    placement: Placement
+    rate: Rate
+    epochs: Epochs
+    train_samples: int
+    accelerators: int
+    power_watts: float | None
+    overhead_seconds: float = 0.0
+    slowdown: float = 1.0
+
+    @cached_property
+    def seconds_values(self) -> Array:
+        """Equally likely seconds to target, (values of the epochs, RATE_VALUES)."""
+        rates = quantiles(self.rate.samples_per_second, RATE_VALUES)
+        return np.outer(self.epochs.values * self.train_samples * self.slowdown, 1 / rates)
+
+    @cached_property
+    def expected_seconds(self) -> float:
+        """Mean seconds of a run that is given up at the end of its budget, see :attr:`Epochs.expected`."""
+        per_sample = np.mean(1 / quantiles(self.rate.samples_per_second, RATE_VALUES))
+        return float(self.epochs.expected * self.train_samples * per_sample * self.slowdown)
+
+    @property
+    def expected_hours(self) -> float:
+        """Mean accelerator hours."""
+        return self.accelerators * self.expected_seconds / HOUR
+
+    @property
+    def expected_kwh(self) -> float | None:
+        """Mean energy of the accelerators at their rated power, in kWh; None where that is not known."""
+        return None if self.power_watts is None else self.expected_hours * self.power_watts / 1000
+
+    @property
+    def seconds(self) -> Interval:
+        """Median and 90 % interval of the time to target."""
+        return Interval(*(float(value) for value in np.quantile(self.seconds_values, LEVELS)))
+
+    @property
+    def accelerator_hours(self) -> Interval:
+        """Median and 90 % interval."""
+        return scaled(self.seconds, self.accelerators / HOUR)
+
+    @property
+    def energy_kwh(self) -> Interval | None:
+        """Median and 90 % interval; None where the power is not known."""
+        return None if self.power_watts is None else scaled(self.accelerator_hours, self.power_watts / 1000)
+
+    def chance_within(self, seconds: float) -> float:
+        """The probability that one training, started and all, reaches the target within so many seconds."""
+        return float((self.seconds_values <= seconds - self.overhead_seconds).mean()) * (1 - self.epochs.divergence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row of a table of candidates."""
+        place = self.placement
+        return {"nodes": place.nodes, "ranks_per_node": place.ranks_per_node,
+                "global_batch_size": place.global_batch_size, "local_batch_size": place.local_batch_size,
+                "micro_batch_size": place.micro_batch_size, "seconds_to_target": self.seconds.to_dict(),
+                "accelerator_hours": self.accelerator_hours.median,
+                "energy_kwh": self.energy_kwh.median if self.energy_kwh else None,
+                "epochs_to_target": self.epochs.interval.to_dict()}
+
+
+def scaled(interval: Interval, factor: float) -> Interval:
+    """An interval in another unit."""
+    return Interval(interval.median * factor, interval.low * factor, interval.high * factor)

@@ -1,0 +1,190 @@
+"""Epochs to target over global batch sizes, as a planner needs them: equally likely values of one training."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.errors import PlanError
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.prospects import log_epochs_samples
+from hpo.extrapolation.recommend import Choices, recommend
+from hpo.extrapolation.trust import VERY_FAR
+from hpo.intervals import LEVELS, Interval
+from hpo.planning.plan import BUDGET_FACTOR
+
+Array: TypeAlias = NDArray[np.float64]
+
+VALUES = 200                     # equally likely epochs that stand for a distribution
+FEW_PARTICLES = 600              # enough to compare batch sizes with one another
+END_OF_INTERVAL = 1.6448536      # standard deviations from the median of a normal to the end of its 90 % interval
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Epochs to target of one training at one batch size.
+
+    ``values`` are equally likely, sorted, of shape (VALUES,), for a training that does not diverge; ``divergence`` is
+    the probability that it does.
+    """
+
+    values: Array
+    divergence: float = 0.0
+
+    @property
+    def interval(self) -> Interval:
+        """Median and 90 % interval."""
+        return Interval(*(float(value) for value in np.quantile(self.values, LEVELS)))
+
+    @cached_property
+    def expected(self) -> float:
+        """Mean epochs of a run that is given up at BUDGET_FACTOR times the upper end of the interval."""
+        return float(np.minimum(self.values, BUDGET_FACTOR * np.quantile(self.values, LEVELS[2])).mean())
+
+
+class EpochsLaw(Protocol):
+    """What is known of the epochs to target, by global batch size."""
+
+    @property
+    def supported(self) -> tuple[int, int]:
+        """The smallest and the largest global batch size of which the evidence tells anything."""
+
+    @property
+    def swept(self) -> int:
+        """The largest global batch size that was trained at."""
+
+    def at(self, global_batch_size: int) -> Epochs:
+        """Epochs to target of one training with the recommended settings."""
+
+    def near(self, global_batch_size: int) -> Epochs:
+        """About the same, fast enough for comparing many batch sizes."""
+
+    def spread_after(self, seen: int, global_batch_size: int) -> float:
+        """Standard deviation of the log epochs at a batch size, once one training at ``seen`` has been watched."""
+
+
+class PosteriorLaw:
+    """The fitted laws, over all that the trials leave open; ``scale`` spreads them as past outcomes ask for."""
+
+    def __init__(self, posterior: Posterior, scale: float = 1.0, particles: int = FEW_PARTICLES) -> None:
+        self._posterior, self._scale = thinned(posterior, particles), scale
+        self._chosen: dict[int, Choices] = {}
+        self._known: dict[int, Epochs] = {}
+        self._between: dict[int, Epochs] = {}
+
+    @property
+    def supported(self) -> tuple[int, int]:
+        """From the smallest rung to where trust in the forecast ends."""
+        batches = self._posterior.evidence.batches
+        return int(batches[0]), int(VERY_FAR * batches[-1])
+
+    @property
+    def swept(self) -> int:
+        """The largest rung."""
+        return int(self._posterior.evidence.batches[-1])
+
+    def at(self, global_batch_size: int) -> Epochs:
+        """Quantiles of the posterior predictive distribution of one training."""
+        if global_batch_size not in self._known:
+            choices = self._choices(global_batch_size)
+            samples = log_epochs_samples(self._posterior, choices, 1, self._scale)
+            levels = (np.arange(VALUES) + 0.5) / VALUES
+            values = np.exp(np.minimum(np.quantile(samples, levels), 200.0))
+            self._known[global_batch_size] = Epochs(values, float(choices.risk(self._posterior).mean()))
+        return self._known[global_batch_size]
+
+    def near(self, global_batch_size: int) -> Epochs:
+        """Between powers of two: log epochs by the logarithm of the batch size."""
+        if global_batch_size not in self._between:
+            below = 2 ** (global_batch_size.bit_length() - 1)
+            low, high, share = self.at(below), self.at(2 * below), math.log2(global_batch_size / below)
+            self._between[global_batch_size] = Epochs(low.values ** (1 - share) * high.values ** share,
+                                                      (1 - share) * low.divergence + share * high.divergence)
+        return self._between[global_batch_size]
+
+    def spread_after(self, seen: int, global_batch_size: int) -> float:
+        """What linear regression of one batch size's log epochs on the other's leaves, scatter of runs included."""
+        (x, x_scatter), (y, y_scatter) = self._log_epochs(seen), self._log_epochs(global_batch_size)
+        spread = float(np.var(x)) + x_scatter
+        explained = float(np.cov(x, y, bias=True)[0, 1]) ** 2 / spread if spread else 0.0
+        return self._scale * math.sqrt(max(float(np.var(y)) - explained, 0.0) + y_scatter)
+
+    def _log_epochs(self, global_batch_size: int) -> tuple[Array, float]:
+        """Each particle's expectation, (particles,), and the mean variance of one run about it."""
+        mean, sd = self._posterior.log_epochs(math.log(global_batch_size), 1)
+        return mean + self._choices(global_batch_size).cost(self._posterior), float(np.mean(sd**2))
+
+    def _choices(self, global_batch_size: int) -> Choices:
+        if global_batch_size not in self._chosen:
+            self._chosen[global_batch_size] = recommend(self._posterior, math.log(global_batch_size))
+        return self._chosen[global_batch_size]
+
+
+class IntervalLaw:
+    """A forecast at a single batch size of which only the interval is known: log-normal on each side of its median."""
+
+    def __init__(self, global_batch_size: int, interval: Interval, divergence: float = 0.0) -> None:
+        self.supported, self.swept = (global_batch_size, global_batch_size), global_batch_size
+        self._epochs = Epochs(quantiles(interval, VALUES), divergence)
+
+    def at(self, global_batch_size: int) -> Epochs:
+        """The epochs at the one batch size; :class:`PlanError` for another."""
+        if global_batch_size != self.supported[0]:
+            raise PlanError(f"this forecast holds for global batch size {self.supported[0]} only, not for "
+                            f"{global_batch_size}; make another with hpo.forecast",
+                            {"global_batch_size": self.supported[0]})
+        return self._epochs
+
+    def near(self, global_batch_size: int) -> Epochs:
+        """The same as :meth:`at`."""
+        return self.at(global_batch_size)
+
+    def spread_after(self, seen: int, global_batch_size: int) -> float:  # noqa: ARG002 (one interval tells no more)
+        """Unchanged: a single interval does not tell how batch sizes hang together."""
+        return float(np.std(np.log(self.at(global_batch_size).values)))
+
+
+class EvenLaw:
+    """One epoch at every batch size: for questions to which the epochs do not matter."""
+
+    supported = (1, 10**12)
+    swept = 1
+
+    def at(self, global_batch_size: int) -> Epochs:  # noqa: ARG002
+        """One epoch, for certain."""
+        return Epochs(np.ones(VALUES))
+
+    near = at
+
+    def spread_after(self, seen: int, global_batch_size: int) -> float:  # noqa: ARG002
+        """Nothing is uncertain."""
+        return 0.0
+
+
+def quantiles(interval: Interval, count: int) -> Array:
+    """``count`` equally likely values with this median and 90 % interval, log-normal on each side; sorted."""
+    normal = _normal(count) / END_OF_INTERVAL
+    up, down = math.log(interval.high / interval.median), math.log(interval.median / interval.low)
+    return np.asarray(interval.median * np.exp(np.where(normal > 0, up, down) * normal))
+
+
+@functools.cache
+def _normal(count: int) -> Array:
+    """``count`` equally likely values of the standard normal distribution."""
+    return np.array([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
+
+
+def thinned(posterior: Posterior, particles: int) -> Posterior:
+    """Every so many-th particle, at most ``particles`` of them."""
+    stride = -(-len(posterior.residuals) // particles)
+    return posterior if stride == 1 else dataclasses.replace(
+        posterior, values={name: values[::stride] for name, values in posterior.values.items()},
+        residuals=posterior.residuals[::stride])

@@ -1,0 +1,213 @@
+"""Plans that cannot be: what rule they break, and the nearest that can."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hpo.errors import PlanError
+from hpo.planning.placement.candidates import HOUR, Candidate, Situation
+from hpo.planning.placement.optimise import Choice, Wish, best_of, candidates, choose, in_hours, limits_of
+from hpo.planning.placement.placements import GIB, placements
+
+LEAST_CHANCE = 0.05
+"""A slot in which the target is reached more seldom than this is too short."""
+OPTIONS = {"nodes": "--nodes", "ranks_per_node": "--ranks-per-node", "global_batch_size": "--global-batch-size",
+           "micro_batch_size": "--micro-batch-size", "slot_hours": "--slot", "deadline_hours": "--deadline"}
+
+
+def check_wish(situation: Situation, wish: Wish) -> None:
+    """Raise :class:`PlanError`, with the nearest possible plan, where no placement is what was asked for."""
+    _check_machine(situation, wish)
+    _check_memory(situation, wish)
+    unit, batch = situation.unit, wish.global_batch_size
+    if batch is not None and batch % unit:
+        raise _error(situation, f"global batch size {batch} cannot be cut into whole normalization batches of {unit} "
+                     "samples", [dataclasses.replace(wish, global_batch_size=near) for near in _multiples(batch, unit)])
+    if not placements(limits_of(situation, wish)):
+        asked = ", ".join(f"{value} {name}" for name, value in _asked(wish))
+        raise _error(situation, f"no placement on {situation.machine.name} has {asked} in whole normalization batches "
+                     f"of {unit} samples", _relaxed(situation, wish), _other_batches(situation, wish))
+
+
+def check_power(situation: Situation, wish: Wish) -> None:
+    """Raise :class:`PlanError` where energy is to be minimised and the machine's description has no power."""
+    if wish.objective == "energy" and situation.power_watts is None:
+        raise PlanError(f"machine {situation.machine.name} does not say how many watts an accelerator takes, so that "
+                        "energy cannot be minimised; add accelerator.power_watts to its file, or minimise "
+                        "accelerator_hours", {"minimise": "accelerator_hours"})
+
+
+def check_time(situation: Situation, wish: Wish, choice: Choice) -> None:
+    """Raise :class:`PlanError` where a deadline is not met, or a slot is too short for what was asked."""
+    best = choice.best
+    if wish.deadline_seconds is not None:
+        chance = best.chance_within(wish.deadline_seconds)
+        if chance < wish.chance:
+            raise _time_error(situation, wish, best, wish.chance, "deadline_hours",
+                              f"the deadline of {in_hours(wish.deadline_seconds)} asks for a chance of "
+                              f"{wish.chance:.0%}, but the likeliest plan, which takes "
+                              f"{in_hours(best.seconds.median)}{_overhead(best)}, meets it with {chance:.1%}")
+    if wish.slot_seconds is not None:
+        chance = best.chance_within(wish.slot_seconds)
+        if chance < LEAST_CHANCE:
+            raise _time_error(situation, wish, best, 0.5, "slot_hours",
+                              f"a slot of {in_hours(wish.slot_seconds)} is too short: the plan needs "
+                              f"{in_hours(best.seconds.median)} ({in_hours(best.seconds.low)} to "
+                              f"{in_hours(best.seconds.high)}){_overhead(best)}, a chance of {chance:.1%}")
+
+
+def _overhead(candidate: Candidate) -> str:
+    seconds = candidate.overhead_seconds
+    return f" and {in_hours(seconds)} for starting and staging" if seconds else ""
+
+
+def _check_machine(situation: Situation, wish: Wish) -> None:
+    machine = situation.machine
+    if wish.nodes is not None and not 1 <= wish.nodes <= machine.nodes:
+        near = dataclasses.replace(wish, nodes=min(max(wish.nodes, 1), machine.nodes))
+        raise _error(situation, f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got "
+                     f"{wish.nodes}", [near, *_relaxed(situation, near)])
+    most = machine.accelerators_per_node
+    if wish.ranks_per_node is not None and not 1 <= wish.ranks_per_node <= most:
+        raise _error(situation, f"ranks per node must lie between 1 and {most}, one for each accelerator of a node of "
+                     f"{machine.name}, but got {wish.ranks_per_node}",
+                     [dataclasses.replace(wish, ranks_per_node=min(max(wish.ranks_per_node, 1), most)),
+                      *_relaxed(situation, wish)])
+
+
+def _check_memory(situation: Situation, wish: Wish) -> None:
+    memory, unit, micro = situation.memory, situation.unit, wish.micro_batch_size
+    if memory and memory.largest_micro_batch < unit:
+        raise PlanError(
+            f"one normalization batch of {unit} samples takes {memory.needed(unit) / GIB:.3g} GiB on an accelerator, "
+            f"but one of {situation.machine.name} has {memory.capacity / GIB:.3g} GiB, for at most "
+            f"{memory.largest_micro_batch} (search: normalization_batch_size); or take precision bf16 or fp16")
+    if micro is not None and micro < unit:
+        raise _error(situation, f"a micro batch must hold at least one normalization batch of {unit} samples, but got "
+                     f"{micro}", [dataclasses.replace(wish, micro_batch_size=unit)])
+    if memory and micro is not None and micro > memory.largest_micro_batch:
+        raise _error(situation, f"a micro batch of {micro} samples takes {memory.needed(micro) / GIB:.3g} GiB on an "
+                     f"accelerator, but one of {situation.machine.name} has {memory.capacity / GIB:.3g} GiB",
+                     [dataclasses.replace(wish, micro_batch_size=memory.largest_micro_batch // unit * unit)])
+
+
+def _relaxed(situation: Situation, wish: Wish) -> Iterator[Wish]:
+    """Wishes that give up as little as may be: the most ranks on at most as many nodes, else the nearest batch."""
+    fewer = _fewer_ranks(situation, wish)
+    if fewer:
+        yield fewer
+    yield from _other_batches(situation, wish)
+    yield Wish(minimise=wish.minimise)
+
+
+def _fewer_ranks(situation: Situation, wish: Wish) -> Wish | None:
+    """The same batch on at most as many nodes and workers, on most of them; None where there is no such placement."""
+    anywhere = dataclasses.replace(wish, ranks_per_node=None, workers=None, nodes=None)
+    found = [each for each in placements(limits_of(situation, anywhere))
+             if each.nodes <= (wish.nodes or each.nodes) and each.workers <= (wish.workers or each.workers)]
+    if not found:
+        return None
+    best = max(found, key=lambda each: (each.workers, -each.nodes))
+    return dataclasses.replace(anywhere, nodes=best.nodes, ranks_per_node=best.ranks_per_node)
+
+
+def _other_batches(situation: Situation, wish: Wish) -> Iterator[Wish]:
+    """The batches that fill the nodes, ranks or workers asked for, the nearest first."""
+    if wish.global_batch_size is None or (wish.nodes or 1) > situation.machine.nodes:
+        return
+    for batch in _multiples(wish.global_batch_size, _workers(situation, wish) * situation.unit):
+        yield dataclasses.replace(wish, global_batch_size=batch)
+
+
+def _workers(situation: Situation, wish: Wish) -> int:
+    per_node = wish.ranks_per_node or situation.machine.accelerators_per_node
+    return wish.workers or (wish.nodes or 1) * per_node
+
+
+def _multiples(number: int, unit: int) -> list[int]:
+    """The multiples of ``unit`` around ``number``, the nearest first, all of at least 1 unit."""
+    around = {max(1, number // unit) * unit, -(-number // unit) * unit}
+    return sorted(around, key=lambda each: abs(each - number))
+
+
+def _asked(wish: Wish) -> Iterator[tuple[str, int]]:
+    names = {"global_batch_size": "samples per update", "nodes": "nodes", "ranks_per_node": "ranks per node",
+             "workers": "workers", "micro_batch_size": "samples per micro batch"}
+    for name, words in names.items():
+        value = getattr(wish, name)
+        if value is not None:
+            yield words, value
+
+
+def _error(situation: Situation, message: str, wishes: Iterable[Wish], others: Iterable[Wish] = ()) -> PlanError:
+    """The message with the first of the wishes that can be granted, and with the first of the others."""
+    near, other = _granted(situation, wishes), _granted(situation, others)
+    if near is None:
+        return PlanError(f"{message}; there is no plan near it: give another machine or batch size")
+    error = _with_nearest(message, near, {})
+    if other is None or other.placement == near.placement:
+        return error
+    return PlanError(f"{error}; or {_options(_asked_for(other))}", error.nearest)
+
+
+def _granted(situation: Situation, wishes: Iterable[Wish]) -> Candidate | None:
+    for wish in wishes:
+        try:
+            choice = choose(situation, wish) if limits_of(situation, wish).possible else None
+        except PlanError:       # a batch of which a single forecast tells nothing
+            continue
+        if choice:
+            return choice.best
+    return None
+
+
+def _time_error(situation: Situation, wish: Wish, best: Candidate, chance: float, name: str,
+                message: str) -> PlanError:
+    """The cheapest plan that ends in time, with nodes and batch free; else the chosen one with the time it needs."""
+    limit = wish.limit_seconds or 0.0
+    for free in (wish.free(), dataclasses.replace(wish.free(), global_batch_size=None)):
+        others = [each for each in candidates(situation, free) if each.chance_within(limit) >= chance]
+        if others:
+            cheapest = dataclasses.replace(free, minimise=wish.minimise or "accelerator_hours", chance=chance)
+            return _with_nearest(message, best_of(others, cheapest), {})
+    needed = time_for(best, chance)
+    if needed is None:
+        return PlanError(f"{message}; no time is enough for that chance: the risk that the training diverges is "
+                         f"{best.epochs.divergence:.0%}")
+    return _with_nearest(f"{message}; with a chance of {chance:.0%} it takes {in_hours(needed)}", best,
+                         {name: round_up(needed / HOUR)})
+
+
+def time_for(candidate: Candidate, chance: float) -> float | None:
+    """Seconds within which a candidate reaches the target with this probability; None where it never does."""
+    import numpy as np
+
+    level = chance / (1 - candidate.epochs.divergence) if candidate.epochs.divergence < 1 else 2.0
+    if level > 1:
+        return None
+    return candidate.overhead_seconds + float(np.quantile(candidate.seconds_values, level, method="higher"))
+
+
+def round_up(hours: float) -> float:
+    """At least as many hours, in three digits: a time that is told must be enough."""
+    from decimal import ROUND_UP, Context
+
+    return float(Context(prec=3, rounding=ROUND_UP).create_decimal_from_float(hours))
+
+
+def _with_nearest(message: str, candidate: Candidate, more: Mapping[str, Any]) -> PlanError:
+    found = {**_asked_for(candidate), **more}
+    return PlanError(f"{message}; the nearest possible plan: {_options(found)}", found)
+
+
+def _asked_for(candidate: Candidate) -> dict[str, Any]:
+    place = candidate.placement
+    return {"nodes": place.nodes, "ranks_per_node": place.ranks_per_node,
+            "global_batch_size": place.global_batch_size, "micro_batch_size": place.micro_batch_size}
+
+
+def _options(found: Mapping[str, Any]) -> str:
+    return " ".join(f"{OPTIONS[name]} {value:g}" if isinstance(value, float) else f"{OPTIONS[name]} {value}"
+                    for name, value in found.items())

@@ -1,0 +1,36 @@
+"""The Pareto front of time against accelerator hours: the candidates that no other beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpo.planning.placement.candidates import Candidate
+
+SHOWN = 8
+NEARLY_FASTEST = 1.1
+
+
+def front(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that are beaten by none in expected time and accelerator hours, the fastest first."""
+    found: list[Candidate] = []
+    for each in sorted(candidates, key=lambda each: (each.expected_seconds, each.expected_hours, each.placement)):
+        if not found or each.expected_hours < found[-1].expected_hours:
+            found.append(each)
+    return found
+
+
+def knee(fastest_first: Sequence[Candidate]) -> Candidate:
+    """The member with the fewest accelerator hours of those that take at most NEARLY_FASTEST times the least time."""
+    limit = NEARLY_FASTEST * fastest_first[0].expected_seconds
+    return [each for each in fastest_first if each.expected_seconds <= limit][-1]
+
+
+def excerpt(fastest_first: Sequence[Candidate], always: Sequence[Candidate] = (), most: int = SHOWN) -> list[Candidate]:
+    """At most ``most`` members of a front, even in the logarithm of time, the ends and ``always`` among them."""
+    first, last = fastest_first[0].expected_seconds, fastest_first[-1].expected_seconds
+    kept = {id(each) for each in (fastest_first[0], fastest_first[-1], *always)}
+    slots = max(most - len(kept), 0)
+    for slot in range(1, slots + 1):
+        wanted = first * (last / first) ** (slot / (slots + 1))
+        kept.add(id(min(fastest_first, key=lambda each: abs(each.expected_seconds / wanted - 1))))
+    return [each for each in fastest_first if id(each) in kept]

@@ -1,0 +1,155 @@
+"""PlanRequest: what can be asked of a plan, said once for Python, the command line and the web service.
+
+The command's options (``hpo.cli.commands.options``) and the body of ``POST /studies/{name}/plans``
+(``hpo.service.routes.plans``) are made from it; a test holds the keywords of ``hpo.make_plan`` and ``hpo.plan_study``
+to it. Importing this module loads neither numpy nor pydantic, so that the command line starts quickly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
+
+from hpo.errors import PlanError
+
+if TYPE_CHECKING:
+    from hpo.planning.machines import Machine
+    from trainers.cost import WorkloadCost
+
+Objective: TypeAlias = Literal["time", "accelerator_hours", "energy"]
+"""What a plan minimises."""
+Launcher: TypeAlias = Literal["slurm", "lsf", "pbs", "flux", "grid_engine", "ray", "other", "local"]
+"""How a plan is started: by a scheduler, by Ray, by ``mpirun`` on a machine without a scheduler, or here."""
+
+MOST_WORKERS = 10**6
+LARGEST_BATCH = 10**8
+"""Samples: hundreds of times what was ever trained with. Larger ones have very many ways to be split."""
+MOST_HOURS = 1e6
+
+
+def _about(description: str, **rules: Any) -> dict[str, Any]:
+    """What is said of a field: ``ge``, ``gt``, ``le``, ``lt`` bound a number, ``choices`` are all its values.
+
+    ``unit`` stands for the value in the help of the command line, and ``option`` is its name there, if another.
+    """
+    return {"description": description, **rules}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What is asked of a plan; what is None is chosen, or comes from the study's ``full_scale`` section.
+
+    - ``machine``: a name of ``hpo machines``, the path of a machine's YAML file, or a :class:`Machine`.
+    - ``nodes``, ``workers`` (processes over all nodes), ``ranks_per_node``: whole numbers of at least 1.
+    - ``global_batch_size``: samples per update; if None that of the forecast, and chosen within what the evidence
+      supports if "best".
+    - ``micro_batch_size``: samples per forward pass; if None as many as the memory holds.
+    - ``minimise``: "time", "accelerator_hours" or "energy"; if None the time, or the accelerator hours where there is a
+      deadline.
+    - ``deadline_hours``: within so many hours the target must be reached, with the probability ``chance``;
+      ``slot_hours``: within so many it should.
+    - ``cost``: what a sample of the workload costs: one of ``hpo.planning.timing.costs`` by name, the path of a file,
+      or the figures; if None those that the study measured.
+    - ``node_failure_hours``: mean hours between failures of one node; if None no failures are counted with.
+    - ``launcher``: one of :data:`Launcher`; the machine's own scheduler if None.
+
+    Raises :class:`PlanError` for a number out of its range and a word that is none of the choices.
+    """
+
+    machine: str | Machine | None = field(default=None, metadata=_about(
+        "A machine of `hpo machines`, or the YAML file of one; that of the study's full_scale if not given, else "
+        "'local'.", unit="NAME|FILE"))
+    nodes: int | None = field(default=None, metadata=_about(
+        "Nodes to use; chosen if not given.", ge=1, le=MOST_WORKERS))
+    ranks_per_node: int | None = field(default=None, metadata=_about(
+        "Processes on each node; chosen if not given.", ge=1, le=10**4, unit="R"))
+    workers: int | None = field(default=None, metadata=_about(
+        "Worker processes of all nodes; chosen if not given.", ge=1, le=MOST_WORKERS))
+    global_batch_size: int | Literal["best"] | None = field(default=None, metadata=_about(
+        "Batch to plan for; the study's full-scale batch if not given, and with 'best', or where that batch cannot "
+        "fill the nodes, chosen within what the evidence supports.", ge=1, le=LARGEST_BATCH, unit="B|best"))
+    micro_batch_size: int | None = field(default=None, metadata=_about(
+        "Samples per forward pass; as many as the memory holds if not given.", ge=1, le=LARGEST_BATCH, unit="M"))
+    minimise: Objective | None = field(default=None, metadata=_about(
+        "What to minimise: the time, or with a deadline the accelerator hours, if not given.",
+        choices=get_args(Objective)))
+    deadline_hours: float | None = field(default=None, metadata=_about(
+        "Make the cheapest plan that meets it.", gt=0, le=MOST_HOURS, unit="HOURS", option="--deadline"))
+    slot_hours: float | None = field(default=None, metadata=_about(
+        "Time that the machine is lent for; tells the chance.", gt=0, le=MOST_HOURS, unit="HOURS", option="--slot"))
+    chance: float = field(default=0.9, metadata=_about(
+        "How probable it must be to meet the deadline, and should be to end within the slot.", gt=0, lt=1, unit="P"))
+    cost: str | WorkloadCost | None = field(default=None, metadata=_about(
+        "What a sample of the workload costs, where the study sweeps a smaller model: resnet50, tiramisu, "
+        "deeplabv3plus, or a file; what the study measured if not given.", unit="NAME|FILE"))
+    node_failure_hours: float | None = field(default=None, metadata=_about(
+        "Mean time between failures of one node; counts what checkpoints and restarts cost.", gt=0, unit="HOURS"))
+    launcher: Launcher | None = field(default=None, metadata=_about(
+        "The machine's own scheduler if not given.", choices=get_args(Launcher)))
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if value is not None:
+                _check(each.name, value, each.metadata)
+
+    @classmethod
+    def of(cls, **options: Any) -> PlanRequest:
+        """The request with these options; a name that is none raises :class:`PlanError` with the nearest that is."""
+        from hpo.study.faults import nearest
+
+        names = [each.name for each in dataclasses.fields(cls)]
+        for name in options:
+            if name not in names:
+                raise PlanError(f"a plan has no option {name!r}{nearest(name, names)}; there are {', '.join(names)}")
+        return cls(**options)
+
+
+class PlanOptions(TypedDict, total=False):
+    """The keywords of ``hpo.make_plan`` and ``hpo.plan_study`` beside machine, nodes and workers: :class:`PlanRequest`.
+
+    For type checkers and editors; a test holds it to the fields of :class:`PlanRequest`.
+    """
+
+    ranks_per_node: int | None
+    global_batch_size: int | Literal["best"] | None
+    micro_batch_size: int | None
+    minimise: Objective | None
+    deadline_hours: float | None
+    slot_hours: float | None
+    chance: float
+    cost: str | WorkloadCost | None
+    node_failure_hours: float | None
+    launcher: Launcher | None
+
+
+def _check(name: str, value: Any, rules: Mapping[str, Any]) -> None:
+    """Raise :class:`PlanError` for a value that its field's rules do not allow."""
+    if "choices" in rules:
+        if value not in rules["choices"]:
+            raise PlanError(f"{name} must be one of {', '.join(rules['choices'])}, but got {value!r}")
+        return
+    if not rules.keys() & {"ge", "gt"} or (name == "global_batch_size" and value == "best"):
+        return
+    whole = "ge" in rules
+    kind = numbers.Integral if whole else numbers.Real
+    inside = isinstance(value, kind) and not isinstance(value, bool) and value >= rules.get("ge", -math.inf) \
+        and value > rules.get("gt", -math.inf) and value <= rules.get("le", math.inf) \
+        and value < rules.get("lt", math.inf)
+    if not inside:
+        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+        raise PlanError(f"{name} must be {_range(name, rules)}, but got {shown}")
+
+
+def _range(name: str, rules: Mapping[str, Any]) -> str:
+    if "lt" in rules:
+        return f"a probability between {rules['gt']} and {rules['lt']}"
+    if "ge" in rules:
+        best = ", or 'best'" if name == "global_batch_size" else ""
+        return f"a whole number from {rules['ge']} to {rules['le']:,}{best}"
+    most = f" and at most {rules['le']:,.0f}" if "le" in rules else ""
+    return f"a number of hours above {rules['gt']}{most}"

@@ -1,0 +1,1 @@
+"""How long a placement takes: costs of a sample, collectives, steps, failures."""

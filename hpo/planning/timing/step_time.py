@@ -1,0 +1,253 @@
+"""The time of one update on a machine, from the figures of machine and workload alone.
+
+::
+
+    step = compute + exposed communication + control plane + stragglers + input stall
+
+- compute: each micro batch launches its kernels and does its arithmetic at the share of the peak that trainings reach,
+  so that small micro batches are less efficient: ``m * seconds_per_tensor * tensors + b * flops / (peak * share)``.
+- exposed communication: gradients become ready evenly over the back-propagation of the last micro batch, t_b, and are
+  reduced in B buckets, each in T(n/B). The last bucket never hides: ``max(t_b / B + B T - t_b, T)``. B is what makes
+  it least between n / fusion_bytes and a bucket per cycle. With gradient lag all hides behind one whole step.
+- control plane: one rank hears of every tensor from all others (Horovod's coordinator, "flat") or from the r children
+  of a tree (Kurth et al., arXiv:1810.01993, section V-A3), and answers.
+- stragglers: all wait for the slowest of p ranks, ``E max`` of p normal times (Blom 1958; about sqrt(2 ln p)), and a
+  share of the speed is lost with each doubling of the nodes for reasons that no figure describes.
+- input stall: what reading the samples takes longer than all of this, as they are read ahead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.errors import PlanError
+from hpo.intervals import LEVELS, Interval
+from hpo.planning.machines import Machine
+from hpo.planning.machines.machine import PRECISIONS
+from hpo.planning.timing.assumptions import BACKWARD_SHARE, CYCLE_SECONDS, RADIX, Assumptions, normal_draws, spread
+from hpo.planning.timing.collectives import ALL_REDUCES, Layout, Links, all_reduce_seconds
+from hpo.study.faults import nearest
+from trainers.cost import WorkloadCost
+
+__all__ = ["StepOptions", "StepTime", "scaling_efficiency", "step_time"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+CHOICES: Mapping[str, tuple[object, ...]] = {
+    "all_reduce": ("auto", *ALL_REDUCES), "precision": PRECISIONS, "gradient_bytes": (2, 4), "gradient_lag": (0, 1),
+    "control_plane": ("none", "flat", "tree")}
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How a training computes and communicates.
+
+    all_reduce: see :mod:`hpo.planning.timing.collectives`; "auto" is ring or tree, as NCCL chooses. gradient_bytes: of
+    each gradient on its way, 2 for fp16. fusion_bytes: the largest bucket (Horovod's threshold). overlap: reduce
+    gradients during the back-propagation. control_plane: "flat" is Horovod's coordinator, "tree" that of Kurth et al.
+    (Horovod's response cache, since 0.16, has the same order), "none" a fixed order of buckets as in
+    torch.distributed. staged: samples lie on the nodes' own storage, where there is one.
+    """
+
+    all_reduce: str = "auto"
+    precision: str = "fp32"
+    gradient_bytes: int = 4
+    fusion_bytes: float = 64 * 2.0**20
+    overlap: bool = True
+    gradient_lag: int = 0
+    control_plane: str = "tree"
+    staged: bool = True
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                words = ", ".join(map(str, allowed))
+                raise PlanError(f"{name} must be one of {words}, but got {value!r}"
+                                f"{nearest(str(value), [str(each) for each in allowed])}")
+        if not 0 < self.fusion_bytes < math.inf:
+            raise PlanError(f"fusion_bytes must be a finite number above 0, but got {self.fusion_bytes}")
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one update: each part at the median figures, their sum ``total`` with its 90 % interval.
+
+    ``communication`` is what all all-reduces take, of which ``exposed_communication`` is waited for. ``limited_by``
+    is the largest part: compute, network (stragglers among it), input or control.
+    """
+
+    compute: float
+    communication: float
+    exposed_communication: float
+    control: float
+    input: float
+    straggler: float
+    total: Interval
+    limited_by: str
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Values of all uncertain figures, (1 + DRAWS,) each; the first is the median."""
+
+    flops: Array
+    links: Links
+    seconds_per_tensor: Array
+    message_seconds: Array
+    step_variation: Array
+    loss_per_doubling: Array
+    storage_share: Array
+    contention: Array
+
+
+def step_time(machine: Machine, cost: WorkloadCost, *, nodes: int, ranks_per_node: int, local_batch_size: int,
+              micro_batch_size: int, options: StepOptions | None = None,
+              assumptions: Assumptions | None = None) -> StepTime:
+    """The time of an update of ``local_batch_size`` samples a rank, in passes of at most ``micro_batch_size``.
+
+    Raises :class:`PlanError` where the machine has fewer nodes or accelerators, or a size is below 1.
+    """
+    _check(machine, nodes, ranks_per_node, local_batch_size, micro_batch_size)
+    parts = _parts(machine, cost, Layout(nodes, ranks_per_node), local_batch_size,
+                   min(micro_batch_size, local_batch_size), options or StepOptions(), assumptions or Assumptions())
+    at_median = {name: float(values[0]) for name, values in parts.items()}
+    shares = {"compute": at_median["compute"], "input": at_median["input"], "control": at_median["control"],
+              "network": at_median["exposed_communication"] + at_median["straggler"]}
+    return StepTime(**at_median, total=_interval(_total(parts)), limited_by=max(shares, key=lambda name: shares[name]))
+
+
+def scaling_efficiency(machine: Machine, cost: WorkloadCost, *, nodes: int, ranks_per_node: int, base_nodes: int = 1,
+                       base_ranks_per_node: int = 1, local_batch_size: int, micro_batch_size: int,
+                       options: StepOptions | None = None, assumptions: Assumptions | None = None) -> Interval:
+    """Samples per second of a rank, over those of a rank of the smaller base, with the same local batch.
+
+    Figures that are uncertain are the same for both, so that much of their spread cancels.
+    """
+    def totals(layout: Layout) -> Array:
+        _check(machine, layout.nodes, layout.ranks_per_node, local_batch_size, micro_batch_size)
+        return _total(_parts(machine, cost, layout, local_batch_size, min(micro_batch_size, local_batch_size),
+                             options or StepOptions(), assumptions or Assumptions()))
+    return _interval(totals(Layout(base_nodes, base_ranks_per_node)) / totals(Layout(nodes, ranks_per_node)))
+
+
+def expected_slowest(ranks: int) -> float:
+    """Expected largest of so many standard normal numbers (Blom 1958): ``Phi^-1((p - 0.375) / (p + 0.25))``.
+
+    It is 0 for one rank, within 2 % of the exact value, and tends to sqrt(2 ln p).
+    """
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
+
+def _parts(machine: Machine, cost: WorkloadCost, layout: Layout, local: int, micro: int, options: StepOptions,
+           assumptions: Assumptions) -> dict[str, Array]:
+    figures = _figures(machine, machine.accelerator.computing_precision(options.precision), assumptions)
+    passes = -(-local // micro)
+    launching = passes * figures.seconds_per_tensor * cost.gradient_tensors
+    compute = launching + local * cost.flops_per_sample / figures.flops
+    hidden_by = compute if options.gradient_lag else BACKWARD_SHARE * compute / passes
+    whole, exposed = _communication(cost, layout, hidden_by, options, figures)
+    control = _control(cost, layout, hidden_by, options, figures)
+    growth = np.exp2(-np.log2(1 - figures.loss_per_doubling) * math.log2(layout.nodes)) - 1
+    straggler = (figures.step_variation * expected_slowest(layout.ranks) + growth) * compute
+    busy = compute + exposed + control + straggler
+    reading = _reading_seconds(machine, cost, layout, local, options) / figures.storage_share
+    return {"compute": compute, "communication": whole, "exposed_communication": exposed, "control": control,
+            "input": np.maximum(reading - busy, 0.0), "straggler": straggler}
+
+
+def _communication(cost: WorkloadCost, layout: Layout, hidden_by: Array, options: StepOptions,
+                   figures: _Figures) -> tuple[Array, Array]:
+    """Seconds of all buckets, and those that are waited for, with what the hidden ones cost the computation."""
+    if layout.ranks == 1:
+        return np.zeros_like(hidden_by), np.zeros_like(hidden_by)
+    size = float(cost.parameters * options.gradient_bytes)
+    fewest = math.ceil(size / options.fusion_bytes)
+    at_most = max(fewest, min(cost.gradient_tensors, math.floor(float(hidden_by[0]) / CYCLE_SECONDS)))
+    free = options.overlap and not options.gradient_lag
+    buckets = np.array([fewest * 2**k for k in range((at_most // fewest).bit_length())] if free else [fewest])
+    each = np.stack([np.asarray(all_reduce_seconds(options.all_reduce, size / number, layout, figures.links))
+                     for number in buckets])
+    whole = buckets[:, None] * each
+    waited = _waited(whole, each, buckets[:, None], hidden_by, options)
+    waited += figures.contention * (whole - waited)
+    best = np.argmin(waited, axis=0)[None]
+    return np.take_along_axis(whole, best, 0)[0], np.take_along_axis(waited, best, 0)[0]
+
+
+def _control(cost: WorkloadCost, layout: Layout, hidden_by: Array, options: StepOptions, figures: _Figures) -> Array:
+    """What the negotiation over ready tensors adds; it runs beside the back-propagation, in cycles."""
+    if options.control_plane == "none" or layout.ranks == 1:
+        return np.zeros_like(hidden_by)
+    others = layout.ranks - 1
+    flat = options.control_plane == "flat" or others <= RADIX
+    messages = 2 * (others if flat else RADIX + 1)
+    hops = 2 * (1 if flat else math.ceil(math.log(layout.ranks, RADIX)))
+    latency = figures.links.message_between if layout.nodes > 1 else figures.links.message_in_node
+    cycles = max(1, min(cost.gradient_tensors, math.floor(float(hidden_by[0]) / CYCLE_SECONDS))) \
+        if options.overlap else 1
+    each = cost.gradient_tensors / cycles * messages * figures.message_seconds + hops * latency
+    return _waited(cycles * each, each, np.array(cycles), hidden_by, options)
+
+
+def _waited(whole: Array, each: Array, number: Array, hidden_by: Array, options: StepOptions) -> Array:
+    """Of ``number`` jobs that become ready evenly over ``hidden_by``, one after the other: the time after its end."""
+    if options.gradient_lag:
+        return np.maximum(whole - hidden_by, 0.0)
+    if not options.overlap:
+        return whole.copy()
+    waited: Array = np.maximum(hidden_by / number + whole - hidden_by, each)
+    return np.minimum(waited, whole)
+
+
+def _reading_seconds(machine: Machine, cost: WorkloadCost, layout: Layout, local: int, options: StepOptions) -> float:
+    """Seconds to read the samples of an update at the rated speed: each node its own, or all from the shared system."""
+    if options.staged and machine.node_storage is not None:
+        return local * layout.ranks_per_node * cost.sample_bytes / machine.node_storage.read_bytes_per_second
+    return local * layout.ranks * cost.sample_bytes / machine.shared_filesystem.read_bytes_per_second
+
+
+@functools.lru_cache(maxsize=16)
+def _figures(machine: Machine, precision: str, assumptions: Assumptions) -> _Figures:
+    normal = iter(normal_draws().T)
+    device = machine.accelerator
+    share = np.minimum(spread(device.achieved_fraction[precision], next(normal)), 1.0)
+    values = {field.name: spread(getattr(assumptions, field.name), next(normal))
+              for field in dataclasses.fields(assumptions)}
+    link_share, latency = np.minimum(values.pop("link_share"), 1.0), values.pop("latency_factor")
+    inside, outside = machine.intra_node, machine.inter_node
+    links = Links(inside.latency_seconds * latency, 1 / (inside.bandwidth_bytes_per_second * link_share),
+                  outside.latency_seconds * latency, 1 / (outside.bandwidth_bytes_per_second * link_share))
+    return _Figures(device.peak_flops[precision] * share, links, **values)
+
+
+def _total(parts: Mapping[str, Array]) -> Array:
+    total: Array = sum((parts[name] for name in ("compute", "exposed_communication", "control", "input", "straggler")),
+                       start=np.zeros(1))
+    return total
+
+
+def _interval(values: Array) -> Interval:
+    """The value at the median figures, with the 5 % and 95 % quantiles of the draws, which it never leaves."""
+    median, low, high = float(values[0]), *np.quantile(values[1:], (LEVELS[1], LEVELS[2]))
+    return Interval(median, min(float(low), median), max(float(high), median))
+
+
+def _check(machine: Machine, nodes: int, ranks_per_node: int, local_batch_size: int, micro_batch_size: int) -> None:
+    for name, value, most in (("nodes", nodes, machine.nodes),
+                              ("ranks_per_node", ranks_per_node, machine.accelerators_per_node)):
+        if not 1 <= value <= most:
+            raise PlanError(f"{name} must lie between 1 and {most:,}, what {machine.name} has, but got {value:,}; "
+                            f"the nearest is {min(max(value, 1), most):,}")
+    for name, value in (("local_batch_size", local_batch_size), ("micro_batch_size", micro_batch_size)):
+        if value < 1:
+            raise PlanError(f"{name} must be at least 1 sample, but got {value}")

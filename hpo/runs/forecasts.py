@@ -1,0 +1,82 @@
+"""From a study's trials to the forecast for one batch size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from hpo.errors import EvidenceError, PlanError
+from hpo.extrapolation.calibration import PastForecast
+from hpo.extrapolation.evidence.stored import study_evidence
+from hpo.extrapolation.forecast import forecast as forecast_from
+from hpo.extrapolation.inference.posterior import Posterior, fit
+from hpo.runs.results import StudyForecast, StudyResult, best_settings, complete_settings, throughput
+
+
+def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior | None = None, *,
+             budgets: Sequence[float] = ()) -> StudyForecast:
+    """Settings and epochs to target at a batch size, from all trials of a study.
+
+    The chance of reaching the target is told for each of ``budgets``, in epochs. Outcomes of earlier plans of this
+    study are evidence like its trials, and how earlier forecasts held, of this study or others, widens or narrows the
+    interval; outcomes of this study at this very batch size are what the forecast is to be compared with, and do not
+    count. A ``posterior`` must have been fitted without them.
+
+    Raises :class:`EvidenceError` where no trial of the study reached the target, and for a batch size below 1.
+    """
+    if global_batch_size < 1:
+        raise EvidenceError(f"global_batch_size must be at least 1, but got {global_batch_size}")
+    best = best_settings(result.evidence(without=[global_batch_size]))
+    if best is None:
+        raise EvidenceError(f"no trial of study {result.study.name!r} reached its target, so that there are no "
+                            "settings to start from; raise budget.epochs_per_trial or widen the ranges under search")
+    posterior = posterior or fit_posterior(result, [global_batch_size])
+    past = past_forecasts(result, global_batch_size)
+    numbers = forecast_from(posterior, global_batch_size, budgets=budgets, past=past)
+    return StudyForecast(spec=result.spec, study_id=result.study.id, numbers=numbers,
+                         settings=complete_settings(best.settings, numbers, result.spec.search),
+                         train_samples=result.train_samples,
+                         samples_per_second=throughput(result.trials, result.train_samples), storage=result.storage,
+                         posterior=posterior, source=dataclasses.replace(result, forecast=None))
+
+
+def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[PastForecast]:
+    """What became of the forecasts of the storage, but for those of this study at this batch size.
+
+    Observed is the mean of a plan's runs where all reached the target, or all but those that crashed.
+    """
+    own = (result.study.name, global_batch_size)
+    return [PastForecast(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high,
+                         row.observed_epochs_mean if row.inside or row.reached == row.runs else None, row.inside)
+            for row in result.past if (row.study, row.global_batch_size) != own
+            and row.predicted_epochs_median and row.predicted_epochs_low and row.predicted_epochs_high]
+
+
+def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -> Posterior:
+    """The laws fitted to a study's trials and outcomes, for bands and forecasts at many batch sizes.
+
+    Outcomes at ``batches``, the study's full-scale batch if not given, are left out, so that a forecast for them is
+    one.
+    """
+    if batches is None:
+        batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
+    evidence = study_evidence(result.evidence(batches), result.spec.search, result.noise_scales)
+    return fit(evidence, rng=np.random.default_rng(0))
+
+
+def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
+    """The forecast of the same study at another batch size; :class:`PlanError` where its evidence is not at hand."""
+    if made.source is None:
+        raise PlanError(f"this forecast holds for global batch size {made.global_batch_size} only, but got "
+                        f"{global_batch_size}; make another with hpo.forecast",
+                        {"global_batch_size": made.global_batch_size})
+    return forecast(made.source, global_batch_size, made.posterior)
+
+
+def with_forecast(result: StudyResult, posterior: Posterior | None = None) -> StudyResult:
+    """The result with the forecast for its full-scale batch, where the study names one and its trials allow it."""
+    if result.spec.full_scale is None or best_settings(result.trials) is None:
+        return result
+    return dataclasses.replace(result, forecast=forecast(result, result.spec.full_scale.global_batch_size, posterior))

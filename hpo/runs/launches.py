@@ -1,0 +1,80 @@
+"""Launches a plan, here or by its machine's scheduler, and takes back what happened."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpo.errors import PlanError
+from hpo.planning.launchers import script_name
+from hpo.planning.launchers.launch import MAX_RESTARTS, Launched, choose_backend, read_launched, run_plan, write_plan
+from hpo.planning.launchers.submit import Submitted, submit
+from hpo.planning.machines import load_machine
+from hpo.planning.plan import Plan, check_workers, folder_name
+from hpo.runs import repository
+from hpo.runs.progress import Progress
+from hpo.runs.repository import open_store
+from storage.records import Outcome
+
+DEFAULT_FOLDER = Path(".hpo/plans")
+"""Where launches write their files, unless the caller says where."""
+
+
+def launch_here(plan: Plan, *, directory: Path | str | None = None, backend: str | None = None,
+                workers: int | None = None, seeds: Sequence[int] | None = None, storage: str | None = None,
+                progress: Progress | None = None, max_restarts: int = MAX_RESTARTS,
+                checkpoint_minutes: float = 0.0) -> list[Launched]:
+    """Run a plan on this machine, once for each seed, and keep the outcomes if it came from ``storage``.
+
+    ``seeds`` is the plan's own seed if not given. A run that loses a worker goes on from its last checkpoint, which is
+    saved at every evaluation or at the first after ``checkpoint_minutes``, at most ``max_restarts`` times. Raises
+    :class:`LaunchError` where the processes end without an outcome, and :class:`PlanError` where the batch cannot be
+    split over ``workers``.
+    """
+    if workers is None and plan.launcher != "local":
+        raise PlanError(f"plan {plan.id} is for {plan.machine} and its {plan.launcher}: submit_plan (`hpo launch`) "
+                        "hands it over, and with workers (--workers N) it runs on this machine")
+    progress, backend = progress or Progress(), choose_backend(backend)
+    if workers is not None:
+        check_workers(plan.job, workers, load_machine("local"), 1)
+        plan = dataclasses.replace(plan, workers=workers)
+    folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
+    runs = []
+    for seed in seeds or (plan.job.seed,):
+        runs.append(run_plan(plan, folder, backend=backend, seed=seed, max_restarts=max_restarts,
+                             checkpoint_minutes=checkpoint_minutes, on_restart=progress.message,
+                             on_point=lambda point, seed=seed: progress.run(plan, seed, point)))  # type: ignore[misc]
+        if storage is not None and plan.id is not None:
+            with open_store(storage) as store:
+                repository.keep_outcome(store, plan.id, seed, backend, plan.workers, runs[-1])
+    return runs
+
+
+def submit_plan(plan: Plan, directory: Path | str | None = None, *, backend: str | None = None,
+                account: str | None = None, partition: str | None = None) -> Submitted:
+    """Hand a plan to its machine's scheduler, in a folder that the machine's nodes see.
+
+    A script that is in the folder already, with what was filled in there, is taken as it is, unless ``backend`` asks
+    for another. Raises :class:`LaunchError`, which says how to do it by hand, where the scheduler's command is not
+    here.
+    """
+    folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
+    if backend is not None or not (folder / script_name(plan.launcher)).exists():
+        write_plan(plan, folder, backend=backend)
+    return submit(plan.launcher, folder, account=account, partition=partition)
+
+
+def record(plan: Plan, outcome: Path | str, storage: str, *, backend: str | None = None, nodes: int | None = None,
+           workers: int | None = None) -> Outcome:
+    """Take back the report that a plan's script wrote, on whatever machine it ran.
+
+    ``nodes`` and ``workers`` are what the report says of its last start, or the plan's, if not given.
+    """
+    if plan.id is None:
+        raise PlanError("this plan is in no storage; `hpo plan STUDY --output DIR` keeps one")
+    told = read_launched(Path(outcome))
+    launched = dataclasses.replace(told, nodes=nodes or told.nodes or plan.nodes)
+    with open_store(storage, create=False) as store:
+        return repository.keep_outcome(store, plan.id, plan.job.seed, backend or choose_backend(None, plan.launcher),
+                                    workers or told.workers or plan.workers, launched)

@@ -1,0 +1,290 @@
+"""What the service answers: a study with all that is known of it, and a forecast for one of its batch sizes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpo.extrapolation.forecast import Forecast
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.prospects import Chance, Sensitivity
+from hpo.intervals import Interval
+from hpo.planning.plan import Plan
+from hpo.study.spec import StudySpec
+from search_spaces.domains import Int
+from search_spaces.settings import TrainingSettings
+from search_spaces.space import SearchSpace
+from storage.records import (
+    CalibrationRow,
+    Outcome,
+    PlanKind,
+    Study,
+    StudyState,
+    Throughput,
+    Trial,
+    TrialState,
+)
+from storage.statements.calibration import is_inside
+from trainers.cost import WorkloadCost
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One settings at one batch size, over all of its seeds; ``epochs`` is the geometric mean to the target."""
+
+    settings: TrainingSettings
+    global_batch_size: int
+    epochs: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class StudyForecast:
+    """A forecast together with what a plan needs: the study, and every setting, also those that do not move.
+
+    ``posterior`` and ``source``, the laws and the study that it was made from, tell of other batch sizes.
+    """
+
+    spec: StudySpec
+    study_id: int
+    numbers: Forecast
+    settings: TrainingSettings
+    train_samples: int
+    samples_per_second: float | None
+    storage: str
+    id: int | None = None
+    posterior: Posterior | None = field(default=None, repr=False, compare=False)
+    source: StudyResult | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def global_batch_size(self) -> int:
+        """The batch size that it is for."""
+        return int(self.numbers.global_batch_size)
+
+    @property
+    def epochs_to_target(self) -> Interval:
+        """The 90 % interval of the mean of a few runs."""
+        return self.numbers.epochs_to_target
+
+    @property
+    def trust(self) -> str:
+        """high, medium or low."""
+        return self.numbers.trust
+
+    @property
+    def reason(self) -> str:
+        """Why it is trusted that far."""
+        return self.numbers.reason
+
+    @property
+    def chances(self) -> tuple[Chance, ...]:
+        """The probability of reaching the target within budgets of epochs."""
+        return self.numbers.chances
+
+    @property
+    def sensitivity(self) -> tuple[Sensitivity, ...]:
+        """What a learning rate half or twice as large costs."""
+        return self.numbers.sensitivity
+
+    def to_dict(self) -> dict[str, Any]:
+        """The forecast as plain values: the contract of ``hpo extrapolate``, with laws and complete settings."""
+        return {**self.numbers.to_dict(), "laws": self.numbers.laws_dict(),
+                "complete_settings": self.settings.to_dict()}
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan and the outcomes of its launches so far.
+
+    ``exhibits`` holds what the trained models are shown by, by the id of the outcome; see ``trainers.loop.exhibits``.
+    """
+
+    plan: Plan
+    outcomes: tuple[Outcome, ...]
+    exhibits: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> tuple[float, ...]:
+        """Epochs to target of the launches that reached it."""
+        return tuple(outcome.epochs_to_target for outcome in self.outcomes if outcome.epochs_to_target is not None)
+
+    @property
+    def observed_epochs(self) -> float | None:
+        """Mean epochs to target; None unless every launch so far reached it."""
+        if not self.outcomes or len(self.reached) < len(self.outcomes):
+            return None
+        return math.fsum(self.reached) / len(self.reached)
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the launches bore the forecast out, by the rule of the calibration; None where that is not known."""
+        low, high = (self.plan.epochs.low, self.plan.epochs.high) if self.plan.epochs else (None, None)
+        return is_inside(low, high, [(each.state, each.epochs_to_target, each.epochs) for each in self.outcomes])
+
+    def references(self, outcome: Outcome) -> dict[str, float]:
+        """The target's metric of what an outcome's model must beat, by name; empty where its workload tells none."""
+        return dict(self.exhibits.get(outcome.id, {}).get("references", {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"plan": self.plan.to_dict(), "observed_epochs_to_target": self.observed_epochs,
+                "outcomes": [{"seed": o.seed, "backend": o.backend, "workers": o.workers, "state": str(o.state),
+                              "epochs_to_target": o.epochs_to_target, "epochs": o.epochs, "seconds": o.seconds,
+                              "best_metric": o.best_metric, "references": self.references(o) or None,
+                              "reason": o.reason} for o in self.outcomes]}
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A study as the database holds it.
+
+    ``train_samples`` is the size of the training set, 0 until a trial was evaluated. ``noise_scales`` holds the
+    gradient noise scale in samples that trials measured, by the id of the trial; ``past`` what became of every
+    launched plan of the storage, of this study or others. ``cost`` is what a sample of the workload costs, None where
+    that was not measured; ``throughputs`` are all that the storage holds, of any workload and machine.
+    """
+
+    spec: StudySpec
+    study: Study
+    trials: tuple[Trial, ...]
+    storage: str
+    train_samples: int = 0
+    forecast: StudyForecast | None = None
+    runs: tuple[PlannedRun, ...] = ()
+    noise_scales: Mapping[int, float] = field(default_factory=dict)
+    past: tuple[CalibrationRow, ...] = ()
+    cost: WorkloadCost | None = None
+    throughputs: tuple[Throughput, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the study has done all that its file asks for."""
+        return self.study.state is StudyState.FINISHED
+
+    @property
+    def plan(self) -> PlannedRun | None:
+        """The forecast's newest plan, at the study's full-scale batch where it names one."""
+        return self._newest(PlanKind.FORECAST)
+
+    @property
+    def baselines(self) -> tuple[PlannedRun, ...]:
+        """The same run by rules of thumb, the newest of each."""
+        found = [self._newest(kind) for kind in (PlanKind.LINEAR_SCALING, PlanKind.NO_SCALING)]
+        return tuple(run for run in found if run is not None)
+
+    @property
+    def launched(self) -> tuple[PlannedRun, ...]:
+        """The plans that were run, in the order in which they were made."""
+        return tuple(run for run in self.runs if run.outcomes)
+
+    def evidence(self, without: Collection[int] = ()) -> tuple[Trial, ...]:
+        """All trainings that say something: the trials, and the outcomes of launched plans in the form of trials.
+
+        Outcomes at the batch sizes ``without`` are left out: a forecast is compared with those, and may not know them.
+        """
+        return (*self.trials, *(_as_trial(run.plan, outcome, self.study.id) for run in self.launched
+                                if run.plan.global_batch_size not in without for outcome in run.outcomes))
+
+    def _newest(self, kind: PlanKind) -> PlannedRun | None:
+        batch = self.spec.full_scale.global_batch_size if self.spec.full_scale else None
+        found = [run for run in self.runs if run.plan.kind is kind and batch in (None, run.plan.global_batch_size)]
+        return found[-1] if found else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """One document of plain values: study, trials by state, rungs, laws, forecast, plan, outcome, baselines."""
+        return {
+            "study": {"name": self.study.name, "state": str(self.study.state), "message": self.study.message,
+                      "workload": self.study.workload, "ladder": list(self.spec.ladder),
+                      "target": {"metric": self.study.metric, "threshold": self.study.threshold,
+                                 "higher_is_better": self.study.higher_is_better}},
+            "trials": {"total": len(self.trials), **_states(self.trials)},
+            "rungs": _rungs(self.trials, self.spec.ladder),
+            "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
+            "forecast": self.forecast.to_dict() if self.forecast else None,
+            "plan": self.plan.plan.to_dict() if self.plan else None,
+            "outcome": self.plan.to_dict() if self.plan and self.plan.outcomes else None,
+            "baselines": [run.to_dict() for run in self.baselines],
+        }
+
+
+def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
+    """An outcome as the trial that it is, numbered below all trials of the sweep."""
+    return Trial(id=-outcome.id, study_id=study_id, number=-outcome.id, state=outcome.state,
+                 global_batch_size=plan.global_batch_size, seed=outcome.seed, settings=plan.job.settings.to_dict(),
+                 purpose="outcome", epochs_to_target=outcome.epochs_to_target, epochs=outcome.epochs, steps=None,
+                 seconds=outcome.seconds, best_metric=outcome.best_metric, final_metric=None, reason=outcome.reason,
+                 resolution_epochs=None, started_at=None, finished_at=outcome.created_at)
+
+
+def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[Candidate]:
+    """The settings of a rung that reached the target with every seed they were trained with, the best first."""
+    return [_candidate(*each) for each in _ranked(trials, global_batch_size)]
+
+
+def _candidate(epochs: float, runs: Sequence[Trial]) -> Candidate:
+    return Candidate(TrainingSettings.from_dict(runs[0].settings), runs[0].global_batch_size, epochs, len(runs))
+
+
+def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float, list[Trial]]]:
+    """Mean epochs and runs of each settings that reached the target with every seed, the fewest epochs first."""
+    runs: dict[str, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if trial.global_batch_size == global_batch_size and trial.state is not TrialState.FAILED:
+            runs[repr(sorted(trial.settings.items()))].append(trial)
+    found = []
+    for group in runs.values():
+        epochs = [trial.epochs_to_target for trial in group if trial.epochs_to_target is not None]
+        if len(epochs) == len(group):
+            mean = math.exp(math.fsum(map(math.log, epochs)) / len(epochs))
+            found.append((mean, group))
+    return sorted(found, key=lambda each: each[0])
+
+
+def best_of_rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> dict[int, Candidate]:
+    """The best candidate of every rung that has one, by its batch size."""
+    return {batch: _candidate(*found[0]) for batch in ladder if (found := _ranked(trials, batch))}
+
+
+def best_settings(trials: Sequence[Trial]) -> Candidate | None:
+    """The best settings of the largest rung where any reached the target, those of several seeds before a lucky one."""
+    for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
+        found = _ranked(trials, batch)
+        if found:
+            most = max(len(runs) for _, runs in found)
+            return _candidate(*next(each for each in found if len(each[1]) == most))
+    return None
+
+
+def complete_settings(best: TrainingSettings, numbers: Forecast, space: SearchSpace) -> TrainingSettings:
+    """The best settings with every scaled one moved to its forecast, kept within what a setting allows."""
+    moved = {name: numbers.settings[name].median for name in space.scaled if name in numbers.settings}
+    whole = {name: round(value) for name, value in moved.items() if isinstance(space.domains[name], Int)}
+    return best.replace(**{**moved, **whole})
+
+
+def throughput(trials: Sequence[Trial], train_samples: int) -> float | None:
+    """Samples per second of one worker, evaluation included: the median over the largest batch size that was timed."""
+    for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
+        rates = [trial.epochs * train_samples / trial.seconds for trial in trials
+                 if trial.global_batch_size == batch and trial.epochs and trial.seconds]
+        if rates:
+            return statistics.median(rates)
+    return None
+
+
+def _states(trials: Sequence[Trial]) -> dict[str, int]:
+    counts = Counter(str(trial.state) for trial in trials)
+    return {str(state): counts[str(state)] for state in TrialState}
+
+
+def _rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> list[dict[str, Any]]:
+    best = best_of_rungs(trials, ladder)
+    states = {batch: [trial.state for trial in trials if trial.global_batch_size == batch] for batch in ladder}
+    return [{"global_batch_size": batch, "trials": len(states[batch]),
+             "reached": states[batch].count(TrialState.REACHED),
+             "best_epochs_to_target": best[batch].epochs if batch in best else None,
+             "best_settings": best[batch].settings.to_dict() if batch in best else None} for batch in ladder]

@@ -1,0 +1,307 @@
+"""Runs a study that is held by a lease: sweep, forecast, plan, validation. `hpo run` and `hpo worker` both do it here.
+
+Whatever ends a run, the study is left in a state from which the next run goes on: its trials in flight wait in the
+queue, its finished ones stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpo.errors import EvidenceError, HpoError, PlanError, TuningError
+from hpo.formatting import KIND_NAMES
+from hpo.planning.launchers.launch import Launched, choose_backend, run_plan
+from hpo.planning.machines import load_machine
+from hpo.planning.plan import Plan, folder_name, planned_job
+from hpo.runs import repository
+from hpo.runs.forecasts import forecast, with_forecast
+from hpo.runs.lease import Holding, take_lease
+from hpo.runs.plans import baseline_plans, check_layout, make_plan
+from hpo.runs.progress import Progress
+from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store
+from hpo.runs.results import StudyForecast, StudyResult, best_settings
+from hpo.study.jobs import search_path, workload_data
+from hpo.study.spec import StudySpec, check_target
+from search_spaces.settings import TrainingSettings
+from storage.errors import StoreError
+from storage.records import Study, StudyState, Trial, TrialState
+from trainers.errors import TrainerError
+from trainers.report import ConvergencePoint
+
+if TYPE_CHECKING:
+    from hpo.tuning.patience import Patience
+    from hpo.tuning.tuner import RayOptions
+
+EVENT_SECONDS = 5.0
+"""Seconds at least between two events of a study's log that count its trials."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a study is run here.
+
+    ``folder`` takes checkpoints of trials in flight and plans. ``storage_patience`` is how many seconds a database may
+    be away. ``stop`` is asked often; once it says so, the study is left in ``stopped_state``. ``check`` looks first
+    whether the study can be run here at all.
+    """
+
+    folder: Path
+    storage_patience: float
+    ray: RayOptions
+    stop: Callable[[], bool] = lambda: False
+    stopped_state: StudyState = StudyState.INTERRUPTED
+    stopped_message: str = "run it again to go on"
+    progress: Progress = field(default_factory=Progress)
+    check: bool = False
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run left its study, and the forecast that it made."""
+
+    study: Study
+    forecast: StudyForecast | None = None
+
+
+class _Stopped(Exception):  # noqa: N818  (no error)
+    """Raised where a run finds that it has to end."""
+
+
+def run_held(spec: StudySpec, holding: Holding, storage: str, options: RunOptions) -> RunEnd:
+    """Run a study to its end, or until it is to stop, and give its lease back.
+
+    A fault of the study or its trainings leaves it failed, with the reason, and is raised. Raises
+    :class:`storage.errors.LeaseLost` where another process has taken the study over, and
+    :class:`storage.errors.StoreUnavailable` where the database stays away; both leave the study as it is.
+    """
+    from hpo.tuning.patience import Patience
+
+    patience = Patience(options.storage_patience, options.progress.message,
+                        stopped=lambda: bool(holding.lost) or options.stop())
+    run = _Run(spec, holding, storage, options, patience)
+    try:
+        made, state, message = run.all()
+    except (_Stopped, KeyboardInterrupt):
+        holding.check()
+        made, (state, message) = None, run.stopped()
+    except StoreError:
+        raise
+    except (HpoError, TrainerError) as error:
+        run.release(StudyState.FAILED, str(error))
+        raise
+    except Exception as error:
+        text = f"unexpected {type(error).__name__}: {error}"
+        run.release(StudyState.FAILED, text)
+        raise TuningError(f"study {spec.name!r} failed by an {text}") from error
+    return RunEnd(run.release(state, message), made)
+
+
+class _Run:
+    """What the steps of one run share."""
+
+    def __init__(self, spec: StudySpec, holding: Holding, storage: str, options: RunOptions,
+                 patience: Patience) -> None:
+        self._spec, self._holding, self._storage, self._options = spec, holding, storage, options
+        self._store, self._progress, self._patience = holding.store, options.progress, patience
+        self._ended, self._told_at = -1, time.monotonic()
+
+    def all(self) -> tuple[StudyForecast | None, StudyState, str]:
+        """Sweep, then conclude; returns the forecast, the state that the study is to have, and what is to be said."""
+        from hpo.tuning.sweep import Ending
+        from hpo.tuning.tuner import run_sweep
+
+        options = self._options
+        if options.check:
+            check_workload(self._spec)
+            check_full_scale(self._spec)
+        end = run_sweep(self._spec, self._holding.study, self._store, folder=options.folder, progress=self._trials,
+                        ray=options.ray, patience=self._patience, stop=self._must_stop)
+        if end.ending is Ending.STOPPED:
+            raise _Stopped
+        if end.message:
+            self._progress.message(end.message)
+            self._holding.event("budget_spent", end.message)
+        self._measure_cost()
+        made, message = self._conclude()
+        return made, StudyState.FINISHED, "; ".join(filter(None, (end.message, message)))
+
+    def _measure_cost(self) -> None:
+        """What a sample costs, for plans: in this process, so only once a trial has shown that the workload trains."""
+        trials = self._patience(lambda: self._store.trials(self._holding.study.id))
+        if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
+            said = self._patience(lambda: repository.measure_cost(self._store, self._holding.study, self._spec))
+            if said:
+                self._progress.message(said)
+
+    def stopped(self) -> tuple[StudyState, str]:
+        """The state of a study whose run was stopped, and what is to be said."""
+        if self._holding.cancelled:
+            return StudyState.CANCELLED, "cancelled; what has ended is kept, resuming the study goes on from there"
+        return self._options.stopped_state, self._options.stopped_message
+
+    def release(self, state: StudyState, message: str) -> Study:
+        """Give the study back, also where the database is away for a while."""
+        def released() -> Study | None:
+            study = self._store.study(self._spec.name)
+            return study if study.lease_worker is None and study.state is state else None
+
+        study = self._patience(lambda: self._holding.release(state, message), released)
+        self._holding.event(str(state), message or f"the study is {state}")
+        return study
+
+    def _must_stop(self) -> bool:
+        return self._holding.stopping or self._options.stop()
+
+    def _check(self) -> None:
+        if self._must_stop():
+            raise _Stopped
+
+    def _trials(self, trials: list[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+        """Tell whoever watches, and now and then the log."""
+        self._progress.sweep(self._spec, trials, running)
+        if time.monotonic() - self._told_at >= EVENT_SECONDS:
+            self._told_at = time.monotonic()
+            self._count(trials)
+
+    def _count(self, trials: Sequence[Trial]) -> None:
+        states = Counter(str(trial.state) for trial in trials if trial.state.finished)
+        if states.total() != self._ended:
+            self._ended = states.total()
+            of_them = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+            self._holding.event("trials", f"{self._ended} of {self._spec.budget.trials} trials have ended"
+                                          f"{f': {of_them}' if of_them else ''}", **states)
+
+    def _conclude(self) -> tuple[StudyForecast | None, str]:
+        """Forecast, plan and validation at the full-scale batch; returns the forecast, and what is to be said."""
+        result = self._patience(lambda: repository.read_result(self._store, self._spec.name, self._storage,
+                                                            self._spec))
+        self._count(result.trials)
+        failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
+        if failed and len(failed) == len(result.trials):
+            raise EvidenceError(f"all {len(failed)} trials failed; the first: {failed[0].reason}")
+        full = result.spec.full_scale
+        if full is None:
+            return None, ""
+        if best_settings(result.trials) is None:
+            return None, "no trial reached the target: no forecast; raise budget.epochs_per_trial or widen the ranges"
+        self._progress.message(f"fitting the laws to {len(result.trials)} trials")
+        made = self._keep_forecast(forecast(result, full.global_batch_size))
+        plan = make_plan(made, full.machine, full.nodes, full.workers)
+        for each in (plan, *(baseline_plans(result, plan) if full.validate_plan else [])):
+            self._check()
+            directory = self._options.folder / "plans" / folder_name(each)
+            kept = self._keep_plan(made, each, directory)
+            if full.validate_plan:
+                self._validate(kept, directory)
+        return made, ""
+
+    def _keep_forecast(self, fitted: StudyForecast) -> StudyForecast:
+        made = self._patience(lambda: repository.keep_forecast(self._store, fitted))
+        epochs, batch = made.numbers.epochs_to_target, made.global_batch_size
+        self._holding.event("forecast", f"at global batch size {batch} the target takes {epochs.median:.4g} epochs "
+                            f"({epochs.low:.4g} to {epochs.high:.4g}), trust {made.numbers.trust}",
+                            global_batch_size=batch, epochs_median=epochs.median)
+        return made
+
+    def _keep_plan(self, made: StudyForecast, plan: Plan, directory: Path) -> Plan:
+        kept = self._patience(lambda: repository.keep_plan(self._store, made, plan, directory,
+                                                             choose_backend(None, plan.launcher)))
+        self._holding.event("plan", f"plan {kept.id}: {KIND_NAMES[kept.kind]} at {kept.global_batch_size} on "
+                            f"{kept.workers} workers of {kept.machine}", plan=kept.id)
+        return kept
+
+    def _validate(self, plan: Plan, directory: Path) -> None:
+        """Launch a plan with as many seeds as the sweep's, new ones, except for those that were run already."""
+        plan_id = plan.id
+        if plan_id is None:
+            raise PlanError("a plan must be stored before it is validated")
+        backend, seeds = choose_backend(None), self._spec.seeds
+
+        def done() -> set[int]:
+            return {outcome.seed for outcome in self._store.outcomes(plan_id)}
+
+        for seed in sorted(set(range(seeds, 2 * seeds)) - self._patience(done)):
+            self._progress.message(f"running {KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} "
+                                   f"workers, seed {seed}")
+            launched = self._launch(plan, directory, backend, seed)
+
+            def keep(seed: int = seed, launched: Launched = launched) -> bool:
+                repository.keep_outcome(self._store, plan_id, seed, backend, plan.workers, launched)
+                return True
+
+            self._patience(keep, lambda seed=seed: seed in done() or None)  # type: ignore[misc]
+            self._holding.event("outcome", f"plan {plan_id}, seed {seed}: {launched.outcome.state} after "
+                                f"{launched.outcome.epochs:.4g} epochs", plan=plan_id, seed=seed)
+
+    def _launch(self, plan: Plan, directory: Path, backend: str, seed: int) -> Launched:
+        def on_point(point: ConvergencePoint) -> None:
+            self._progress.run(plan, seed, point)
+
+        return run_plan(plan, directory, backend=backend, seed=seed, on_point=on_point, check=self._check,
+                        on_restart=self._progress.message)
+
+
+def check_workload(spec: StudySpec) -> None:
+    """Raise :class:`SpecError` where the workload, its data or its metric is not there."""
+    from trainers.workloads import load_workload, metrics_of
+
+    try:
+        metrics = metrics_of(spec.workload, search_path(spec))
+    except TrainerError as error:
+        raise spec.error(str(error), "workload") from error
+    check_target(spec, metrics)
+    try:
+        load_workload(spec.workload, workload_data(spec), search_path(spec))
+    except TrainerError as error:
+        raise spec.error(str(error), "data") from error
+
+
+def check_full_scale(spec: StudySpec) -> None:
+    """Raise :class:`SpecError` where the full-scale run could not be planned, before anything is trained for it."""
+    full = spec.full_scale
+    if full is None:
+        return
+    try:
+        machine = load_machine(full.machine)
+        fixed = {name: value for name, value in spec.search.fixed.items() if name == "normalization_batch_size"}
+        job = planned_job(spec, TrainingSettings.from_dict(fixed), full.global_batch_size, None)
+        check_layout(job, machine, full.nodes, full.workers)
+    except PlanError as error:
+        raise spec.error(str(error), "full_scale") from error
+    if full.validate_plan and full.machine != "local":
+        raise spec.error(f"validate runs the plan on this machine, but full_scale.machine is {full.machine!r}; "
+                         "leave validate out, and `hpo record` takes the outcome back", "full_scale", "validate")
+
+
+def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path | str = DEFAULT_FOLDER,
+              progress: Progress | None = None, ray_address: str | None = None,
+              storage_patience: float = 300.0) -> StudyResult:
+    """Sweep, extrapolate, plan and, where the study asks for it, validate; goes on with a study of this name.
+
+    A call that is interrupted returns a result that is not ``complete``; the same call later goes on from the
+    database. The study is held by a lease meanwhile, so that no worker runs it at the same time, and a database that
+    is away is waited for, for up to ``storage_patience`` seconds. Raises :class:`SpecError` for a study that cannot be
+    run, :class:`TuningError` where Ray fails or another process runs the study, and :class:`LaunchError` where a
+    validation run fails.
+    """
+    from hpo.tuning.tuner import RayOptions, only_runner
+
+    progress, folder = progress or Progress(), Path(folder).absolute()
+    check_workload(spec)
+    check_full_scale(spec)
+    with open_store(storage) as store, contextlib.ExitStack() as stack:
+        study = repository.enter_study(store, spec)
+        stack.enter_context(only_runner(folder, study))
+        holding = stack.enter_context(Holding(store, take_lease(store, study), told=progress.message))
+        holding.store.update_spec(study.id, spec.text, search_path(spec))
+        end = run_held(spec, holding, storage, RunOptions(
+            folder=folder, storage_patience=storage_patience, ray=RayOptions(ray_address), progress=progress))
+        result = repository.read_result(store, study.name, storage, spec)
+        return dataclasses.replace(result, forecast=end.forecast) if end.forecast else with_forecast(result)

@@ -1,0 +1,34 @@
+"""From a study's specification to the jobs that a trainer runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hpo.study.spec import StudySpec
+from search_spaces.settings import TrainingSettings
+from trainers.job import Target, TrainingJob
+
+
+def search_path(spec: StudySpec) -> str:
+    """The folder where a study's own modules and data are looked for: that of its file, or the current one."""
+    return str(Path(spec.search_path or ".").absolute())
+
+
+def workload_data(spec: StudySpec) -> dict[str, Any]:
+    """The study's ``data`` section, its path made absolute, so that workers may start anywhere."""
+    data = dict(spec.data)
+    if isinstance(data.get("path"), str):
+        data["path"] = str(Path(search_path(spec), data["path"]))
+    return data
+
+
+def training_job(spec: StudySpec, settings: TrainingSettings, global_batch_size: int, seed: int,
+                 epochs: float | None = None) -> TrainingJob:
+    """One training of the study: ``epochs`` is its budget, the study's own budget per trial if not given."""
+    return TrainingJob(
+        workload=spec.workload, data=workload_data(spec),
+        target=Target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better), settings=settings,
+        global_batch_size=global_batch_size, seed=seed,
+        epochs=spec.budget.epochs_per_trial if epochs is None else epochs,
+        evaluations_per_epoch=spec.budget.evaluations_per_epoch, search_path=search_path(spec))

@@ -1,0 +1,99 @@
+"""A study that starts from a published recipe: ``recipe: goyal2017``.
+
+The recipe's settings become fixed values of ``search``, except for those that the study's own ``search`` names.
+Settings that move with the batch size (the learning rate, the warmup, and what the recipe's own rule or table
+moves) are never taken over: the study tunes them, so that a law can carry them on, or gives them a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationInfo
+
+from hpo.study.faults import Location, shown
+from search_spaces.recipes import Recipe, RecipeError, recipe
+from search_spaces.setting_rules import fault_of_use
+from search_spaces.space import SearchSpace, SearchSpaceError
+
+DURATIONS = ("decay_epochs", "decay_milestones", "batch_milestones", "rmsprop_center_epochs")
+"""Settings that say when something happens after the warmup."""
+
+
+def check_recipe(name: str) -> str:
+    """``name`` if there is a recipe of that name; else ValueError with the nearest."""
+    try:
+        recipe(name)
+    except RecipeError as error:
+        raise ValueError(f"must name a published recipe, but {error}") from error
+    return name
+
+
+def parse_search(search: Any, info: ValidationInfo) -> SearchSpace:
+    """The search space of a ``search:`` section over the study's recipe; ValueError with all its faults."""
+    name = info.data.get("recipe")
+    if isinstance(search, SearchSpace):
+        if name is None:
+            return search
+        search = search.to_plain()
+    if not isinstance(search, Mapping):
+        raise ValueError(f"must be a mapping of settings to values or domains, but got {shown(search)}")
+    if name is None:
+        return SearchSpace.parse(search)
+    return _over(recipe(name), search)
+
+
+def own_settings(values: Any) -> frozenset[str]:
+    """The settings that a study's own ``search`` names, whatever its recipe says."""
+    search = values.get("search") if isinstance(values, Mapping) else None
+    if isinstance(search, SearchSpace):
+        search = search.to_plain()
+    return frozenset(map(str, search)) if isinstance(search, Mapping) else frozenset()
+
+
+def faults_of_durations(name: str | None, search: SearchSpace, own: Collection[str],
+                        epochs: float) -> Iterator[tuple[Location, str]]:
+    """A fault for each duration that the recipe brings and ``epochs``, the budget of a trial, does not hold."""
+    if name is None:
+        return
+    published = recipe(name)
+    for setting in DURATIONS:
+        value = search.fixed.get(setting)
+        if setting in own or not value or fault_of_use(setting, search.possible) is not None:
+            continue
+        times = value if isinstance(value, tuple) else (value,)
+        if max(times) > epochs or (isinstance(value, tuple) and max(times) == epochs):
+            yield ("budget", "epochs_per_trial"), _too_long(published, setting, times, epochs)
+
+
+def _over(published: Recipe, search: Mapping[str, Any]) -> SearchSpace:
+    faults: list[tuple[str | None, str]] = [(name, _not_named(published, name))
+                                            for name in published.moving if name not in search]
+    space = None
+    try:
+        space = SearchSpace.parse({**published.fixed, **search})
+    except SearchSpaceError as error:
+        faults += error.faults
+    if space is None or faults:
+        raise SearchSpaceError(faults)
+    return space
+
+
+def _not_named(published: Recipe, name: str) -> str:
+    return (f"{name} moves with the batch size in recipe {published.name!r} ({published.published(name)}), so search "
+            f"must tune it, as by {name}: {{uniform: [low, high], role: scaled}}, or give it a value")
+
+
+def _too_long(published: Recipe, setting: str, times: tuple[float, ...], epochs: float) -> str:
+    shares = [f"{time * epochs / published.epochs:.3g}" for time in times]
+    is_list = setting.endswith("milestones")
+    told, scaled = (f"[{', '.join(map(_number, times))}]", f"[{', '.join(shares)}]") if is_list else \
+        (_number(times[0]), shares[0])
+    return (f"recipe {published.name!r} is made for {published.epochs:g} epochs and sets {setting} to {told}, which "
+            f"budget.epochs_per_trial {epochs:g} does not hold; give {setting} in search (the same share of the budget "
+            f"is {scaled}), or raise the budget")
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"

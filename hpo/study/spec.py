@@ -1,0 +1,250 @@
+"""StudySpec: what a study file says, checked.
+
+``load_study(path)`` and ``parse_study(text)`` return a frozen :class:`StudySpec`, or raise one
+:class:`hpo.errors.SpecError` that lists every fault with its line: no other error comes of a bad study file.
+Reading one imports no training or database library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    model_validator,
+)
+
+from hpo.errors import Fault, SpecError
+from hpo.study import faults as study_faults
+from hpo.study import recipe as study_recipe
+from hpo.study import rules, yaml_text
+from hpo.study.faults import SpecFaultsError, nearest
+from search_spaces.space import SearchSpace
+
+if TYPE_CHECKING:
+    Json = Any          # each workload knows what its own data section holds
+else:
+    Json = JsonValue
+BatchSize = Annotated[int, Field(gt=0, le=10**12)]      # samples per update
+Count = Annotated[int, Field(gt=0, le=10**9)]
+
+
+class _Section(BaseModel):
+    # strict: the text "2" and the float 2.0 are no seeds; a value that is nearly right hides a mistake
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Target(_Section):
+    """The metric and the threshold that end a training: at least it, or at most it."""
+
+    metric: str = Field(min_length=1)
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> Target:
+        if (self.at_least is None) == (self.at_most is None):
+            got = "neither" if self.at_least is None else "both"
+            raise ValueError(f"must have exactly one of at_least and at_most, but got {got}")
+        return self
+
+    @property
+    def threshold(self) -> float:
+        """The value to reach, in the metric's own unit."""
+        return self.at_least if self.at_least is not None else float(self.at_most or 0.0)
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether the metric has to rise to the threshold."""
+        return self.at_least is not None
+
+    def reached(self, value: float) -> bool:
+        """Whether ``value`` of the metric reaches the target; NaN does not."""
+        return value >= self.threshold if self.higher_is_better else value <= self.threshold
+
+
+class FullScale(_Section):
+    """The run that the study is for: its batch, its machine, and whether to run it after the sweep."""
+
+    global_batch_size: BatchSize
+    machine: str = Field("local", min_length=1)
+    workers: Count | None = None
+    nodes: Count | None = None
+    validate_plan: bool = Field(False, alias="validate")    # pydantic's own models have a method `validate`
+
+
+class Budget(_Section):
+    """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``."""
+
+    trials: Count
+    epochs_per_trial: float = Field(gt=0)
+    evaluations_per_epoch: Count = 4
+
+
+class StudySpec(_Section):
+    """One study, as its file says; equal if they say the same, whatever the text."""
+
+    name: Annotated[str, AfterValidator(rules.check_name)]
+    workload: Annotated[str, AfterValidator(rules.check_workload)]
+    data: dict[str, Json] = Field(default_factory=dict)
+    target: Target
+    ladder: Annotated[tuple[BatchSize, ...], Field(strict=False, min_length=1),
+                      AfterValidator(rules.check_ladder)]
+    full_scale: FullScale | None = None
+    recipe: Annotated[str, AfterValidator(study_recipe.check_recipe)] | None = None
+    search: Annotated[SearchSpace, PlainValidator(study_recipe.parse_search),
+                      PlainSerializer(SearchSpace.to_plain)]
+    budget: Budget
+    seeds: Count = 1
+    sampler: Literal["tpe", "gp", "cmaes", "qmc", "random", "forecast"] = "tpe"
+
+    _text: str | None = PrivateAttr(None)
+    _path: str | None = PrivateAttr(None)
+    _folder: str | None = PrivateAttr(None)
+    _document: yaml_text.Document | None = PrivateAttr(None)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check_together(cls, values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        study = handler(values)
+        full_scale = None if study.full_scale is None else study.full_scale.global_batch_size
+        own = study_recipe.own_settings(values)
+        faults = [*rules.faults_of_budget(study.budget.trials, study.ladder),
+                  *rules.faults_of_normalization(study.search, study.ladder, full_scale),
+                  *study_recipe.faults_of_durations(study.recipe, study.search, own, study.budget.epochs_per_trial)]
+        if faults:
+            raise SpecFaultsError(faults)
+        return study
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> StudySpec:
+        """The study of plain values, as in a study file; :class:`SpecError` lists all faults."""
+        return _validated(yaml_text.Document(dict(values)), None)
+
+    @property
+    def text(self) -> str:
+        """The study file as it was given, comments included; :meth:`to_yaml` if there was none."""
+        return self.to_yaml() if self._text is None else self._text
+
+    @property
+    def path(self) -> Path | None:
+        """The study file, or None for a study that did not come from one."""
+        return None if self._path is None else Path(self._path)
+
+    @property
+    def search_path(self) -> Path | None:
+        """The absolute folder where the user's own modules and data lie: that of the study file; None without one."""
+        return None if self._folder is None else Path(self._folder)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The study as plain values that JSON holds; an absent value stays absent."""
+        plain = self.model_dump(mode="json", by_alias=True)
+        for section in ("target", "full_scale"):
+            given = (plain.pop(section) or {}).items()
+            plain[section] = {key: value for key, value in given if value is not None}
+        order = [name for name in type(self).model_fields if plain[name] or name not in ("full_scale", "recipe")]
+        return {name: plain[name] for name in order}
+
+    def to_yaml(self) -> str:
+        """A study file that :func:`parse_study` reads back into an equal study."""
+        return yaml_text.write(self.to_dict())
+
+    def error(self, message: str, *location: str | int) -> SpecError:
+        """A :class:`SpecError` about the value at ``location`` (keys from the root), with its line."""
+        line = None if self._document is None else self._document.line(location)
+        return SpecError(Fault(message, line, _dotted(location)), path=self._path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StudySpec) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.to_yaml())
+
+
+def load_study(path: str | Path) -> StudySpec:
+    """The study in a YAML file; whatever is wrong with the file raises :class:`SpecError`."""
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(yaml_text.MAX_BYTES + 1)
+        text = raw.decode("utf-8-sig") if len(raw) <= yaml_text.MAX_BYTES else None
+    except FileNotFoundError:
+        raise SpecError("the study file must exist, but there is none", path=str(path)) from None
+    except (OSError, ValueError) as error:
+        reason = f"it is not UTF-8: {error.reason}" if isinstance(error, UnicodeDecodeError) else \
+            getattr(error, "strerror", None) or error
+        raise SpecError(f"the study file must be readable text, but {reason}", path=str(path)) from None
+    if text is None:
+        raise SpecError(f"a study file must have at most {yaml_text.MAX_BYTES:,} bytes, but got more",
+                        path=str(path))
+    return parse_study(text, path)
+
+
+def parse_study(text: str, path: str | Path | None = None, *, folder: str | Path | None = None) -> StudySpec:
+    """The study in a YAML text.
+
+    ``path`` is the file that errors name. ``folder`` is where the study's own modules and data lie; that of ``path``
+    if not given.
+    """
+    place = None if path is None else str(path)
+    if folder is None and path is not None:
+        folder = Path(path).resolve().parent
+    document = yaml_text.read(text)
+    if document.value is None and not document.faults:
+        document.faults.append(Fault("a study file must hold a study, but got an empty file"))
+    spec = _validated(document, place)
+    spec._text, spec._folder = text, None if folder is None else str(Path(folder).absolute())
+    return spec
+
+
+def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
+    """Raise :class:`SpecError` unless the workload can reach the study's target.
+
+    ``metrics`` are the workload's metrics; True for one that is better when higher (accuracy), False for one
+    that is better when lower (loss).
+    """
+    metric = spec.target.metric
+    if metric not in metrics:
+        raise spec.error(f"target.metric must be one that workload {spec.workload!r} measures "
+                         f"({', '.join(sorted(metrics))}), but got {metric!r}{nearest(metric, metrics)}",
+                         "target", "metric")
+    if spec.target.higher_is_better and not metrics[metric]:
+        raise spec.error(f"target.at_most must be used with {metric}, which is better when lower, "
+                         "but got at_least", "target", "at_least")
+    if metrics[metric] and not spec.target.higher_is_better:
+        raise spec.error(f"target.at_least must be used with {metric}, which is better when higher, "
+                         "but got at_most", "target", "at_most")
+
+
+def _validated(document: yaml_text.Document, path: str | None) -> StudySpec:
+    faults = list(document.faults)
+    spec = None
+    if not isinstance(document.value, dict):
+        if not faults:
+            faults.append(Fault("a study file must be a mapping of keys to values, but got "
+                                f"{study_faults.shown(document.value)}"))
+        raise SpecError(faults, path=path)
+    try:
+        spec = StudySpec.model_validate(document.value)
+    except ValidationError as error:
+        for location, message in study_faults.explain(error, StudySpec):
+            faults.append(Fault(message, document.line(location), _dotted(location)))
+    if faults or spec is None:
+        faults.sort(key=lambda fault: (fault.line is None, fault.line or 0))
+        raise SpecError(faults, path=path)
+    spec._path, spec._document = path, document
+    return spec
+
+
+def _dotted(location: yaml_text.Location) -> str | None:
+    return study_faults.dotted(location) or None

@@ -1,0 +1,296 @@
+"""How the packages are built: rooms, floors, arrows and circles, counted from the imports.
+
+    python -m scripts.structure [ROOT] [--walk] [--edges PACKAGE]
+
+A *room* of a package is a file or a subfolder directly inside it; an ``__init__.py`` that holds nothing but its
+docstring is none. An *arrow* leads from a room to another whose code it imports, wherever in the file the import
+stands: deferred into a function, or for types alone under ``if TYPE_CHECKING``. *Floors* are the rooms on the longest
+chain of arrows, a circle of rooms counted as one. A *circle* is a set of modules that import each other.
+``tests/test_architecture.py`` holds the code to what is found here.
+
+``--walk`` follows a study's specification through ``hpo``: it begins at the command ``hpo run``, and goes depth-first,
+in the order of the source, into every function that takes or gives a ``StudySpec`` or a class that holds one. It
+counts the rooms that are entered, how often a new room lies above the new room before it, and how often a call leads
+back into a room that the walk had left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import graphlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = ("search_spaces", "trainers", "storage", "hpo")
+COUNTED = (*PACKAGES, "hpo.extrapolation", "hpo.planning", "hpo.runs", "hpo.service", "hpo.tuning")
+IMPORTERS = ("__import__", "import_module", "importlib.import_module")
+SPEC, ENTRY = "StudySpec", "run"
+Graph = dict[str, set[str]]
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: ``lazy`` inside a function, ``typed`` where it never runs, under ``if TYPE_CHECKING``."""
+
+    importer: str
+    target: str
+    line: int
+    lazy: bool
+    typed: bool
+
+
+def modules_of(root: Path) -> dict[str, Path]:
+    """Every module of the packages below ``root``, by its dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator[Import]:
+    """All imports of a file, those by name (``import_module``) too."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+    def walk(node: ast.AST, lazy: bool, typed: bool) -> Iterator[Import]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.body:
+                yield from walk(child, lazy, True)
+            for child in node.orelse:
+                yield from walk(child, lazy, typed)
+            return
+        for name in targets(node):
+            yield Import(module, name, getattr(node, "lineno", 0), lazy, typed)
+        lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, lazy, typed)
+
+    def targets(node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            for alias in node.names:
+                yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base
+        elif (isinstance(node, ast.Call) and ast.unparse(node.func) in IMPORTERS and node.args
+              and isinstance(node.args[0], ast.Constant)):
+            yield str(node.args[0].value)
+
+    yield from walk(ast.parse(path.read_text("utf-8")), False, False)
+
+
+def module_graph(imports: Iterable[Import], modules: Mapping[str, Path]) -> Graph:
+    """Which module imports which, however it does."""
+    graph: Graph = {module: set() for module in modules}
+    for item in imports:
+        if item.target in modules and item.target != item.importer:
+            graph[item.importer].add(item.target)
+    return graph
+
+
+def room_of(module: str, package: str, modules: Mapping[str, Path]) -> str | None:
+    """The room of a package that a module is in; None outside of it and for an empty ``__init__``."""
+    if module == package:
+        body = ast.parse(modules[module].read_text("utf-8")).body
+        return "__init__" if any(not isinstance(node, ast.Expr) for node in body) else None
+    return module.removeprefix(f"{package}.").split(".")[0] if module.startswith(f"{package}.") else None
+
+
+def rooms_of(package: str, graph: Graph, modules: Mapping[str, Path]) -> Graph:
+    """The rooms of a package, and which of the others each imports."""
+    home = {module: room_of(module, package, modules) for module in modules}
+    rooms: Graph = {room: set() for room in home.values() if room}
+    for module, room in home.items():
+        if room:
+            rooms[room] |= {other for target in graph[module] if (other := home[target]) and other != room}
+    return rooms
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Every set of nodes that reach each other, larger than one (Tarjan's strongly connected components)."""
+    return [sorted(part) for part in _components(graph) if len(part) > 1]
+
+
+def floors(rooms: Graph) -> dict[str, int]:
+    """The floor of every room, from 1: above all that it imports; rooms of one circle share theirs."""
+    parts = _components(rooms)
+    home = {room: number for number, part in enumerate(parts) for room in part}
+    above = {number: {home[other] for room in part for other in rooms[room]} - {number}
+             for number, part in enumerate(parts)}
+    height: dict[int, int] = {}
+    for number in graphlib.TopologicalSorter(above).static_order():
+        height[number] = 1 + max((height[below] for below in above[number]), default=0)
+    return {room: height[home[room]] for room in rooms}
+
+
+def _components(graph: Graph) -> list[set[str]]:
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = lowest[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in index:
+                visit(other)
+                lowest[node] = min(lowest[node], lowest[other])
+            elif other in stack:
+                lowest[node] = min(lowest[node], index[other])
+        if lowest[node] == index[node]:
+            part = set(stack[stack.index(node):])
+            del stack[stack.index(node):]
+            found.append(part)
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+class Walk:
+    """The rooms that a study's specification passes, in the order of the calls.
+
+    Attributes:
+        rooms: in the order of the calls, without the ways back to a caller. ups: rooms on a higher floor than the
+        room that was entered for the first time before them. returns: calls into a room that had been left.
+    """
+
+    def __init__(self, modules: Mapping[str, Path], height: Mapping[str, int]) -> None:
+        self._modules, self._height = modules, height
+        self._carriers = _carriers(modules)
+        self._seen: set[tuple[str, str]] = set()
+        self.rooms: list[str] = []
+        self.ups = self.returns = 0
+
+    def enter(self, module: str, name: str, callers: tuple[str, ...] = ()) -> None:
+        """Go into one function, and from it into all that it calls and that have to do with a specification."""
+        if (module, name) in self._seen:
+            return
+        self._seen.add((module, name))
+        room = room_of(module, "hpo", self._modules) or "__init__"
+        if room not in callers[-1:] and room != (self.rooms or [""])[-1]:
+            if room in self.rooms:
+                self.returns += 1
+            elif self.rooms:
+                self.ups += self._height[room] > self._height[list(dict.fromkeys(self.rooms))[-1]]
+            self.rooms.append(room)
+        calls, names = _read(self._modules[module])
+        for called in calls.get(name, ()):
+            home = self._resolve(module, called, names)
+            if home is not None and self._concerned(*home):
+                self.enter(*home, (*callers, room))
+
+    def _resolve(self, module: str, called: str, names: Mapping[str, str]) -> tuple[str, str] | None:
+        """The module and the name of a function of ``hpo`` that is called as ``called``."""
+        first, _, rest = called.partition(".")
+        full = names.get(first, f"{module}.{first}") + (f".{rest}" if rest else "")
+        home, _, name = full.rpartition(".")
+        if home not in self._modules or not home.startswith("hpo"):
+            return None
+        calls, imported = _read(self._modules[home])
+        if name in calls:
+            return home, name
+        return self._resolve(home, name, imported) if name in imported else None
+
+    def _concerned(self, module: str, name: str) -> bool:
+        """Whether a function takes or gives a specification, or what holds one; or a class is made of one."""
+        return any(set(re.findall(r"\w+", hint)) & self._carriers for hint in _hints(self._modules[module], name))
+
+
+@functools.cache
+def _read(path: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """What every function and class of a file calls, and where the names that it imports come from."""
+    tree = ast.parse(path.read_text("utf-8"))
+    calls = {node.name: [ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)]
+             for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+    names = {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in ast.walk(tree)
+             if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return calls, names
+
+
+@functools.cache
+def _hints(path: Path, name: str) -> list[str]:
+    """The types that a function takes and gives, or that a class is made of."""
+    hints: list[ast.expr | None] = []
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if getattr(node, "name", None) != name:
+            continue
+        for part in [node, *getattr(node, "body", ())] if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(part, ast.AnnAssign):
+                hints.append(part.annotation)
+            elif isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name in (name, "__init__"):
+                hints += [argument.annotation for argument in (*part.args.args, *part.args.kwonlyargs)]
+                hints.append(part.returns if part is node else None)
+    return [ast.unparse(hint) for hint in hints if hint is not None]
+
+
+def _carriers(modules: Mapping[str, Path]) -> set[str]:
+    """The names of the classes of ``hpo`` that a specification, or another of them, is part of; and its own."""
+    made_of = {name: {word for hint in _hints(path, name) for word in re.findall(r"\w+", hint)}
+               for module, path in modules.items() if module.startswith("hpo") for name in _read(path)[0]
+               if name.lstrip("_")[:1].isupper()}
+    found = {SPEC}
+    while more := {name for name, parts in made_of.items() if parts & found} - found:
+        found |= more
+    return found
+
+
+def walk(root: Path, rooms: Graph) -> Walk:
+    """Follow the specification of a study from the command ``hpo run``; ``rooms`` are those of ``hpo``."""
+    modules = modules_of(root)
+    entry = next(module for module in ("hpo.cli.commands.study", "hpo.commands.study") if module in modules)
+    found = Walk(modules, floors(rooms))
+    found.enter(entry, ENTRY)
+    return found
+
+
+def table(root: Path) -> str:
+    """Rooms, floors, arrows and circles of the packages, as a table in Markdown."""
+    modules = modules_of(root)
+    imports = [item for module, path in modules.items() for item in imports_of(module, path, modules)]
+    graph = module_graph(imports, modules)
+    lines = ["| package | rooms | floors | arrows | circles of modules | circles of rooms |",
+             "|---|--:|--:|--:|--:|--:|"]
+    for package in (package for package in COUNTED if package in modules):
+        rooms = rooms_of(package, graph, modules)
+        inside = {module: {other for other in graph[module] if f"{other}.".startswith(f"{package}.")}
+                  for module in modules if f"{module}.".startswith(f"{package}.")}
+        lines.append(f"| {package} | {len(rooms)} | {max(floors(rooms).values())} | {sum(map(len, rooms.values()))} | "
+                     f"{len(circles(inside))} | {len(circles(rooms))} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table, and what else is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).parent.parent)
+    parser.add_argument("--walk", action="store_true", help="follow a study's specification through hpo")
+    parser.add_argument("--edges", metavar="PACKAGE", help="the rooms of a package by floor, and what each imports")
+    options = parser.parse_args()
+    print(table(options.root))
+    modules = modules_of(options.root)
+    imports = [item for module, path in modules.items() for item in imports_of(module, path, modules)]
+    graph = module_graph(imports, modules)
+    for circle in circles(graph):
+        print(f"\ncircle: {', '.join(circle)}")
+    if options.edges:
+        rooms = rooms_of(options.edges, graph, modules)
+        print()
+        for room, floor in sorted(floors(rooms).items(), key=lambda item: item[::-1]):
+            print(f"{floor:3} {room}: {', '.join(sorted(rooms[room]))}")
+    if options.walk:
+        found = walk(options.root, rooms_of("hpo", graph, modules))
+        print(f"\n{len(set(found.rooms))} rooms entered, {found.ups} times up, {found.returns} returns: "
+              f"{' > '.join(found.rooms)}")
+
+
+if __name__ == "__main__":
+    main()

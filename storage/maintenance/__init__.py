@@ -1,0 +1,1 @@
+"""Checks, copies, exports and retention of a whole database."""

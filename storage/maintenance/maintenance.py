@@ -1,0 +1,214 @@
+"""The care of a database: upgrade, check, vacuum, backup, restore, prune; each takes the URL and closes after itself.
+
+Errors are those of :mod:`storage.errors`. A backup may be taken, and old curves removed, while others work.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sqlalchemy import text
+
+from storage import migrations
+from storage.database import NOTHING_STORED, Database
+from storage.errors import Conflict, InvalidRecord, StoreUnavailable
+from storage.maintenance.archive import load_archive, write_archive
+from storage.maintenance.checks import Finding, check_database, orphan_checkpoints
+from storage.maintenance.retention import Pruned, prune_database
+from storage.schema.tables import metadata
+
+SQLITE_SIGNATURE = b"SQLite format 3\x00"
+_SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+TIMEOUT_SECONDS = 30
+_PAGES = 1024       # copied at a time: writers get in between
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A backup that was written or read: what it is (``sqlite`` or ``archive``), its schema and size."""
+
+    path: Path
+    form: str
+    schema: str
+    rows: int | None
+    file_bytes: int
+
+
+def upgrade(url: str) -> tuple[str | None, str]:
+    """Create the tables, or bring them up to date; the schema before (None for none) and after."""
+    with opened(url) as database:
+        with database.read() as connection:
+            before = migrations.revision(connection)
+        with database.translated():
+            migrations.upgrade(database.engine)
+    return before, migrations.HEAD
+
+
+def is_ours(url: str) -> bool:
+    """Whether a database holds our tables; False where there is none yet. Other programs use the same table names."""
+    with opened(url) as database:
+        file = sqlite_file(database)
+        if file is not None and not file.exists():
+            return False
+        with database.read() as connection:
+            return migrations.revision(connection) is not None
+
+
+def check(url: str, folder: Path | None = None) -> list[Finding]:
+    """Look at everything and change nothing; see :func:`storage.maintenance.checks.check_database`."""
+    with _existing(url) as database:
+        return check_database(database, folder)
+
+
+def vacuum(url: str) -> tuple[int, int]:
+    """Give unused space back and refresh the planner's statistics; bytes of the database before and after.
+
+    SQLite's file becomes smaller; others cannot write meanwhile, and the disk needs room for a copy. PostgreSQL keeps
+    the space for new rows of its tables, and nobody waits.
+    """
+    with _existing(url) as database:
+        before = _size(database)
+        with database.translated(), database.engine.connect() as connection:
+            free = connection.execution_options(isolation_level="AUTOCOMMIT")
+            if sqlite_file(database) is not None:
+                driver = free.connection.cursor()      # not in a transaction: SQLAlchemy would begin one
+                for statement in ("VACUUM", "ANALYZE", "PRAGMA wal_checkpoint(TRUNCATE)"):
+                    driver.execute(statement)
+            else:
+                free.exec_driver_sql(f"VACUUM (ANALYZE) {', '.join(table.name for table in metadata.sorted_tables)}")
+        return before, _size(database)
+
+
+def backup(url: str, path: Path) -> Backup:
+    """Copy the database as it is at one moment, while others go on working.
+
+    A file named ``.db`` or ``.sqlite`` is a copy by SQLite's online backup; any other name an archive that restores
+    into SQLite and PostgreSQL alike. An existing file is not overwritten: :class:`Conflict`.
+    """
+    if path.exists():
+        raise Conflict(f"the backup must be a new file, but {path} exists; give another name, or remove it")
+    with _existing(url) as database:
+        if path.suffix in _SQLITE_SUFFIXES:
+            return _copy_sqlite(database, path)
+        manifest = write_archive(database, path)
+    return Backup(path, "archive", manifest.schema, manifest.rows, path.stat().st_size)
+
+
+def restore(url: str, path: Path, *, replace: bool = False) -> Backup:
+    """Fill an empty database from a backup of either form, and bring it to the present schema.
+
+    All or nothing; :class:`Conflict` where rows are there and are not to be replaced.
+    """
+    with opened(url) as database:
+        if _is_sqlite_file(path):
+            return _restore_sqlite(database, path, replace=replace)
+        manifest = load_archive(database, path, replace=replace)
+    return Backup(path, "archive", manifest.schema, manifest.rows, path.stat().st_size)
+
+
+def prune(url: str, older_than: timedelta, *, keep_best: bool, dry_run: bool, folder: Path | None = None) -> Pruned:
+    """Remove what is old and no evidence, files of trials too: see :mod:`storage.maintenance.retention`."""
+    with _existing(url) as database:
+        with database.translated():
+            migrations.upgrade(database.engine)
+        before = datetime.now(UTC) - older_than
+        with database.read() as connection:
+            files = [] if folder is None else orphan_checkpoints(connection, folder)
+        old = [file for file in files if datetime.fromtimestamp(file.stat().st_mtime, UTC) < before]
+        pruned = prune_database(database, before, keep_best=keep_best, dry_run=dry_run, checkpoints=len(old))
+        for file in () if dry_run else old:
+            file.unlink(missing_ok=True)
+        return pruned
+
+
+def _copy_sqlite(database: Database, path: Path) -> Backup:
+    source = sqlite_file(database)
+    if source is None:
+        raise InvalidRecord(f"{path} would be an SQLite file, but the database is PostgreSQL; name the file "
+                            f"{path.with_suffix('.zip').name} for an archive, which restores into both")
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(partial)) as copy:
+            live.backup(copy, pages=_PAGES, sleep=0.001)
+            copy.execute("PRAGMA journal_mode = DELETE")    # one file, without -wal and -shm beside it
+            schema = _schema_of(copy)
+        partial.replace(path)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreUnavailable(str(path), f"the backup cannot be written ({error})",
+                               "give a file in a folder that you may write, on a disk with room") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return Backup(path, "sqlite", schema, None, path.stat().st_size)
+
+
+def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> Backup:
+    """By way of a copy, as opening the backup itself would write to it, and of an archive: one way in for all."""
+    with TemporaryDirectory() as folder:
+        copied, archive = Path(folder, "copy.db"), Path(folder, "archive.zip")
+        try:
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source, \
+                    closing(sqlite3.connect(copied)) as copy:
+                source.backup(copy)
+        except sqlite3.Error as error:
+            raise InvalidRecord(f"{path} is damaged: {error}") from error
+        with opened(str(copied)) as source_database:
+            manifest = write_archive(source_database, archive)
+        load_archive(database, archive, replace=replace)
+    return Backup(path, "sqlite", manifest.schema, manifest.rows, path.stat().st_size)
+
+
+def _schema_of(copy: sqlite3.Connection) -> str:
+    return str(copy.execute(f"SELECT version_num FROM {migrations.VERSION_TABLE}").fetchone()[0])
+
+
+def _is_sqlite_file(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SQLITE_SIGNATURE)) == SQLITE_SIGNATURE
+    except FileNotFoundError:
+        raise InvalidRecord(f"there is no file {path}; `hpo db backup {path}` writes one") from None
+    except OSError as error:
+        raise InvalidRecord(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+@contextmanager
+def opened(url: str, *, create: bool = True) -> Iterator[Database]:
+    """A database without an upgrade of its schema."""
+    database = Database(url, timeout_seconds=TIMEOUT_SECONDS, create=create)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def _existing(url: str) -> Iterator[Database]:
+    """A database that holds our tables: a wrong path must not become a new file."""
+    with opened(url, create=False) as database:
+        with database.read() as connection:
+            found = migrations.revision(connection)
+        if found is None:
+            raise StoreUnavailable(database.url, "it holds no tables of largebatch", NOTHING_STORED)
+        yield database
+
+
+def sqlite_file(database: Database) -> Path | None:
+    """The file of an SQLite database; None for a server."""
+    url = database.engine.url
+    return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
+
+
+def _size(database: Database) -> int:
+    file = sqlite_file(database)
+    if file is not None:
+        return sum(each.stat().st_size for each in (file, file.with_name(f"{file.name}-wal")) if each.exists())
+    with database.read() as connection:
+        names = [table.name for table in metadata.sorted_tables]
+        return sum(connection.execute(text("SELECT pg_total_relation_size(CAST(:name AS regclass))"),
+                                      {"name": name}).scalar_one() for name in names)

@@ -1,0 +1,81 @@
+"""What is removed when a database grows old: curves that are no longer looked at, never a result.
+
+Of a curve that is removed the last point stays. Trials, forecasts, plans and outcomes stay, so that a forecast can
+still be made, and its calibration told; what is lost is the picture of the training, and the gradient noise scale
+along it. ``keep_best`` spares the curve of the best trial of every rung.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
+
+from storage.database import Database
+from storage.records import StudyState, TrialState
+from storage.schema.tables import convergence, metadata, studies, trials
+
+_ENDED = (StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED)
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """How many rows (``checkpoints``: files) were removed, or would be; ``trials`` are those that lost their curve."""
+
+    points: int
+    trials: int
+    events: int
+    tokens: int
+    workers: int
+    checkpoints: int
+    dry_run: bool
+
+
+def prune_database(database: Database, before: datetime, *, keep_best: bool, dry_run: bool,
+                   checkpoints: int = 0) -> Pruned:
+    """Remove what is older than ``before``, all or nothing; a dry run counts it.
+
+    These are curves of ended studies that were not touched since, events, workers that were not seen since, and
+    tokens that are not valid since.
+    """
+    with database.read() if dry_run else database.write() as connection:
+        curves = _curves(before, keep_best)
+        affected = select(func.count(func.distinct(convergence.c.trial_id))).where(curves)
+        thinned = connection.execute(affected).scalar_one()
+        old = {name: _remove(connection, name, before, dry_run=dry_run) for name in _AGES}
+        return Pruned(points=_delete(connection, convergence, curves, dry_run=dry_run), trials=thinned, **old,
+                      checkpoints=checkpoints, dry_run=dry_run)
+
+
+def _curves(before: datetime, keep_best: bool) -> ColumnElement[bool]:
+    """The points of old trials, except for the last of each."""
+    old = select(trials.c.id).join(studies, studies.c.id == trials.c.study_id).where(
+        studies.c.state.in_(_ENDED), studies.c.updated_at < before)
+    if keep_best:
+        order = func.row_number().over(partition_by=(trials.c.study_id, trials.c.global_batch_size),
+                                       order_by=(trials.c.epochs_to_target, trials.c.id))
+        ranked = select(trials.c.id, order.label("rank")).where(trials.c.state == TrialState.REACHED).subquery()
+        old = old.where(trials.c.id.not_in(select(ranked.c.id).where(ranked.c.rank == 1)))
+    of_trial = convergence.alias()
+    last = select(func.max(of_trial.c.step)).where(of_trial.c.trial_id == convergence.c.trial_id).scalar_subquery()
+    return convergence.c.trial_id.in_(old) & (convergence.c.step < last)
+
+
+_AGES: dict[str, tuple[str, ...]] = {"events": ("at",), "tokens": ("expires_at", "revoked_at"), "workers": ("seen_at",)}
+"""The columns that tell when a row became old: any of them."""
+
+
+def _remove(connection: Connection, name: str, before: datetime, *, dry_run: bool) -> int:
+    table = metadata.tables[name]
+    old: Any = table.c[_AGES[name][0]] < before
+    for column in _AGES[name][1:]:
+        old = old | (table.c[column] < before)
+    return _delete(connection, table, old, dry_run=dry_run)
+
+
+def _delete(connection: Connection, table: Table, condition: ColumnElement[bool], *, dry_run: bool) -> int:
+    if dry_run:
+        return int(connection.execute(select(func.count()).select_from(table).where(condition)).scalar_one())
+    return connection.execute(delete(table).where(condition)).rowcount

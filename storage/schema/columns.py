@@ -1,0 +1,64 @@
+"""What every table is made of: the metadata with its naming rules, and the usual kinds of columns."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Column, Enum, ForeignKey, Integer, MetaData, Text
+from sqlalchemy import text as sql
+
+from storage.schema.column_types import Number, UtcDateTime
+
+metadata = MetaData(naming_convention={
+    "pk": "pk_%(table_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+})
+
+_SINGULAR = {"studies": "study", "trials": "trial", "forecasts": "forecast", "plans": "plan", "outcomes": "outcome"}
+
+
+def identity() -> Column[int]:
+    """The number of a row."""
+    return Column("id", Integer, primary_key=True)
+
+
+def parent(table: str, *, nullable: bool = False, primary_key: bool = False,
+           on_delete: str = "CASCADE") -> Column[int]:
+    """The row of another table to which this one belongs, and with which it goes."""
+    return Column(f"{_SINGULAR[table]}_id", ForeignKey(f"{table}.id", ondelete=on_delete), nullable=nullable,
+                  primary_key=primary_key)
+
+
+def one_of(kind: type[StrEnum], rule: str) -> Enum:
+    """One of the values of an enumeration, as text; the database refuses any other."""
+    return Enum(kind, values_callable=lambda members: [member.value for member in members], name=rule,
+                length=16, native_enum=False, create_constraint=True, validate_strings=True)
+
+
+def number(name: str, *, nullable: bool = False) -> Column[float]:
+    """A double; NaN is NULL."""
+    return Column(name, Number, nullable=nullable)
+
+
+def whole(name: str, *, nullable: bool = False, earlier: str | None = None) -> Column[int]:
+    """A whole number; ``earlier`` is that of rows older than the column."""
+    return Column(name, Integer, nullable=nullable, server_default=sql(earlier) if earlier is not None else None)
+
+
+def text(name: str, *, earlier: str | None = None) -> Column[str]:
+    """Text; ``earlier`` is that of rows older than the column."""
+    return Column(name, Text, nullable=False, server_default=sql(f"'{earlier}'") if earlier is not None else None)
+
+
+def time(name: str, *, nullable: bool = False) -> Column[Any]:
+    """A time in UTC."""
+    return Column(name, UtcDateTime, nullable=nullable)
+
+
+def rule(name: str, condition: str) -> CheckConstraint:
+    """A rule that the database enforces."""
+    return CheckConstraint(condition, name=name)

@@ -1,0 +1,99 @@
+"""The type of every setting's column, and what trainings of earlier schemas did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Boolean, Column, ColumnElement, Integer, Text, TextClause, false, text, true
+from sqlalchemy.types import TypeEngine
+
+from storage.schema.column_types import FloatList, Number
+
+# One column per field of search_spaces.settings.TrainingSettings, in `trials` and `plans`; a test compares.
+SETTING_TYPES: dict[str, TypeEngine[Any]] = {
+    "optimizer": Text(),
+    "learning_rate": Number(),
+    "momentum": Number(),
+    "momentum_form": Text(),
+    "nesterov": Boolean(),
+    "beta1": Number(),
+    "beta2": Number(),
+    "epsilon": Number(),
+    "bias_correction": Boolean(),
+    "weight_decay": Number(),
+    "decay_norm_and_bias": Boolean(),
+    "gradient_clip_norm": Number(),
+    "trust_coefficient": Number(),
+    "trust_epsilon": Number(),
+    "adapt_norm_and_bias": Boolean(),
+    "weight_norm_limit": Number(),
+    "larc_mode": Text(),
+    "larc_optimizer": Text(),
+    "rmsprop_learning_rate": Number(),
+    "rmsprop_center_epochs": Number(),
+    "rmsprop_period_epochs": Number(),
+    "preconditioner_interval": Integer(),
+    "preconditioner_size_limit": Integer(),
+    "warmup_shape": Text(),
+    "warmup_epochs": Number(),
+    "warmup_start_factor": Number(),
+    "decay": Text(),
+    "decay_epochs": Number(),
+    "decay_power": Number(),
+    "decay_milestones": FloatList(),
+    "decay_factor": Number(),
+    "decay_values": FloatList(),
+    "end_learning_rate_factor": Number(),
+    "batch_control": Text(),
+    "batch_milestones": FloatList(),
+    "batch_factors": FloatList(),
+    "batch_limit_factor": Number(),
+    "batch_rate_rule": Text(),
+    "adascale_batch_size": Integer(),
+    "label_smoothing": Number(),
+    "class_weighting": Text(),
+    "zero_gamma": Boolean(),
+    "normalization_batch_size": Integer(),
+    "normalization_momentum": Number(),
+    "precision": Text(),
+    "reduced_weights": Boolean(),
+    "loss_scaling": Text(),
+    "loss_scale": Number(),
+    "loss_scale_growth_updates": Integer(),
+    "gradient_lag": Integer(),
+    "gradient_compression": Text(),
+    "gradient_reduction": Text(),
+    "update_mode": Text(),
+    "asynchronous_workers": Integer(),
+    "staleness_bound": Integer(),
+    "epoch_quorum": Number(),
+}
+OPTIONAL_SETTINGS = frozenset({"decay_epochs", "gradient_clip_norm", "weight_norm_limit", "batch_limit_factor",
+                               "adascale_batch_size", "zero_gamma"})
+
+# What trainings of an earlier schema did, in SQL, for each setting that came later and may not be NULL.
+EARLIER_VALUES = {
+    "momentum_form": "outside", "beta1": "0.9", "beta2": "0.999", "epsilon": "1e-08", "bias_correction": "1",
+    "trust_epsilon": "0", "adapt_norm_and_bias": "0", "larc_mode": "clip", "larc_optimizer": "sgd",
+    "rmsprop_learning_rate": "0.0003", "rmsprop_center_epochs": "10", "rmsprop_period_epochs": "5",
+    "preconditioner_interval": "10", "preconditioner_size_limit": "1024", "warmup_shape": "gradual",
+    "decay_values": "''", "batch_control": "constant", "batch_milestones": "''", "batch_factors": "''",
+    "batch_rate_rule": "none", "class_weighting": "none", "normalization_momentum": "0.9", "precision": "fp32",
+    "reduced_weights": "0", "loss_scaling": "none", "loss_scale": "65536", "loss_scale_growth_updates": "2000",
+    "gradient_lag": "0", "gradient_compression": "none", "gradient_reduction": "mean", "update_mode": "synchronous",
+    "asynchronous_workers": "4", "staleness_bound": "3", "epoch_quorum": "0.75",
+}
+
+
+def setting_columns() -> list[Column[Any]]:
+    """The columns of complete settings, for one table."""
+    return [Column(name, kind, nullable=name in OPTIONAL_SETTINGS, server_default=_earlier(name, kind))
+            for name, kind in SETTING_TYPES.items()]
+
+
+def _earlier(name: str, kind: TypeEngine[Any]) -> str | TextClause | ColumnElement[Any] | None:
+    if name not in EARLIER_VALUES:
+        return None
+    if isinstance(kind, Boolean):
+        return true() if EARLIER_VALUES[name] == "1" else false()
+    return EARLIER_VALUES[name] if isinstance(kind, Text) else text(EARLIER_VALUES[name])

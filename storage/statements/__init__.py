@@ -1,0 +1,1 @@
+"""The SQL statements, one file for each kind of record."""

@@ -1,0 +1,77 @@
+"""Calibration: every launched plan beside what its runs did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from storage.records import CalibrationRow, PlanKind, TrialState
+from storage.schema.tables import outcomes, plans, studies
+
+_TELLING = (TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED)
+
+
+def rows(connection: Connection, study_id: int | None) -> list[CalibrationRow]:
+    """One row for each plan with outcomes, oldest first; none for imported ones: nothing was forecast for them."""
+    return list(_rows(connection, study_id))
+
+
+def is_inside(low: float | None, high: float | None,
+              runs: Sequence[tuple[TrialState, float | None, float]]) -> bool | None:
+    """Whether the mean epochs to target of the runs lie in [low, high]; None where that is not known.
+
+    ``runs`` holds the state, the epochs to target and the epochs run of each. Crashed and pruned runs say
+    nothing. A diverged run never reaches the target, so no finite interval holds the mean. A censored run
+    needs more epochs than it had, so that the mean is known from below only.
+    """
+    telling = [run for run in runs if run[0] in _TELLING]
+    if low is None or high is None or not telling:
+        return None
+    states = {state for state, _, _ in telling}
+    if TrialState.DIVERGED in states:
+        return False
+    mean = fmean(epochs if to_target is None else to_target for _, to_target, epochs in telling)
+    if TrialState.CENSORED in states:
+        return False if mean >= high else None
+    return low <= mean <= high
+
+
+def _rows(connection: Connection, study_id: int | None) -> Iterator[CalibrationRow]:
+    statement = select(
+        plans.c.id, plans.c.kind, plans.c.trust, plans.c.machine, plans.c.global_batch_size,
+        plans.c.epochs_median, plans.c.epochs_low, plans.c.epochs_high,
+        plans.c.seconds_median, plans.c.seconds_low, plans.c.seconds_high, studies.c.name.label("study"),
+        outcomes.c.state, outcomes.c.epochs_to_target, outcomes.c.epochs, outcomes.c.seconds,
+    ).select_from(outcomes.join(plans).join(studies)).where(plans.c.kind != PlanKind.IMPORTED)
+    statement = statement.order_by(plans.c.id, outcomes.c.id)
+    if study_id is not None:
+        statement = statement.where(plans.c.study_id == study_id)
+    for _, runs in groupby(connection.execute(statement), key=lambda row: row.id):
+        yield _row(list(runs))
+
+
+def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
+    plan, reached = runs[0], [run for run in runs if run.state is TrialState.REACHED]
+    seconds = fmean(run.seconds for run in reached) if reached else None
+    return CalibrationRow(
+        plan_id=plan.id, study=plan.study, kind=plan.kind, trust=plan.trust, machine=plan.machine,
+        global_batch_size=plan.global_batch_size,
+        predicted_epochs_median=plan.epochs_median,
+        predicted_epochs_low=plan.epochs_low,
+        predicted_epochs_high=plan.epochs_high,
+        observed_epochs_mean=fmean(run.epochs_to_target for run in reached) if reached else None,
+        runs=len(runs),
+        reached=len(reached),
+        inside=is_inside(plan.epochs_low, plan.epochs_high,
+                         [(run.state, run.epochs_to_target, run.epochs) for run in runs]),
+        predicted_seconds_median=plan.seconds_median,
+        predicted_seconds_low=plan.seconds_low,
+        predicted_seconds_high=plan.seconds_high,
+        observed_seconds_mean=seconds,
+        inside_seconds=None if seconds is None or plan.seconds_low is None or plan.seconds_high is None
+        else plan.seconds_low <= seconds <= plan.seconds_high,
+    )

@@ -1,0 +1,123 @@
+"""Convergence points, written and read in bulk.
+
+Both ways go past SQLAlchemy's handling of single rows, to the driver: on SQLite by one prepared statement for all
+rows, on PostgreSQL, from some hundred points on, by COPY (``storage.statements.copy_points``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from storage.errors import InvalidRecord
+from storage.records import Convergence, ConvergencePoint
+from storage.schema.column_types import Number
+from storage.schema.tables import convergence
+from storage.statements import copy_points, trials
+
+_COLUMNS = tuple(column.name for column in convergence.c)
+_DTYPE = np.dtype([(column.name, np.float64 if isinstance(column.type, Number) else np.int64)
+                   for column in convergence.c])
+_COPY_FROM = 200  # points; below, the statements that COPY needs take longer than the rows
+
+
+def _replacing(new: Any) -> Any:
+    return new.on_conflict_do_update(index_elements=["trial_id", "step"],
+                                     set_={name: new.excluded[name] for name in _COLUMNS[2:]})
+
+
+# Compiled once: that takes longer than writing the ten points of a small trial.
+_SQLITE_UPSERT = str(_replacing(sqlite.insert(convergence)).compile(dialect=sqlite.dialect()))
+
+
+def upsert(connection: Connection, points: Mapping[int, Sequence[ConvergencePoint]]) -> None:
+    """Write points by trial; a point at a step that is there replaces it."""
+    rows = list(_rows(points))
+    if connection.dialect.name == "postgresql" and len(rows) >= _COPY_FROM:
+        upsert_columns(connection, Convergence(*zip(*rows, strict=True)))  # type: ignore[arg-type]
+        return
+    trials.check_exist(connection, points.keys())
+    _write(connection, rows)
+
+
+def upsert_columns(connection: Connection, points: Convergence) -> None:
+    """Write points in columns; a point at a step that is there, or comes earlier in the columns, is replaced."""
+    table = _table(points)
+    trials.check_exist(connection, np.unique(table["trial_id"]).tolist())
+    if connection.dialect.name == "postgresql" and len(table) >= _COPY_FROM:
+        copy_points.upsert(connection, _last_of_each_step(table))
+    else:
+        _write(connection, table.tolist())
+
+
+def read(connection: Connection, trial_ids: Sequence[int]) -> Convergence:
+    """The points of some trials, in columns."""
+    parts = [_read_part(connection, chunk) for chunk in trials.chunks(sorted(set(trial_ids)))]
+    table = np.concatenate(parts) if parts else np.empty(0, _DTYPE)
+    return Convergence(**{name: np.ascontiguousarray(table[name]) for name in _COLUMNS})
+
+
+def read_points(connection: Connection, trial_id: int) -> list[ConvergencePoint]:
+    """The points of one trial, by step."""
+    trials.check_exist(connection, [trial_id])
+    columns = read(connection, [trial_id])
+    rows = zip(*(getattr(columns, name).tolist() for name in _COLUMNS[1:]), strict=True)
+    return [ConvergencePoint(*(*measured, None if isnan(noise_scale) else noise_scale))
+            for *measured, noise_scale in rows]
+
+
+def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
+    if connection.dialect.name == "postgresql":
+        return copy_points.read(connection, trial_ids)[list(_COLUMNS)].astype(_DTYPE)
+    statement = select(convergence).where(convergence.c.trial_id.in_(trial_ids))
+    cursor: Any = connection.execute(statement.order_by(convergence.c.trial_id, convergence.c.step)).cursor
+    return np.fromiter(cursor, dtype=_DTYPE)
+
+
+def _write(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    if not rows:
+        return
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(_SQLITE_UPSERT, rows)
+    else:
+        statement = _replacing(postgresql.insert(convergence))
+        connection.execute(statement, [dict(zip(_COLUMNS, row, strict=True)) for row in rows])
+
+
+def _rows(points: Mapping[int, Sequence[ConvergencePoint]]) -> Iterator[tuple[Any, ...]]:
+    """Tuples in the order of the columns; NaN is left to the driver, as SQLite makes it NULL by itself."""
+    get = attrgetter(*_COLUMNS[1:])
+    for trial_id, of_trial in points.items():
+        for point in of_trial:
+            yield (trial_id, *get(point))
+
+
+def _table(points: Convergence) -> Any:
+    """The columns as one array of rows; None is NaN. What is no number, or of another length, is refused."""
+    columns = {}
+    for name in _COLUMNS:
+        try:
+            columns[name] = np.asarray(getattr(points, name), dtype=_DTYPE[name])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidRecord(f"the column {name} of the points must hold numbers, but {error}") from error
+    shapes = {name: column.shape for name, column in columns.items()}
+    if set(shapes.values()) != {(len(points),)}:
+        raise InvalidRecord(f"columns of points must have one length, shape (points,), but got {shapes}")
+    table = np.empty(len(points), _DTYPE)
+    for name, column in columns.items():
+        table[name] = column
+    return table
+
+
+def _last_of_each_step(table: Any) -> Any:
+    """Rows by trial and step, of equal ones the last: PostgreSQL does not change a row twice in one statement."""
+    order = np.lexsort((table["step"], table["trial_id"]))
+    table = table[order]
+    same = (table["trial_id"][1:] == table["trial_id"][:-1]) & (table["step"][1:] == table["step"][:-1])
+    return table[np.append(~same, True)] if same.any() else table

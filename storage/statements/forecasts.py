@@ -1,0 +1,59 @@
+"""Forecasts, their settings and laws: statements on one connection; the contract is in ``storage.store``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from typing import Any
+
+from sqlalchemy import Connection, Table, insert, select
+
+from storage import clock
+from storage.records import Forecast, Law, NewForecast, SettingForecast
+from storage.schema import settings_columns
+from storage.schema.tables import forecast_settings, forecasts, laws
+from storage.statements import studies
+
+
+def add(connection: Connection, new: NewForecast) -> Forecast:
+    """Store a forecast, its settings and its laws."""
+    studies.lock(connection, new.study_id)
+    for setting in new.settings:
+        settings_columns.check_setting(setting.name)
+    own = (field.name for field in fields(new) if field.name not in ("settings", "laws"))
+    values = {name: getattr(new, name) for name in own}
+    statement = insert(forecasts).values(created_at=clock.now(connection), **values).returning(forecasts)
+    row = connection.execute(statement).one()
+    _add_parts(connection, forecast_settings, row.id, new.settings)
+    _add_parts(connection, laws, row.id, new.laws)
+    return Forecast(settings=tuple(new.settings), laws=tuple(new.laws), **row._asdict())
+
+
+def of_study(connection: Connection, study_id: int) -> list[Forecast]:
+    """The forecasts of a study, oldest first."""
+    statement = select(forecasts).where(forecasts.c.study_id == study_id).order_by(forecasts.c.id)
+    settings = _parts(connection, forecast_settings, study_id)
+    fitted = _parts(connection, laws, study_id)
+    return [Forecast(settings=tuple(SettingForecast(**part) for part in settings[row.id]),
+                     laws=tuple(Law(**part) for part in fitted[row.id]), **row._asdict())
+            for row in connection.execute(statement)]
+
+
+def _add_parts(connection: Connection, table: Table, forecast_id: int,
+               parts: Iterable[SettingForecast | Law]) -> None:
+    rows = [{"forecast_id": forecast_id, "position": position, **asdict(part)}
+            for position, part in enumerate(parts)]
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _parts(connection: Connection, table: Table, study_id: int) -> dict[int, list[dict[str, Any]]]:
+    """Rows of a table of parts, by forecast and in the order in which they were given."""
+    statement = select(table).join(forecasts).where(forecasts.c.study_id == study_id)
+    by_forecast: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in connection.execute(statement.order_by(table.c.position)):
+        part = row._asdict()
+        del part["position"]
+        by_forecast[part.pop("forecast_id")].append(part)
+    return by_forecast

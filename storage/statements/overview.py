@@ -1,0 +1,48 @@
+"""Small questions of a server about the whole database: statements on one connection.
+
+The contract is in ``storage.service_store``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import Connection, Table, func, select
+
+from storage.records import StudyState, Totals
+from storage.schema.tables import convergence, events, studies, trials
+from storage.statements.trials import chunks
+
+
+def last_event_id(connection: Connection) -> int:
+    """The newest event, 0 where there is none."""
+    return int(connection.execute(select(func.max(events.c.id))).scalar() or 0)
+
+
+def trial_ids(connection: Connection, study_id: int, numbers: Collection[int]) -> dict[int, int]:
+    """The ids of some trials of a study, by number; a number that is not there is left out."""
+    found: dict[int, int] = {}
+    for chunk in chunks(sorted(set(numbers))):
+        wanted = select(trials.c.number, trials.c.id).where(trials.c.study_id == study_id, trials.c.number.in_(chunk))
+        found.update((row.number, row.id) for row in connection.execute(wanted))
+    return found
+
+
+def queued_of(connection: Connection, owner: str, besides: str) -> int:
+    """How many studies of an owner wait in the queue, that of one name left out."""
+    waiting = select(func.count()).where(studies.c.owner == owner, studies.c.state == StudyState.QUEUED,
+                                         studies.c.name != besides)
+    return connection.execute(waiting).scalar_one()
+
+
+def totals(connection: Connection) -> Totals:
+    """How many studies and trials stand where, how many points there are, and since when the queue waits."""
+    waiting = select(func.min(studies.c.queued_at)).where(studies.c.state == StudyState.QUEUED)
+    points = connection.execute(select(func.count()).select_from(convergence)).scalar_one()
+    return Totals(studies=_by_state(connection, studies), trials=_by_state(connection, trials),
+                  points=points, oldest_queued=connection.execute(waiting).scalar())
+
+
+def _by_state(connection: Connection, table: Table) -> dict[str, int]:
+    counted = select(table.c.state, func.count()).group_by(table.c.state)
+    return {str(state): number for state, number in connection.execute(counted)}

@@ -1,0 +1,89 @@
+"""Studies: statements on one connection; the contract is in ``storage.store``."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, select, update
+
+from storage import clock
+from storage.database import insert_into
+from storage.errors import Conflict, NotFound, nearest
+from storage.records import Study, StudyState
+from storage.schema.tables import studies
+
+COLUMNS = tuple(studies.c[field.name] for field in fields(Study))
+
+
+def create(connection: Connection, name: str, values: dict[str, Any]) -> Study:
+    """A new study, or the one that is there with the same spec."""
+    insert(connection, name, values)
+    study = by_name(connection, name)
+    if study.spec != values["spec"]:
+        raise Conflict(f"a study named {name!r} exists with another spec; give this one another name, or "
+                       "restore the spec of the study that exists")
+    return study
+
+
+def insert(connection: Connection, name: str, values: dict[str, Any]) -> bool:
+    """Add a queued study; False where its name or its key is taken."""
+    now = clock.now(connection)
+    new = insert_into(connection, studies).values(name=name, state=StudyState.QUEUED, created_at=now,
+                                                  updated_at=now, message="", **values)
+    return connection.execute(new.on_conflict_do_nothing().returning(studies.c.id)).first() is not None
+
+
+def by_name(connection: Connection, name: str) -> Study:
+    """The study of that name."""
+    row = connection.execute(select(*COLUMNS).where(studies.c.name == name)).first()
+    if row is None:
+        known = connection.execute(select(studies.c.name)).scalars()
+        raise NotFound(f"there is no study {name!r}; {nearest(name, known, 'studies')}")
+    return to_study(row)
+
+
+def by_id(connection: Connection, study_id: int) -> Study:
+    """The study with that id."""
+    row = connection.execute(select(*COLUMNS).where(studies.c.id == study_id)).first()
+    if row is None:
+        raise no_study(study_id)
+    return to_study(row)
+
+
+def every(connection: Connection) -> list[Study]:
+    """All studies, oldest first."""
+    return [to_study(row) for row in connection.execute(select(*COLUMNS).order_by(studies.c.id))]
+
+
+def change(connection: Connection, study_id: int, **values: Any) -> Study:
+    """Set columns of one study, and the time of the change."""
+    statement = update(studies).where(studies.c.id == study_id).values({"updated_at": clock.now(connection), **values})
+    row = connection.execute(statement.returning(*COLUMNS)).first()
+    if row is None:
+        raise no_study(study_id)
+    return to_study(row)
+
+
+def lock(connection: Connection, study_id: int) -> Study:
+    """The study as it stands; others can neither change it nor add to it until the transaction ends."""
+    statement = select(*COLUMNS).where(studies.c.id == study_id).with_for_update(key_share=True)
+    row = connection.execute(statement).first()
+    if row is None:
+        raise no_study(study_id)
+    return to_study(row)
+
+
+def remove(connection: Connection, study_id: int) -> None:
+    """Delete a study with everything that belongs to it."""
+    connection.execute(delete(studies).where(studies.c.id == study_id))
+
+
+def no_study(study_id: int) -> NotFound:
+    """The error for an id that no study has."""
+    return NotFound(f"there is no study with id {study_id}; Store.studies() lists them")
+
+
+def to_study(row: Row[Any]) -> Study:
+    """A study from a row that has all of :data:`COLUMNS`."""
+    return Study(**{column.name: getattr(row, column.name) for column in COLUMNS})

@@ -1,0 +1,69 @@
+"""Tokens: statements on one connection; the contract is in ``storage.store``."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from storage import clock
+from storage.errors import InvalidRecord, NotFound
+from storage.records import NewToken, Token
+from storage.schema.tables import tokens
+
+_TOUCHED_EVERY = timedelta(minutes=1)
+
+
+def add(connection: Connection, new: NewToken) -> Token:
+    """Store a token."""
+    wrong = sorted(scope for scope in new.scopes if not re.fullmatch(r"[\w:.-]+", scope))
+    if wrong:
+        raise InvalidRecord(f"a scope is one word, but got {wrong[0]!r}")
+    row = connection.execute(insert(tokens).values(
+        name=new.name, owner=new.owner, digest=new.digest, scopes=" ".join(sorted(new.scopes)),
+        created_at=clock.now(connection), expires_at=new.expires_at).returning(tokens)).one()
+    return _token(row)
+
+
+def by_hash(connection: Connection, digest: str) -> Token | None:
+    """The token with that digest, be it valid or not."""
+    row = connection.execute(select(tokens).where(tokens.c.digest == digest)).first()
+    return _token(row) if row is not None else None
+
+
+def every(connection: Connection, owner: str | None) -> list[Token]:
+    """Tokens, oldest first."""
+    statement = select(tokens).order_by(tokens.c.id)
+    if owner is not None:
+        statement = statement.where(tokens.c.owner == owner)
+    return [_token(row) for row in connection.execute(statement)]
+
+
+def revoke(connection: Connection, token_id: int) -> None:
+    """End a token; the first time counts."""
+    if connection.execute(select(tokens.c.id).where(tokens.c.id == token_id)).first() is None:
+        raise NotFound(f"there is no token with id {token_id}; Store.tokens() lists them")
+    connection.execute(update(tokens).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
+                       .values(revoked_at=clock.now(connection)))
+
+
+def is_stale(connection: Connection, token_id: int) -> bool:
+    """Whether the last use that is stored is some time ago."""
+    row = connection.execute(select(tokens.c.last_used_at).where(tokens.c.id == token_id)).first()
+    return row is not None and _is_past(row.last_used_at, clock.now(connection))
+
+
+def touch(connection: Connection, token_id: int) -> None:
+    """Store that a token was used now."""
+    connection.execute(update(tokens).where(tokens.c.id == token_id).values(last_used_at=clock.now(connection)))
+
+
+def _is_past(used_at: datetime | None, now: datetime) -> bool:
+    return used_at is None or abs(now - used_at) >= _TOUCHED_EVERY
+
+
+def _token(row: Row[Any]) -> Token:
+    values = row._asdict()
+    return Token(**{**values, "scopes": frozenset(values["scopes"].split())})

@@ -1,0 +1,189 @@
+"""A study in another folder than the current one: its own modules and its data are found beside its file, always."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpo
+from hpo.errors import SpecError
+from hpo.runs.repository import open_store, stored_spec
+from hpo.service.worker import Worker, WorkerOptions
+from hpo.tuning.tuner import stop_ray
+from storage.records import StudyState
+
+WORKLOAD = '''\
+"""A noisy quadratic whose curvature is read from a file."""
+
+from pathlib import Path
+
+from trainers.workloads.noisy_quadratic.task import NoisyQuadratic
+
+
+class Curved(NoisyQuadratic):
+    def __init__(self, data):
+        Path(data["path"]).read_text()
+        super().__init__({name: value for name, value in data.items() if name != "path"})
+'''
+STUDY = """\
+name: curved
+workload: curved_workload:Curved
+data: {path: data/curvature.txt, modes: 20, noise_scale: 0.5, train_samples: 512}
+target: {metric: loss, at_most: 0.05}
+ladder: [16, 32]
+full_scale: {global_batch_size: 64, machine: local, workers: 1, validate: true}
+search:
+  learning_rate: {log_uniform: [0.02, 1], role: scaled}
+  momentum: 0.9
+  weight_decay: 0
+budget: {trials: 8, epochs_per_trial: 20, evaluations_per_epoch: 2}
+sampler: random
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A folder to call from, and the study in a folder below it."""
+
+    folder: Path
+
+    @property
+    def file(self):
+        return self.folder / "sub" / "curved.yaml"
+
+    @property
+    def storage(self):
+        return f"sqlite:///{self.folder}/hpo.db"
+
+    def check(self, job):
+        """The job looks for module and data beside the study file."""
+        assert job.search_path == str(self.file.parent)
+        assert job.data["path"] == str(self.file.parent / "data" / "curvature.txt")
+
+    def check_complete(self):
+        result = hpo.read_study("curved", self.storage)
+        assert result.study.state is StudyState.FINISHED, result.study.message
+        assert result.study.folder == str(self.file.parent)
+        assert len(result.launched) == 3            # the forecast's plan, and the two rules of thumb beside it
+        for run in result.runs:
+            self.check(run.plan.job)
+        return result
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "curved_workload", raising=False)
+    (tmp_path / "sub" / "data").mkdir(parents=True)
+    (tmp_path / "sub" / "data" / "curvature.txt").write_text("as it is\n")
+    (tmp_path / "sub" / "curved_workload.py").write_text(WORKLOAD)
+    place = Place(tmp_path)
+    place.file.write_text(STUDY)
+    yield place
+    stop_ray()
+
+
+def enter(place, **changes):
+    """The study as an earlier call left it, in the queue."""
+    spec = hpo.load_study(place.file)
+    with open_store(place.storage) as store:
+        return store.submit_study(
+            spec.name, workload=spec.workload, metric=spec.target.metric, threshold=spec.target.threshold,
+            higher_is_better=False, spec=spec.text, **{"folder": str(place.file.parent), **changes}).study
+
+
+@pytest.mark.slow
+def test_the_command_line_runs_plans_and_validates_it(place):
+    command = str(Path(sys.executable).parent / "hpo")
+    run = subprocess.run([command, "run", "sub/curved.yaml", "--json"], cwd=place.folder, capture_output=True,
+                         text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["outcome"]["outcomes"]
+    place.check_complete()
+    elsewhere = place.folder / "elsewhere"
+    elsewhere.mkdir()
+    plan = subprocess.run([command, "plan", "curved", "--storage", place.storage, "--workers", "2",
+                           "--output", "plan", "--json"], cwd=elsewhere, capture_output=True, text=True,
+                          check=False)
+    assert plan.returncode == 0, plan.stderr
+    job = json.loads((elsewhere / "plan" / "job.json").read_text())
+    assert job["search_path"] == str(place.file.parent)
+
+
+@pytest.mark.slow
+def test_python_runs_and_validates_it_and_goes_on_from_another_folder(place, monkeypatch):
+    spec = hpo.load_study("sub/curved.yaml")
+    result = hpo.run_study(spec, place.storage, folder=place.folder / ".hpo")
+    assert result.complete
+    place.check_complete()
+    elsewhere = place.folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    again = hpo.run_study(hpo.read_study("curved", place.storage).spec, place.storage, folder=place.folder / ".hpo")
+    assert again.complete and len(again.trials) == len(result.trials)
+    plan = hpo.make_plan(hpo.forecast(again, 64), workers=1)
+    place.check(plan.job)
+
+
+@pytest.mark.slow
+def test_a_worker_in_another_folder_runs_and_validates_it(place, monkeypatch):
+    enter(place)
+    elsewhere = place.folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    Worker(WorkerOptions(storage=place.storage, folder=place.folder / ".hpo", once=True,
+                         data_folders=(place.file.parent / "data",))).run()
+    place.check_complete()
+
+
+@pytest.mark.parametrize("changes", [{}, {"folder": ""}])
+def test_a_worker_reads_data_of_its_data_folders_only(place, changes):
+    """The path that would be opened is what counts, and a study without a folder may not name a relative one."""
+    enter(place, **changes)
+    allowed = place.folder / "allowed"
+    allowed.mkdir()
+    Worker(WorkerOptions(storage=place.storage, folder=place.folder / ".hpo", once=True,
+                         data_folders=(allowed,) if not changes else (place.folder / "sub",))).run()
+    with open_store(place.storage) as store:
+        study = store.study("curved")
+        assert study.state is StudyState.FAILED and "data_folders" in study.message
+        assert store.trials(study.id) == []
+
+
+def test_a_stored_study_keeps_its_folder_wherever_it_is_read(place, monkeypatch):
+    study = enter(place)
+    elsewhere = place.folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    spec = stored_spec(study)
+    assert spec == hpo.load_study(place.file) and spec.search_path == place.file.parent
+    assert hpo.parse_study(STUDY).search_path is None
+    assert hpo.parse_study(STUDY, folder="there").search_path == elsewhere / "there"
+    assert hpo.parse_study(STUDY, place.file, folder="there").search_path == elsewhere / "there"
+
+
+def test_a_relative_path_is_that_of_the_folder_when_the_file_was_read(place, monkeypatch):
+    spec = hpo.load_study("sub/curved.yaml")
+    monkeypatch.chdir(place.folder / "sub")
+    assert spec.search_path == place.file.parent
+
+
+def test_a_study_that_moved_is_found_where_it_was_run_last(place):
+    enter(place, folder="/gone")
+    with open_store(place.storage) as store:
+        study = store.study("curved")
+        assert stored_spec(study).search_path == Path("/gone")
+        store.update_spec(study.id, study.spec)
+        assert store.study("curved").folder == "/gone"
+        store.update_spec(study.id, study.spec, str(place.file.parent))
+        assert store.study("curved").folder == str(place.file.parent)
+
+
+def test_a_module_that_is_not_there_is_told_with_its_folder(place):
+    (place.file.parent / "curved_workload.py").unlink()
+    with pytest.raises(SpecError, match="curved_workload"):
+        hpo.run_study(hpo.load_study("sub/curved.yaml"), place.storage)

@@ -1,0 +1,52 @@
+"""Begins the training of a job, whatever its workload trains, and trains it to its end.
+
+Importing this does not import torch; beginning the training of a model does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainers.errors import WorkloadError
+from trainers.job import TrainingJob
+from trainers.loop.restarts import finish, resume
+from trainers.report import ConvergencePoint, TrainingOutcome
+from trainers.workloads import AnyWorkload, CustomLoopWorkload, Workload, load_workload
+
+if TYPE_CHECKING:
+    from trainers.distributed import Communicator
+    from trainers.workloads.training_run import TrainingRun
+
+
+def begin_training(job: TrainingJob, communicator: Communicator | None = None, *,
+                   workload: AnyWorkload | None = None) -> TrainingRun:
+    """A training of the job, at its first update, whatever the workload trains.
+
+    ``communicator`` joins the workers; None stands for a process that works alone. ``workload`` is the job's, if
+    it is loaded already. Raises :class:`~trainers.errors.TrainerError`.
+    """
+    workload = workload or load_workload(job.workload, job.data, job.search_path)
+    if isinstance(workload, CustomLoopWorkload):
+        return workload.begin(job, communicator)
+    if not isinstance(workload, Workload):
+        raise WorkloadError(f"{type(workload).__name__} must be a Workload or a CustomLoopWorkload")
+    from trainers.distributed.single import SingleProcess
+    if job.settings.update_mode != "synchronous":
+        from trainers.asynchronous.training import AsynchronousTraining
+        return AsynchronousTraining(job, communicator or SingleProcess(), workload=workload)
+    from trainers.loop.synchronous import Training
+    return Training(job, communicator or SingleProcess(), workload=workload)
+
+
+def train(job: TrainingJob, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,
+          checkpoint: Path | None = None) -> TrainingOutcome:
+    """Train to the end; worker 0 reports each evaluation and then saves the checkpoint.
+
+    Where ``checkpoint`` exists the training goes on from there. All workers must see the same file.
+    """
+    training = begin_training(job, communicator)
+    if checkpoint is not None:
+        resume(training, communicator, checkpoint)
+    return finish(training, communicator, report, checkpoint=checkpoint)

@@ -1,0 +1,1 @@
+"""The training loop on PyTorch: its data, its gradients, its state on disk."""

@@ -1,0 +1,91 @@
+"""Feed: the micro batches of one worker, update by update, in the layout that each update asks for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainers.distributed.communicator import Communicator
+from trainers.distributed.sampling import BatchLayout, Cut, SampleStream, batch_layout
+from trainers.errors import JobError
+from trainers.job import TrainingJob
+from trainers.loop.prefetch import prefetched
+from trainers.loop.replica import Replica
+from trainers.numerics.normalization import statistics_depend_on_micro_batches
+from trainers.schedules.adascale import adascale_layout
+from trainers.schedules.batch_size import Course, Phase
+from trainers.schedules.noise_scale import MEASURED_EVERY, measured_layout
+from trainers.workloads.workload import Batch, Workload
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one forward pass takes; ``share`` is its part of the local batch."""
+
+    batch: Batch
+    share: float
+    ends_chunk: bool
+    ends_update: bool
+
+
+class Feed:
+    """One worker's part of the stream of samples; raises :class:`~trainers.errors.JobError` if no layout fits."""
+
+    def __init__(self, workload: Workload, job: TrainingJob, course: Course, communicator: Communicator,
+                 replica: Replica) -> None:
+        self._workload, self._seed, self._course, self._rank = workload, job.seed, course, communicator.rank
+        self._stream = SampleStream(workload.train_samples, job.seed)
+        self._every = MEASURED_EVERY if job.settings.adascale_batch_size is None else 1
+        self._layouts = {phase: _layout(phase, job, workload, communicator.size, replica.group_size)
+                         for phase in course.phases}
+        self._measured = {phase: _measured(layout, job, replica) for phase, layout in self._layouts.items()}
+
+    def layout(self, step: int) -> BatchLayout:
+        """How update ``step`` is cut."""
+        phase = self._course.phase(step)
+        return self.measured(step) or self._layouts[phase]
+
+    def measured(self, step: int) -> BatchLayout | None:
+        """The layout of update ``step`` if its gradient norms are measured: every so many updates, from 0 on."""
+        return None if step % self._every else self._measured[self._course.phase(step)]
+
+    def micro_batches(self, first_step: int, every: int = 1) -> Iterator[MicroBatch]:
+        """This worker's micro batches of update ``first_step`` and each ``every``-th after it, without end."""
+        cuts = itertools.chain.from_iterable(self._cuts(step) for step in itertools.count(first_step, every))
+        return prefetched(itertools.starmap(self._load, cuts), self._workload.prefetched_batches)
+
+    def _cuts(self, step: int) -> Iterator[tuple[Cut, float, bool]]:
+        layout = self.layout(step)
+        left = layout.micro_batches
+        for cut in layout.cuts(self._course.samples(step), self._rank):
+            left -= 1
+            yield cut, cut.count / layout.local_batch_size, left == 0
+
+    def _load(self, cut: Cut, share: float, ends_update: bool) -> MicroBatch:
+        indices, epochs = self._stream.take(cut.first, cut.count)
+        batch = self._workload.training_batch(indices, epochs, self._seed)
+        return MicroBatch(batch, share, cut.ends_chunk, ends_update)
+
+
+def _layout(phase: Phase, job: TrainingJob, workload: Workload, workers: int, group_size: int) -> BatchLayout:
+    largest = job.micro_batch_size or max(group_size, workload.largest_micro_batch)
+    try:
+        return batch_layout(phase.global_batch_size, workers, group_size, largest)
+    except JobError as error:
+        if phase.global_batch_size == job.global_batch_size:
+            raise
+        cause = "batch_factors, which lead" if job.settings.batch_control == "piecewise" \
+            else "batch_control 'grow', which leads"
+        raise JobError(f"{cause} from global_batch_size {job.global_batch_size} to "
+                       f"{phase.global_batch_size} at update {phase.first_step}: {error}") from error
+
+
+def _measured(layout: BatchLayout, job: TrainingJob, replica: Replica) -> BatchLayout | None:
+    settings = job.settings
+    if settings.adascale_batch_size is not None:
+        chunks = adascale_layout(layout, settings.adascale_batch_size, replica.group_size)
+        return chunks if chunks.chunks > 1 else None
+    if settings.gradient_reduction != "mean":     # the norms of what is no mean say nothing of the noise
+        return None
+    return measured_layout(layout, replica.group_size, may_cut=not statistics_depend_on_micro_batches(replica.model))

@@ -1,0 +1,140 @@
+"""Leaving early and going on: what asks a training to stop, when it saves, and how it is started again.
+
+A slot on a machine ends, a node dies. A training saves a checkpoint at its evaluations; asked to stop, it goes to
+the next evaluation, saves and leaves. Started again with the same checkpoint it goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainers.errors import CheckpointError
+from trainers.report import ConvergencePoint, TrainingOutcome
+
+if TYPE_CHECKING:
+    from trainers.distributed import Communicator
+    from trainers.workloads.training_run import TrainingRun
+
+STOPPED = 75
+"""The exit status of a training that was asked to stop and saved: EX_TEMPFAIL of sysexits.h, "try again later"."""
+
+AGENTS = ("TORCHELASTIC_RUN_ID", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
+"""Set by torchrun and by horovodrun over Gloo. They end workers by SIGTERM, and take any status but 0 for a crash."""
+
+LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+               "PALS_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+
+
+class StopRequests:
+    """Whether this training was asked to stop: by SIGUSR1, by SIGTERM, or by a file that appeared.
+
+    Under a launcher that ends its workers by SIGTERM (``AGENTS``), that signal keeps its meaning: it comes when a
+    fellow worker is lost, and then there is no next evaluation. The signals are taken inside a ``with``.
+    """
+
+    def __init__(self, stop_file: Path | None = None) -> None:
+        self._stop_file = stop_file
+        self._signalled = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequests:
+        if threading.current_thread() is threading.main_thread():     # others may not take signals
+            for number in (signal.SIGUSR1,) if under_agent(os.environ) else (signal.SIGUSR1, signal.SIGTERM):
+                self._before[number] = signal.signal(number, lambda *_: self._note())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def agreed(self, communicator: Communicator) -> bool:
+        """Whether any worker was asked; the same answer on every worker, which all must call."""
+        asked = self._signalled or (communicator.rank == 0 and self._stop_file is not None
+                                    and self._stop_file.exists())
+        if communicator.size == 1:
+            return asked
+        import torch
+        votes = torch.tensor([float(asked)], device=communicator.device)
+        communicator.all_reduce_sum_([votes])
+        return float(votes) > 0
+
+    def _note(self) -> None:
+        self._signalled = True
+
+
+def finish_or_stop(training: TrainingRun, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,
+                   checkpoint: Path, seconds_between: float, stop: StopRequests) -> TrainingOutcome | None:
+    """Advance to the end, or until it is asked to stop; None where it was stopped.
+
+    Worker 0 reports each evaluation and saves the checkpoint: at the end, before it stops, and else at the first
+    evaluation after ``seconds_between`` since the last; 0 means at each.
+    """
+    from trainers.loop import checkpoint as checkpoints
+    saved = time.monotonic()
+    while not training.finished:
+        point = training.advance()
+        stopped = stop.agreed(communicator)
+        if communicator.rank == 0:
+            report(point)
+            if stopped or training.finished or time.monotonic() - saved >= seconds_between:
+                checkpoints.save(checkpoint, training.state_dict())
+                saved = time.monotonic()
+        if stopped and not training.finished:
+            communicator.barrier()      # nobody leaves, and so ends the launcher, before the checkpoint is there
+            return None
+    return training.outcome
+
+
+def stopped_status(environment: Mapping[str, str]) -> int:
+    """How a stopped training leaves: ``STOPPED``, but 0 under a launcher that would take that for a crash."""
+    return 0 if under_agent(environment) else STOPPED
+
+
+def under_agent(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun or horovodrun watches over this process."""
+    return any(name in environment for name in AGENTS)
+
+
+def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> int:
+    """The number of nodes, from what launchers tell of the workers on each; 1 where they tell nothing. All call it."""
+    local = next((int(environment[name]) for name in LOCAL_SIZES if environment.get(name, "").isdigit()),
+                 communicator.size)
+    if communicator.size == 1:
+        return 1
+    import torch
+    shares = torch.tensor([1.0 / max(1, local)], dtype=torch.float64, device=communicator.device)
+    communicator.all_reduce_sum_([shares])
+    return max(1, round(float(shares)))
+
+
+def resume(training: TrainingRun, communicator: Communicator, checkpoint: Path) -> None:
+    """Load ``checkpoint`` if it exists, on every worker or on none."""
+    import torch
+
+    from trainers.loop import checkpoint as checkpoints
+    found = torch.tensor([float(checkpoint.exists())], device=communicator.device)
+    communicator.all_reduce_mean_([found])
+    if 0 < float(found) < 1:
+        raise CheckpointError(f"only some of the workers see the checkpoint {checkpoint}; it must lie on a "
+                              "shared file system")
+    if float(found) == 1:
+        training.load_state_dict(checkpoints.load(checkpoint))
+
+
+def finish(training: TrainingRun, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,
+           checkpoint: Path | None = None) -> TrainingOutcome:
+    """Advance to the end; worker 0 reports each evaluation and then saves the checkpoint."""
+    from trainers.loop import checkpoint as checkpoints
+    while not training.finished:
+        point = training.advance()
+        if communicator.rank == 0:
+            report(point)
+            if checkpoint is not None:
+                checkpoints.save(checkpoint, training.state_dict())
+    return training.outcome

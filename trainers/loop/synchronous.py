@@ -1,0 +1,126 @@
+"""The training loop: one job, on any number of workers, to its target or to the end of its budget.
+
+Every random number is a function of the seed and of a position in the stream of samples, so a training that
+is resumed from a checkpoint goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from search_spaces.settings import TrainingSettings
+from trainers.distributed.communicator import Communicator
+from trainers.errors import JobError
+from trainers.job import TrainingJob
+from trainers.loop.exhibits import exhibit_of
+from trainers.loop.gradients import Gradients
+from trainers.loop.micro_batches import Feed
+from trainers.loop.replica import Replica, evaluate
+from trainers.optimizers import make_optimizer
+from trainers.schedules.adascale import AdaScale
+from trainers.schedules.learning_rate import learning_rate
+from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
+from trainers.workloads import Workload, load_model_workload
+from trainers.workloads.training_run import Stretch, TrainingRun
+
+
+class Training(TrainingRun):
+    """A training of a model on the workers' devices; ``seconds`` are those of the wall clock."""
+
+    def __init__(self, job: TrainingJob, communicator: Communicator, *,
+                 workload: Workload | None = None) -> None:
+        self.workload = workload or load_model_workload(job)
+        super().__init__(job, self.workload.metrics, self.workload.train_samples)
+        _check_settings(job.settings)
+        self.communicator = communicator
+        self.replica = Replica(self.workload, job.settings, job.seed, communicator.device)
+        communicator.broadcast_(self.replica.parameters)
+        self.feed = Feed(self.workload, job, self.course, communicator, self.replica)
+        self.gradients = Gradients(self.replica, job.settings, communicator)
+        self.optimizer = make_optimizer(self.model.parameters(), job.settings)
+        self.statistics = GradientStatistics(SMOOTHING)
+        self.adascale = None if job.settings.adascale_batch_size is None else AdaScale(
+            job.settings.adascale_batch_size, job.global_batch_size, self.train_samples)
+        self._micro_batches = self.feed.micro_batches(0)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is trained."""
+        return self.replica.model
+
+    def exhibit(self) -> dict[str, Any] | None:
+        """What the workload shows of the model as it is now; see :mod:`trainers.loop.exhibits`."""
+        return exhibit_of(self.replica)
+
+    def _train(self, first_step: int, last_step: int) -> Stretch:
+        started = time.perf_counter()
+        with torch.random.fork_rng(devices=[self.replica.device] if self.replica.device.type == "cuda" else []):
+            losses, rate = self._updates(first_step, last_step)
+            scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
+        return Stretch(train_loss=float(losses.mean()), first_loss=float(losses[0]), learning_rate=rate, scores=scores,
+                       seconds=time.perf_counter() - started, gradient_noise_scale=self.statistics.noise_scale)
+
+    def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:
+        """The mean loss of each update over all workers, shape ``(updates,)``, and the last learning rate."""
+        self.model.train()
+        losses, rate = [], math.nan
+        for step in range(first_step, last_step):
+            loss, rate = self._update(step)
+            losses.append(loss)
+        self.gradients.settle()
+        means = torch.stack(losses).double()
+        self.communicator.all_reduce_mean_([means])
+        return means, rate
+
+    def _update(self, step: int) -> tuple[Tensor, float]:
+        """One update; returns this worker's mean loss and the learning rate."""
+        self.replica.seed_generators(step, self.communicator.rank)
+        layout = self.feed.layout(step)
+        micro_batches = itertools.islice(self._micro_batches, layout.micro_batches)
+        loss, arrived = self.gradients.compute(micro_batches, self.feed.measured(step))
+        self.replica.end_update(layout.global_batch_size)
+        if arrived.measured is not None:
+            self.statistics.add(arrived.measured)
+            if self.adascale is not None:
+                self.adascale.add(arrived.measured)
+        rate = self._step_optimizer(step, overflowed=arrived.overflowed)
+        self.replica.set_gradients(None)
+        return loss, rate
+
+    def _step_optimizer(self, step: int, *, overflowed: bool) -> float:
+        """Move the weights by the gradients, unless one overflowed; returns the learning rate."""
+        epochs = self.course.epochs(step) if self.adascale is None else self.adascale.epochs
+        gain = 1.0 if self.adascale is None else self.adascale.gain
+        rate = gain * learning_rate(self.job.settings, epochs, self.job.epochs)
+        if not overflowed:
+            self.optimizer.step(rate, epochs)
+            if self.adascale is not None:
+                self.adascale.advance()
+        return rate
+
+    def _weights(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+                "gradients": self.gradients.state_dict(), "statistics": self.statistics.state_dict(),
+                "adascale": self.adascale.state_dict() if self.adascale else {}}
+
+    def _load_weights(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.gradients.load_state_dict(state["gradients"])
+        self.statistics.load_state_dict(state["statistics"])
+        if self.adascale is not None:
+            self.adascale.load_state_dict(state["adascale"])
+        self._micro_batches = self.feed.micro_batches(self.progress.step)
+
+
+def _check_settings(settings: TrainingSettings) -> None:
+    if settings.adascale_batch_size is not None and settings.gradient_reduction != "mean":
+        raise JobError("AdaScale (adascale_batch_size) compares gradients with their mean and needs "
+                       f"gradient_reduction 'mean', but got {settings.gradient_reduction!r}")

@@ -1,0 +1,1 @@
+"""Number formats, normalization, random numbers, memory."""

@@ -1,0 +1,1 @@
+"""Learning rate and batch size over a training, and what adapts them."""

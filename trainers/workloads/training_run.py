@@ -1,0 +1,176 @@
+"""TrainingRun: what every training has in common: its budget, its evaluations and the rules that end it.
+
+How the weights move is left to a subclass: ``trainers.loop.synchronous.Training`` moves a model of PyTorch,
+``noisy_quadratic`` the modes of a quadratic. Importing this does not import torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.errors import CheckpointError, JobError, WorkloadError, nearest
+from trainers.job import TrainingJob
+from trainers.report import ConvergencePoint, TrainingOutcome
+from trainers.schedules.batch_size import course
+
+DIVERGENCE_FACTOR = 3.0
+"""A training has diverged when its mean loss between two evaluations exceeds so many times its first loss."""
+
+
+@dataclass
+class Progress:
+    """How far a training has come; plain numbers, so that a checkpoint holds it as it is."""
+
+    step: int = 0
+    seconds: float = 0.0
+    first_loss: float = math.nan
+    best_metric: float = math.nan
+    final_metric: float = math.nan
+    state: str = "running"
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The updates up to an evaluation, and what the evaluation found.
+
+    ``train_loss`` is the mean over the updates, ``first_loss`` that of the first, ``learning_rate`` that of the
+    last; ``scores`` holds every metric; ``seconds`` is what the updates and the evaluation took.
+    """
+
+    train_loss: float
+    first_loss: float
+    learning_rate: float
+    scores: Mapping[str, float]
+    seconds: float
+    gradient_noise_scale: float | None = None
+
+
+class TrainingRun(ABC):
+    """One training in progress; ``advance`` goes to the next evaluation until ``finished``.
+
+    ``metrics`` and ``train_samples`` are those of its workload.
+    """
+
+    def __init__(self, job: TrainingJob, metrics: Mapping[str, bool], train_samples: int) -> None:
+        _check_target(job, metrics)
+        self.job = job
+        self.progress = Progress()
+        self.train_samples = train_samples
+        self.course = course(job.settings, job.global_batch_size, train_samples, job.epochs,
+                             job.evaluations_per_epoch)
+
+    @abstractmethod
+    def _train(self, first_step: int, last_step: int) -> Stretch:
+        """Do the updates from ``first_step`` up to, not including, ``last_step``, then evaluate.
+
+        All of them are of one phase, so of one global batch size.
+        """
+
+    @abstractmethod
+    def _weights(self) -> dict[str, Any]:
+        """What the updates change, as tensors and plain values."""
+
+    @abstractmethod
+    def _load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`_weights` gave; ``progress`` is already where it was then."""
+
+    def exhibit(self) -> dict[str, Any] | None:
+        """What the workload shows of its model as it is now (``trainers.loop.exhibits``); None if nothing."""
+        return None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the target was reached, the budget ended, or the training diverged."""
+        return self.progress.state != "running"
+
+    @property
+    def outcome(self) -> TrainingOutcome:
+        """How the training ended; only once it is ``finished``."""
+        if not self.finished:
+            raise JobError("a training has an outcome only once it is finished; call advance() until it is")
+        at = self.progress
+        epochs = self.course.epochs(at.step)
+        return TrainingOutcome(
+            state=at.state, epochs_to_target=epochs if at.state == "reached" else None, epochs=epochs, steps=at.step,
+            seconds=at.seconds, best_metric=at.best_metric, final_metric=at.final_metric, reason=at.reason)
+
+    def advance(self) -> ConvergencePoint:
+        """Train to the next evaluation, evaluate, and decide whether the training goes on."""
+        if self.finished:
+            raise JobError(f"the training is finished: {self.progress.reason}")
+        at = self.progress
+        last = self.course.next_evaluation(at.step)
+        stretch = self._train(at.step, last)
+        at.step, at.seconds = last, at.seconds + stretch.seconds
+        if math.isnan(at.first_loss):
+            at.first_loss = stretch.first_loss
+        self._decide(stretch.train_loss, stretch.scores[self.job.target.metric])
+        return self._point(stretch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed training needs, as tensors and plain values; the same on every worker."""
+        return {"job": _identity(self.job), **self._weights(), "progress": dataclasses.asdict(self.progress)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave, with any number of workers and any micro batch."""
+        if set(state) != set(self.state_dict()):
+            raise CheckpointError("the file is no checkpoint of a training; delete it to start anew")
+        _check_same_job(state["job"], self.job)
+        self.progress = Progress(**state["progress"])
+        self._load_weights(state)
+
+    def _decide(self, train_loss: float, metric: float) -> None:
+        at, target = self.progress, self.job.target
+        at.best_metric, at.final_metric = target.better(at.best_metric, metric), metric
+        limit = at.first_loss + (DIVERGENCE_FACTOR - 1) * abs(at.first_loss)
+        if not (math.isfinite(train_loss) and train_loss <= limit):
+            at.state = "diverged"
+            at.reason = (f"the mean training loss over the updates up to {at.step} was {train_loss:.4g}, not finite "
+                         f"or above {DIVERGENCE_FACTOR:g} times the first update's {at.first_loss:.4g}")
+        elif target.reached(metric):
+            at.state = "reached"
+            at.reason = f"{target.metric} {metric:.4g} reached the target {target}"
+        elif at.step >= self.course.total_steps:
+            at.state = "censored"
+            at.reason = (f"the budget of {self.job.epochs:g} epochs ended before the target {target}; "
+                         f"the best was {at.best_metric:.4g}")
+
+    def _point(self, stretch: Stretch) -> ConvergencePoint:
+        at = self.progress
+        return ConvergencePoint(
+            step=at.step, samples=self.course.samples(at.step), epochs=self.course.epochs(at.step), seconds=at.seconds,
+            train_loss=stretch.train_loss, loss=stretch.scores["loss"], metric=stretch.scores[self.job.target.metric],
+            learning_rate=stretch.learning_rate,
+            global_batch_size=self.course.phase(at.step - 1).global_batch_size,
+            gradient_noise_scale=stretch.gradient_noise_scale)
+
+
+def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:
+    target = job.target
+    if target.metric not in metrics:
+        raise WorkloadError(f"the workload {job.workload!r} has no metric {target.metric!r}"
+                            f"{nearest(target.metric, metrics)}")
+    if target.higher_is_better != metrics[target.metric]:
+        better = "higher" if metrics[target.metric] else "lower"
+        raise JobError(f"a {better} {target.metric} is better, but the target is {target}; "
+                       f"set higher_is_better to {str(not target.higher_is_better).lower()}")
+
+
+def _identity(job: TrainingJob) -> dict[str, Any]:
+    """What decides the weights; where the files lie and the micro batch do not."""
+    incidental = ("micro_batch_size", "search_path")
+    return {name: value for name, value in job.to_dict().items() if name not in incidental}
+
+
+def _check_same_job(identity: Mapping[str, Any], job: TrainingJob) -> None:
+    mine = _identity(job)
+    for name, value in identity.items():
+        if mine.get(name) != value:
+            raise CheckpointError(f"the checkpoint belongs to another job: its {name} is {value!r}, but this "
+                                  f"job's is {mine.get(name)!r}; delete it to start anew")
