@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpo.study import StudySpec
+from hpo.study.spec import StudySpec
 
 TIMES = (4, 8)
 """The target batches over the top rung."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import hpo
 from benchmarks.real_panel.cases import Case
 from benchmarks.real_panel.trainings import rounded
-from hpo.results import StudyForecast, StudyResult, best_settings
+from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from search_spaces.scaling_rules import SCALING_RULES
 from search_spaces.settings import TrainingSettings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hpo
 from benchmarks.real_panel.cases import Case
-from hpo.results import StudyResult
+from hpo.runs.results import StudyResult
 from storage.records import StudyState
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.real_panel.cases import Case
-from hpo.jobs import training_job
+from hpo.study.jobs import training_job
 from search_spaces.settings import TrainingSettings
-from trainers.workloads import AnyWorkload, begin_training, load_workload
+from trainers.begin import begin_training
+from trainers.workloads import AnyWorkload, load_workload
 
 FIRST_SEED = 100        # seeds from here on: the sweeps train with smaller ones
 LOST_EPOCHS = 300.0
