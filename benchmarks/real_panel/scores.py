@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.real_panel import trainings
 from benchmarks.real_panel.cases import Case
 from benchmarks.real_panel.recommendations import FORECAST, METHODS, Recommended
-from benchmarks.real_panel.surface import Surface
+from benchmarks.real_panel.surface import Surface, log_optimum
 from benchmarks.real_panel.trainings import Trainings
 
 
@@ -58,10 +58,7 @@ class Mean:
 def optimum(case: Case, cases: Sequence[Case], batch: int, held: Trainings) -> float | None:
     """Log of the fewest epochs known at a batch, by the surface of the case or of the one it is compared with."""
     of = next((each for each in cases if each.name == (case.optimum_of or case.name)), None)
-    found = [] if of is None else held.of(of, batch)
-    if not any(not each.lost for each in found):
-        return None
-    return Surface(found, trainings.train_samples(case) / batch).optimum
+    return None if of is None else log_optimum(held.of(of, batch), trainings.train_samples(case) / batch)
 
 
 def scores(case: Case, recommended: Sequence[Recommended], held: Trainings, cases: Sequence[Case]) -> list[Score]:
@@ -89,14 +86,16 @@ def looked_up(case: Case, recommended: Sequence[Recommended], held: Trainings) -
     for each in recommended:
         batch = each.global_batch_size
         trained = held.of(case, batch)
-        if case.grid_from is None or not any(not run.lost for run in trained):
+        updates_per_epoch = trainings.train_samples(case) / batch
+        least = log_optimum(trained, updates_per_epoch)
+        if case.grid_from is None or least is None:
             continue
-        surface = Surface(trained, trainings.train_samples(case) / batch)
+        surface = Surface(trained, updates_per_epoch)
         for method, settings in each.settings.items():
             lost, epochs = float(surface.lost([settings])[0]), float(surface.log_epochs([settings])[0])
             expected = (1 - lost) * epochs + lost * math.log(trainings.LOST_EPOCHS)
             found.append(Score(case, each.sweep, batch // case.ladder[-1], method, 1, lost, expected,
-                               expected - surface.optimum))
+                               expected - least))
     return found
 
 
