@@ -1,8 +1,8 @@
 """The epochs over learning rate and warmup at a target batch, smoothed over all that was trained there.
 
 A Gaussian process in log epochs over the log rate and the log of the warmup in updates (Rasmussen and Williams 2006,
-equations 2.25 and 2.26), so that the optimum is no lucky training. Losses are smoothed apart from it, by a mean weighted by
-distance.
+equations 2.25 and 2.26), so that the optimum is no lucky training. Losses are smoothed apart from it, by a
+mean weighted by distance.
 """
 
 from __future__ import annotations

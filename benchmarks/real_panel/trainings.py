@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from benchmarks.real_panel.cases import Case
 from hpo.study.jobs import training_job
 from search_spaces.settings import TrainingSettings
 from trainers.begin import begin_training
+from trainers.report import ConvergencePoint
 from trainers.workloads import AnyWorkload, load_workload
 
 FIRST_SEED = 100        # seeds from here on: the sweeps train with smaller ones
@@ -37,8 +38,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Training:
-    """One training at a target batch: ``curve`` is its metric after ``curve_epochs`` epochs, ``losses`` its mean
-    training loss since the evaluation before.
+    """One training at a target batch; ``state`` is that of its outcome, or "hopeless" where it was given up.
+
+    ``curve`` is its metric after ``curve_epochs`` epochs, ``losses`` the mean training loss between them.
     """
 
     case: str
@@ -146,14 +148,19 @@ def _trainer(case: Case) -> Callable[[Wanted], Training]:
         run = begin_training(training_job(spec, settings, asked.global_batch_size, asked.seed,
                                           epochs=case.epochs_beyond), workload=workload)
         points = []
-        while not run.finished:
+        while not run.finished and not (points and _hopeless(case, points)):
             points.append(run.advance())
-        outcome = run.outcome
-        return Training(case.name, asked.global_batch_size, dict(asked.settings), asked.seed, outcome.state,
-                        outcome.epochs, points[-1].samples, tuple(round(point.epochs, 4) for point in points),
+        state = run.outcome.state if run.finished else "hopeless"
+        return Training(case.name, asked.global_batch_size, dict(asked.settings), asked.seed, state,
+                        points[-1].epochs, points[-1].samples, tuple(round(point.epochs, 4) for point in points),
                         tuple(_short(point.metric) for point in points),
                         tuple(_short(point.train_loss) for point in points))
     return train
+
+
+def _hopeless(case: Case, points: Sequence[ConvergencePoint]) -> bool:
+    """Whether a training has wasted a quarter of its budget without ever coming halfway to the target."""
+    return points[-1].epochs >= case.epochs_beyond / 4 and max(point.metric for point in points) < case.target / 2
 
 
 def _short(value: float) -> float:

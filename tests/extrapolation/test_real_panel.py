@@ -150,6 +150,15 @@ def test_trainings_are_kept_and_not_done_again(panel, tmp_path, monkeypatch):
     assert len(run.curve) == len(run.losses) == len(run.curve_epochs)
 
 
+def test_a_training_that_gets_nowhere_is_given_up_as_lost(panel, tmp_path):
+    case = dataclasses.replace(panel["cells-sgd"], epochs_beyond=40, target=2.0)
+    held = Trainings(tmp_path)
+    held.train_missing([trainings.wanted(case, 64, {"learning_rate": 0.1, "warmup_epochs": 0.0}, 0)])
+    [run] = held.of(case, 64)
+    assert (run.state, run.lost, run.counted_epochs) == ("hopeless", True, LOST_EPOCHS)
+    assert 10 <= run.epochs < 10.5
+
+
 @pytest.mark.slow
 def test_a_sweep_runs_in_this_process_and_every_method_recommends(panel, tmp_path):
     case = dataclasses.replace(panel["cells-sgd"], trials=6, epochs=6, ladder=(8, 16), samplers={"tpe": 1})
