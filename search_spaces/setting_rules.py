@@ -42,13 +42,14 @@ _SERVED = Use("update_mode", ("asynchronous", "stale_synchronous"))
 
 USES: dict[str, tuple[Use, ...]] = {
     "momentum": (_optimizers("sgd", "lars", "rmsprop_warmup", "shampoo"), _LARC_ON_SGD),
-    "momentum_form": (_optimizers("sgd"),),
+    "momentum_form": (_optimizers("sgd", "lars"),),
     "nesterov": (_optimizers("sgd", "lars", "shampoo"), _LARC_ON_SGD),
     "beta1": (_ADAMS, _LARC_ON_ADAM),
     "beta2": (_optimizers("lamb", "adam", "adamw", "rmsprop_warmup", "shampoo"), _LARC_ON_ADAM),
     "epsilon": (_optimizers("lamb", "adam", "adamw", "rmsprop_warmup", "shampoo"), _LARC_ON_ADAM),
     "bias_correction": (_ADAMS, _LARC_ON_ADAM),
     "decay_norm_and_bias": (Use("weight_decay"),),
+    "decay_bias": (Use("weight_decay"),),
     "trust_coefficient": (_optimizers("lars", "larc"),),
     "trust_epsilon": (_optimizers("lars", "larc", "lamb"),),
     "adapt_norm_and_bias": (_optimizers("lars", "larc", "lamb", "shampoo"),),

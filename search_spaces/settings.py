@@ -44,7 +44,7 @@ def _number(what: str, default: Any, unit: str, low: float, high: float = math.i
     return field(default=default, metadata={"what": what, "unit": unit, "range": bounds})
 
 
-def _choice(what: str, default: str, *choices: str) -> Any:
+def _choice(what: str, default: str | None, *choices: str) -> Any:
     return field(default=default, metadata={"what": what, "choices": choices})
 
 
@@ -71,8 +71,8 @@ class TrainingSettings:
                                    0.1, "per update", 0, open_low=True)
     momentum: float = _number("what the momentum buffer keeps of itself with each update",
                               0.9, "1", 0, 1, open_high=True)
-    momentum_form: str = _choice("learning rate outside the momentum buffer, inside, or inside with correction",
-                                 "outside", "outside", "inside", "corrected")
+    momentum_form: str | None = _choice("rate outside the momentum buffer, inside, or corrected; null: lars inside, "
+                                        "sgd outside", None, "outside", "inside", "corrected")
     nesterov: bool = _flag("Nesterov momentum in place of heavy-ball", False)
     beta1: float = _number("what the average of the gradient keeps with each update", 0.9, "1", 0, 1, open_high=True)
     beta2: float = _number("what the average of the squared gradient (of Shampoo's factors) keeps with each update",
@@ -83,6 +83,7 @@ class TrainingSettings:
     weight_decay: float = _number("multiple of the weights added to their gradient or, decoupled, to their update",
                                   1e-4, "1", 0)
     decay_norm_and_bias: bool = _flag("decay biases and normalization parameters too", False)
+    decay_bias: bool | None = _flag("decay biases too; null: as decay_norm_and_bias says", None)
     gradient_clip_norm: float | None = _number("scale gradients down to this norm, once per update; null: no clipping",
                                                None, "norm of the whole gradient", 0, open_low=True)
 

@@ -14,6 +14,7 @@ import difflib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from search_spaces import settings as _settings
@@ -50,8 +51,8 @@ class SearchSpace:
     """``fixed`` values and tuned ``domains``, by setting; what neither names keeps its default.
 
     Created, it is checked against :class:`TrainingSettings`: every name exists, every value and every end of
-    a domain is allowed, and so is every combination of ends; and every tuned setting has an effect on some of
-    the trainings. All faults come in one :class:`SearchSpaceError`.
+    a domain is allowed, and so is every combination of ends; and every setting that is named has an effect on
+    some of the trainings. All faults come in one :class:`SearchSpaceError`.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -65,8 +66,12 @@ class SearchSpace:
             raise SearchSpaceError(faults)
 
     @classmethod
-    def parse(cls, search: Mapping[str, Any]) -> SearchSpace:
-        """The search space of a study file's ``search:`` section; see the head of this file."""
+    def parse(cls, search: Mapping[str, Any], inherited: Mapping[str, Any] | None = None) -> SearchSpace:
+        """The search space of a study file's ``search:`` section; see the head of this file.
+
+        ``inherited`` are fixed values for settings that the section does not name; those that have no effect on any
+        of its trainings are left out.
+        """
         fixed: dict[str, Any] = {}
         domains: dict[str, Domain] = {}
         faults: list[tuple[str | None, str]] = []
@@ -76,12 +81,15 @@ class SearchSpace:
                 if isinstance(value, Mapping):
                     domains[name] = _parse_domain(value)
                 else:
-                    fixed[name] = tuple(value) if isinstance(value, list) else value
+                    fixed[name] = _plain_value(value)
             except SettingError as error:
                 faults.append((name, _named(name, error)))
         if faults:
             raise SearchSpaceError([*faults, *_faults_of_each(fixed, domains)])
-        return cls(fixed, domains)
+        together = {name: _plain_value(value) for name, value in (inherited or {}).items() if name not in search}
+        possible = partial(_possible, {**together, **fixed}, domains)
+        return cls({name: value for name, value in {**together, **fixed}.items()
+                    if name in search or fault_of_use(name, possible) is None}, domains)
 
     def to_plain(self) -> dict[str, Any]:
         """The ``search:`` section that :meth:`parse` reads back into an equal search space."""
@@ -106,9 +114,7 @@ class SearchSpace:
 
     def possible(self, name: str) -> tuple[Any, ...]:
         """What a setting may be: its fixed value, its choices, the ends of its domain, or its default."""
-        if name in self.domains:
-            return _ends(self.domains[name])
-        return (self.fixed[name] if name in self.fixed else _settings.default_of(name),)
+        return _possible(self.fixed, self.domains, name)
 
     def settings(self, values: Mapping[str, Any]) -> TrainingSettings:
         """The fixed values with ``values`` for every tuned setting.
@@ -153,6 +159,10 @@ class SearchSpace:
 
     def _listing(self) -> str:
         return f"tuned are {', '.join(self.domains) or 'none'}"
+
+
+def _plain_value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _parse_domain(plain: Mapping[str, Any]) -> Domain:
@@ -214,11 +224,19 @@ def _check_domain(name: str, domain: Domain) -> None:
         _settings.check_value(name, value)
 
 
+def _possible(fixed: Mapping[str, Any], domains: Mapping[str, Domain], name: str) -> tuple[Any, ...]:
+    if name in domains:
+        return _ends(domains[name])
+    return (fixed[name] if name in fixed else _settings.default_of(name),)
+
+
 def _faults_of_use(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
-    for name in space.domains:
+    # a fixed null asks for nothing
+    for name in (*space.domains, *(name for name, value in space.fixed.items() if value is not None)):
         fault = fault_of_use(name, space.possible)
         if fault is not None:
-            yield name, f"{name} is tuned, but {fault}; choose one of these, or leave {name} out"
+            given = "tuned" if name in space.domains else "fixed"
+            yield name, f"{name} is {given}, but {fault}; choose one of these, or leave {name} out"
 
 
 def _faults_of_corners(space: SearchSpace) -> Iterator[tuple[str | None, str]]:

@@ -61,10 +61,17 @@ def _hyperparameter(run: LoggedRun, *names: str) -> Any:
 
 def _momenta(run: LoggedRun, optimizer: str) -> dict[str, Any]:
     if optimizer in ("sgd", "lars"):
-        return {"momentum": _hyperparameter(run, "momentum"),
+        return {"momentum": _hyperparameter(run, "momentum"), "momentum_form": _momentum_form(run, optimizer),
                 "trust_epsilon": _hyperparameter(run, "epsilon") if optimizer == "lars" else None}
     betas = _hyperparameter(run, "betas") or (None, None)
     return {"beta1": betas[0], "beta2": betas[1], "epsilon": _hyperparameter(run, "eps", "epsilon")}
+
+
+def _momentum_form(run: LoggedRun, optimizer: str) -> str | None:
+    # NVIDIA's code, which others submit with too, logs its own name for LARS and multiplies the momentum by the rate
+    # over the last rate
+    own = {str(run.values.get(key, "")).lower() for key in ("opt_name", "s_optimizer")}
+    return "corrected" if optimizer == "lars" and own & {"sgdwlars", "sgdwfastlars"} else None
 
 
 def _warmup_epochs(run: LoggedRun) -> float:
@@ -76,7 +83,10 @@ def _warmup_epochs(run: LoggedRun) -> float:
 def _decay(run: LoggedRun) -> dict[str, Any]:
     kind = run.values.get("scheduler_type")
     if kind == "multistep":
-        milestones = [epochs_of(run, step) for step in run.values.get("scheduler_milestones", ())]
+        # after a warmup the reference's MultiStepLRWarmup counts milestones from the update that follows it
+        warmup = int(run.values.get("scheduler_lr_warmup_steps") or 0)
+        milestones = [epochs_of(run, step + warmup + 1 if warmup else step)
+                      for step in run.values.get("scheduler_milestones", ())]
         return {"decay": "step", "decay_milestones": milestones,
                 "decay_factor": run.values.get("scheduler_decay_rate")}
     if kind == "cosine_annealing":

@@ -1,11 +1,13 @@
 """Recipes from their files: one YAML file each in this folder, checked when it is read.
 
-A row of ``table`` may give durations in updates, as published; they become epochs by ``train_samples``::
+A row of ``table`` may give durations in updates and the last rate by itself, as published; durations become epochs by
+``train_samples``::
 
     warmup_steps                -> warmup_epochs
     decay_milestone_steps       -> decay_milestones
     decay_steps                 -> decay_epochs, counted from the first update
     decay_steps_after_warmup    -> decay_epochs, counted from the end of the warmup
+    end_learning_rate           -> end_learning_rate_factor, over the row's learning_rate
 """
 
 from __future__ import annotations
@@ -102,6 +104,8 @@ def _row(values: Mapping[str, Any], train_samples: int | None) -> tuple[int, dic
         row["decay_epochs"] = epochs(row.pop("decay_steps"))
     if "decay_steps_after_warmup" in row:
         row["decay_epochs"] = row["warmup_epochs"] + epochs(row.pop("decay_steps_after_warmup"))
+    if "end_learning_rate" in row:
+        row["end_learning_rate_factor"] = row.pop("end_learning_rate") / row["learning_rate"]
     return batch, row
 
 

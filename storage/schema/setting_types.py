@@ -22,6 +22,7 @@ SETTING_TYPES: dict[str, TypeEngine[Any]] = {
     "bias_correction": Boolean(),
     "weight_decay": Number(),
     "decay_norm_and_bias": Boolean(),
+    "decay_bias": Boolean(),
     "gradient_clip_norm": Number(),
     "trust_coefficient": Number(),
     "trust_epsilon": Number(),
@@ -68,12 +69,12 @@ SETTING_TYPES: dict[str, TypeEngine[Any]] = {
     "staleness_bound": Integer(),
     "epoch_quorum": Number(),
 }
-OPTIONAL_SETTINGS = frozenset({"decay_epochs", "gradient_clip_norm", "weight_norm_limit", "batch_limit_factor",
-                               "adascale_batch_size", "zero_gamma"})
+OPTIONAL_SETTINGS = frozenset({"momentum_form", "decay_bias", "decay_epochs", "gradient_clip_norm",
+                               "weight_norm_limit", "batch_limit_factor", "adascale_batch_size", "zero_gamma"})
 
 # What trainings of an earlier schema did, in SQL, for each setting that came later and may not be NULL.
 EARLIER_VALUES = {
-    "momentum_form": "outside", "beta1": "0.9", "beta2": "0.999", "epsilon": "1e-08", "bias_correction": "1",
+    "beta1": "0.9", "beta2": "0.999", "epsilon": "1e-08", "bias_correction": "1",
     "trust_epsilon": "0", "adapt_norm_and_bias": "0", "larc_mode": "clip", "larc_optimizer": "sgd",
     "rmsprop_learning_rate": "0.0003", "rmsprop_center_epochs": "10", "rmsprop_period_epochs": "5",
     "preconditioner_interval": "10", "preconditioner_size_limit": "1024", "warmup_shape": "gradual",

@@ -14,6 +14,7 @@ from hpo.cli.main import main
 from hpo.errors import EvidenceError
 from hpo.mlperf.folders import Result, results_in
 from hpo.mlperf.log import read_log
+from hpo.mlperf.settings import settings_of
 from storage.records import PlanKind, TrialState
 from storage.store import Store
 
@@ -114,6 +115,13 @@ def test_a_resnet_log_in_this_projects_terms(round_folder: Path) -> None:
     assert [each.epochs for each in result.run.evaluations][-2:] == [52, 56]
 
 
+@pytest.mark.parametrize(("name", "form"), [("sgdwfastlars", "corrected"), ("sgdwlars", "corrected"), ("lars", None)])
+def test_lars_of_nvidias_code_has_the_corrected_momentum(tmp_path: Path, name: str, form: str | None) -> None:
+    log = tmp_path / "result_0.txt"
+    log.write_text(resnet_log(*LARS_POINTS[0]) + line("s_optimizer", name, 1))
+    assert settings_of(read_log(log), workers=8).momentum_form == form
+
+
 def test_decay_steps_that_end_before_the_run_count_from_the_end_of_the_warmup(round_folder: Path) -> None:
     result = only(round_folder / "ACME" / "results" / "dgx_8" / "resnet" / "result_0.txt")
     assert result.settings.decay_epochs == pytest.approx(27476 * 1632 / IMAGENET + 2)  # 34.9997 + 2 for a run of 35
@@ -129,7 +137,8 @@ def test_a_deepcam_log_in_this_projects_terms(tmp_path: Path) -> None:
     settings = result.settings
     assert (settings.optimizer, settings.learning_rate) == ("lamb", 0.0025)
     assert (settings.beta2, settings.epsilon) == (0.999, 1e-6)
-    assert settings.decay_milestones == pytest.approx((4096 * 256 / 121266, 8192 * 256 / 121266))
+    # the reference's scheduler counts milestones from the update after its warmup of 100
+    assert settings.decay_milestones == pytest.approx((4197 * 256 / 121266, 8293 * 256 / 121266))
     assert settings.warmup_epochs == pytest.approx(100 * 256 / 121266)
     assert (settings.decay_factor, settings.gradient_clip_norm, settings.normalization_batch_size) == (0.2, 1.0, 2)
     assert (result.nodes, result.accelerators) == (32, 128)

@@ -10,23 +10,31 @@ import sys
 import pytest
 
 from search_spaces.recipes import Recipe, RecipeError, names, parse_recipe, recipe, recipes
+from search_spaces.setting_rules import fault_of_use
 from search_spaces.settings import SettingError, TrainingSettings
 
 IMAGENET, DEEPCAM = 1_281_167, 121_266
 
-# B, base rate, warmup epochs, momentum, weight decay, span of batch norm, mean epochs (rcps_resnet.json of round 4.0)
+# B, base rate, warmup epochs, momentum, weight decay, span of batch norm (rcps_resnet.json of round 4.0); mean and most
+# epochs of its runs; published decay steps, the epochs where they end, and whose code it is
 MLPERF_RESNET = [
-    (1632, 7.4, 2, 0.9, 5e-5, 204, 35.0), (3264, 10.5, 2, 0.9, 5e-5, 204, 35.2), (4096, 10, 5, 0.9, 2e-4, 64, 40.0),
-    (8192, 17, 5, 0.9, 2e-4, 64, 42.0), (13056, 12.8, 9, 0.9, 2.5e-5, 204, 45.4),
-    (32768, 21.2, 16, 0.94, 2.5e-5, 128, 56.0), (49152, 19.405, 24, 0.951807, 1e-4, 256, 68.0),
-    (58880, 23.246, 29, 0.951807, 1e-4, 230, 79.9), (65536, 24.699, 31, 0.951807, 1e-4, 128, 84.5),
-    (67840, 24.699, 31, 0.951807, 1e-4, 424, 85.9)]
+    (1632, 7.4, 2, 0.9, 5e-5, 204, 35.0, 37, 27476, 37, "corrected"),
+    (3264, 10.5, 2, 0.9, 5e-5, 204, 35.2, 37, 14523, 37, "corrected"),
+    (4096, 10, 5, 0.9, 2e-4, 64, 40.0, 42, 13137, 42, "inside"),
+    (8192, 17, 5, 0.9, 2e-4, 64, 42.0, 44, 6095, 43.97, "inside"),
+    (13056, 12.8, 9, 0.9, 2.5e-5, 204, 45.4, 46, 4710, 48, "corrected"),
+    (32768, 21.2, 16, 0.94, 2.5e-5, 128, 56.0, 57, 2267, 57.98, "inside"),
+    (49152, 19.405, 24, 0.951807, 1e-4, 256, 68.0, 69, 1846, 70.82, "corrected"),
+    (58880, 23.246, 29, 0.951807, 1e-4, 230, 79.9, 81, 1785, 82.04, "corrected"),
+    (65536, 24.699, 31, 0.951807, 1e-4, 128, 84.5, 86, 1133, 88.96, "inside"),
+    (67840, 24.699, 31, 0.951807, 1e-4, 424, 85.9, 87, 1133, 90.99, "corrected")]
 # B, rate, warmup and milestones in updates, workers (rcps_deepcam.json of round 1.0)
 MLPERF_DEEPCAM = [(128, 0.001, 0, (8192, 16384), 32), (256, 0.002, 0, (4096, 8192), 64),
                   (512, 0.004, 100, (2048, 4096), 128), (1024, 0.004, 200, (1100, 4096), 256),
                   (2048, 0.0055, 400, (800,), 1024)]
 # B, base rate, warmup epochs (README of LARS-ImageNet-PyTorch)
-NUS = [(512, 2**2, 10 / 2**6), (1024, 2**2.5, 10 / 2**5), (4096, 2**3.5, 10 / 2**3), (8192, 2**4, 10 / 2**2)]
+NUS = [(512, 2**2, 10 / 2**6), (1024, 2**2.5, 10 / 2**5), (4096, 2**3.5, 10 / 2**3), (8192, 2**4, 10 / 2**2),
+       (16384, 2**4.5, 5)]
 
 
 def complete(each: Recipe) -> dict[str, float]:
@@ -85,28 +93,31 @@ def test_legw_is_the_published_table(batch: int, rate: float, warmup: float) -> 
 
 @pytest.mark.parametrize("point", MLPERF_RESNET, ids=lambda point: point[0])
 def test_mlperf_resnet_has_the_reference_points(point: tuple[float, ...]) -> None:
-    batch, rate, warmup, momentum, decay, span, epochs = point
+    batch, rate, warmup, momentum, decay, span, epochs, most, steps, end, form = point
     made = recipe("mlperf_resnet_lars")
     at = made.settings_at(int(batch))
     assert (at.learning_rate, at.warmup_epochs, at.momentum, at.weight_decay, at.normalization_batch_size) == \
         (rate, warmup, momentum, decay, span)
     assert [result.value for result in made.results if result.global_batch_size == batch] == [epochs]
-    assert at.decay_epochs is not None and epochs < at.decay_epochs < epochs + 8    # a run ends near its schedule's end
-
-
-def test_mlperf_resnet_decays_over_the_published_updates() -> None:
-    made = recipe("mlperf_resnet_lars")
-    assert made.settings_at(8192).decay_epochs == pytest.approx(5 + 6095 * 8192 / IMAGENET)
-    assert made.settings_at(58880).decay_epochs == pytest.approx(1785 * 58880 / IMAGENET)
+    assert (at.momentum_form, at.trust_epsilon) == (form, 1e-7 if form == "inside" else 0)
+    assert at.end_learning_rate_factor * rate == pytest.approx(1e-4)
+    # the published steps, from the first update or from the warmup, end with whole epochs and hold the longest run
+    assert at.decay_epochs == pytest.approx(end, abs=0.01) and most <= at.decay_epochs + 0.05
+    assert at.decay_epochs - epochs < 5.2
+    counted = at.decay_epochs * IMAGENET / batch
+    assert steps == pytest.approx(counted) or steps == pytest.approx(counted - warmup * IMAGENET / batch)
 
 
 @pytest.mark.parametrize(("batch", "rate", "warmup", "milestones", "workers"), MLPERF_DEEPCAM)
 def test_deepcam_has_the_reference_points(batch: int, rate: float, warmup: int, milestones: tuple[int, ...],
                                           workers: int) -> None:
     at = recipe("mlperf_deepcam_lamb").settings_at(batch)
-    assert (at.learning_rate, at.normalization_batch_size) == (rate, batch // workers)
-    assert at.warmup_epochs * DEEPCAM / batch == pytest.approx(warmup)
-    assert [epochs * DEEPCAM / batch for epochs in at.decay_milestones] == pytest.approx(milestones)
+    # the reference's scheduler never takes the last step of its warmup, and counts milestones from the update after it
+    kept = (warmup - 1) / warmup if warmup else 1
+    assert (at.learning_rate, at.normalization_batch_size) == (pytest.approx(rate * kept), batch // workers)
+    assert at.warmup_epochs * DEEPCAM / batch == pytest.approx(warmup * kept)
+    counted = [milestone + warmup + 1 if warmup else milestone for milestone in milestones]
+    assert [epochs * DEEPCAM / batch for epochs in at.decay_milestones] == pytest.approx(counted)
 
 
 def test_mikami_doubles_the_samples_of_each_gpu() -> None:
@@ -141,6 +152,25 @@ def test_the_tiramisu_runs_grow_their_rate_with_the_cube(gpus: int, rate: float)
     at = recipe("kurth2018_tiramisu").settings_at(gpus)
     assert at.learning_rate == pytest.approx(rate)
     assert (at.optimizer, at.larc_optimizer, at.trust_coefficient, at.gradient_lag) == ("larc", "adam", 0.002, 1)
+
+
+def test_yamazaki_is_the_authors_mlperf_entry() -> None:
+    at = recipe("yamazaki2019").settings_at(86016)
+    assert (at.learning_rate, at.warmup_epochs, at.momentum, at.trust_coefficient, at.decay_power) == \
+        (13, 36, 0.96, 0.0025, 2.2)
+    assert at.end_learning_rate_factor == pytest.approx(0.0025) and at.weight_decay == 5e-5
+    assert at.decay_epochs == pytest.approx(36 + 780 * 86016 / IMAGENET)
+    with pytest.raises(RecipeError, match="published at the global batch sizes 86016, but got 81920"):
+        recipe("yamazaki2019").settings_at(81920)
+
+
+@pytest.mark.parametrize("each", recipes(), ids=lambda each: each.name)
+def test_every_setting_of_a_recipe_is_used(each: Recipe) -> None:
+    defaults = TrainingSettings().to_dict()
+    published = [{**each.settings, **each.table.get(batch, {}), **complete(each)} for batch in each.table or (0,)]
+    for name in {name for settings in published for name in settings}:
+        assert any(fault_of_use(name, lambda other, its=its: (its.get(other, defaults[other]),)) is None
+                   for its in published), name
 
 
 def test_lamb_spans_512_to_32k() -> None:

@@ -22,6 +22,7 @@ from search_spaces.settings import check_value, names
 SEARCH = {
     "optimizer": "sgd",
     "momentum": 0.9,
+    "decay": "step",
     "decay_milestones": [30, 60, 80],
     "learning_rate": {"log_uniform": [0.01, 1.28], "role": "scaled"},
     "warmup_epochs": {"uniform": [0, 5], "role": "scaled"},
@@ -32,7 +33,7 @@ SPACE = SearchSpace.parse(SEARCH)
 
 
 def test_a_search_section_is_read() -> None:
-    assert SPACE.fixed == {"optimizer": "sgd", "momentum": 0.9, "decay_milestones": (30, 60, 80)}
+    assert SPACE.fixed == {"optimizer": "sgd", "momentum": 0.9, "decay": "step", "decay_milestones": (30, 60, 80)}
     assert SPACE.domains == {
         "learning_rate": Float(0.01, 1.28, log=True, role=Role.SCALED),
         "warmup_epochs": Float(0, 5, role=Role.SCALED),
@@ -59,7 +60,7 @@ def test_a_space_does_not_change_with_the_mapping_it_was_made_of() -> None:
 
 def test_settings_join_fixed_and_suggested_values() -> None:
     values = {"learning_rate": 0.4, "warmup_epochs": 2.5, "normalization_batch_size": 8, "label_smoothing": 0}
-    fixed = {"momentum": 0.9, "decay_milestones": [30, 60, 80]}
+    fixed = {"momentum": 0.9, "decay": "step", "decay_milestones": [30, 60, 80]}
     assert SPACE.settings(values) == TrainingSettings.from_dict({**fixed, **values})
     # a law extrapolates beyond the domain
     assert SPACE.settings({**values, "learning_rate": 9.0}).learning_rate == 9.0
@@ -158,16 +159,37 @@ def test_a_tuned_setting_without_effect_is_refused(search: dict[str, object], na
     assert [each for each, _ in caught.value.faults] == [name]
 
 
+@pytest.mark.parametrize(("search", "message"), [
+    ({"optimizer": "adam", "momentum_form": "inside"},
+     "momentum_form is fixed, but has no effect with optimizer adam; it is used with optimizer sgd or lars; choose"),
+    ({"optimizer": "sgd", "trust_coefficient": 0.02}, "it is used with optimizer lars or larc"),
+    ({"batch_factors": [2]}, "no effect with batch_control constant"),
+    ({"weight_decay": 0, "decay_bias": True}, "decay_bias is fixed, but has no effect with weight_decay 0"),
+])
+def test_a_fixed_setting_without_effect_is_refused(search: dict[str, object], message: str) -> None:
+    with pytest.raises(SearchSpaceError, match=message) as caught:
+        SearchSpace.parse(search)
+    assert [each for each, _ in caught.value.faults] == [list(search)[-1]]
+
+
+def test_inherited_values_without_effect_are_left_out() -> None:
+    inherited = {"optimizer": "lars", "trust_coefficient": 0.02, "decay": "step", "decay_milestones": [1, 2]}
+    space = SearchSpace.parse({"decay": "constant", "learning_rate": {"uniform": [0.1, 1]}}, inherited=inherited)
+    assert space.fixed == {"optimizer": "lars", "trust_coefficient": 0.02, "decay": "constant"}
+    with pytest.raises(SearchSpaceError, match="decay_milestones is fixed, but has no effect with decay constant"):
+        SearchSpace.parse({"decay": "constant", "decay_milestones": [1]}, inherited=inherited)
+
+
 @pytest.mark.parametrize("search", [
     {"optimizer": {"choice": ["sgd", "lars"]}, "trust_coefficient": {"uniform": [0.001, 0.1]}},
     {"optimizer": {"choice": ["adam", "larc"]}, "larc_optimizer": {"choice": ["sgd", "adam"]},
      "momentum": {"uniform": [0.8, 0.9]}},
     {"warmup_epochs": {"uniform": [0, 5]}, "warmup_start_factor": {"uniform": [0, 1]}},
-    {"optimizer": "sgd", "trust_coefficient": 0.02, "rmsprop_center_epochs": 3, "batch_factors": [2]},
+    {"optimizer": {"choice": ["sgd", "lars"]}, "trust_coefficient": 0.02, "momentum_form": "corrected"},
     {"optimizer": "rmsprop_warmup", "beta2": {"uniform": [0.9, 0.99]}},
     {"weight_decay": {"uniform": [0, 1e-4]}, "decay_norm_and_bias": {"choice": [True, False]}},
 ])
-def test_a_setting_that_some_of_the_trainings_use_may_be_tuned(search: dict[str, object]) -> None:
+def test_a_setting_that_some_of_the_trainings_use_may_be_named(search: dict[str, object]) -> None:
     SearchSpace.parse(search)
 
 

@@ -22,10 +22,11 @@ from storage.records import Law, PlanKind, SettingForecast, StudyState, TrialSta
 from storage.schema.setting_types import EARLIER_VALUES
 from storage.store import Store
 
-RELEASED = ("0001", "0002", "0003")
+RELEASED = ("0001", "0002", "0003", "0004")
 LATER_COLUMNS = ("samples", "ranks_per_node")       # of trials and plans, since revision 0003
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
-SETTINGS = TrainingSettings(optimizer="lars", decay_milestones=(30.0, 60.0), nesterov=True)
+SETTINGS = TrainingSettings(optimizer="lars", momentum_form="inside", decay_milestones=(30.0, 60.0), nesterov=True)
+"""What the trainings of earlier releases did; LARS then wrote another momentum form than it had."""
 
 
 class MigrationContract:
@@ -106,7 +107,7 @@ def write_everything(connection: Connection) -> None:
     then = MetaData()
     then.reflect(connection)
     settings = {name: (",".join(map(str, value)) if isinstance(value, list) else value)
-                for name, value in SETTINGS.to_dict().items()
+                for name, value in {**SETTINGS.to_dict(), "momentum_form": "outside"}.items()
                 if name in then.tables["trials"].c and name not in EARLIER_VALUES}
 
     def write(table: str, **values: Any) -> None:

@@ -15,6 +15,7 @@ from storage.schema.tables import plans, trials
 
 COLUMN_OF = {
     str: (Text, False),
+    str | None: (Text, True),
     bool: (Boolean, False),
     int: (Integer, False),
     float: (Number, False),

@@ -11,19 +11,14 @@ import numpy as np
 
 
 def sgd(w, g, memory, s, *, rate, decay, **_):
-    if s.momentum_form == "outside":
-        return _sgd_outside(w, g + decay * w, memory, s, rate)
-    if s.momentum_form == "corrected" and "rate" in memory:
-        memory["v"] = memory["v"] * rate / memory["rate"]
-    memory["rate"] = rate
-    return _momentum_inside(w, rate * (g + decay * w), memory, s)
+    return _momentum(w, g + decay * w, memory, s, s.momentum_form or "outside", rate)
 
 
 def lars(w, g, memory, s, *, rate, decay, adapted, **_):
     ratio = 1.0
     if adapted and _norm(w) != 0 and _norm(g) != 0:
         ratio = s.trust_coefficient * _norm(w) / (_norm(g) + decay * _norm(w) + s.trust_epsilon)
-    return _momentum_inside(w, rate * ratio * (g + decay * w), memory, s)
+    return _momentum(w, g + decay * w, memory, s, s.momentum_form or "inside", rate, ratio)
 
 
 def larc(w, g, memory, s, *, t, rate, decay, adapted, **_):
@@ -97,6 +92,15 @@ def _norm(x):
 def _sgd_outside(w, d, memory, s, rate):
     memory["v"] = s.momentum * memory.get("v", 0.0) + d
     return w - rate * (d + s.momentum * memory["v"] if s.nesterov else memory["v"])
+
+
+def _momentum(w, d, memory, s, form, rate, ratio=1.0):
+    if form == "outside":
+        return _sgd_outside(w, d, memory, s, rate * ratio)
+    if form == "corrected" and "rate" in memory:
+        memory["v"] = memory["v"] * rate / memory["rate"]
+    memory["rate"] = rate
+    return _momentum_inside(w, rate * ratio * d, memory, s)
 
 
 def _momentum_inside(w, update, memory, s):

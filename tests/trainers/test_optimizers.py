@@ -72,6 +72,8 @@ CASES = [
     {"optimizer": "sgd", "decay_norm_and_bias": True},
     *({"optimizer": "lars", "trust_coefficient": 0.02, "nesterov": nesterov, **more}
       for nesterov in (False, True) for more in ({}, ADAPTED, {"trust_epsilon": 1e-7})),
+    *({"optimizer": "lars", "trust_coefficient": 0.02, "momentum_form": form, **more}
+      for form in ("outside", "inside", "corrected") for more in ({}, {"nesterov": True}, {"momentum": 0.0})),
     {"optimizer": "lars", "momentum": 0.0, "weight_decay": 0.0},
     {"optimizer": "lars", "decay_norm_and_bias": True},
     {"optimizer": "lars", "adapt_norm_and_bias": True},
@@ -227,7 +229,9 @@ def test_frozen_parameters_stay():
     assert torch.equal(moved[0], parameters()[0]) and not torch.equal(moved[1], parameters()[1])
 
 
-@pytest.mark.parametrize("case", [{"optimizer": "lars", "momentum": 0.9}, {"optimizer": "lars", "momentum": 0.0},
+@pytest.mark.parametrize("case", [*({"optimizer": "lars", "momentum": 0.9, "momentum_form": form}
+                                    for form in ("outside", "inside", "corrected")),
+                                  {"optimizer": "lars", "momentum": 0.0},
                                   {"optimizer": "lamb"}, {"optimizer": "lamb", **ADAPTED}],
                          ids=lambda case: " ".join(f"{value}" for value in case.values()))
 def test_the_way_without_reading_ratios_back_gives_the_same(case):

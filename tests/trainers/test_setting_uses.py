@@ -9,11 +9,13 @@ from torch import nn
 from search_spaces.setting_rules import USES, fault_of_use
 from search_spaces.settings import TrainingSettings, default_of
 from trainers.optimizers import OPTIMIZERS, make_optimizer
+from trainers.optimizers.parameter_kinds import KINDS
 from trainers.schedules.batch_size import batch_factor
 from trainers.schedules.learning_rate import learning_rate
 
-OTHER = {"momentum": 0.5, "momentum_form": "inside", "nesterov": True, "beta1": 0.5, "beta2": 0.5, "epsilon": 0.1,
-         "bias_correction": False, "decay_norm_and_bias": True, "trust_coefficient": 0.5, "trust_epsilon": 2.0,
+OTHER = {"momentum": 0.5, "momentum_form": "outside", "nesterov": True, "beta1": 0.5, "beta2": 0.5, "epsilon": 0.1,
+         "bias_correction": False, "decay_norm_and_bias": True, "decay_bias": True,
+         "trust_coefficient": 0.5, "trust_epsilon": 2.0,
          "adapt_norm_and_bias": True, "weight_norm_limit": 0.1, "larc_mode": "scale", "larc_optimizer": "adam",
          "rmsprop_learning_rate": 0.1, "rmsprop_center_epochs": 1.0, "rmsprop_period_epochs": 50.0,
          "preconditioner_interval": 2, "preconditioner_size_limit": 3}
@@ -36,8 +38,9 @@ def used(name: str, settings: TrainingSettings) -> bool:
 def trained(settings: TrainingSettings) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     parameters = [nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
-                  for shape in ((4, 2), (4,))]
-    optimizer = make_optimizer(parameters, settings)
+                  for shape in ((4, 2), (4,), (4,))]
+    kinds = dict(zip(parameters, KINDS, strict=True))
+    optimizer = make_optimizer(parameters, settings, kinds)
     for step in range(8):
         for parameter in parameters:
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -53,7 +56,7 @@ def scheduled(settings: TrainingSettings) -> list[tuple[float, float]]:
 @pytest.mark.parametrize("inner", ["sgd", "adam"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_setting_moves_the_weights_where_it_is_said_to(optimizer, inner):
-    settings = TrainingSettings(optimizer=optimizer, larc_optimizer=inner, weight_decay=0.01)
+    settings = TrainingSettings(optimizer=optimizer, larc_optimizer=inner, weight_decay=0.01, momentum_form="inside")
     plain = trained(settings)
     for name, value in OTHER.items():
         if value != getattr(settings, name):

@@ -27,7 +27,7 @@ class ParameterServer:
         self._built = build(setup, number=0)
         self._settings, self._replica = self._built.job.settings, self._built.replica
         self._workers = setup.workers
-        self._optimizer = make_optimizer(self._replica.model.parameters(), self._settings)
+        self._optimizer = make_optimizer(self._replica.model.parameters(), self._settings, self._replica.kinds)
         self._like_gradients = [zero_gradient(parameter) for parameter in self._replica.parameters]
         self._travels_as = COMPRESSIONS[self._settings.gradient_compression]
         self._statistics = GradientStatistics(SMOOTHING)

@@ -33,7 +33,8 @@ _LOG = logging.getLogger(__name__)
 class AsynchronousTraining(TrainingRun):
     """A training in update mode ``asynchronous`` or ``stale_synchronous``; see ``trainers.asynchronous``.
 
-    Each replica builds the workload from the job, so ``workload`` must be what the job names. Updates that a quorum
+    Each replica opens the workload that the job names with the data options of ``workload``, so that all read the
+    folder that was staged to the node. Updates that a quorum
     skipped count as done, in ``step`` as in the schedules: their samples were the epoch's. A checkpoint holds the
     server's state; as replicas race, a resumed training is not the uninterrupted one bit for bit.
 
@@ -54,7 +55,7 @@ class AsynchronousTraining(TrainingRun):
         self.staleness: list[Staleness] = []
         self._state: dict[str, Any] | None = {
             "model": self.model.state_dict(),
-            "optimizer": make_optimizer(self.model.parameters(), job.settings).state_dict(),
+            "optimizer": make_optimizer(self.model.parameters(), job.settings, self.replica.kinds).state_dict(),
             "statistics": GradientStatistics(SMOOTHING).state_dict()}
         self._actors: Actors | None = None
 
@@ -101,7 +102,9 @@ class AsynchronousTraining(TrainingRun):
     def _started(self) -> Actors:
         if self._actors is None:
             workers = self.job.settings.asynchronous_workers
-            setup = Setup(job=self.job.to_dict(), workers=workers, threads=max(1, torch.get_num_threads() // workers),
+            options = self.workload.data_options
+            job = self.job.to_dict() if options is None else {**self.job.to_dict(), "data": dict(options)}
+            setup = Setup(job=job, workers=workers, threads=max(1, torch.get_num_threads() // workers),
                           visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))
             self._actors = Actors(setup, self.timeout_seconds)
             if self._state is not None:

@@ -10,6 +10,7 @@ from trainers.distributed.communicator import Communicator
 from trainers.numerics.normalization import common_group_size, end_update, ghost_batch_norms, persistent_statistics
 from trainers.numerics.precision import computing, store_reduced, zero_gradient
 from trainers.numerics.random_numbers import mixed_seed
+from trainers.optimizers import parameter_kinds
 from trainers.workloads.workload import Batch, Workload
 
 
@@ -17,9 +18,9 @@ class Replica:
     """A workload's model on a device; the same initial weights wherever it is built with the same seed.
 
     Attributes:
-        model: the module. parameters: those that are trained. norms: its ghost batch norms, and ``group_size``
-        their normalization batch size. statistics: buffers that workers average before an evaluation.
-        computing: the context of every forward pass, which sets its precision.
+        model: the module. parameters: those that are trained. kinds: what each parameter is. norms: its ghost batch
+        norms, and ``group_size`` their normalization batch size. statistics: buffers that workers average before an
+        evaluation. computing: the context of every forward pass, which sets its precision.
     """
 
     def __init__(self, workload: Workload, settings: TrainingSettings, seed: int, device: torch.device) -> None:
@@ -29,6 +30,7 @@ class Replica:
             self.model = workload.build_model(settings).to(device)
         store_reduced(self.model, settings)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.kinds = parameter_kinds(self.model, workload.parameter_kinds(self.model))
         self.norms = ghost_batch_norms(self.model)
         self.group_size = common_group_size(self.norms)
         self.statistics = persistent_statistics(self.model)

@@ -44,7 +44,7 @@ class Training(TrainingRun):
         communicator.broadcast_(self.replica.parameters)
         self.feed = Feed(self.workload, job, self.course, communicator, self.replica)
         self.gradients = Gradients(self.replica, job.settings, communicator)
-        self.optimizer = make_optimizer(self.model.parameters(), job.settings)
+        self.optimizer = make_optimizer(self.model.parameters(), job.settings, self.replica.kinds)
         self.statistics = GradientStatistics(SMOOTHING)
         self.adascale = None if job.settings.adascale_batch_size is None else AdaScale(
             job.settings.adascale_batch_size, job.global_batch_size, self.train_samples)

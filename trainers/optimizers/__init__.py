@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 
@@ -15,11 +15,12 @@ from trainers.optimizers.lars import LARS
 from trainers.optimizers.masters import REDUCED, MasterOptimizer
 from trainers.optimizers.optimizer import GroupOptimizer, Optimizer
 from trainers.optimizers.parameter_groups import parameter_groups
+from trainers.optimizers.parameter_kinds import Kind, parameter_kinds
 from trainers.optimizers.rmsprop_warmup import RMSpropWarmup
 from trainers.optimizers.sgd import SGD
 from trainers.optimizers.shampoo import Shampoo
 
-__all__ = ["OPTIMIZERS", "Optimizer", "make_optimizer"]
+__all__ = ["OPTIMIZERS", "Kind", "Optimizer", "make_optimizer", "parameter_kinds"]
 
 OPTIMIZERS: dict[str, type[GroupOptimizer]] = {
     "sgd": SGD,
@@ -33,15 +34,19 @@ OPTIMIZERS: dict[str, type[GroupOptimizer]] = {
 }
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], settings: TrainingSettings) -> Optimizer:
+def make_optimizer(parameters: Iterable[nn.Parameter], settings: TrainingSettings,
+                   kinds: Mapping[nn.Parameter, Kind] | None = None) -> Optimizer:
     """The optimizer that ``settings.optimizer`` names, over the parameters that are trained.
 
-    Where some are bf16 or fp16 it runs on fp32 masters of them.
+    ``kinds`` says what each parameter is (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`); without it
+    the exclusions go by rank. Where some parameters are bf16 or fp16 it runs on fp32 masters of them.
     """
-    def build(trained: Iterable[nn.Parameter]) -> Optimizer:
-        return OPTIMIZERS[settings.optimizer](parameter_groups(trained, settings), settings)
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    theirs = None if kinds is None else [kinds[parameter] for parameter in trained]
 
-    parameters = list(parameters)
-    if any(parameter.requires_grad and parameter.dtype in REDUCED for parameter in parameters):
-        return MasterOptimizer(parameters, build)
-    return build(parameters)
+    def build(moved: Iterable[nn.Parameter]) -> Optimizer:
+        return OPTIMIZERS[settings.optimizer](parameter_groups(moved, settings, theirs), settings)
+
+    if any(parameter.dtype in REDUCED for parameter in trained):
+        return MasterOptimizer(trained, build)
+    return build(trained)

@@ -1,12 +1,19 @@
 """Heavy-ball and Nesterov momentum with the learning rate outside or inside the buffer.
 
-``d`` is the gradient with its weight decay, ``v`` the buffer, ``w`` the parameter.
+``d`` is the gradient with its weight decay, ``v`` the buffer, ``w`` the parameter, and ``ratio`` the trust ratio of the
+parameter's tensor, which is 1 in plain SGD. ``form`` is
 
-    outside:  v = momentum * v + d           w = w - rate * v      (Nesterov: w - rate * (d + momentum * v))
-    inside:   v = momentum * v + rate * d    w = w - v             (Nesterov: w - momentum * v - rate * d)
+    outside     v = momentum * v + d                                    w = w - rate * ratio * v
+    inside      v = momentum * v + rate * ratio * d                     w = w - v
+    corrected   v = momentum * v * rate / last rate + rate * ratio * d  w = w - v
 
-The two differ whenever the rate changes (Goyal et al., arXiv:1706.02677, section 3, remark 2). PyTorch's fused
-kernel of SGD reads and writes each tensor once; with ``1 - dampening`` as the rate it also serves the form inside.
+Nesterov: the momentum of the new buffer and the new term once more, so outside w - rate * ratio * (d + momentum * v)
+and inside w - momentum * v - rate * ratio * d. The forms differ whenever the rate or the ratio changes. The corrected
+one (Goyal et al., arXiv:1706.02677, section 3, remark 2) is kept as v / rate, which obeys ``momentum * v + ratio * d``
+with the rate outside: the same wherever the correction is defined, and defined also after a rate of 0. Without ratios
+it is therefore the form outside.
+
+PyTorch's fused kernel of SGD reads and writes each tensor once; ``1 - dampening`` there is what multiplies ``d``.
 """
 
 from __future__ import annotations
@@ -17,55 +24,57 @@ from torch import Tensor
 from trainers.optimizers.parameter_groups import Batch
 
 
+def move_(batch: Batch, gradients: list[Tensor], form: str, rate: float, momentum: float, *, nesterov: bool,
+          ratios: float | Tensor = 1.0) -> None:
+    """Move a batch by the rule of ``form``; ``gradients`` hold no decay yet, the batch's is added.
+
+    ``ratios`` is one trust ratio, or one for each tensor, shape ``(tensors,)``.
+    """
+    inner, outer = {"outside": (1.0, rate * ratios), "inside": (rate * ratios, 1.0), "corrected": (ratios, rate)}[form]
+    if (nesterov and form != "outside") or not (isinstance(ratios, float) or batch.on_cpu):
+        _move_by_passes_(batch, gradients, inner, outer, momentum, nesterov=nesterov)
+    elif isinstance(inner, float) and isinstance(outer, float):
+        _move_fused_(batch.parameters, gradients, batch.states["momentum"], inner, outer, momentum, batch.weight_decay,
+                     nesterov=nesterov)
+    else:
+        for weight, gradient, buffer, mine, its in zip(batch.parameters, gradients, batch.states["momentum"],
+                                                       _listed(inner, batch), _listed(outer, batch), strict=True):
+            _move_fused_([weight], [gradient], [buffer], mine, its, momentum, batch.weight_decay, nesterov=nesterov)
+
+
 def move_outside_(batch: Batch, gradients: list[Tensor], rate: float, momentum: float, *, nesterov: bool,
                   weight_decay: float) -> None:
     """Move a batch with the rate outside the buffer; ``weight_decay`` is what the gradients do not hold yet."""
-    _fused_sgd_(batch.parameters, gradients, batch.states["momentum"], weight_decay=weight_decay, momentum=momentum,
-                rate=rate, dampening=0.0, nesterov=nesterov)
+    _move_fused_(batch.parameters, gradients, batch.states["momentum"], 1.0, rate, momentum, weight_decay,
+                 nesterov=nesterov)
 
 
-def move_inside_(batch: Batch, gradients: list[Tensor], rates: float | Tensor, momentum: float, *,
-                 nesterov: bool) -> None:
-    """Move a batch with the rate inside the buffer; ``gradients`` hold no decay yet, the batch's is added.
-
-    ``rates`` is one rate, or one for each tensor, shape ``(tensors,)``.
-    """
-    if nesterov or not (isinstance(rates, float) or batch.on_cpu):
-        _move_inside_by_passes_(batch, gradients, rates, momentum, nesterov=nesterov)
-    elif isinstance(rates, float):
-        _move_inside_fused_(batch.parameters, gradients, batch.states["momentum"], rates, momentum,
-                            batch.weight_decay)
-    else:
-        for weight, gradient, buffer, rate in zip(batch.parameters, gradients, batch.states["momentum"],
-                                                  rates.tolist(), strict=True):
-            _move_inside_fused_([weight], [gradient], [buffer], rate, momentum, batch.weight_decay)
-
-
-def _move_inside_fused_(weights: list[Tensor], gradients: list[Tensor], buffers: list[Tensor], rate: float,
-                        momentum: float, weight_decay: float) -> None:
+def _move_fused_(weights: list[Tensor], gradients: list[Tensor], buffers: list[Tensor], inner: float, outer: float,
+                 momentum: float, weight_decay: float, *, nesterov: bool) -> None:
     if momentum == 0:       # the kernel knows no dampening then
-        _fused_sgd_(weights, gradients, buffers, weight_decay=weight_decay, momentum=0.0, rate=rate, dampening=0.0)
-    else:
-        _fused_sgd_(weights, gradients, buffers, weight_decay=weight_decay, momentum=momentum, rate=1.0,
-                    dampening=1.0 - rate)
+        inner, outer = 1.0, inner * outer
+    torch._fused_sgd_(weights, gradients, buffers if momentum else [], weight_decay=weight_decay, momentum=momentum,
+                      lr=outer, dampening=1.0 - inner, nesterov=nesterov, maximize=False, is_first_step=False)
 
 
-def _move_inside_by_passes_(batch: Batch, gradients: list[Tensor], rates: float | Tensor, momentum: float, *,
-                            nesterov: bool) -> None:
-    weights, buffers = batch.parameters, batch.states["momentum"]
-    updates = torch._foreach_add(gradients, weights, alpha=batch.weight_decay)
-    if isinstance(rates, float):
-        torch._foreach_mul_(updates, rates)
-    else:
-        torch._foreach_mul_(updates, list(rates.unbind()))
+def _move_by_passes_(batch: Batch, gradients: list[Tensor], inner: float | Tensor, outer: float | Tensor,
+                     momentum: float, *, nesterov: bool) -> None:
+    buffers = batch.states["momentum"]
+    updates = list(torch._foreach_add(gradients, batch.parameters, alpha=batch.weight_decay))
+    _scale_(updates, inner)
     torch._foreach_mul_(buffers, momentum)
     torch._foreach_add_(buffers, updates)
-    torch._foreach_sub_(weights, buffers, alpha=momentum if nesterov else 1.0)
-    if nesterov:
-        torch._foreach_sub_(weights, updates)
+    moves = list(torch._foreach_add(updates, buffers, alpha=momentum) if nesterov else torch._foreach_mul(buffers, 1.0))
+    _scale_(moves, outer)
+    torch._foreach_sub_(batch.parameters, moves)
 
 
-def _fused_sgd_(weights: list[Tensor], gradients: list[Tensor], buffers: list[Tensor], *, weight_decay: float,
-                momentum: float, rate: float, dampening: float, nesterov: bool = False) -> None:
-    torch._fused_sgd_(weights, gradients, buffers if momentum else [], weight_decay=weight_decay, momentum=momentum,
-                      lr=rate, dampening=dampening, nesterov=nesterov, maximize=False, is_first_step=False)
+def _scale_(tensors: list[Tensor], factors: float | Tensor) -> None:
+    if isinstance(factors, Tensor):
+        torch._foreach_mul_(tensors, list(factors.unbind()))
+    elif factors != 1:
+        torch._foreach_mul_(tensors, factors)
+
+
+def _listed(factors: float | Tensor, batch: Batch) -> list[float]:
+    return factors.tolist() if isinstance(factors, Tensor) else [factors] * len(batch.parameters)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import CheckpointError, WorkloadError
+from trainers.optimizers.parameter_kinds import KINDS, Kind
 
 BATCH_ELEMENTS = 1 << 18
 """Elements of the parameters that a processor updates together: with gradients, state and temporaries they stay in
@@ -114,21 +115,35 @@ class ParameterGroup:
                 mine.copy_(saved)
 
 
-def parameter_groups(parameters: Iterable[nn.Parameter], settings: TrainingSettings) -> list[ParameterGroup]:
-    """The trained parameters: first the weights, then biases and normalization parameters (1-dimensional).
+def parameter_groups(parameters: Iterable[nn.Parameter], settings: TrainingSettings,
+                     kinds: Iterable[Kind] | None = None) -> list[ParameterGroup]:
+    """The trained parameters in groups: first the weights, then normalization parameters and biases.
 
-    The standard exclusions: the latter neither decay (Goyal et al., arXiv:1706.02677, section 5.1) nor take part
-    in layer-wise adaptation, unless ``decay_norm_and_bias`` and ``adapt_norm_and_bias`` say so. Parameters that are
-    treated alike form one group; there are no empty groups.
+    ``kinds`` are those of the parameters, in order (:mod:`trainers.optimizers.parameter_kinds`). Without them the rank
+    decides, which is all that a bare tensor shows: one of at most one dimension counts as a normalization parameter.
+
+    The standard exclusions: normalization parameters and biases neither decay nor take part in layer-wise adaptation,
+    unless ``decay_norm_and_bias``, ``decay_bias`` and ``adapt_norm_and_bias`` say so. Parameters that are treated alike
+    form one group, in their order; there are no empty groups.
     """
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    if settings.adapt_norm_and_bias and (settings.decay_norm_and_bias or settings.weight_decay == 0):
-        kinds = [(trained, settings.weight_decay, True)]
-    else:
-        kinds = [([parameter for parameter in trained if parameter.ndim > 1], settings.weight_decay, True),
-                 ([parameter for parameter in trained if parameter.ndim <= 1],
-                  settings.weight_decay if settings.decay_norm_and_bias else 0.0, settings.adapt_norm_and_bias)]
-    return [ParameterGroup(kind, decay, adapted=adapted) for kind, decay, adapted in kinds if kind]
+    parameters = list(parameters)
+    by_rank: list[Kind] = ["weight" if parameter.ndim > 1 else "normalization" for parameter in parameters]
+    trained = [(parameter, _treatment(kind, settings))
+               for parameter, kind in zip(parameters, by_rank if kinds is None else kinds, strict=True)
+               if parameter.requires_grad]
+    treatments = dict.fromkeys(_treatment(kind, settings) for kind in KINDS)
+    groups = {each: [parameter for parameter, its in trained if its == each] for each in treatments}
+    return [ParameterGroup(group, decay, adapted=adapted) for (decay, adapted), group in groups.items() if group]
+
+
+def _treatment(kind: Kind, settings: TrainingSettings) -> tuple[float, bool]:
+    """The coefficient of weight decay, and whether the parameter is adapted."""
+    if kind == "weight":
+        return settings.weight_decay, True
+    decays = settings.decay_norm_and_bias
+    if kind == "bias" and settings.decay_bias is not None:
+        decays = settings.decay_bias
+    return settings.weight_decay if decays else 0.0, settings.adapt_norm_and_bias
 
 
 def _batch_limits(parameters: list[Tensor]) -> list[tuple[int, int]]:

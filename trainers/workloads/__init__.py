@@ -22,6 +22,7 @@ _OWN = {"resnet": "trainers.workloads.resnet.task:ResNetWorkload",
 def load_workload(name: str, data: Mapping[str, Any], search_path: str | None = None) -> AnyWorkload:
     """Build the workload on its data; raises WorkloadError or :class:`~trainers.errors.DataError`."""
     workload = workload_class(name, search_path)(data)
+    workload.data_options = dict(data)
     for attribute in ("train_samples", "evaluation_samples") if isinstance(workload, Workload) else ("train_samples",):
         count = getattr(workload, attribute, None)
         if not isinstance(count, int) or count < 1:

@@ -31,11 +31,14 @@ class AnyWorkload(ABC):
         metrics: every score that an evaluation gives, and whether a higher value is better; it holds
         "loss": False. train_samples: size of the training set, the unit of an epoch. simulated: whether a
         training is computed in milliseconds and without torch, so that a sweep needs no other process for it.
+        data_options: the data options that :func:`trainers.workloads.load_workload` opened it with, which on a
+        machine may name a folder of the node's own disk.
     """
 
     metrics: ClassVar[Mapping[str, bool]]
     simulated: ClassVar[bool] = False
     train_samples: int
+    data_options: Mapping[str, Any] | None = None
 
     @abstractmethod
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -75,6 +78,14 @@ class Workload(AnyWorkload):
         For a training that does not depend on the number of workers its batch norm is
         :class:`~trainers.numerics.normalization.GhostBatchNorm` over ``settings.normalization_batch_size`` samples.
         """
+
+    def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
+        """What parameters are where :mod:`trainers.optimizers.parameter_kinds` would take them for something else.
+
+        By their names in ``model.named_parameters()``: "weight", or "normalization" or "bias", which the settings
+        leave out of weight decay and of layer-wise adaptation.
+        """
+        return {}
 
     @abstractmethod
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:

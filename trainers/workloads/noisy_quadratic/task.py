@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainers.distributed import Communicator
 
 _MODELLED: dict[str, tuple[Any, ...]] = {
-    "optimizer": ("sgd", "lars"), "momentum_form": ("outside",), "gradient_clip_norm": (None,),
+    "optimizer": ("sgd", "lars"), "momentum_form": (None, "outside"), "gradient_clip_norm": (None,),
     "weight_norm_limit": (None,), "adascale_batch_size": (None,), "gradient_lag": (0,), "gradient_reduction": ("mean",),
     "update_mode": ("synchronous",)}
 

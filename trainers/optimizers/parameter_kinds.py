@@ -1,0 +1,54 @@
+"""What each parameter of a model is, for the exclusions from weight decay and from layer-wise adaptation.
+
+    normalization   scale and shift of a normalization: the parameters of PyTorch's normalization layers and of
+                    GhostBatchNorm, and those of at most one dimension of any module whose class name holds "norm"
+    bias            other parameters whose name is or ends with "bias", or begins with "bias_" (as in recurrent layers)
+    weight          all others, of any rank: a PReLU's slope or a layer's scale decays and is adapted
+
+So do the reference codes, by name: MLPerf skips what has "batch_normalization" or "bias" in it, NVIDIA's submissions
+skip what ends with "gamma", "beta" or "bias", and Goyal et al. (arXiv:1706.02677, section 5.1) leave out the
+scale and shift of batch norm alone. A workload whose parameters are something else says so itself
+(:meth:`trainers.workloads.Workload.parameter_kinds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from torch import nn
+
+from trainers.errors import WorkloadError, nearest
+
+Kind = Literal["weight", "normalization", "bias"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+def parameter_kinds(model: nn.Module, named: Mapping[str, str] | None = None) -> dict[nn.Parameter, Kind]:
+    """The kind of every parameter of a model; one that several modules share has the kind of the first.
+
+    ``named`` are kinds by the parameters' names in ``model.named_parameters()``, which go before; an unknown name or
+    kind raises :class:`~trainers.errors.WorkloadError`.
+    """
+    kinds: dict[nn.Parameter, Kind] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            kinds.setdefault(parameter, _kind(module, name, parameter))
+    parameters = dict(model.named_parameters())
+    for name, kind in (named or {}).items():
+        if name not in parameters:
+            raise WorkloadError(f"parameter_kinds names {name!r}, but the model has no such "
+                                f"parameter{nearest(name, parameters)}")
+        if kind not in KINDS:
+            raise WorkloadError(f"a parameter's kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, but "
+                                f"parameter_kinds has {kind!r} for {name!r}")
+        kinds[parameters[name]] = kind
+    return kinds
+
+
+def _kind(module: nn.Module, name: str, parameter: nn.Parameter) -> Kind:
+    if isinstance(module, _NORMALIZATIONS) or ("norm" in type(module).__name__.lower() and parameter.ndim <= 1):
+        return "normalization"
+    return "bias" if name.endswith("bias") or name.startswith("bias_") else "weight"
