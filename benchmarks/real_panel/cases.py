@@ -1,0 +1,162 @@
+"""The cases of the panel, what is searched and what is asked of them; fixed before any forecast was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpo.study.spec import StudySpec
+
+TIMES = (4, 8)
+"""The target batches over the top rung."""
+
+TRAIN_CLASS_SIZE, TEST_CLASS_SIZE = 256, 100
+"""CIFAR-10 images of each class."""
+
+_SGD = {"optimizer": "sgd", "momentum": 0.9}
+WORKLOADS = "benchmarks.real_panel.workloads"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload with one optimizer.
+
+    ``search`` holds what is fixed and searched besides the warmup. ``epochs`` is the budget of one training on the
+    ladder, ``epochs_beyond`` at the target batches: one that has not reached the target by then is lost. ``samplers``
+    maps each sampler to how many sweeps it runs, ``seeds`` is how many trainings each recommendation gets. Brute force
+    tries ``grid_rates`` learning rates from ``grid_from`` on, each ``grid_step`` times the one before, with
+    ``grid_warmups`` warmups each; a case without ``grid_from`` is compared with the best of ``optimum_of``. One that is
+    ``held_out`` was not looked at while the laws were made.
+    """
+
+    workload: str
+    optimizer: str
+    class_name: str
+    data: Mapping[str, Any]
+    metric: str
+    target: float
+    ladder: tuple[int, ...]
+    rates: tuple[float, float]
+    search: Mapping[str, Any]
+    epochs: float = 40
+    epochs_beyond: float = 80
+    evaluations_per_epoch: int = 4
+    trials: int = 48
+    samplers: Mapping[str, int] = field(default_factory=lambda: {"tpe": 3})
+    warmup_epochs: tuple[float, float] = (0.0, 5.0)
+    seeds: int = 5
+    grid_from: float | None = None
+    grid_rates: int = 8
+    grid_step: float = 1.6
+    grid_warmups: int = 4
+    optimum_of: str | None = None
+    held_out: bool = False
+
+    @property
+    def name(self) -> str:
+        """``workload-optimizer``."""
+        return f"{self.workload}-{self.optimizer}"
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The target batches."""
+        return tuple(times * self.ladder[-1] for times in TIMES)
+
+    def specs(self) -> Iterator[StudySpec]:
+        """The sweeps. A sampler draws its random numbers by the study's name, so that every one differs."""
+        for sampler, count in self.samplers.items():
+            for number in range(count):
+                yield self.spec(sampler, number)
+
+    def spec(self, sampler: str, number: int) -> StudySpec:
+        """One sweep."""
+        return StudySpec.from_dict({
+            "name": f"{self.name}-{sampler}-{number}", "workload": f"{WORKLOADS}:{self.class_name}",
+            "data": dict(self.data), "target": {"metric": self.metric, "at_least": self.target},
+            "ladder": list(self.ladder),
+            "search": {"learning_rate": {"log_uniform": list(self.rates), "role": "scaled"},
+                       "warmup_epochs": {"uniform": list(self.warmup_epochs), "role": "scaled"}, **self.search},
+            "budget": {"trials": self.trials, "epochs_per_trial": self.epochs,
+                       "evaluations_per_epoch": self.evaluations_per_epoch},
+            "seeds": 2, "sampler": sampler})
+
+
+def panel(images: Path | None, output: Path) -> list[Case]:
+    """All cases; those on CIFAR-10 only where ``images`` names its folder. ``output`` gets links to the images used."""
+    found = [*_digits(), *_cells(), *_climate()]
+    return found if images is None else [*found, *_cifar(_subset(images, output / "images"))]
+
+
+def _digits() -> Iterator[Case]:
+    """scikit-learn's digits, 1,437 to train, shifted at random by a pixel: a small network with batch norm."""
+    common: dict[str, Any] = {
+        "workload": "digits", "class_name": "Images", "data": {"source": "digits", "network": "normalized"},
+        "metric": "top1", "target": 0.94, "ladder": (16, 32, 64, 128), "samplers": {"tpe": 5}}
+    group = {"normalization_batch_size": 16}
+    yield Case(**common, optimizer="sgd", rates=(0.01, 2.0), grid_from=0.256,
+               search={**_SGD, **group})
+    yield Case(**common, optimizer="sgd_momentum", rates=(0.01, 2.0), optimum_of="digits-sgd", search={
+        "optimizer": "sgd", "momentum": {"uniform": [0.5, 0.98], "role": "scaled"}, **group})
+    yield Case(**common, optimizer="lars", rates=(0.5, 50.0), grid_from=3.2,
+               search={"optimizer": "lars", "momentum": 0.9, **group})
+    yield Case(**common, optimizer="adamw", rates=(0.001, 0.1), grid_from=0.01024,
+               search={"optimizer": "adamw", **group})
+
+
+def _cifar(images: Path) -> Iterator[Case]:
+    """2,560 CIFAR-10 images of 16x16 pixels: two networks without batch norm (plain, dense), and one with it."""
+    common: dict[str, Any] = {"class_name": "Images", "metric": "top1", "evaluations_per_epoch": 2,
+                              "ladder": (16, 32, 64, 128)}
+    data = {"source": "image_folder", "path": str(images.absolute()), "image_size": 16, "augment": False}
+    plain = {**common, "workload": "plain", "data": {**data, "network": "plain"}, "target": 0.36,
+             "samplers": {"tpe": 1}}
+    yield Case(**plain, optimizer="sgd", rates=(0.002, 0.5), grid_from=0.048, search=_SGD)
+    yield Case(**plain, optimizer="adamw", rates=(3e-4, 0.03), grid_from=0.00256, search={"optimizer": "adamw"})
+    dense = {**plain, "workload": "dense", "data": {**data, "network": "dense"}, "samplers": {"tpe": 3, "forecast": 1}}
+    yield Case(**dense, optimizer="sgd", rates=(0.002, 0.5), grid_from=0.05, search=_SGD)
+    yield Case(**dense, optimizer="adamw", rates=(3e-4, 0.03), grid_from=0.003, search={"optimizer": "adamw"})
+    yield Case(**dense, optimizer="lars", rates=(0.02, 5.0), grid_from=0.1, held_out=True, search={
+        "optimizer": "lars", "momentum": 0.9, "trust_coefficient": 0.02})
+    normalized = {**common, "workload": "cifar", "data": {**data, "network": "normalized"}, "target": 0.38}
+    group = {"normalization_batch_size": 16}
+    yield Case(**normalized, optimizer="sgd", rates=(0.005, 1.0), grid_from=0.08, search={**_SGD, **group})
+    yield Case(**normalized, optimizer="adamw", rates=(0.001, 0.1), grid_from=0.004, held_out=True,
+               search={"optimizer": "adamw", **group})
+
+
+def _cells() -> Iterator[Case]:
+    """The project's example of a workload of one's own: 427 tumours to train, a perceptron."""
+    common: dict[str, Any] = {
+        "workload": "cells", "class_name": "Cells", "data": {}, "metric": "accuracy", "target": 0.98,
+        "ladder": (4, 8, 16), "evaluations_per_epoch": 8, "warmup_epochs": (0.0, 2.0), "samplers": {"tpe": 5},
+        "held_out": True}
+    group = {"normalization_batch_size": 1}     # there is no batch norm
+    yield Case(**common, optimizer="sgd", rates=(0.001, 1.0), grid_from=0.02,
+               search={**_SGD, **group})
+    yield Case(**common, optimizer="adamw", rates=(0.001, 0.3), grid_from=0.005,
+               search={"optimizer": "adamw", **group})
+
+
+def _climate() -> Iterator[Case]:
+    """Generated climate fields, a small DeepLabv3+: examples/climate.yaml, smaller."""
+    yield Case(
+        workload="climate", optimizer="adam", class_name="Climate", metric="iou", target=0.62, ladder=(4, 8, 16),
+        data={"source": "generated", "samples": 128, "evaluation_samples": 32, "height": 24, "width": 36,
+              "model": "deeplabv3plus_small", "prior_bias": True},
+        rates=(0.001, 0.03), warmup_epochs=(0.0, 2.0), trials=18, evaluations_per_epoch=2, samplers={"tpe": 2}, seeds=3,
+        held_out=True,
+        search={"optimizer": "adam", "class_weighting": "inverse_eighth_root", "normalization_batch_size": 4})
+
+
+def _subset(images: Path, folder: Path) -> Path:
+    """Links to the first training and test images of each class."""
+    for split, most in (("train", TRAIN_CLASS_SIZE), ("test", TEST_CLASS_SIZE)):
+        for category in sorted((images / split).iterdir()):
+            (folder / split / category.name).mkdir(parents=True, exist_ok=True)
+            for file in sorted(category.iterdir())[:most]:
+                link = folder / split / category.name / file.name
+                if not link.exists():
+                    link.symlink_to(file.absolute())
+    return folder

@@ -1,0 +1,135 @@
+"""How each recommendation fared: epochs, lost runs, regret over the optimum, and whether the interval held."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.real_panel import trainings
+from benchmarks.real_panel.cases import Case
+from benchmarks.real_panel.recommendations import FORECAST, METHODS, Recommended
+from benchmarks.real_panel.surface import Surface, log_optimum
+from benchmarks.real_panel.trainings import Trainings
+
+
+@dataclass(frozen=True)
+class Score:
+    """One method after one sweep at one target batch: ``runs`` trainings, the geometric mean of their epochs.
+
+    ``regret`` is the log of ``epochs`` over the optimum, None where that is not known.
+    """
+
+    case: Case
+    sweep: str
+    times: int
+    method: str
+    runs: int
+    lost: float
+    log_epochs: float
+    regret: float | None
+
+
+@dataclass(frozen=True)
+class Held:
+    """The forecast's promise after one sweep at one target batch, and whether it was kept."""
+
+    case: Case
+    sweep: str
+    times: int
+    inside: bool
+    width: float
+    promised_risk: float
+    lost: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over sweeps with its standard error, NaN where there are fewer than two."""
+
+    value: float
+    error: float
+
+
+def optimum(case: Case, cases: Sequence[Case], batch: int, held: Trainings) -> float | None:
+    """Log of the fewest epochs known at a batch, by the surface of the case or of the one it is compared with."""
+    of = next((each for each in cases if each.name == (case.optimum_of or case.name)), None)
+    return None if of is None else log_optimum(held.of(of, batch), trainings.train_samples(case) / batch)
+
+
+def scores(case: Case, recommended: Sequence[Recommended], held: Trainings, cases: Sequence[Case]) -> list[Score]:
+    """The score of every method that has been trained with all seeds of its case."""
+    best = {batch: optimum(case, cases, batch, held) for batch in case.batches}
+    found = []
+    for each in recommended:
+        batch = each.global_batch_size
+        for method in METHODS:
+            runs = held.find(case, batch, each.settings[method], case.seeds) if method in each.settings else []
+            if len(runs) == case.seeds:
+                mean = float(np.mean(np.log([run.counted_epochs for run in runs])))
+                least = best[batch]
+                found.append(Score(case, each.sweep, batch // case.ladder[-1], method, len(runs),
+                                   sum(run.lost for run in runs), mean, None if least is None else mean - least))
+    return found
+
+
+def looked_up(case: Case, recommended: Sequence[Recommended], held: Trainings) -> list[Score]:
+    """Every method by the surface of what was trained nearby: a quick look while laws are made, and no measurement.
+
+    ``lost`` is what one run is expected to lose. Nothing where the surface lacks a setting that is tuned.
+    """
+    found = []
+    for each in recommended:
+        batch = each.global_batch_size
+        trained = held.of(case, batch)
+        updates_per_epoch = trainings.train_samples(case) / batch
+        least = log_optimum(trained, updates_per_epoch)
+        if case.grid_from is None or least is None:
+            continue
+        surface = Surface(trained, updates_per_epoch)
+        for method, settings in each.settings.items():
+            lost, epochs = float(surface.lost([settings])[0]), float(surface.log_epochs([settings])[0])
+            expected = (1 - lost) * epochs + lost * math.log(trainings.LOST_EPOCHS)
+            found.append(Score(case, each.sweep, batch // case.ladder[-1], method, 1, lost, expected,
+                               expected - least))
+    return found
+
+
+def promises(case: Case, recommended: Sequence[Recommended], held: Trainings) -> list[Held]:
+    """What the forecasts promised, for those that have been trained with all seeds of their case."""
+    found = []
+    for each in recommended:
+        runs = held.find(case, each.global_batch_size, each.settings[FORECAST], case.seeds)
+        if len(runs) == case.seeds:
+            epochs = each.forecast.epochs_to_target
+            mean = math.exp(float(np.mean(np.log([run.counted_epochs for run in runs]))))
+            found.append(Held(case, each.sweep, each.global_batch_size // case.ladder[-1],
+                              epochs.low <= mean <= epochs.high, epochs.high / epochs.low,
+                              each.forecast.numbers.divergence or 0.0, sum(run.lost for run in runs), len(runs)))
+    return found
+
+
+def mean_over_sweeps(found: Iterable[Score], value: Callable[[Score], float | None]) -> Mean | None:
+    """The mean of a value; both batches of a sweep are one draw, and its standard error is that over sweeps."""
+    by_sweep: dict[str, list[float]] = defaultdict(list)
+    for score in found:
+        each = value(score)
+        if each is not None:
+            by_sweep[score.sweep].append(each)
+    if not by_sweep:
+        return None
+    means = [float(np.mean(values)) for values in by_sweep.values()]
+    error = float(np.std(means, ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else math.nan
+    return Mean(float(np.mean(means)), error)
+
+
+def over_forecast(found: Sequence[Score], method: str) -> Mean | None:
+    """Log of a method's epochs over the forecast's, paired by sweep, batch and seeds."""
+    forecast = {(score.sweep, score.times): score.log_epochs for score in found if score.method == FORECAST}
+    return mean_over_sweeps(
+        (score for score in found if score.method == method and (score.sweep, score.times) in forecast),
+        lambda score: score.log_epochs - forecast[score.sweep, score.times])

@@ -1,0 +1,40 @@
+"""The sweeps on the ladder, by the service itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import hpo
+from benchmarks.real_panel.cases import Case
+from hpo.runs.results import StudyResult
+from storage.records import StudyState
+
+
+def run(cases: Sequence[Case], folder: Path) -> None:
+    """Run or go on with every sweep: the first of each case, then the second of each, and so on."""
+    specs = [list(case.specs()) for case in cases]
+    for number in range(max(map(len, specs), default=0)):
+        for spec in (each[number] for each in specs if number < len(each)):
+            if spec.name not in finished(folder):
+                result = hpo.run_study(spec, storage(folder), folder=folder / "work")
+                spent = sum(trial.epochs or 0.0 for trial in result.trials)
+                print(f"{spec.name}: {len(result.trials)} trials, {spent:.4g} epochs", flush=True)
+
+
+def read(case: Case, folder: Path) -> list[StudyResult]:
+    """The finished sweeps of a case."""
+    done = finished(folder)
+    return [hpo.read_study(spec.name, storage(folder)) for spec in case.specs() if spec.name in done]
+
+
+def finished(folder: Path) -> set[str]:
+    """Names of the sweeps that are complete."""
+    if not (folder / "sweeps.db").exists():
+        return set()
+    return {study.name for study in hpo.studies(storage(folder)) if study.state is StudyState.FINISHED}
+
+
+def storage(folder: Path) -> str:
+    """The database of the sweeps."""
+    return f"sqlite:///{folder / 'sweeps.db'}"

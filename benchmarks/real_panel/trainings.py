@@ -1,0 +1,171 @@
+"""Real trainings at the target batches, kept as JSON lines with their whole curves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.real_panel.cases import Case
+from hpo.study.jobs import training_job
+from search_spaces.settings import TrainingSettings
+from trainers.begin import begin_training
+from trainers.report import ConvergencePoint
+from trainers.workloads import AnyWorkload, load_workload
+
+FIRST_SEED = 100        # seeds from here on: the sweeps train with smaller ones
+LOST_EPOCHS = 300.0
+"""What a training counts as that did not reach the target within its budget."""
+
+Settings = Mapping[str, float]
+"""The tuned settings by name, to three digits."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A training that is asked for."""
+
+    case: Case
+    global_batch_size: int
+    settings: tuple[tuple[str, float], ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training at a target batch; ``state`` is that of its outcome, or "hopeless" where it was given up.
+
+    ``curve`` is its metric after ``curve_epochs`` epochs, ``losses`` the mean training loss between them.
+    """
+
+    case: str
+    global_batch_size: int
+    settings: Settings
+    seed: int
+    state: str
+    epochs: float
+    samples: float
+    curve_epochs: tuple[float, ...]
+    curve: tuple[float, ...]
+    losses: tuple[float, ...]
+
+    @property
+    def lost(self) -> bool:
+        """Whether it did not reach the target."""
+        return self.state != "reached"
+
+    @property
+    def counted_epochs(self) -> float:
+        """Epochs to the target; ``LOST_EPOCHS`` where it was not reached."""
+        return LOST_EPOCHS if self.lost else self.epochs
+
+
+class Trainings:
+    """The trainings that a folder holds, one file for each case."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "trainings"
+        self._held: dict[tuple[object, ...], Training] = {}
+        for file in sorted(self._folder.glob("*.jsonl")):
+            for line in file.read_text(encoding="utf-8").splitlines():
+                found = Training(**json.loads(line))
+                self._held[_key(found.case, found.global_batch_size, found.settings, found.seed)] = found
+
+    def of(self, case: Case, global_batch_size: int) -> list[Training]:
+        """All trainings of a case at a batch."""
+        return [each for each in self._held.values()
+                if each.case == case.name and each.global_batch_size == global_batch_size]
+
+    def find(self, case: Case, global_batch_size: int, settings: Settings, seeds: int) -> list[Training]:
+        """Those of the first ``seeds`` seeds of one settings that have been trained."""
+        keys = (_key(case.name, global_batch_size, rounded(settings), FIRST_SEED + seed) for seed in range(seeds))
+        return [self._held[key] for key in keys if key in self._held]
+
+    def train_missing(self, wanted: Iterable[Wanted]) -> None:
+        """Do every training that is not held, in the order given."""
+        trainers: dict[str, Callable[[Wanted], Training]] = {}
+        for each in wanted:
+            key = _key(each.case.name, each.global_batch_size, dict(each.settings), each.seed)
+            if key in self._held:
+                continue
+            if each.case.name not in trainers:
+                trainers[each.case.name] = _trainer(each.case)
+            done = trainers[each.case.name](each)
+            self._held[key] = done
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / f"{each.case.name}.jsonl").open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(dataclasses.asdict(done)) + "\n")
+
+
+def rounded(settings: Settings) -> dict[str, float]:
+    """Settings to three digits, as they are trained."""
+    return {name: float(f"{value:.3g}") for name, value in settings.items()}
+
+
+def wanted(case: Case, global_batch_size: int, settings: Settings, seed: int) -> Wanted:
+    """The training with the ``seed``-th seed, from 0."""
+    return Wanted(case, global_batch_size, tuple(sorted(rounded(settings).items())), FIRST_SEED + seed)
+
+
+def grid(case: Case, global_batch_size: int) -> list[dict[str, float]]:
+    """What brute force tries: learning rates, and warmups from 2 updates to half of the ladder's budget."""
+    if case.grid_from is None:
+        return []
+    updates_per_epoch = train_samples(case) / global_batch_size
+    most = case.epochs / 2 * updates_per_epoch
+    rates = case.grid_from * case.grid_step ** np.arange(case.grid_rates)
+    warmups = np.geomspace(2, most, case.grid_warmups) / updates_per_epoch
+    return [rounded({"learning_rate": float(rate), "warmup_epochs": float(warmup)})
+            for rate in rates for warmup in warmups]
+
+
+def train_samples(case: Case) -> int:
+    """Samples in an epoch."""
+    return _workload(case).train_samples
+
+
+_loaded: dict[str, AnyWorkload] = {}
+
+
+def _workload(case: Case) -> AnyWorkload:
+    key = f"{case.class_name} {sorted(case.data.items())}"
+    if key not in _loaded:
+        spec = next(case.specs())
+        _loaded[key] = load_workload(spec.workload, spec.data)
+    return _loaded[key]
+
+
+def _trainer(case: Case) -> Callable[[Wanted], Training]:
+    spec, workload = next(case.specs()), _workload(case)
+
+    def train(asked: Wanted) -> Training:
+        settings = TrainingSettings.from_dict({**spec.search.fixed, **dict(asked.settings)})
+        run = begin_training(training_job(spec, settings, asked.global_batch_size, asked.seed,
+                                          epochs=case.epochs_beyond), workload=workload)
+        points = []
+        while not run.finished and not (points and _hopeless(case, points)):
+            points.append(run.advance())
+        state = run.outcome.state if run.finished else "hopeless"
+        return Training(case.name, asked.global_batch_size, dict(asked.settings), asked.seed, state,
+                        points[-1].epochs, points[-1].samples, tuple(round(point.epochs, 4) for point in points),
+                        tuple(_short(point.metric) for point in points),
+                        tuple(_short(point.train_loss) for point in points))
+    return train
+
+
+def _hopeless(case: Case, points: Sequence[ConvergencePoint]) -> bool:
+    """Whether a training has wasted a quarter of its budget without ever coming halfway to the target."""
+    return points[-1].epochs >= case.epochs_beyond / 4 and max(point.metric for point in points) < case.target / 2
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}") if math.isfinite(value) else 1e30
+
+
+def _key(case: str, global_batch_size: int, settings: Settings, seed: int) -> tuple[object, ...]:
+    return (case, global_batch_size, tuple(sorted(settings.items())), seed)
