@@ -51,7 +51,7 @@ class AdamPriors:
     """Beliefs on the law of Adam and AdamW (``adam_law``); natural logarithms but for exponent, fall and follow.
 
     All grids are language models, one kind of workload: N's distance from the batch with the fewest epochs is believed
-    to spread twice as wide (0.9) as they say (0.44), for on images (digits) the rate grows further.
+    to spread wider (1.5) than they say (0.44), for on images (digits) the rate grows further.
     The other defaults are what ``python -m benchmarks.adamw_grids dense.csv --learn`` makes of eight published grids of
     learning rate by batch size, AdamW on dense language models (run tables of step-law/steplaw, arXiv:2503.04715).
     """
