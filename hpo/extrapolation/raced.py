@@ -67,8 +67,7 @@ class _Place:
     trainings: tuple[Observation, ...] = ()
 
     def beyond(self, other: _Place) -> bool:
-        """Whether it has a rate at least as high and a warmup at most as long, so that what is lost there is lost here.
-        """
+        """Whether its rate is at least as high and its warmup at most as long: what is lost there is lost here."""
         return self.rate >= other.rate * (1 - SAME) and self.warmup <= other.warmup * (1 + SAME) + SAME
 
 

@@ -27,8 +27,8 @@ seeds: 2
 """
 SWEEP = """\
 import sys
-from hpo.tuning import sweep
-sweep.CHECKPOINT_SECONDS = 0.05
+from hpo.tuning import trainings
+trainings.CHECKPOINT_SECONDS = 0.05
 import hpo
 hpo.run_study(hpo.load_study(sys.argv[1]), f"sqlite:///{sys.argv[2]}/hpo.db", folder=f"{sys.argv[2]}/.hpo")
 """

@@ -15,6 +15,7 @@ from hpo.extrapolation.evidence.evidence import Evidence
 from hpo.extrapolation.inference.model import Model, make_models
 from hpo.extrapolation.inference.residual import across, kernel
 from hpo.extrapolation.inference.sampler import Sample, near_mode, standard_normal, temper
+from hpo.extrapolation.inference.trials import LEAST_SCATTER
 from hpo.extrapolation.laws.priors import Priors
 from hpo.extrapolation.laws.setting_laws import SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP
@@ -81,7 +82,7 @@ class Posterior:
 
     def _run_variance(self, runs: float) -> Array | float:
         if "log_trial_scatter" in self.values:
-            return np.asarray(np.exp(2 * self.values["log_trial_scatter"]) / runs)
+            return np.asarray((np.exp(2 * self.values["log_trial_scatter"]) + LEAST_SCATTER**2) / runs)
         # what rows tell is the scatter of means of about as many trainings
         return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
 

@@ -28,6 +28,7 @@ FINE = 0.02          # evaluations closer than this in log epochs tell the epoch
 # posterior of Miller and Dunson 2019 (arXiv:1506.06101) raises their likelihood to 1 / (1 + trials / witnesses); that a
 # training diverges depends on less than how long it takes
 WITNESSES, WITNESSES_OF_DIVERGENCE = 50.0, 250.0
+LEAST_SCATTER = 0.02     # of log epochs between seeds: runs that end alike were evaluated seldom, not without scatter
 LEAST = 1e-12        # probability of the impossible: an outlier costs no more than this
 
 
@@ -105,7 +106,7 @@ class Trials:
 def trial_scale(values: Values, cost: Array) -> Array:
     """Scale (particles, places) of Student's t about log epochs, where the settings' misses cost ``cost``."""
     far_miss = np.exp(values["log_far_miss"])[:, None] if "log_far_miss" in values else 0.0
-    return np.asarray(np.sqrt(np.exp(2 * values["log_trial_scatter"])[:, None]
+    return np.asarray(np.sqrt(np.exp(2 * values["log_trial_scatter"])[:, None] + LEAST_SCATTER**2
                               + (far_miss * np.clip(cost, 0.0, 2.0)) ** 2))
 
 

@@ -93,8 +93,8 @@ def main() -> None:
         belief: Normal = getattr(beliefs.step, one.name)
         print(f"{one.name}: Normal({belief.mean:.2f}, {belief.sd:.2f})")  # noqa: T201
     walk = beliefs.walk
-    print(f"WalkPriors({walk.log_accelerators:.2f}, {walk.log_local_batch:.2f}, "  # noqa: T201
-          f"{walk.log_scatter:.2f})")
+    found = walk.log_accelerators, walk.log_local_batch, walk.log_scatter
+    print(f"WalkPriors({', '.join(f'{each:.2f}' for each in found)})")  # noqa: T201
 
 
 if __name__ == "__main__":
