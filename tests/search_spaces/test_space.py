@@ -140,7 +140,7 @@ def test_values_must_be_those_of_the_tuned_settings() -> None:
     ({"optimizer": "lamb", "larc_mode": {"choice": ["clip", "scale"]}}, "larc_mode", "no effect with optimizer lamb"),
     ({"optimizer": "larc", "beta2": {"uniform": [0.9, 0.99]}}, "beta2",
      "no effect with optimizer larc and larc_optimizer sgd; .* or with optimizer larc and larc_optimizer "
-     "adam; choose"),
+     "adam; choose"),  # noqa: E501
     ({"optimizer": {"choice": ["adam", "lamb"]}, "momentum": {"uniform": [0.8, 0.9]}}, "momentum",
      "no effect with optimizer adam or lamb"),
     ({"batch_limit_factor": {"uniform": [1, 4]}}, "batch_limit_factor", "no effect with batch_control constant"),
@@ -162,7 +162,7 @@ def test_a_tuned_setting_without_effect_is_refused(search: dict[str, object], na
 
 @pytest.mark.parametrize(("search", "message"), [
     ({"optimizer": "adam", "momentum_form": "inside"},
-     "momentum_form is fixed, but has no effect with optimizer adam; it is used with optimizer sgd or lars; choose"),
+     "momentum_form is fixed, but has no effect with optimizer adam; it is used with optimizer sgd or lars; choose"),  # noqa: E501
     ({"optimizer": "sgd", "trust_coefficient": 0.02}, "it is used with optimizer lars or larc"),
     ({"batch_factors": [2]}, "no effect with batch_control constant"),
     ({"weight_decay": 0, "decay_bias": True}, "decay_bias is fixed, but has no effect with weight_decay 0"),

@@ -107,7 +107,12 @@ class DescentMomentum(SettingLaw):
         batches, at = np.unique(log_batch, return_inverse=True)
         return self.descent.best_lags(values, batches)[:, at]
 
-    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> MomentumResponse:  # noqa: ARG002
+    def response(
+        self,
+        values: Values,
+        log_batch: Array,
+        momentum: Array | None = None,  # noqa: ARG002
+    ) -> MomentumResponse:
         """What another momentum than the best one costs at each batch, each with its best rate."""
         best = self.best(values, log_batch)
         return MomentumResponse(best, np.zeros(()), 1.0, self.descent, values, np.asarray(log_batch),

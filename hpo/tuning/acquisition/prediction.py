@@ -117,8 +117,7 @@ def best_settings(posterior: Posterior, global_batch_size: int) -> list[dict[str
 
 
 def best_warmups(posterior: Posterior, log_batch: float, settings: Sequence[Settings]) -> Array:
-    """The epochs of warmup with the least expected epochs to each particle, given its own other settings: (particles,).
-    """
+    """The epochs of warmup that each particle holds best, given its own other settings: (particles,)."""
     model, values, count = posterior.model, posterior.values, len(settings)
     assert model.warmup is not None
     level = log_best_epochs(posterior, round(float(np.exp(log_batch))))
