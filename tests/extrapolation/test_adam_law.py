@@ -116,19 +116,20 @@ def test_a_known_answer():
         found, best = forecast(posterior, batch), float(np.exp(made.best(law, at)[0, 0]))
         rate = found.settings["learning_rate"]
         assert rate.low < best < rate.high
-        assert 0.7 < rate.median / best < 1.3
+        assert 1 / 1.5 < rate.median / best < 1.5
         epochs = 10 * float(np.exp(log_growth(at, np.log(CRITICAL), np.exp(0.2))[0] + log_excess(law, at)[0, 0]))
         assert found.epochs_to_target.low < epochs < found.epochs_to_target.high
         assert found.epochs_to_target.median == pytest.approx(epochs, rel=0.3)
 
 
 def test_only_adam_and_adamw_with_a_tuned_rate_get_the_law():
-    names = {optimizer: {one.name for one in make_models(sweep(optimizer=optimizer, batches=(32, 64))[0],
-                                                         Priors())[0].layout.parameters}
+    names = {optimizer: {one.name for model in make_models(sweep(optimizer=optimizer, batches=(32, 64))[0], Priors())
+                         for one in model.layout.parameters}
              for optimizer in ("adam", "adamw", "lamb", "sgd")}
     assert {optimizer for optimizer, found in names.items() if "learning_rate.fall" in found} == {"adam", "adamw"}
     untold = replace(sweep(batches=(32,))[0], tuned=())
-    assert "adam.log_low_power" not in {one.name for one in make_models(untold, Priors())[0].layout.parameters}
+    assert "adam.log_low_power" not in {one.name for model in make_models(untold, Priors())
+                                             for one in model.layout.parameters}
 
 
 def test_learning_moves_the_belief_to_what_sweeps_say_and_narrows_it():

@@ -95,6 +95,8 @@ def learn_adam(sweeps: Sequence[Evidence], *, rng: np.random.Generator, rounds: 
         believed = []
         for sweep in sweeps:
             values = fit(sweep, rng=rng, priors=replace(START, adam=found)).values
+            if not set(UNKNOWN.values()) <= values.keys():
+                continue    # the general law explains this sweep better, so that it says nothing of Adam's own
             believed.append({name: Normal(float(values[unknown].mean()), float(values[unknown].std()))
                              for name, unknown in UNKNOWN.items()})
         found = pool_all(START_OF_ADAM, believed, START_COUNTS_OF_ADAM)
