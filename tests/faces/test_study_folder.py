@@ -67,7 +67,7 @@ class Place:
         result = hpo.read_study("curved", self.storage)
         assert result.study.state is StudyState.FINISHED, result.study.message
         assert result.study.folder == str(self.file.parent)
-        assert len(result.launched) == 3            # the forecast's plan, and the two rules of thumb beside it
+        assert len(result.launched) == 4            # the forecast's plan, and the three rules of thumb beside it
         for run in result.runs:
             self.check(run.plan.job)
         return result
