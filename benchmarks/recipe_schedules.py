@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from search_spaces.recipes import recipe
 from search_spaces.settings import TrainingSettings
-from trainers.schedules.batch_size import Course, course
+from trainers.schedules.batch_size import BatchSchedule, batch_schedule
 from trainers.schedules.learning_rate import learning_rate
 
 IMAGENET, DEEPCAM = 1_281_167, 121_266
@@ -215,17 +215,17 @@ def published() -> Iterator[Published]:
 
 def compared(each: Published) -> list[Point]:
     """Both schedules at the updates after 1/20, 2/20, ... of the training; the last is the last update."""
-    planned = planned_course(each)
+    planned = planned_schedule(each)
     updates = [min(planned.total_steps * number // POINTS, planned.total_steps - 1) for number in range(1, POINTS + 1)]
     return [at_update(each, planned, update) for update in updates]
 
 
-def planned_course(each: Published) -> Course:
+def planned_schedule(each: Published) -> BatchSchedule:
     """The updates of the recipe's training."""
-    return course(_settings(each), each.global_batch_size, each.train_samples, each.epochs, 1)
+    return batch_schedule(_settings(each), each.global_batch_size, each.train_samples, each.epochs, 1)
 
 
-def at_update(each: Published, planned: Course, update: int) -> Point:
+def at_update(each: Published, planned: BatchSchedule, update: int) -> Point:
     """Both schedules at one update."""
     epochs = planned.epochs(update)
     return Point(epochs, update, learning_rate(_settings(each), epochs, each.epochs),

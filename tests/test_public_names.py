@@ -21,7 +21,7 @@ PUBLIC = {
                "StoreUnavailable",
     "hpo": "AsyncClient Client HpoError Plan PlanRequest PlannedRun Progress StudyForecast StudyResult StudySpec "
            "calibration figures find_plan fit_posterior forecast launch launch_here load_study make_plan parse_study "
-           "plan_study read_study record run_study store_plan studies submit_plan",
+           "plan_study race read_study record run_study store_plan studies submit_plan",
 }
 ONE_MEANING = {
     "ConvergencePoint": {"storage.convergence_records", "trainers.report"},

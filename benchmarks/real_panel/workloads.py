@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from examples.own_workload.cells import Cells as OwnCells
 from search_spaces.settings import TrainingSettings
-from trainers.errors import DataError, nearest
+from search_spaces.names import nearest
+from trainers.errors import DataError
 from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads.resnet.task import ResNetWorkload
 from trainers.workloads.segmentation.task import SegmentationWorkload

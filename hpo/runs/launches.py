@@ -49,9 +49,12 @@ def launch_here(plan: Plan, *, directory: Path | str | None = None, backend: str
     folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
     runs = []
     for seed in seeds or (plan.job.seed,):
+        def on_point(point: ConvergencePoint, seed: int = seed) -> None:
+            progress.run(plan, seed, point)
+
         runs.append(run_plan(plan, folder, backend=backend, seed=seed, max_restarts=max_restarts,
                              checkpoint_minutes=checkpoint_minutes, on_restart=progress.message,
-                             on_point=lambda point, seed=seed: progress.run(plan, seed, point)))  # type: ignore[misc]
+                             on_point=on_point))
         if storage is not None and plan.id is not None:
             with open_store(storage) as store:
                 repository.keep_outcome(store, plan.id, seed, backend, plan.workers, runs[-1])

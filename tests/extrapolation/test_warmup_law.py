@@ -69,13 +69,14 @@ def hard_start(rng: np.random.Generator) -> Evidence:
 
 @pytest.mark.parametrize("batch", [512, 1024])
 def test_a_hard_start_is_given_the_updates_that_it_needs(batch):
-    """What is recommended does not get lost, in any of several draws of the same study, and agrees between them."""
+    """The warmup is long enough for the rate within a fifth of what is borne, in every draw of the same study."""
     found = [forecast(fit(hard_start(np.random.default_rng(seed)), rng=np.random.default_rng(0)), batch)
              for seed in range(4)]
     for each in found:
         rate, warmup = each.settings["learning_rate"].median, each.settings["warmup_epochs"].median
         borne = 0.5 * np.exp(-1.8 / (1 + warmup * SAMPLES / batch / 30))
-        assert rate < borne, (rate, warmup, borne)
+        assert rate < 1.2 * borne, (rate, warmup, borne)
+        assert warmup * SAMPLES / batch > 15
         assert warmup < 0.5 * each.epochs_to_target.median
     rates = np.log([each.settings["learning_rate"].median for each in found])
     assert np.ptp(rates) < np.log(2.0)

@@ -11,7 +11,7 @@ from benchmarks.recipe_schedules import (
     Published,
     at_update,
     compared,
-    planned_course,
+    planned_schedule,
     published,
     report,
 )
@@ -27,7 +27,7 @@ def named(each: Published) -> str:
 @pytest.mark.parametrize("each", EVERY, ids=named)
 def test_at_20_points_rate_and_batch_are_the_published_ones(each: Published) -> None:
     points = compared(each)
-    assert len(points) == 20 and points[-1].update == planned_course(each).total_steps - 1
+    assert len(points) == 20 and points[-1].update == planned_schedule(each).total_steps - 1
     for point in points:
         assert point.deviation < TOLERANCE, point
         assert point.batch == point.published_batch, point
@@ -35,7 +35,7 @@ def test_at_20_points_rate_and_batch_are_the_published_ones(each: Published) -> 
 
 @pytest.mark.parametrize("each", [each for each in EVERY if each.global_batch_size >= 4096], ids=named)
 def test_every_update_has_the_published_rate(each: Published) -> None:
-    planned = planned_course(each)
+    planned = planned_schedule(each)
     for update in range(planned.total_steps):
         point = at_update(each, planned, update)
         assert point.deviation < TOLERANCE and point.batch == point.published_batch, point
@@ -43,7 +43,7 @@ def test_every_update_has_the_published_rate(each: Published) -> None:
 
 @pytest.mark.parametrize("each", [each for each in EVERY if each.recipe == "mlperf_deepcam_lamb"], ids=named)
 def test_deepcams_rate_falls_with_the_update_of_the_reference(each: Published) -> None:
-    planned = planned_course(each)
+    planned = planned_schedule(each)
     rates = [at_update(each, planned, update).rate for update in range(planned.total_steps)]
     falls = [update for update in range(1, len(rates)) if rates[update] < rates[update - 1] * 0.5]
     expected = {128: [8192, 16384], 256: [4096, 8192], 512: [2149, 4197], 1024: [1301, 4297], 2048: [1201]}

@@ -33,8 +33,8 @@ Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
 WARMUP = "warmup_epochs"
-HARDNESS = Normal(float(np.log(0.8)), 0.8)      # log D: with normalization nearly 0, without it a factor of 3 and more
-UPDATES = Normal(float(np.log(20.0)), 0.8)      # log U_0
+HARDNESS = Normal(float(np.log(1.0)), 0.7)      # log D: with normalization nearly 0, without it a factor of 3 and more
+UPDATES = Normal(float(np.log(30.0)), 0.7)      # log U_0
 UPDATES_UNTOLD = 3.0                            # sd of log U_0 where nobody tells how many updates an epoch has
 DELAY = Normal(float(np.log(0.5)), 0.5)         # log k
 SLOWED = Normal(0.0, 1.5)                       # logit of h
