@@ -23,6 +23,7 @@ from hpo.runs import repository
 from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store
 from storage.records import Outcome
+from trainers.report import ConvergencePoint
 
 DEFAULT_FOLDER = Path(".hpo/plans")
 """Where launches write their files, unless the caller says where."""

@@ -90,6 +90,15 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Text with a line break of Unicode's, which YAML would fold to a space, is written by its escapes."""
+    style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _quoted)
+
+
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"(?:{_FLOAT.pattern})$"),
                               list("-+.0123456789"))
 

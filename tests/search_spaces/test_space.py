@@ -140,7 +140,7 @@ def test_values_must_be_those_of_the_tuned_settings() -> None:
     ({"optimizer": "lamb", "larc_mode": {"choice": ["clip", "scale"]}}, "larc_mode", "no effect with optimizer lamb"),
     ({"optimizer": "larc", "beta2": {"uniform": [0.9, 0.99]}}, "beta2",
      "no effect with optimizer larc and larc_optimizer sgd; .* or with optimizer larc and larc_optimizer "
-     "adam; choose"),  # noqa: E501
+     "adam; choose"),
     ({"optimizer": {"choice": ["adam", "lamb"]}, "momentum": {"uniform": [0.8, 0.9]}}, "momentum",
      "no effect with optimizer adam or lamb"),
     ({"batch_limit_factor": {"uniform": [1, 4]}}, "batch_limit_factor", "no effect with batch_control constant"),
