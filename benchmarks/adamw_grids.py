@@ -34,9 +34,9 @@ from hpo.extrapolation.laws.priors import Priors, names
 Array = NDArray[np.float64]
 
 DISTANCES = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0))
-GIVEN_UP = 8.0              # times the grid's fewest tokens: longer trainings are censored there
-EXPLODED = 100.0            # times the grid's fewest tokens: the loss tells of a training that blew up
-BANDWIDTH = 0.4             # of the smooth curve through a batch's runs, in log rate; the grids step by 0.35
+GIVEN_UP = 8.0  # times the grid's fewest tokens: longer trainings are censored there
+EXPLODED = 100.0  # times the grid's fewest tokens: the loss tells of a training that blew up
+BANDWIDTH = 0.4  # of the smooth curve through a batch's runs, in log rate; the grids step by 0.35
 FINE = 400
 HELD_BACK = {(214_663_680, 20e9), (429_260_800, 50e9)}
 
@@ -91,7 +91,9 @@ class Curve:
             weight = np.exp(-0.25 * (away / BANDWIDTH) ** 2)
             design = np.stack([np.ones_like(away), away, away**2], axis=1)
             capped = np.minimum(self.log_tokens, self.log_tokens.min() + 1.0)
-            found.append(np.linalg.lstsq(design * weight[:, None], capped * weight, rcond=None)[0][0])
+            found.append(
+                np.linalg.lstsq(design * weight[:, None], capped * weight, rcond=None)[0][0]
+            )
         return np.array(found)
 
     def raw(self, log_rate: Array) -> Array:
@@ -109,8 +111,19 @@ class Curve:
 def read_grids(path: Path) -> list[Grid]:
     """The grids of a table, tokens by the curve of each model size."""
     with path.open(encoding="utf-8", newline="") as lines:
-        table = [tuple(float(row[name]) for name in ("params", "tokens", "sequences_per_batch", "learning_rate",
-                                                     "smooth_loss")) for row in csv.DictReader(lines)]
+        table = [
+            tuple(
+                float(row[name])
+                for name in (
+                    "params",
+                    "tokens",
+                    "sequences_per_batch",
+                    "learning_rate",
+                    "smooth_loss",
+                )
+            )
+            for row in csv.DictReader(lines)
+        ]
     rows = np.array(sorted(table))
     found = []
     for params in np.unique(rows[:, 0]):
@@ -132,9 +145,17 @@ def _tokens_of_loss(budgets: Array, losses: Array) -> Callable[[Array], Array]:
     def miss(unknown: Array) -> Array:
         return np.asarray(unknown[0] + np.exp(unknown[1]) * scaled ** -np.exp(unknown[2]) - losses)
 
-    starts = [(losses.min() - away, 0.0, np.log(power)) for away in (0.1, 0.2, 0.4) for power in (0.3, 0.5)]
-    least, scale, power = min((least_squares(miss, start) for start in starts), key=lambda one: float(one.cost)).x
-    return lambda loss: np.asarray(1e9 * (np.exp(scale) / np.maximum(loss - least, 1e-3)) ** (1 / np.exp(power)))
+    starts = [
+        (losses.min() - away, 0.0, np.log(power))
+        for away in (0.1, 0.2, 0.4)
+        for power in (0.3, 0.5)
+    ]
+    least, scale, power = min(
+        (least_squares(miss, start) for start in starts), key=lambda one: float(one.cost)
+    ).x
+    return lambda loss: np.asarray(
+        1e9 * (np.exp(scale) / np.maximum(loss - least, 1e-3)) ** (1 / np.exp(power))
+    )
 
 
 def evidence(grid: Grid, top: int) -> Evidence:
@@ -142,9 +163,17 @@ def evidence(grid: Grid, top: int) -> Evidence:
     found = []
     for batch, rate, needed in zip(grid.batch, grid.rate, np.exp(grid.log_tokens), strict=True):
         if batch <= top:
-            state = "diverged" if needed > EXPLODED else "censored" if needed > GIVEN_UP else "reached"
-            found.append(Observation(int(batch), state, float(min(needed, GIVEN_UP)),
-                                     {"optimizer": "adamw", "learning_rate": float(rate)}))
+            state = (
+                "diverged" if needed > EXPLODED else "censored" if needed > GIVEN_UP else "reached"
+            )
+            found.append(
+                Observation(
+                    int(batch),
+                    state,
+                    float(min(needed, GIVEN_UP)),
+                    {"optimizer": "adamw", "learning_rate": float(rate)},
+                )
+            )
     return Evidence(observations=found, tuned=[ScaledSetting("learning_rate")])
 
 
@@ -170,18 +199,26 @@ def _case(grid: Grid, batch: int, top: int, rate: float, **more: float | bool) -
     best_rate, least = curve.best()
     at = np.array([rate])
     raw = float(curve.raw(at)[0] - curve.log_tokens.min())
-    return Case(grid.name, batch / top, rate, best_rate, float(curve.smooth(at)[0]) - least, raw, **more)  # type: ignore[arg-type]
+    return Case(
+        grid.name, batch / top, rate, best_rate, float(curve.smooth(at)[0]) - least, raw, **more
+    )  # type: ignore[arg-type]
 
 
 def rules(grid: Grid, top: int) -> Iterable[tuple[str, Case]]:
     """The rules of thumb from the best rate at the largest rung: of its smooth curve, and of its best run."""
     last = max(batch for batch in grid.batches() if batch <= top)
     curve = grid.at(last)
-    for origin, start in (("", curve.best()[0]), (", best run", float(curve.log_rate[np.argmin(curve.log_tokens)]))):
+    for origin, start in (
+        ("", curve.best()[0]),
+        (", best run", float(curve.log_rate[np.argmin(curve.log_tokens)])),
+    ):
         for name, power in (("none", 0.0), ("sqrt", 0.5), ("linear", 1.0)):
             for batch in grid.batches():
                 if batch > top:
-                    yield name + origin, _case(grid, batch, last, start + power * float(np.log(batch / last)))
+                    yield (
+                        name + origin,
+                        _case(grid, batch, last, start + power * float(np.log(batch / last))),
+                    )
 
 
 def forecasts(grid: Grid, top: int, priors: Priors, seed: int = 0) -> Iterable[Case]:
@@ -195,31 +232,45 @@ def forecasts(grid: Grid, top: int, priors: Priors, seed: int = 0) -> Iterable[C
             curve = grid.at(batch)
             observed = float(curve.smooth(np.log([rate.median]))[0])
             best = curve.best()[0]
-            yield _case(grid, batch, seen.batches[-1], float(np.log(rate.median)),
-                        rate_held=bool(np.log(rate.low) <= best <= np.log(rate.high)),
-                        tokens_held=bool(np.log(tokens.low) <= observed <= np.log(tokens.high)),
-                        tokens_error=float(np.log(tokens.median)) - observed,
-                        rate_width=float(rate.high / rate.low), tokens_width=float(tokens.high / tokens.low))
+            yield _case(
+                grid,
+                batch,
+                seen.batches[-1],
+                float(np.log(rate.median)),
+                rate_held=bool(np.log(rate.low) <= best <= np.log(rate.high)),
+                tokens_held=bool(np.log(tokens.low) <= observed <= np.log(tokens.high)),
+                tokens_error=float(np.log(tokens.median)) - observed,
+                rate_width=float(rate.high / rate.low),
+                tokens_width=float(tokens.high / tokens.low),
+            )
 
 
 def table(found: Mapping[str, Sequence[Case]]) -> str:
     """Errors of the rate and costs by distance; intervals over all cases."""
     names = [f"{low:g}x to {high:g}x" for low, high in DISTANCES]
-    lines = [f"| | {' | '.join(names)} | rate held | tokens held | rate width | tokens width |",
-             "|---|" + "---|" * (len(names) + 4)]
+    lines = [
+        f"| | {' | '.join(names)} | rate held | tokens held | rate width | tokens width |",
+        "|---|" + "---|" * (len(names) + 4),
+    ]
     for name, cases in found.items():
         cells = []
         for low, high in DISTANCES:
             here = [case for case in cases if low < case.distance <= high * 1.0001]
             off = np.exp(np.median([abs(case.rate - case.best_rate) for case in here]))
-            cost, raw = ([np.expm1(getattr(case, kind)) for case in here] for kind in ("cost", "raw_cost"))
+            cost, raw = (
+                [np.expm1(getattr(case, kind)) for case in here] for kind in ("cost", "raw_cost")
+            )
             error = np.median([abs(np.expm1(case.tokens_error)) for case in here])
-            cells.append(f"{off:.2f}, {np.median(cost):.1%} (mean {np.mean(cost):.1%}, raw {np.median(raw):.1%} / "
-                         f"{np.mean(raw):.1%}), tokens {error:.0%}")
-        held = [f"{np.mean([case.rate_held for case in cases]):.0%}",
-                f"{np.mean([case.tokens_held for case in cases]):.0%}",
-                f"{np.median([case.rate_width for case in cases]):.2f}",
-                f"{np.median([case.tokens_width for case in cases]):.2f}"]
+            cells.append(
+                f"{off:.2f}, {np.median(cost):.1%} (mean {np.mean(cost):.1%}, raw {np.median(raw):.1%} / "
+                f"{np.mean(raw):.1%}), tokens {error:.0%}"
+            )
+        held = [
+            f"{np.mean([case.rate_held for case in cases]):.0%}",
+            f"{np.mean([case.tokens_held for case in cases]):.0%}",
+            f"{np.median([case.rate_width for case in cases]):.2f}",
+            f"{np.median([case.tokens_width for case in cases]):.2f}",
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} | {' | '.join(held)} |")
     return "\n".join(lines)
 
@@ -228,28 +279,43 @@ def learnt_priors(grids: Sequence[Grid]) -> dict[int, Priors]:
     """For each model size the priors learnt from whole grids of the others; held-back budgets teach nothing."""
     found = {}
     for params in {grid.params for grid in grids}:
-        teachers = [evidence(grid, max(grid.batches())) for grid in grids
-                    if grid.params != params and not grid.held_back]
+        teachers = [
+            evidence(grid, max(grid.batches()))
+            for grid in grids
+            if grid.params != params and not grid.held_back
+        ]
         found[params] = replace(Priors(), adam=learn_adam(teachers, rng=np.random.default_rng(0)))
     return found
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path, help="dense.csv")
     parser.add_argument("--top", type=int, default=256, help="the largest batch that is seen")
-    parser.add_argument("--grids", choices=("all", "development", "held-back"), default="all",
-                        help="held-back budgets were not looked at while the law was built")
-    parser.add_argument("--learn", action="store_true", help="only learn the priors that ship, from all grids")
+    parser.add_argument(
+        "--grids",
+        choices=("all", "development", "held-back"),
+        default="all",
+        help="held-back budgets were not looked at while the law was built",
+    )
+    parser.add_argument(
+        "--learn", action="store_true", help="only learn the priors that ship, from all grids"
+    )
     parser.add_argument("--cases", action="store_true", help="also every forecast")
     arguments = parser.parse_args()
     grids = read_grids(arguments.file)
     if arguments.learn:
         teachers = [evidence(grid, max(grid.batches())) for grid in grids]
         learnt = learn_adam(teachers, rng=np.random.default_rng(0))
-        print("\n".join(f"{name}: Normal({getattr(learnt, name).mean:.2f}, {getattr(learnt, name).sd:.2f})"
-                        for name in names(learnt)))
+        print(
+            "\n".join(
+                f"{name}: Normal({getattr(learnt, name).mean:.2f}, {getattr(learnt, name).sd:.2f})"
+                for name in names(learnt)
+            )
+        )
         return
     priors = learnt_priors(grids)
     if arguments.grids != "all":
@@ -266,9 +332,11 @@ def main() -> None:
     print(f"{seconds / len(grids):.1f} s a grid")
     if arguments.cases:
         for case in found["forecast"]:
-            print(f"{case.grid} {case.distance:.1f}x: rate {np.exp(case.rate):.2e} (best {np.exp(case.best_rate):.2e}, "
-                  f"{'held' if case.rate_held else 'missed'}), cost {np.expm1(case.cost):.1%}, tokens "
-                  f"{np.expm1(case.tokens_error):+.0%} ({'held' if case.tokens_held else 'missed'})")
+            print(
+                f"{case.grid} {case.distance:.1f}x: rate {np.exp(case.rate):.2e} (best {np.exp(case.best_rate):.2e}, "
+                f"{'held' if case.rate_held else 'missed'}), cost {np.expm1(case.cost):.1%}, tokens "
+                f"{np.expm1(case.tokens_error):+.0%} ({'held' if case.tokens_held else 'missed'})"
+            )
 
 
 if __name__ == "__main__":

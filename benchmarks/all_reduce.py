@@ -32,7 +32,9 @@ WAYS: list[tuple[str, dict[str, object], dict[str, str]]] = [
 
 def main() -> None:
     """Print a table: ways and their times relative to the plain all-reduce, then the gain of overlap."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
@@ -46,11 +48,19 @@ def _start(workers: int, rounds: int) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    common = {**os.environ, "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-              "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    common = {
+        **os.environ,
+        "WORLD_SIZE": str(workers),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
     command = [sys.executable, __file__, "--rounds", str(rounds)]
-    started = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-               for rank in range(workers)]
+    started = [
+        subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(workers)
+    ]
     sys.exit(max(worker.wait() for worker in started))
 
 
@@ -59,11 +69,15 @@ def _work(rounds: int) -> None:
 
     from trainers.distributed import connect
     from trainers.workloads.resnet.model import build_resnet
+
     torch.set_num_threads(1)
     model = build_resnet("resnet50", 3, 1000, 64, 16)
     for way, connection, reduction in WAYS:
         communicator = connect("torch", timeout_seconds=120, **connection)  # type: ignore[arg-type]
-        _say(communicator.rank, f"{way:34} {_relative_time(model, communicator, reduction, rounds):5.2f}")
+        _say(
+            communicator.rank,
+            f"{way:34} {_relative_time(model, communicator, reduction, rounds):5.2f}",
+        )
         communicator.close()
     communicator = connect("torch", timeout_seconds=120)
     _overlap(communicator, rounds)
@@ -76,6 +90,7 @@ def _relative_time(model, communicator, reduction, rounds) -> float:  # type: ig
 
     from trainers.distributed.buckets import BUCKET_BYTES
     from trainers.distributed.reducer import GradientReducer
+
     parameters = list(model.parameters())
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
@@ -85,6 +100,7 @@ def _relative_time(model, communicator, reduction, rounds) -> float:  # type: ig
     def plain() -> None:
         for work in [dist.all_reduce(bucket, async_op=True) for bucket in flat]:
             work.wait()
+
     reducer = GradientReducer(parameters, communicator, **reduction)
     ours, base = _in_turns(communicator, [reducer.finish, plain], rounds)
     return ours / base
@@ -95,6 +111,7 @@ def _overlap(communicator, rounds) -> None:  # type: ignore[no-untyped-def]
 
     from trainers.distributed.reducer import GradientReducer
     from trainers.workloads.resnet.model import build_resnet
+
     model = build_resnet("resnet50", 3, 1000, 64, 4)
     images = torch.randn(4, 3, 96, 96).contiguous(memory_format=torch.channels_last)
     reducer = GradientReducer(list(model.parameters()), communicator)
@@ -108,10 +125,17 @@ def _overlap(communicator, rounds) -> None:  # type: ignore[no-untyped-def]
             loss.backward()
             if finish:
                 reducer.finish()
+
         return run
-    alone, after, beside = _in_turns(communicator, [step(False, False), step(False, True), step(True, True)], rounds)
-    _say(communicator.rank, "a step of ResNet-50, 4 images of 96x96 a worker, relative to one without communication:\n"
-         f"reduced after back-propagation {after / alone:.2f}, beside it {beside / alone:.2f}")
+
+    alone, after, beside = _in_turns(
+        communicator, [step(False, False), step(False, True), step(True, True)], rounds
+    )
+    _say(
+        communicator.rank,
+        "a step of ResNet-50, 4 images of 96x96 a worker, relative to one without communication:\n"
+        f"reduced after back-propagation {after / alone:.2f}, beside it {beside / alone:.2f}",
+    )
 
 
 def _in_turns(communicator, actions, rounds) -> list[float]:  # type: ignore[no-untyped-def]
@@ -122,7 +146,7 @@ def _in_turns(communicator, actions, rounds) -> list[float]:  # type: ignore[no-
             communicator.barrier()
             began = time.perf_counter()
             action()
-            if at:      # the first round warms up
+            if at:  # the first round warms up
                 taken.append(time.perf_counter() - began)
     return [min(taken) for taken in seconds]
 

@@ -46,8 +46,14 @@ budget: {{trials: 20000, epochs_per_trial: 80}}
 
 def new_study(store: Store, name: str, state: StudyState) -> int:
     """A study without trials; returns its id."""
-    study = store.create_study(name, workload="noisy_quadratic", metric="loss", threshold=0.05, higher_is_better=False,
-                               spec=SPEC.format(name=name))
+    study = store.create_study(
+        name,
+        workload="noisy_quadratic",
+        metric="loss",
+        threshold=0.05,
+        higher_is_better=False,
+        spec=SPEC.format(name=name),
+    )
     store.set_study_state(study.id, state)
     return study.id
 
@@ -61,19 +67,35 @@ def fill(store: Store, study_id: int, trials: int) -> None:
             batch = int(rng.choice(LADDER))
             rate = float(np.exp(rng.uniform(np.log(0.002), np.log(2))))
             miss = np.log(rate / (batch / 400)) ** 2
-            ends.append(float(9 * (1 + batch / 300) * (1 + 0.3 * miss) * np.exp(0.05 * rng.normal())))
-            settings = TrainingSettings(learning_rate=rate, momentum=float(rng.uniform(0.5, 0.98)),
-                                        weight_decay=float(np.exp(rng.uniform(np.log(1e-6), np.log(1e-2)))))
+            ends.append(
+                float(9 * (1 + batch / 300) * (1 + 0.3 * miss) * np.exp(0.05 * rng.normal()))
+            )
+            settings = TrainingSettings(
+                learning_rate=rate,
+                momentum=float(rng.uniform(0.5, 0.98)),
+                weight_decay=float(np.exp(rng.uniform(np.log(1e-6), np.log(1e-2)))),
+            )
             new.append(NewTrial(global_batch_size=batch, seed=0, settings=settings.to_dict()))
         made = store.add_trials(study_id, new)
         store.start_trials([trial.id for trial in made])
-        store.record_columns(curves([trial.id for trial in made], [min(each, 80.0) for each in ends], rng))
+        store.record_columns(
+            curves([trial.id for trial in made], [min(each, 80.0) for each in ends], rng)
+        )
         for trial, end in zip(made, ends, strict=True):
             reached = end <= 80
-            store.finish_trial(trial.id, TrialResult(
-                state=TrialState.REACHED if reached else TrialState.CENSORED, epochs=min(end, 80.0), steps=POINTS,
-                epochs_to_target=end if reached else None, seconds=2.0, best_metric=0.05 if reached else 0.2,
-                final_metric=0.05 if reached else 0.2, resolution_epochs=0.25 if reached else None))
+            store.finish_trial(
+                trial.id,
+                TrialResult(
+                    state=TrialState.REACHED if reached else TrialState.CENSORED,
+                    epochs=min(end, 80.0),
+                    steps=POINTS,
+                    epochs_to_target=end if reached else None,
+                    seconds=2.0,
+                    best_metric=0.05 if reached else 0.2,
+                    final_metric=0.05 if reached else 0.2,
+                    resolution_epochs=0.25 if reached else None,
+                ),
+            )
 
 
 def curves(ids: list[int], ends: list[float], rng: np.random.Generator) -> Convergence:
@@ -83,9 +105,18 @@ def curves(ids: list[int], ends: list[float], rng: np.random.Generator) -> Conve
     loss = 3 * 0.017**share * np.exp(0.03 * rng.normal(size=share.size))
     steps = np.tile(np.arange(1, POINTS + 1), len(ids))
     return Convergence(
-        trial_id=np.repeat(ids, POINTS), step=steps, samples=64 * steps, epochs=epochs, seconds=0.01 * steps,
-        train_loss=loss, loss=loss, metric=loss, learning_rate=np.full(share.size, 0.1),
-        global_batch_size=np.full(share.size, 64), gradient_noise_scale=20 + 400 * share)
+        trial_id=np.repeat(ids, POINTS),
+        step=steps,
+        samples=64 * steps,
+        epochs=epochs,
+        seconds=0.01 * steps,
+        train_loss=loss,
+        loss=loss,
+        metric=loss,
+        learning_rate=np.full(share.size, 0.1),
+        global_batch_size=np.full(share.size, 64),
+        gradient_noise_scale=20 + 400 * share,
+    )
 
 
 def measure(server: Server, chromium: Any) -> dict[str, float]:
@@ -101,16 +132,20 @@ def measure(server: Server, chromium: Any) -> dict[str, float]:
         page.wait_for_selector("#headline .forecast")
         page.wait_for_selector("#tiles .tile")
         page.wait_for_selector("#table tbody tr td a")
-        page.locator("#table tbody input").first.check()        # it answers
+        page.locator("#table tbody input").first.check()  # it answers
         found[name] = time.perf_counter() - began
         page.locator("#table tbody input").first.uncheck()
         page.wait_for_selector("#ladder .main-svg", timeout=120_000)
-        found[f"ladder drawn, {name.removeprefix('usable').strip(', ')}"] = time.perf_counter() - began
+        found[f"ladder drawn, {name.removeprefix('usable').strip(', ')}"] = (
+            time.perf_counter() - began
+        )
     page.wait_for_selector("#headline .trust", timeout=300_000)
     found["forecast there"] = time.perf_counter() - began
     page.wait_for_timeout(8000)
-    found["filter"] = statistics.median(page.evaluate(FILTER, text) for text in
-                                        ("momentum > 0.9", "momentum > 0.6", "learning rate < 0.1", "7", ""))
+    found["filter"] = statistics.median(
+        page.evaluate(FILTER, text)
+        for text in ("momentum > 0.9", "momentum > 0.6", "learning rate < 0.1", "7", "")
+    )
     for place in ("#setting", "#curves", "#table", "#ladder"):
         page.locator(place).scroll_into_view_if_needed()
         page.wait_for_timeout(1500)
@@ -123,8 +158,10 @@ def measure(server: Server, chromium: Any) -> dict[str, float]:
     return found
 
 
-SHOWN = {"text": "step => document.getElementById('newest').innerText.includes(`after ${step} epochs`)",
-         "curve": "step => document.getElementById('curves').data?.[0]?.x.at(-1) === step"}
+SHOWN = {
+    "text": "step => document.getElementById('newest').innerText.includes(`after ${step} epochs`)",
+    "curve": "step => document.getElementById('curves').data?.[0]?.x.at(-1) === step",
+}
 # from the input to the frame that shows the rows
 FILTER = """async (text) => {
   const field = document.getElementById("filter_text");
@@ -140,7 +177,9 @@ def updates(server: Server, chromium: Any, store: Store) -> dict[str, float]:
     """Seconds from a point stored to the point shown, before and after a restart of the server."""
     study_id = new_study(store, "live", StudyState.RUNNING)
     settings = TrainingSettings(learning_rate=0.1).to_dict()
-    trial = store.add_trials(study_id, [NewTrial(global_batch_size=16, seed=0, settings=settings)])[0].id
+    trial = store.add_trials(study_id, [NewTrial(global_batch_size=16, seed=0, settings=settings)])[
+        0
+    ].id
     store.start_trials([trial])
     page = chromium.new_context(viewport={"width": 1280, "height": 900}).new_page()
     page.goto(server.link)
@@ -152,8 +191,17 @@ def updates(server: Server, chromium: Any, store: Store) -> dict[str, float]:
         for _ in range(8):
             step += 1
             loss = 1 / (1 + step)
-            point = ConvergencePoint(step=step, samples=16 * step, epochs=float(step), seconds=float(step),
-                                     train_loss=loss, loss=loss, metric=loss, learning_rate=0.1, global_batch_size=16)
+            point = ConvergencePoint(
+                step=step,
+                samples=16 * step,
+                epochs=float(step),
+                seconds=float(step),
+                train_loss=loss,
+                loss=loss,
+                metric=loss,
+                learning_rate=0.1,
+                global_batch_size=16,
+            )
             store.record({trial: [point]})
             began = time.perf_counter()
             for what, there in SHOWN.items():
@@ -182,9 +230,15 @@ def main() -> None:
         with Store.open(server.storage) as store:
             began = time.perf_counter()
             fill(store, new_study(store, "many", StudyState.FINISHED), trials)
-            print(f"{trials:,} trials x {POINTS} points written in {time.perf_counter() - began:.0f} s", flush=True)
+            print(
+                f"{trials:,} trials x {POINTS} points written in {time.perf_counter() - began:.0f} s",
+                flush=True,
+            )
             with serving(Path(folder), worker=False) as running, browser() as chromium:
-                for part in (lambda: measure(running, chromium), lambda: updates(running, chromium, store)):
+                for part in (
+                    lambda: measure(running, chromium),
+                    lambda: updates(running, chromium, store),
+                ):
                     for name, value in part().items():
                         print(f"| {name} | {value:.3g}{'' if 'MB' in name else ' s'} |", flush=True)
 

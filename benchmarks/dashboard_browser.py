@@ -22,8 +22,16 @@ from urllib.parse import quote
 import httpx
 
 START_SECONDS = 60
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync", "--no-first-run", "--enable-precise-memory-info")
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--enable-precise-memory-info",
+)
 
 
 class NoBrowserError(RuntimeError):
@@ -34,7 +42,9 @@ def chromium() -> str:
     """The path of the browser; NoBrowserError with what to install."""
     found = shutil.which(os.environ.get("CHROMIUM", "chromium")) or shutil.which("chromium-browser")
     if found is None:
-        raise NoBrowserError("Chromium is not installed: `apt-get install chromium`, or CHROMIUM=path")
+        raise NoBrowserError(
+            "Chromium is not installed: `apt-get install chromium`, or CHROMIUM=path"
+        )
     return found
 
 
@@ -97,15 +107,31 @@ class Server:
 
     def client(self) -> httpx.Client:
         """A client of its API, with the token of the link."""
-        return httpx.Client(base_url=self.address, headers={"Authorization": f"Bearer {self.secret}"}, timeout=60)
+        return httpx.Client(
+            base_url=self.address, headers={"Authorization": f"Bearer {self.secret}"}, timeout=60
+        )
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
-        command = [sys.executable, "-m", "hpo.cli.main", "serve", "--port", str(self.port), "--storage", self.storage,
-                   "--worker" if self.worker else "--no-worker"]
+        command = [
+            sys.executable,
+            "-m",
+            "hpo.cli.main",
+            "serve",
+            "--port",
+            str(self.port),
+            "--storage",
+            self.storage,
+            "--worker" if self.worker else "--no-worker",
+        ]
         with (self.folder / "serve.log").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log,
-                                            env={**os.environ, "OMP_NUM_THREADS": "1"})
+            self.process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
         deadline = time.monotonic() + START_SECONDS
         while not self._ready():
             if time.monotonic() > deadline or self.process.poll() is not None:
@@ -139,7 +165,9 @@ class Server:
     def study(self, name: str) -> dict[str, Any]:
         """A study as the API shows it."""
         with self.client() as client:
-            return cast("dict[str, Any]", client.get(f"/api/v1/studies/{quote(name, safe='')}").json())
+            return cast(
+                "dict[str, Any]", client.get(f"/api/v1/studies/{quote(name, safe='')}").json()
+            )
 
     def wait(self, name: str, *states: str, seconds: float = 300) -> dict[str, Any]:
         """Wait until a study is in one of the states."""

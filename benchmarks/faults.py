@@ -38,8 +38,17 @@ class Report:
     told: str
 
 
-def killed_workers(url: str, folder: Path, *, seed: int, kills: int, studies: int = 2, trials: int = 12,
-                   window: float = 1.0, kind: str = "Paced") -> Report:
+def killed_workers(
+    url: str,
+    folder: Path,
+    *,
+    seed: int,
+    kills: int,
+    studies: int = 2,
+    trials: int = 12,
+    window: float = 1.0,
+    kind: str = "Paced",
+) -> Report:
     """Kill -9 a worker, up to ``window`` seconds after it began to train or, one in four, after it took a study.
 
     Each time another is started.
@@ -53,9 +62,14 @@ def killed_workers(url: str, folder: Path, *, seed: int, kills: int, studies: in
         for _ in range(kills):
             worker = workers.start()
             begins, trained = rng.random() < 0.25, _starts(folder)
-            wait_for(lambda worker=worker, begins=begins, trained=trained:  # type: ignore[misc]
-                     _works(store, workers, worker, None if begins else (folder, trained)) or all_ended(store),
-                     LIMIT, "a worker to work on a study")
+            wait_for(
+                lambda worker=worker, begins=begins, trained=trained: (  # type: ignore[misc]
+                    _works(store, workers, worker, None if begins else (folder, trained))
+                    or all_ended(store)
+                ),
+                LIMIT,
+                "a worker to work on a study",
+            )
             if all_ended(store):
                 break
             time.sleep(rng.uniform(0, window))
@@ -65,15 +79,30 @@ def killed_workers(url: str, folder: Path, *, seed: int, kills: int, studies: in
         # one that drains would end: the queue is empty until the lease of the last one killed has run out
         workers.start()
         wait_for(lambda: all_ended(store), LIMIT, "the studies to end")
-        taken = [event for event in store.events(limit=100_000) if event.kind in ("claimed", "taken_over")]
+        taken = [
+            event
+            for event in store.events(limit=100_000)
+            if event.kind in ("claimed", "taken_over")
+        ]
         faults = witness.faults(folder)
     over = sum(event.kind == "taken_over" for event in taken)
-    return Report(faults, f"{done} workers killed, {before} of {studies * trials} trials finished at the last kill; "
-                          f"{over} take-overs, {_starts(folder)} starts of {studies * trials} trials")
+    return Report(
+        faults,
+        f"{done} workers killed, {before} of {studies * trials} trials finished at the last kill; "
+        f"{over} take-overs, {_starts(folder)} starts of {studies * trials} trials",
+    )
 
 
-def restarted_postgres(server: PrivatePostgres, url: str, folder: Path, *, seed: int, restarts: int,
-                       away: float = 1.0, trials: int = 24) -> Report:
+def restarted_postgres(
+    server: PrivatePostgres,
+    url: str,
+    folder: Path,
+    *,
+    seed: int,
+    restarts: int,
+    away: float = 1.0,
+    trials: int = 24,
+) -> Report:
     """Stop the database as in a crash, at random moments of a sweep, and start it again."""
     rng = random.Random(seed)
     with Store.open(url) as store, fleet(url, folder) as workers:
@@ -93,7 +122,10 @@ def restarted_postgres(server: PrivatePostgres, url: str, folder: Path, *, seed:
     if attempts != 1:
         faults.append(f"the study was started {attempts} times, not once")
     back = workers.said().count("the database is back")
-    return Report(faults, f"{restarts} restarts of {away:g} s; the worker waited {back} times for a write and went on")
+    return Report(
+        faults,
+        f"{restarts} restarts of {away:g} s; the worker waited {back} times for a write and went on",
+    )
 
 
 def full_disk(folder: Path, *, seed: int, trials: int = 16) -> Report:
@@ -107,7 +139,11 @@ def full_disk(folder: Path, *, seed: int, trials: int = 16) -> Report:
         time.sleep(rng.uniform(0.1, 0.8))
         free = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (4096, free[1]))
-        wait_for(lambda: "kept in memory" in workers.said() or worker.poll() is not None, LIMIT, "a write to fail")
+        wait_for(
+            lambda: "kept in memory" in workers.said() or worker.poll() is not None,
+            LIMIT,
+            "a write to fail",
+        )
         witness.look()
         resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, free)
         worker.wait(LIMIT)
@@ -127,13 +163,20 @@ def lost_machine(folder: Path, *, seed: int, trials: int = 8, seconds: float = 0
 
     rng = random.Random(seed)
     url = f"sqlite:///{folder}/hpo.db"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     try:
         lost, _ = (cluster.add_node(num_cpus=1, include_dashboard=False) for _ in range(2))
-        with Store.open(url) as store, fleet(url, folder, "--ray-address", cluster.address) as workers:
+        with (
+            Store.open(url) as store,
+            fleet(url, folder, "--ray-address", cluster.address) as workers,
+        ):
             Paced("cluster", trials=trials, seconds=seconds, kind="OnRay").submit(store, folder)
             worker, witness = workers.start("--once"), Witness(store)
-            wait_for(lambda: len(begun("cluster", folder)) >= 3, LIMIT, "a training on every machine")
+            wait_for(
+                lambda: len(begun("cluster", folder)) >= 3, LIMIT, "a training on every machine"
+            )
             time.sleep(rng.uniform(0, 5 * seconds))
             seen = witness.look()
             cluster.remove_node(lost, allow_graceful=False)
@@ -142,7 +185,10 @@ def lost_machine(folder: Path, *, seed: int, trials: int = 8, seconds: float = 0
             again = len(begun("cluster", folder)) - trials
     finally:
         cluster.shutdown()
-    return Report(faults, f"one of three machines killed after {seen} trials; {again} trainings began again elsewhere")
+    return Report(
+        faults,
+        f"one of three machines killed after {seen} trials; {again} trainings began again elsewhere",
+    )
 
 
 def drained_queue(url: str, folder: Path, *, workers: int, studies: int) -> Report:
@@ -155,10 +201,16 @@ def drained_queue(url: str, folder: Path, *, workers: int, studies: int) -> Repo
             process.wait(10 * LIMIT)
         seconds = time.monotonic() - started
         faults = Witness(store).faults(folder)
-        faults += [f"{study.name} was started {study.attempts} times" for study in store.studies()
-                   if study.attempts != 1]
-    return Report(faults, f"{studies} studies by {workers} workers in {seconds:.0f} s, their start included: "
-                          f"{studies / seconds:.1f} a second")
+        faults += [
+            f"{study.name} was started {study.attempts} times"
+            for study in store.studies()
+            if study.attempts != 1
+        ]
+    return Report(
+        faults,
+        f"{studies} studies by {workers} workers in {seconds:.0f} s, their start included: "
+        f"{studies / seconds:.1f} a second",
+    )
 
 
 def cost_of_ray(folder: Path, *, rounds: int = 5, trials: int = 6) -> Report:
@@ -168,7 +220,9 @@ def cost_of_ray(folder: Path, *, rounds: int = 5, trials: int = 6) -> Report:
     with Store.open(url) as store, fleet(url, folder, "--cores", "2") as workers:
         for number in range(rounds + 1):
             for kind in ("Paced", "OnRay"):
-                Paced(f"{kind} {number}", trials=trials, epochs=10, seconds=0, kind=kind).submit(store, folder)
+                Paced(f"{kind} {number}", trials=trials, epochs=10, seconds=0, kind=kind).submit(
+                    store, folder
+                )
         workers.start("--drain").wait(LIMIT)
         events = store.events(limit=100_000)
         faults = Witness(store).faults(folder)
@@ -176,10 +230,15 @@ def cost_of_ray(folder: Path, *, rounds: int = 5, trials: int = 6) -> Report:
         return Report(faults, workers.said()[-500:].replace("\n", " "))
     for kind in ("Paced", "OnRay"):
         # the first study of a kind also loads libraries, or starts Ray
-        medians[kind] = statistics.median(_seconds(events, f"{kind} {number}") for number in range(1, rounds + 1))
+        medians[kind] = statistics.median(
+            _seconds(events, f"{kind} {number}") for number in range(1, rounds + 1)
+        )
     here, ray = medians["Paced"], medians["OnRay"]
-    return Report(faults, f"a study of {trials} trials, median of {rounds}: {here:.2f} s in the worker's process, "
-                          f"{ray:.2f} s on Ray that was started before: {ray / here:.0f} times")
+    return Report(
+        faults,
+        f"a study of {trials} trials, median of {rounds}: {here:.2f} s in the worker's process, "
+        f"{ray:.2f} s on Ray that was started before: {ray / here:.0f} times",
+    )
 
 
 def _seconds(events: Sequence[Event], study: str) -> float:
@@ -187,7 +246,12 @@ def _seconds(events: Sequence[Event], study: str) -> float:
     return (at["finished"] - at["claimed"]).total_seconds()
 
 
-def _works(store: Store, workers: Fleet, worker: subprocess.Popen[bytes], more_than: tuple[Path, int] | None) -> bool:
+def _works(
+    store: Store,
+    workers: Fleet,
+    worker: subprocess.Popen[bytes],
+    more_than: tuple[Path, int] | None,
+) -> bool:
     """Whether the worker holds a study and, where asked for, has begun to train; RuntimeError where it ended."""
     if worker.poll() not in (None, 0):
         raise RuntimeError(f"a worker ended by itself:\n{workers.said()[-2000:]}")
@@ -211,7 +275,9 @@ def _answers(store: Store) -> bool:
 
 def main() -> None:
     """Run the scenarios and print a row of a table for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--studies", type=int, default=500, help="tiny studies to drain")
@@ -222,20 +288,45 @@ def main() -> None:
     with private_postgres() as server:
         scenarios: dict[str, Callable[[Path], Report]] = {
             "kill -9, SQLite": lambda folder: killed_workers(
-                f"sqlite:///{folder}/hpo.db", folder, seed=seed, kills=kills, studies=3, trials=8 + 2 * kills),
+                f"sqlite:///{folder}/hpo.db",
+                folder,
+                seed=seed,
+                kills=kills,
+                studies=3,
+                trials=8 + 2 * kills,
+            ),
             "kill -9, PostgreSQL": lambda folder: killed_workers(
-                server.url(server.new_database()), folder, seed=seed, kills=kills, studies=3, trials=8 + 2 * kills),
+                server.url(server.new_database()),
+                folder,
+                seed=seed,
+                kills=kills,
+                studies=3,
+                trials=8 + 2 * kills,
+            ),
             "kill -9 with trials on Ray": lambda folder: killed_workers(
-                f"sqlite:///{folder}/hpo.db", folder, seed=seed, kills=max(kills // 10, 1), studies=1,
-                trials=8 + 2 * kills, window=2, kind="OnRay"),
+                f"sqlite:///{folder}/hpo.db",
+                folder,
+                seed=seed,
+                kills=max(kills // 10, 1),
+                studies=1,
+                trials=8 + 2 * kills,
+                window=2,
+                kind="OnRay",
+            ),
             "PostgreSQL restarted": lambda folder: restarted_postgres(
-                server, server.url(server.new_database()), folder, seed=seed, restarts=max(kills // 5, 1),
-                trials=20 + 2 * kills),
+                server,
+                server.url(server.new_database()),
+                folder,
+                seed=seed,
+                restarts=max(kills // 5, 1),
+                trials=20 + 2 * kills,
+            ),
             "full disk, SQLite": lambda folder: full_disk(folder, seed=seed),
             "machine of a Ray cluster lost": lambda folder: lost_machine(folder, seed=seed),
             "none: what Ray costs a tiny study": cost_of_ray,
             "queue drained": lambda folder: drained_queue(
-                server.url(server.new_database()), folder, workers=8, studies=options.studies),
+                server.url(server.new_database()), folder, workers=8, studies=options.studies
+            ),
         }
         print("| fault | rules broken | what happened |\n|---|---|---|")
         for name, scenario in scenarios.items():

@@ -49,13 +49,28 @@ class Paced:
 
     def submit(self, store: Store, folder: Path, **options: object) -> Study:
         """Put it into the queue; its workload is copied into ``folder``, where the workers run."""
-        (folder / "paced_workload.py").write_text((Path(__file__).parent / "paced_workload.py").read_text())
-        text = STUDY.format(name=self.name, kind=self.kind, seconds=self.seconds, log=log_of(self.name, folder),
-                            trials=self.trials, epochs=self.epochs, more=self.more)
+        (folder / "paced_workload.py").write_text(
+            (Path(__file__).parent / "paced_workload.py").read_text()
+        )
+        text = STUDY.format(
+            name=self.name,
+            kind=self.kind,
+            seconds=self.seconds,
+            log=log_of(self.name, folder),
+            trials=self.trials,
+            epochs=self.epochs,
+            more=self.more,
+        )
         spec = parse_study(text)
         return store.submit_study(
-            spec.name, workload=spec.workload, metric=spec.target.metric, threshold=spec.target.threshold,
-            higher_is_better=spec.target.higher_is_better, spec=text, **options).study  # type: ignore[arg-type]
+            spec.name,
+            workload=spec.workload,
+            metric=spec.target.metric,
+            threshold=spec.target.threshold,
+            higher_is_better=spec.target.higher_is_better,
+            spec=text,
+            **options,
+        ).study  # type: ignore[arg-type]
 
 
 def log_of(name: str, folder: Path) -> Path:
@@ -79,13 +94,32 @@ class Fleet:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start one more worker."""
-        command = [sys.executable, "-m", "hpo.cli.main", "worker", "--storage", self.url,
-                   "--folder", str(self.folder / ".hpo"), "--lease-seconds", "1", "--poll-seconds", "0.1",
-                   *self._arguments, *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "hpo.cli.main",
+            "worker",
+            "--storage",
+            self.url,
+            "--folder",
+            str(self.folder / ".hpo"),
+            "--lease-seconds",
+            "1",
+            "--poll-seconds",
+            "0.1",
+            *self._arguments,
+            *arguments,
+        ]
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         with self.log.open("ab") as log:
-            process = subprocess.Popen(command, cwd=self.folder, stderr=log, stdout=log, start_new_session=True,
-                                       env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path})
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                stderr=log,
+                stdout=log,
+                start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+            )
         self.processes.append(process)
         return process
 
@@ -127,13 +161,17 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 def runs(store: Store, worker: subprocess.Popen[bytes]) -> bool:
     """Whether a worker, of the default name, holds a study."""
-    return any(study.state is StudyState.RUNNING and (study.lease_worker or "").endswith(f":{worker.pid}")
-               for study in store.studies())
+    return any(
+        study.state is StudyState.RUNNING and (study.lease_worker or "").endswith(f":{worker.pid}")
+        for study in store.studies()
+    )
 
 
 def all_ended(store: Store) -> bool:
     """Whether no study waits or runs."""
-    return all(study.state not in (StudyState.QUEUED, StudyState.RUNNING) for study in store.studies())
+    return all(
+        study.state not in (StudyState.QUEUED, StudyState.RUNNING) for study in store.studies()
+    )
 
 
 class Witness:
@@ -159,15 +197,27 @@ class Witness:
         found = []
         for study in self._store.studies():
             trials = self._store.trials(study.id)
-            found += [f"{study.name}: {study.state}, {study.message}"] if study.state is not StudyState.FINISHED else []
+            found += (
+                [f"{study.name}: {study.state}, {study.message}"]
+                if study.state is not StudyState.FINISHED
+                else []
+            )
             wanted = parse_study(study.spec).budget.trials
-            found += [f"{study.name} has {len(trials)} trials, not {wanted}"] if len(trials) != wanted else []
-            found += [f"{study.name}, trial {trial.number}: {trial.state} {trial.reason}" for trial in trials
-                      if not trial.state.finished or trial.state == "failed"]
+            found += (
+                [f"{study.name} has {len(trials)} trials, not {wanted}"]
+                if len(trials) != wanted
+                else []
+            )
+            found += [
+                f"{study.name}, trial {trial.number}: {trial.state} {trial.reason}"
+                for trial in trials
+                if not trial.state.finished or trial.state == "failed"
+            ]
             now = {trial.id: trial for trial in trials}
             for trial, points in self._seen.values():
-                if trial.study_id == study.id and (now.get(trial.id) != trial
-                                                   or len(self._store.points(trial.id)) != points):
+                if trial.study_id == study.id and (
+                    now.get(trial.id) != trial or len(self._store.points(trial.id)) != points
+                ):
                     found.append(f"{study.name}, trial {trial.number}: finished and then changed")
             found += _twice(study, trials)
             found += _begun_after_its_end(study, trials, folder)
@@ -175,18 +225,32 @@ class Witness:
 
 
 def _twice(study: Study, trials: Sequence[Trial]) -> list[str]:
-    counts = Counter((trial.global_batch_size, trial.seed, trial.settings["learning_rate"]) for trial in trials)
-    return [f"{study.name}: {each} was trained {count} times" for each, count in counts.items() if count > 1]
+    counts = Counter(
+        (trial.global_batch_size, trial.seed, trial.settings["learning_rate"]) for trial in trials
+    )
+    return [
+        f"{study.name}: {each} was trained {count} times"
+        for each, count in counts.items()
+        if count > 1
+    ]
 
 
 def _begun_after_its_end(study: Study, trials: Sequence[Trial], folder: Path) -> list[str]:
     times: dict[tuple[int, int, float], list[float]] = {}
     for each in begun(study.name, folder):
-        times.setdefault((each["global_batch_size"], each["seed"], each["learning_rate"]), []).append(each["at"])
+        times.setdefault(
+            (each["global_batch_size"], each["seed"], each["learning_rate"]), []
+        ).append(each["at"])
     found = []
     for trial in trials:
-        began = times.get((trial.global_batch_size, trial.seed, trial.settings["learning_rate"]), [])
-        ended = trial.finished_at.timestamp() if isinstance(trial.finished_at, datetime) else float("inf")
+        began = times.get(
+            (trial.global_batch_size, trial.seed, trial.settings["learning_rate"]), []
+        )
+        ended = (
+            trial.finished_at.timestamp()
+            if isinstance(trial.finished_at, datetime)
+            else float("inf")
+        )
         if not began:
             found.append(f"{study.name}, trial {trial.number}: has an end, but never began")
         elif max(began) > ended + 0.001:

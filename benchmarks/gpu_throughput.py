@@ -53,7 +53,10 @@ class OnDevice(Workload):
         device = SingleProcess().device
         if self.model_name == "resnet50":
             side = 64 if small else 224
-            inputs, self.targets = torch.randn(samples, 3, side, side), torch.randint(1000, (samples,), device=device)
+            inputs, self.targets = (
+                torch.randn(samples, 3, side, side),
+                torch.randint(1000, (samples,), device=device),
+            )
         else:
             height, width = (48, 72) if small else (768, 1152)
             inputs = torch.randn(samples, 16, height, width)
@@ -65,7 +68,9 @@ class OnDevice(Workload):
         group = settings.normalization_batch_size
         if self.model_name == "resnet50":
             return build_resnet("resnet50", 3, 1000, self.width, group)
-        model = DeepLab(self.model_name, 16, 3, self.width, lambda features: GhostBatchNorm(features, group))
+        model = DeepLab(
+            self.model_name, 16, 3, self.width, lambda features: GhostBatchNorm(features, group)
+        )
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
@@ -87,10 +92,14 @@ class OnDevice(Workload):
 
 def main() -> None:
     """Print one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="resnet50", choices=("resnet50", "deeplabv3plus"))
     parser.add_argument("--precision", default="bf16", choices=("fp32", *REDUCED_TYPES))
-    parser.add_argument("--batch", type=int, help="samples per update (default: 256, for deeplabv3plus 4)")
+    parser.add_argument(
+        "--batch", type=int, help="samples per update (default: 256, for deeplabv3plus 4)"
+    )
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     batch = options.batch or (256 if options.model == "resnet50" else 4)
@@ -98,21 +107,34 @@ def main() -> None:
     training = begin(options.model, options.precision, batch, small=options.small)
     operations = operations_per_sample(training, batch)
     rate = max(samples_per_second(training, batch) for _ in range(ROUNDS))
-    peak = matrix_peak(REDUCED_TYPES.get(options.precision, torch.float32), 1024 if options.small else 8192)
+    peak = matrix_peak(
+        REDUCED_TYPES.get(options.precision, torch.float32), 1024 if options.small else 8192
+    )
     device = SingleProcess().device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    print(f"{options.model}, {options.precision}, batch {batch}{', small' if options.small else ''}, {name}: "
-          f"{rate:.1f} samples/s, {operations / 1e9:.2f} G operations a sample, {operations * rate / 1e12:.3f} T/s of "
-          f"a measured peak of {peak / 1e12:.3f} T/s ({operations * rate / peak:.0%})")
+    print(
+        f"{options.model}, {options.precision}, batch {batch}{', small' if options.small else ''}, {name}: "
+        f"{rate:.1f} samples/s, {operations / 1e9:.2f} G operations a sample, {operations * rate / 1e12:.3f} T/s of "
+        f"a measured peak of {peak / 1e12:.3f} T/s ({operations * rate / peak:.0%})"
+    )
 
 
 def begin(model: str, precision: str, batch: int, *, small: bool) -> TrainingRun:
     """A training whose stretches between evaluations are rounds of this benchmark."""
     job = TrainingJob(
-        workload="benchmarks.gpu_throughput:OnDevice", data={"model": model, "batch": batch, "small": small},
-        target=Target("loss", 0.0, higher_is_better=False), global_batch_size=batch, seed=0, epochs=ROUNDS + 2,
-        evaluations_per_epoch=1, settings=TrainingSettings(
-            learning_rate=1e-4, precision=precision, normalization_batch_size=math.gcd(LARGEST_GROUP, batch)))
+        workload="benchmarks.gpu_throughput:OnDevice",
+        data={"model": model, "batch": batch, "small": small},
+        target=Target("loss", 0.0, higher_is_better=False),
+        global_batch_size=batch,
+        seed=0,
+        epochs=ROUNDS + 2,
+        evaluations_per_epoch=1,
+        settings=TrainingSettings(
+            learning_rate=1e-4,
+            precision=precision,
+            normalization_batch_size=math.gcd(LARGEST_GROUP, batch),
+        ),
+    )
     return begin_training(job)
 
 
@@ -126,7 +148,7 @@ def operations_per_sample(training: TrainingRun, batch: int) -> float:
 def samples_per_second(training: TrainingRun, batch: int) -> float:
     """The rate of one round, which ends with an evaluation of one sample."""
     started = time.perf_counter()
-    training.advance()      # ends by reading the losses, so the device has finished
+    training.advance()  # ends by reading the losses, so the device has finished
     return batch * UPDATES_PER_ROUND / (time.perf_counter() - started)
 
 

@@ -32,11 +32,14 @@ from trainers.workloads.noisy_quadratic.random_problem import random_problem
 
 LADDER = (16, 32, 64, 128, 256)
 DISTANCES = (4, 16)
-TRIALS, REPEATS = 14, 2         # settings of a rung, and how many of the best are trained again with another seed
+TRIALS, REPEATS = (
+    14,
+    2,
+)  # settings of a rung, and how many of the best are trained again with another seed
 MOMENTA = (0.0, 0.5, 0.9)
 SEED_SCATTER = 0.03
 EVALUATIONS_PER_EPOCH = 4
-BUDGET = 4.0                    # times the fewest epochs at the largest rung
+BUDGET = 4.0  # times the fewest epochs at the largest rung
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,15 @@ class Ladder:
 
     def epochs(self, batch: int, learning_rate: float, momentum: float) -> float:
         """The true epochs of these settings; inf where they never reach the target."""
-        return float(epochs_to_target(self.problem, self.target_loss, learning_rate=learning_rate,
-                                      global_batch_size=batch, momentum=momentum))
+        return float(
+            epochs_to_target(
+                self.problem,
+                self.target_loss,
+                learning_rate=learning_rate,
+                global_batch_size=batch,
+                momentum=momentum,
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -91,28 +101,77 @@ def make_ladder(seed: int, momentum: float | None) -> Ladder:
     budget = BUDGET * optimum(problem, target, LADDER[-1], momentum=typical).epochs
     limit = float(stability_limit(problem.curvature, momentum=typical))
     low, high = first / rng.uniform(2, 10), limit * rng.uniform(1.2, 4)
-    trials = [trial for batch in LADDER for trial in _rung(problem, target, batch, momentum, (low, high), budget, rng)]
+    trials = [
+        trial
+        for batch in LADDER
+        for trial in _rung(problem, target, batch, momentum, (low, high), budget, rng)
+    ]
     tuned = [ScaledSetting("learning_rate", "log", low, high)]
     if momentum is None:
         tuned.append(ScaledSetting("momentum", "linear", 0.0, 0.99))
-    return Ladder(problem, target, momentum, Evidence(observations=trials, samples_per_epoch=problem.train_samples,
-                                                       tuned=tuned))
+    return Ladder(
+        problem,
+        target,
+        momentum,
+        Evidence(observations=trials, samples_per_epoch=problem.train_samples, tuned=tuned),
+    )
 
 
-def _rung(problem: Problem, target: float, batch: int, momentum: float | None, bounds: tuple[float, float],
-          budget: float, rng: np.random.Generator) -> list[Observation]:
+def _rung(
+    problem: Problem,
+    target: float,
+    batch: int,
+    momentum: float | None,
+    bounds: tuple[float, float],
+    budget: float,
+    rng: np.random.Generator,
+) -> list[Observation]:
     """Half of the settings anywhere in the range, half near the best so far, and the best ones once more."""
     found: list[Observation] = []
     for number in range(TRIALS):
         reached = [trial for trial in found if trial.state == "reached"]
-        best = min(reached, key=lambda trial: trial.epochs) if reached and number >= TRIALS // 2 else None
-        log_rate = rng.uniform(*np.log(bounds)) if best is None else \
-            np.clip(np.log(best.settings["learning_rate"]) + 0.4 * rng.standard_normal(), *np.log(bounds))
+        best = (
+            min(reached, key=lambda trial: trial.epochs)
+            if reached and number >= TRIALS // 2
+            else None
+        )
+        log_rate = (
+            rng.uniform(*np.log(bounds))
+            if best is None
+            else np.clip(
+                np.log(best.settings["learning_rate"]) + 0.4 * rng.standard_normal(),
+                *np.log(bounds),
+            )
+        )
         lag = _log_lag(momentum, best, rng)
-        found.append(_trial(problem, target, batch, float(np.exp(log_rate)), float(1 - np.exp(lag)), 0, budget, rng))
-    reached = sorted((trial for trial in found if trial.state == "reached"), key=lambda trial: trial.epochs)
-    return found + [_trial(problem, target, batch, trial.settings["learning_rate"], trial.settings["momentum"], 1,
-                           budget, rng) for trial in reached[:REPEATS]]
+        found.append(
+            _trial(
+                problem,
+                target,
+                batch,
+                float(np.exp(log_rate)),
+                float(1 - np.exp(lag)),
+                0,
+                budget,
+                rng,
+            )
+        )
+    reached = sorted(
+        (trial for trial in found if trial.state == "reached"), key=lambda trial: trial.epochs
+    )
+    return found + [
+        _trial(
+            problem,
+            target,
+            batch,
+            trial.settings["learning_rate"],
+            trial.settings["momentum"],
+            1,
+            budget,
+            rng,
+        )
+        for trial in reached[:REPEATS]
+    ]
 
 
 def _log_lag(momentum: float | None, best: Observation | None, rng: np.random.Generator) -> float:
@@ -124,25 +183,51 @@ def _log_lag(momentum: float | None, best: Observation | None, rng: np.random.Ge
     return float(np.clip(near, np.log(0.01), 0.0))
 
 
-def _trial(problem: Problem, target: float, batch: int, rate: float, momentum: float, seed: int, budget: float,
-           rng: np.random.Generator) -> Observation:
+def _trial(
+    problem: Problem,
+    target: float,
+    batch: int,
+    rate: float,
+    momentum: float,
+    seed: int,
+    budget: float,
+    rng: np.random.Generator,
+) -> Observation:
     settings = {"optimizer": "sgd", "learning_rate": rate, "momentum": momentum}
     if rate >= stability_limit(problem.curvature, momentum=momentum):
         return Observation(batch, "diverged", 1 / EVALUATIONS_PER_EPOCH, settings, seed)
-    exact = float(epochs_to_target(problem, target, learning_rate=rate, global_batch_size=batch, momentum=momentum))
-    epochs = np.ceil(exact * np.exp(SEED_SCATTER * rng.standard_normal()) * EVALUATIONS_PER_EPOCH) \
+    exact = float(
+        epochs_to_target(
+            problem, target, learning_rate=rate, global_batch_size=batch, momentum=momentum
+        )
+    )
+    epochs = (
+        np.ceil(exact * np.exp(SEED_SCATTER * rng.standard_normal()) * EVALUATIONS_PER_EPOCH)
         / EVALUATIONS_PER_EPOCH
+    )
     if not epochs <= budget:
         return Observation(batch, "censored", budget, settings, seed)
     steps = round(exact * problem.train_samples / batch)
-    return Observation(batch, "reached", float(epochs), settings, seed, 1 / EVALUATIONS_PER_EPOCH,
-                       _noise_scale(problem, batch, rate, momentum, steps))
+    return Observation(
+        batch,
+        "reached",
+        float(epochs),
+        settings,
+        seed,
+        1 / EVALUATIONS_PER_EPOCH,
+        _noise_scale(problem, batch, rate, momentum, steps),
+    )
 
 
 def _noise_scale(problem: Problem, batch: int, rate: float, momentum: float, steps: int) -> float:
     """The gradient noise scale at the target, as the workload records it."""
-    update = make_update(problem.curvature, problem.noise, learning_rate=rate, global_batch_size=batch,
-                         momentum=momentum)
+    update = make_update(
+        problem.curvature,
+        problem.noise,
+        learning_rate=rate,
+        global_batch_size=batch,
+        momentum=momentum,
+    )
     moments, _ = apply(many_steps(update, max(steps, 1)), start(problem.initial_squares))
     return float(problem.noise.sum() / (moments[0] @ problem.curvature**2))
 
@@ -153,7 +238,9 @@ def cases(ladder: Ladder) -> Iterator[Case]:
     for distance in DISTANCES:
         batch = distance * LADDER[-1]
         found = forecast(posterior, batch)
-        momentum = ladder.momentum if ladder.momentum is not None else found.settings["momentum"].median
+        momentum = (
+            ladder.momentum if ladder.momentum is not None else found.settings["momentum"].median
+        )
         best = optimum(ladder.problem, ladder.target_loss, batch, momentum=ladder.momentum)
         epochs = ladder.epochs(batch, found.settings["learning_rate"].median, momentum)
         yield Case(ladder, found, best.epochs, best.learning_rate, epochs)
@@ -163,39 +250,69 @@ def line(name: str, found: Sequence[Case]) -> str:
     """A row of the table."""
     losses: NDArray[np.float64] = np.array([case.loss for case in found])
     errors = [abs(np.log(case.epochs / case.forecast.epochs_to_target.median)) for case in found]
-    widths = [case.forecast.epochs_to_target.high / case.forecast.epochs_to_target.low for case in found]
-    return (f"| {name} | {len(found)} | {np.median(losses):.2f} | {np.quantile(losses, 0.95, method='lower'):.2f} "
-            f"| {np.exp(np.median(errors)) - 1:.0%} | {np.mean([case.epochs_inside for case in found]):.0%} "
-            f"| {np.median(widths):.2f} | {np.mean([case.rate_inside for case in found]):.0%} |")
+    widths = [
+        case.forecast.epochs_to_target.high / case.forecast.epochs_to_target.low for case in found
+    ]
+    return (
+        f"| {name} | {len(found)} | {np.median(losses):.2f} | {np.quantile(losses, 0.95, method='lower'):.2f} "
+        f"| {np.exp(np.median(errors)) - 1:.0%} | {np.mean([case.epochs_inside for case in found]):.0%} "
+        f"| {np.median(widths):.2f} | {np.mean([case.rate_inside for case in found]):.0%} |"
+    )
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=16, help="random problems for each momentum")
-    parser.add_argument("--first-seed", type=int, default=200,
-                        help="of the problems; priors were chosen with a look at those below 116")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--problems", type=int, default=16, help="random problems for each momentum"
+    )
+    parser.add_argument(
+        "--first-seed",
+        type=int,
+        default=200,
+        help="of the problems; priors were chosen with a look at those below 116",
+    )
     parser.add_argument("--cases", action="store_true", help="also print every forecast")
     arguments = parser.parse_args()
     begun, found = time.process_time(), []
     for momentum in (*MOMENTA, None):
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.problems):
             found += cases(make_ladder(seed, momentum))
-    print("| forecast at | cases | epochs over the best: median | 95th percentile | error of the epochs "
-          "| intervals of the epochs hold | width | intervals of the rate hold |")
+    print(
+        "| forecast at | cases | epochs over the best: median | 95th percentile | error of the epochs "
+        "| intervals of the epochs hold | width | intervals of the rate hold |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for distance in DISTANCES:
         here = [case for case in found if case.forecast.global_batch_size == distance * LADDER[-1]]
-        print(line(f"{distance} x, momentum fixed", [case for case in here if case.ladder.momentum is not None]))
+        print(
+            line(
+                f"{distance} x, momentum fixed",
+                [case for case in here if case.ladder.momentum is not None],
+            )
+        )
         for momentum in (*MOMENTA, None):
             name = "tuned" if momentum is None else f"{momentum:g}"
-            print(line(f"... momentum {name}", [case for case in here if case.ladder.momentum == momentum]))
+            print(
+                line(
+                    f"... momentum {name}",
+                    [case for case in here if case.ladder.momentum == momentum],
+                )
+            )
     print(f"{time.process_time() - begun:.0f} s of one core")
     if arguments.cases:
         for case in found:
-            print(case.ladder.momentum, case.forecast.global_batch_size, f"loss {case.loss:.2f}",
-                  case.forecast.settings["learning_rate"], f"best {case.best_rate:.4g}",
-                  case.forecast.epochs_to_target, f"needs {case.epochs:.4g}")
+            print(
+                case.ladder.momentum,
+                case.forecast.global_batch_size,
+                f"loss {case.loss:.2f}",
+                case.forecast.settings["learning_rate"],
+                f"best {case.best_rate:.4g}",
+                case.forecast.epochs_to_target,
+                f"needs {case.epochs:.4g}",
+            )
 
 
 if __name__ == "__main__":

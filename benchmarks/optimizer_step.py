@@ -79,30 +79,70 @@ class LoopLAMB:
             weight.sub_(RATE * ratio * update)
 
 
-def contenders(rule: str, parameters: Callable[[], list[nn.Parameter]]) -> dict[str, tuple[Step, list[nn.Parameter]]]:
+def contenders(
+    rule: str, parameters: Callable[[], list[nn.Parameter]]
+) -> dict[str, tuple[Step, list[nn.Parameter]]]:
     """For each contender its step and the parameters that it moves; all start alike."""
-    lists = {name: parameters() for name in ("here", "loop", "package, foreach", "package, per tensor")}
+    lists = {
+        name: parameters() for name in ("here", "loop", "package, foreach", "package, per tensor")
+    }
     first = lists["here"]
     for others in lists.values():
         for mine, its in zip(first, others, strict=True):
             its.data.copy_(mine.data)
     if rule == "lars":
-        here = make_optimizer(first, TrainingSettings(optimizer="lars", weight_decay=DECAY, momentum=MOMENTUM,
-                                                      trust_coefficient=COEFFICIENT))
+        here = make_optimizer(
+            first,
+            TrainingSettings(
+                optimizer="lars",
+                weight_decay=DECAY,
+                momentum=MOMENTUM,
+                trust_coefficient=COEFFICIENT,
+            ),
+        )
         loop: LoopLARS | LoopLAMB = LoopLARS(lists["loop"])
-        package = {foreach: pytorch_optimizer.LARS(lists[name], lr=RATE, weight_decay=DECAY, momentum=MOMENTUM,
-                                                   trust_coefficient=COEFFICIENT, foreach=foreach)
-                   for name, foreach in (("package, foreach", True), ("package, per tensor", False))}
+        package = {
+            foreach: pytorch_optimizer.LARS(
+                lists[name],
+                lr=RATE,
+                weight_decay=DECAY,
+                momentum=MOMENTUM,
+                trust_coefficient=COEFFICIENT,
+                foreach=foreach,
+            )
+            for name, foreach in (("package, foreach", True), ("package, per tensor", False))
+        }
     else:
-        here = make_optimizer(first, TrainingSettings(optimizer="lamb", weight_decay=DECAY, epsilon=EPSILON,
-                                                      bias_correction=False, adapt_norm_and_bias=True,
-                                                      decay_norm_and_bias=True))
+        here = make_optimizer(
+            first,
+            TrainingSettings(
+                optimizer="lamb",
+                weight_decay=DECAY,
+                epsilon=EPSILON,
+                bias_correction=False,
+                adapt_norm_and_bias=True,
+                decay_norm_and_bias=True,
+            ),
+        )
         loop = LoopLAMB(lists["loop"])
-        package = {foreach: pytorch_optimizer.Lamb(lists[name], lr=RATE, weight_decay=DECAY, betas=BETAS, eps=EPSILON,
-                                                   weight_decouple=False, foreach=foreach)
-                   for name, foreach in (("package, foreach", True), ("package, per tensor", False))}
-    steps: dict[str, Step] = {"here": lambda: here.step(RATE), "loop": loop.step,
-                              "package, foreach": package[True].step, "package, per tensor": package[False].step}
+        package = {
+            foreach: pytorch_optimizer.Lamb(
+                lists[name],
+                lr=RATE,
+                weight_decay=DECAY,
+                betas=BETAS,
+                eps=EPSILON,
+                weight_decouple=False,
+                foreach=foreach,
+            )
+            for name, foreach in (("package, foreach", True), ("package, per tensor", False))
+        }
+    steps: dict[str, Step] = {
+        "here": lambda: here.step(RATE),
+        "loop": loop.step,
+        "package, foreach": package[True].step,
+        "package, per tensor": package[False].step,
+    }
     return {name: (steps[name], lists[name]) for name in steps}
 
 
@@ -153,20 +193,32 @@ def floor(elements: int, rule: str, rounds: int) -> float:
 
 def main() -> None:
     """Print a table of medians and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=0, help="rounds (0: 15 of ResNet-50, 300 of the small lists)")
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="rounds (0: 15 of ResNet-50, 300 of the small lists)"
+    )
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--floor", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    print(f"{options.threads} thread(s), torch {torch.__version__}; ms per step; x: ratio to 'here'")
+    print(
+        f"{options.threads} thread(s), torch {torch.__version__}; ms per step; x: ratio to 'here'"
+    )
     for network in options.networks:
         for rule in ("lars", "lamb"):
-            seconds = measure(rule, network, options.rounds or (15 if network == "resnet50" else 300))
-            row = [f"{name} {1e3 * statistics.median(times):.3f} (fastest {1e3 * min(times):.3f}"
-                   + _ratio(times, seconds["here"], name) + ")" for name, times in seconds.items()]
+            seconds = measure(
+                rule, network, options.rounds or (15 if network == "resnet50" else 300)
+            )
+            row = [
+                f"{name} {1e3 * statistics.median(times):.3f} (fastest {1e3 * min(times):.3f}"
+                + _ratio(times, seconds["here"], name)
+                + ")"
+                for name, times in seconds.items()
+            ]
             if options.floor and network == "resnet50":
                 elements = sum(one.numel() for one in NETWORKS[network]())
                 row.append(f"floor {1e3 * floor(elements, rule, 15):.3f}")

@@ -51,8 +51,13 @@ class _Paced(SimulatedTraining):
 
     def _say(self, file: Path) -> None:
         """With its first updates: Tune may build a training that it then gives to another process."""
-        line = {"pid": os.getpid(), "at": time.time(), "global_batch_size": self.job.global_batch_size,
-                "seed": self.job.seed, "learning_rate": self.job.settings.learning_rate}
+        line = {
+            "pid": os.getpid(),
+            "at": time.time(),
+            "global_batch_size": self.job.global_batch_size,
+            "seed": self.job.seed,
+            "learning_rate": self.job.settings.learning_rate,
+        }
         with file.open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
         self._log = None

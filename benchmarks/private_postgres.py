@@ -32,22 +32,34 @@ class PrivatePostgres:
     def new_database(self, template: str = "template0") -> str:
         """The name of a new database, a copy of ``template``."""
         name = f"database_{next(self._numbers)}"
-        self.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+        self.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
+        )
         return name
 
     def drop(self, database: str) -> None:
         """Remove a database, and end the connections to it."""
-        self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database)))
+        self.execute(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
+        )
 
     def execute(self, *statements: sql.Composable | str) -> None:
         """Run statements outside of transactions."""
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             for statement in statements:
-                connection.execute(statement if isinstance(statement, sql.Composable) else sql.SQL(statement))
+                connection.execute(
+                    statement if isinstance(statement, sql.Composable) else sql.SQL(statement)
+                )
 
     def stop(self) -> None:
         """Stop at once, as in a crash: open transactions are lost, what was committed is not."""
-        _commands().pg_ctl(["-w", "-m", "immediate", "stop"], pgdata=self._server.pgdata, user=self._server.system_user)
+        _commands().pg_ctl(
+            ["-w", "-m", "immediate", "stop"],
+            pgdata=self._server.pgdata,
+            user=self._server.system_user,
+        )
 
     def start(self) -> None:
         """Start again after :meth:`stop`, with the databases that were there."""
@@ -55,24 +67,31 @@ class PrivatePostgres:
 
 
 @contextmanager
-def private_postgres(*, durable: bool = True, folder: Path | None = None) -> Iterator[PrivatePostgres]:
+def private_postgres(
+    *, durable: bool = True, folder: Path | None = None
+) -> Iterator[PrivatePostgres]:
     """A new server; with ``durable=False`` what was committed outlives the server, and not a crash of the machine.
 
     Its files go into ``folder``, or to where temporary files are. Raises ImportError without the wheel.
     """
-    server = _pgserver().get_server(Path(tempfile.mkdtemp(prefix="postgres-", dir=folder)), cleanup_mode="delete")
+    server = _pgserver().get_server(
+        Path(tempfile.mkdtemp(prefix="postgres-", dir=folder)), cleanup_mode="delete"
+    )
     try:
         found = PrivatePostgres(server)
         if not durable:
-            found.execute("ALTER SYSTEM SET fsync = off", "ALTER SYSTEM SET full_page_writes = off",
-                          "SELECT pg_reload_conf()")
+            found.execute(
+                "ALTER SYSTEM SET fsync = off",
+                "ALTER SYSTEM SET full_page_writes = off",
+                "SELECT pg_reload_conf()",
+            )
         yield found
     finally:
         server.cleanup()
 
 
 def _pgserver() -> Any:
-    with warnings.catch_warnings():     # it warns where XDG_RUNTIME_DIR is not set
+    with warnings.catch_warnings():  # it warns where XDG_RUNTIME_DIR is not set
         warnings.simplefilter("ignore")
         import pgserver
     return pgserver
@@ -80,4 +99,5 @@ def _pgserver() -> Any:
 
 def _commands() -> Any:
     from pgserver import _commands
+
     return _commands

@@ -38,21 +38,34 @@ Measure = Callable[[Path, Path], float]
 
 def main() -> None:
     """Print MB/s of each way, cold and warm, and processor seconds per GB."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--samples", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured (default: that of temporary files)")
+    parser.add_argument(
+        "--folder", type=Path, help="on the disk to be measured (default: that of temporary files)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         shared = Path(folder) / "shared"
         megabytes = write_samples(shared, options.samples) / MEGABYTE
-        print(f"{options.samples} files, {megabytes:.0f} MB; MB/s: median (least to greatest) of "
-              f"{options.rounds} rounds")
+        print(
+            f"{options.samples} files, {megabytes:.0f} MB; MB/s: median (least to greatest) of "
+            f"{options.rounds} rounds"
+        )
         print(f"{'':34} {'cold':>24} {'warm':>24} {'processor s/GB, warm':>22}")
         taken = measure_all(Path(folder), shared, options.rounds)
         for name in WAYS:
-            rates = [summary(megabytes, [each.seconds for each in taken[name, cold]]) for cold in (True, False)]
-            processor = statistics.median(each.processor_seconds for each in taken[name, False]) / megabytes * 1000
+            rates = [
+                summary(megabytes, [each.seconds for each in taken[name, cold]])
+                for cold in (True, False)
+            ]
+            processor = (
+                statistics.median(each.processor_seconds for each in taken[name, False])
+                / megabytes
+                * 1000
+            )
             print(f"{name:34} {rates[0]:>24} {rates[1]:>24} {processor:>22.2f}")
 
 
@@ -76,7 +89,9 @@ class Taken:
 
 def measure_all(folder: Path, shared: Path, rounds: int) -> dict[tuple[str, bool], list[Taken]]:
     """What each way took, cold and warm; the ways take turns, each into a fresh folder, removed untimed."""
-    everything: dict[tuple[str, bool], list[Taken]] = {(name, cold): [] for name in WAYS for cold in (True, False)}
+    everything: dict[tuple[str, bool], list[Taken]] = {
+        (name, cold): [] for name in WAYS for cold in (True, False)
+    }
     for _ in range(rounds):
         for (name, cold), taken in everything.items():
             target = folder / "target"
@@ -129,11 +144,30 @@ def stage_on_two(shared: Path, target: Path) -> float:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    nodes = [subprocess.Popen(
-        [sys.executable, "-m", "trainers.staging", str(shared), str(target / str(rank)), "--backend", "torch"],
-        stdout=subprocess.PIPE, text=True, env={
-            **os.environ, "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port}) for rank in range(2)]
+    nodes = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "trainers.staging",
+                str(shared),
+                str(target / str(rank)),
+                "--backend",
+                "torch",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": "0",
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            },
+        )
+        for rank in range(2)
+    ]
     answers = [node.communicate()[0] for node in nodes]
     return float(json.loads(answers[0])["seconds"])
 

@@ -58,7 +58,11 @@ class Point:
         """Of the rate, relative to the published one; 0 where none was published."""
         if self.published_rate is None:
             return 0.0
-        return abs(self.rate - self.published_rate) / self.published_rate if self.published_rate else abs(self.rate)
+        return (
+            abs(self.rate - self.published_rate) / self.published_rate
+            if self.published_rate
+            else abs(self.rate)
+        )
 
 
 def goyal(global_batch_size: int) -> Schedule:
@@ -73,7 +77,16 @@ def goyal(global_batch_size: int) -> Schedule:
         epoch = update / steps_per_epoch
         if global_batch_size > 256 and epoch < 5:
             return 0.1 + update * increment
-        return peak if epoch < 30 else peak / 10 if epoch < 60 else peak / 100 if epoch < 80 else peak / 1000
+        return (
+            peak
+            if epoch < 30
+            else peak / 10
+            if epoch < 60
+            else peak / 100
+            if epoch < 80
+            else peak / 1000
+        )
+
     return rate
 
 
@@ -82,7 +95,7 @@ def smith(update: int) -> float:
 
     The batch is 8192 for 30 epochs and 16,384 from there on, so its rate is Goyal's and then twice Goyal's.
     """
-    first = -(-30 * IMAGENET // 8192)       # updates of 8192 that begin before epoch 30
+    first = -(-30 * IMAGENET // 8192)  # updates of 8192 that begin before epoch 30
     if update < first:
         return goyal(8192)(update)
     return 2 * goyal(8192)(first + 2 * (update - first))
@@ -106,14 +119,21 @@ def _smith_cifar_epoch(update: int) -> float:
 def akiba(update: int) -> float:
     """The scheduler of RMSpropWarmup for Chainer: 0.1 per 256, times 0.5, 0.075, 0.01, 0.001 by whole epochs."""
     epoch = update * 32_768 // IMAGENET
-    return 0.1 * 32_768 / 256 * (0.5 if epoch < 40 else 0.075 if epoch < 70 else 0.01 if epoch < 85 else 0.001)
+    return (
+        0.1
+        * 32_768
+        / 256
+        * (0.5 if epoch < 40 else 0.075 if epoch < 70 else 0.01 if epoch < 85 else 0.001)
+    )
 
 
 def nus(global_batch_size: int, rate: float, warmup_epochs: float) -> Schedule:
     """LARS-ImageNet-PyTorch, utils.py, PolynomialWarmup with power 2 and end_lr 0, over 90 epochs."""
     steps = IMAGENET / global_batch_size
     warmup, decay = warmup_epochs * steps, (90 - warmup_epochs) * steps
-    return lambda update: rate * update / warmup if update < warmup else rate * (1 - (update - warmup) / decay) ** 2
+    return lambda update: (
+        rate * update / warmup if update < warmup else rate * (1 - (update - warmup) / decay) ** 2
+    )
 
 
 def ying(update: int) -> float:
@@ -125,7 +145,9 @@ def ying(update: int) -> float:
     return 34.0 * (1 - max(1, update - warmup_steps) / (3558 - warmup_steps + 1)) ** 2
 
 
-def mlperf_tensorflow(global_batch_size: int, rate: float, warmup_epochs: int, decay_steps: float) -> Schedule:
+def mlperf_tensorflow(
+    global_batch_size: int, rate: float, warmup_epochs: int, decay_steps: float
+) -> Schedule:
     """mlcommons/training, lars_util.py, PolynomialDecayWithWarmup; ``decay_steps`` count from the warmup's end."""
     warmup_steps = warmup_epochs * IMAGENET / global_batch_size
 
@@ -133,17 +155,23 @@ def mlperf_tensorflow(global_batch_size: int, rate: float, warmup_epochs: int, d
         if update <= warmup_steps:
             return rate * update / warmup_steps
         return (rate - 1e-4) * (1 - (update - warmup_steps) / decay_steps) ** 2 + 1e-4
+
     return at
 
 
-def mlperf_nvidia(global_batch_size: int, rate: float, warmup_epochs: int, total_steps: float) -> Schedule:
+def mlperf_nvidia(
+    global_batch_size: int, rate: float, warmup_epochs: int, total_steps: float
+) -> Schedule:
     """mlcommons/training_results_v1.0, NVIDIA's fit.py, PolySchedule, at the number of updates done."""
     warmup_steps = warmup_epochs * IMAGENET / global_batch_size
 
     def at(update: int) -> float:
         if update <= warmup_steps:
             return rate * (update / warmup_steps)
-        return 1e-4 + (rate - 1e-4) * (1 - (update - warmup_steps) / (total_steps - warmup_steps)) ** 2
+        return (
+            1e-4 + (rate - 1e-4) * (1 - (update - warmup_steps) / (total_steps - warmup_steps)) ** 2
+        )
+
     return at
 
 
@@ -152,7 +180,9 @@ def deepcam(rate: float, warmup_steps: int, milestones: tuple[int, ...], updates
 
     A scheduler with a memory, so its calls are played one after the other.
     """
-    changes = {milestone + warmup_steps + 1 if warmup_steps else milestone for milestone in milestones}
+    changes = {
+        milestone + warmup_steps + 1 if warmup_steps else milestone for milestone in milestones
+    }
     rates, current = [], rate
     for step in range(updates):
         if step < warmup_steps:
@@ -165,72 +195,142 @@ def deepcam(rate: float, warmup_steps: int, milestones: tuple[int, ...], updates
 
 MLPERF_RESNET = [
     # batch, rate, warmup epochs, decay steps, from the end of the warmup or from the first update, epochs, code
-    (1632, 7.4, 2, 27476, "warmup", 37, "nvidia"), (3264, 10.5, 2, 14523, "first", 37, "nvidia"),
-    (4096, 10.0, 5, 13137, "first", 42, "tensorflow"), (8192, 17.0, 5, 6095, "warmup", 43.9, "tensorflow"),
-    (13056, 12.8, 9, 4710, "first", 47.9, "nvidia"), (32768, 21.2, 16, 2267, "first", 57.9, "tensorflow"),
-    (49152, 19.405, 24, 1846, "first", 70.5, "nvidia"), (58880, 23.246, 29, 1785, "first", 82, "nvidia"),
-    (65536, 24.699, 31, 1133, "warmup", 88.5, "tensorflow"), (67840, 24.699, 31, 1133, "warmup", 90.5, "nvidia")]
+    (1632, 7.4, 2, 27476, "warmup", 37, "nvidia"),
+    (3264, 10.5, 2, 14523, "first", 37, "nvidia"),
+    (4096, 10.0, 5, 13137, "first", 42, "tensorflow"),
+    (8192, 17.0, 5, 6095, "warmup", 43.9, "tensorflow"),
+    (13056, 12.8, 9, 4710, "first", 47.9, "nvidia"),
+    (32768, 21.2, 16, 2267, "first", 57.9, "tensorflow"),
+    (49152, 19.405, 24, 1846, "first", 70.5, "nvidia"),
+    (58880, 23.246, 29, 1785, "first", 82, "nvidia"),
+    (65536, 24.699, 31, 1133, "warmup", 88.5, "tensorflow"),
+    (67840, 24.699, 31, 1133, "warmup", 90.5, "nvidia"),
+]
 """rcps_resnet.json of MLCommons' logging repository, round 4.0."""
 
-MLPERF_DEEPCAM = [(128, 0.001, 0, (8192, 16384), 18.0), (256, 0.002, 0, (4096, 8192), 18.0),
-                  (512, 0.004, 100, (2048, 4096), 18.5), (1024, 0.004, 200, (1100, 4096), 38.0),
-                  (2048, 0.0055, 400, (800,), 26.0)]
+MLPERF_DEEPCAM = [
+    (128, 0.001, 0, (8192, 16384), 18.0),
+    (256, 0.002, 0, (4096, 8192), 18.0),
+    (512, 0.004, 100, (2048, 4096), 18.5),
+    (1024, 0.004, 200, (1100, 4096), 38.0),
+    (2048, 0.0055, 400, (800,), 26.0),
+]
 """Batch, rate, warmup and milestones in updates (rcps_deepcam.json, round 1.0), and epochs past the last milestone."""
 
-NUS = [(512, 2**2, 10 / 2**6), (1024, 2**2.5, 10 / 2**5), (4096, 2**3.5, 10 / 2**3), (8192, 2**4, 10 / 2**2),
-       (16384, 2**4.5, 5)]
+NUS = [
+    (512, 2**2, 10 / 2**6),
+    (1024, 2**2.5, 10 / 2**5),
+    (4096, 2**3.5, 10 / 2**3),
+    (8192, 2**4, 10 / 2**2),
+    (16384, 2**4.5, 5),
+]
 """Batch, base rate and warmup epochs (README of LARS-ImageNet-PyTorch)."""
 
 
 def published() -> Iterator[Published]:
     """Every schedule with a recipe of its own here."""
-    def constant(name: str, batch: int, source: str, epochs: float, schedule: Schedule,
-                 samples: int = IMAGENET) -> Published:
+
+    def constant(
+        name: str,
+        batch: int,
+        source: str,
+        epochs: float,
+        schedule: Schedule,
+        samples: int = IMAGENET,
+    ) -> Published:
         return Published(name, batch, source, epochs, samples, schedule, ((0.0, batch),))
 
     for batch in (256, 8192, 65536):
-        yield constant("goyal2017", batch, "arXiv:1706.02677, sections 2.1, 2.2, 5.1", 90, goyal(batch))
-    yield Published("smith2018", 8192, "arXiv:1711.00489; 1706.02677 at equal noise scale", 90, IMAGENET, smith,
-                    ((0.0, 8192), (30.0, 16384)))
-    yield Published("smith2018_cifar10", 128, "arXiv:1711.00489, section 5.1", 200, 50_000, smith_cifar,
-                    ((0.0, 128), (60.0, 640), (120.0, 3200)))
-    yield Published("mikami2018", 34816, "arXiv:1811.05233, abstract and articles: batch sizes", 90, IMAGENET, None,
-                    ((0.0, 34816), (30.0, 69632)))
+        yield constant(
+            "goyal2017", batch, "arXiv:1706.02677, sections 2.1, 2.2, 5.1", 90, goyal(batch)
+        )
+    yield Published(
+        "smith2018",
+        8192,
+        "arXiv:1711.00489; 1706.02677 at equal noise scale",
+        90,
+        IMAGENET,
+        smith,
+        ((0.0, 8192), (30.0, 16384)),
+    )
+    yield Published(
+        "smith2018_cifar10",
+        128,
+        "arXiv:1711.00489, section 5.1",
+        200,
+        50_000,
+        smith_cifar,
+        ((0.0, 128), (60.0, 640), (120.0, 3200)),
+    )
+    yield Published(
+        "mikami2018",
+        34816,
+        "arXiv:1811.05233, abstract and articles: batch sizes",
+        90,
+        IMAGENET,
+        None,
+        ((0.0, 34816), (30.0, 69632)),
+    )
     yield constant("akiba2017", 32768, "RMSpropWarmupScheduler for Chainer", 90, akiba)
     for batch, rate, warmup in NUS:
-        yield constant("you2019_legw", batch, "LARS-ImageNet-PyTorch, utils.py", 89.9, nus(batch, rate, warmup))
+        yield constant(
+            "you2019_legw", batch, "LARS-ImageNet-PyTorch, utils.py", 89.9, nus(batch, rate, warmup)
+        )
     yield constant("ying2018", 32768, "tensorflow/tpu, resnet/lars_util.py", 91, ying)
     for batch, rate, epochs_up, steps, start, epochs, code in MLPERF_RESNET:
         warmup_steps = epochs_up * IMAGENET / batch
         total = steps if start == "first" else warmup_steps + steps
-        schedule = mlperf_nvidia(batch, rate, epochs_up, total) if code == "nvidia" else \
-            mlperf_tensorflow(batch, rate, epochs_up, total - warmup_steps)
-        source = "training_results_v1.0, NVIDIA's fit.py" if code == "nvidia" else "mlcommons/training, lars_util.py"
+        schedule = (
+            mlperf_nvidia(batch, rate, epochs_up, total)
+            if code == "nvidia"
+            else mlperf_tensorflow(batch, rate, epochs_up, total - warmup_steps)
+        )
+        source = (
+            "training_results_v1.0, NVIDIA's fit.py"
+            if code == "nvidia"
+            else "mlcommons/training, lars_util.py"
+        )
         yield constant("mlperf_resnet_lars", batch, source, epochs, schedule)
     for batch, rate, warmup, milestones, epochs in MLPERF_DEEPCAM:
         schedule = deepcam(rate, warmup, milestones, round(epochs * DEEPCAM / batch) + 1)
-        yield constant("mlperf_deepcam_lamb", batch, "mlcommons/hpc, deepcam/.../schedulers.py", epochs, schedule,
-                       DEEPCAM)
+        yield constant(
+            "mlperf_deepcam_lamb",
+            batch,
+            "mlcommons/hpc, deepcam/.../schedulers.py",
+            epochs,
+            schedule,
+            DEEPCAM,
+        )
 
 
 def compared(each: Published) -> list[Point]:
     """Both schedules at the updates after 1/20, 2/20, ... of the training; the last is the last update."""
     planned = planned_schedule(each)
-    updates = [min(planned.total_steps * number // POINTS, planned.total_steps - 1) for number in range(1, POINTS + 1)]
+    updates = [
+        min(planned.total_steps * number // POINTS, planned.total_steps - 1)
+        for number in range(1, POINTS + 1)
+    ]
     return [at_update(each, planned, update) for update in updates]
 
 
 def planned_schedule(each: Published) -> BatchSchedule:
     """The updates of the recipe's training."""
-    return batch_schedule(_settings(each), each.global_batch_size, each.train_samples, each.epochs, 1)
+    return batch_schedule(
+        _settings(each), each.global_batch_size, each.train_samples, each.epochs, 1
+    )
 
 
 def at_update(each: Published, planned: BatchSchedule, update: int) -> Point:
     """Both schedules at one update."""
     epochs = planned.epochs(update)
-    return Point(epochs, update, learning_rate(_settings(each), epochs, each.epochs),
-                 None if each.schedule is None else each.schedule(update), planned.phase(update).global_batch_size,
-                 [size for start, size in each.batches if epochs >= start][-1])
+    return Point(
+        epochs,
+        update,
+        learning_rate(_settings(each), epochs, each.epochs),
+        None if each.schedule is None else each.schedule(update),
+        planned.phase(update).global_batch_size,
+        [size for start, size in each.batches if epochs >= start][-1],
+    )
 
 
 @functools.cache
@@ -242,25 +342,43 @@ def _settings(each: Published) -> TrainingSettings:
 def report() -> str:
     """All comparisons as Markdown: one line for each schedule, then one table of 20 points for each."""
     every = [(each, compared(each)) for each in published()]
-    lines = ["# Recipes beside the schedules that were published", "",
-             "Written by `python -m benchmarks.recipe_schedules`; `tests/search_spaces/test_reference_schedules.py` "
-             "holds every", "line to 0.1 %. How each published schedule is computed stands in "
-             "[recipe_schedules.py](recipe_schedules.py).", "",
-             "| recipe | batch size | published in | points | largest deviation of the rate | batch sizes |",
-             "|---|---|---|---|---|---|"]
-    lines += [f"| {each.recipe} | {each.global_batch_size:,} | {each.source} | {len(points)} | "
-              f"{100 * max(point.deviation for point in points):.4f} % | "
-              f"{'equal' if all(point.batch == point.published_batch for point in points) else 'DIFFER'} |"
-              for each, points in every]
-    lines += ["", "The rates of mikami2018, jia2018 and you2017_lars were not found in any public text, log or code "
-              "(`unknown` in the recipe);", "Mikami's batch sizes, 34,816 and 69,632, are published; the epoch of the "
-              "change is recalled, with low confidence."]
+    lines = [
+        "# Recipes beside the schedules that were published",
+        "",
+        "Written by `python -m benchmarks.recipe_schedules`; `tests/search_spaces/test_reference_schedules.py` "
+        "holds every",
+        "line to 0.1 %. How each published schedule is computed stands in "
+        "[recipe_schedules.py](recipe_schedules.py).",
+        "",
+        "| recipe | batch size | published in | points | largest deviation of the rate | batch sizes |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {each.recipe} | {each.global_batch_size:,} | {each.source} | {len(points)} | "
+        f"{100 * max(point.deviation for point in points):.4f} % | "
+        f"{'equal' if all(point.batch == point.published_batch for point in points) else 'DIFFER'} |"
+        for each, points in every
+    ]
+    lines += [
+        "",
+        "The rates of mikami2018, jia2018 and you2017_lars were not found in any public text, log or code "
+        "(`unknown` in the recipe);",
+        "Mikami's batch sizes, 34,816 and 69,632, are published; the epoch of the "
+        "change is recalled, with low confidence.",
+    ]
     for each, points in every:
-        lines += ["", f"## {each.recipe} at {each.global_batch_size:,}", "",
-                  "| epoch | update | rate | published rate | batch size | published batch size |",
-                  "|---|---|---|---|---|---|"]
-        lines += [f"| {point.epochs:.2f} | {point.update:,} | {point.rate:.6g} | {_shown(point.published_rate)} | "
-                  f"{point.batch:,} | {point.published_batch:,} |" for point in points]
+        lines += [
+            "",
+            f"## {each.recipe} at {each.global_batch_size:,}",
+            "",
+            "| epoch | update | rate | published rate | batch size | published batch size |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {point.epochs:.2f} | {point.update:,} | {point.rate:.6g} | {_shown(point.published_rate)} | "
+            f"{point.batch:,} | {point.published_batch:,} |"
+            for point in points
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -54,7 +54,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--pause", type=float, default=0.25, help="mean pause of a client between requests, in seconds")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0.25,
+        help="mean pause of a client between requests, in seconds",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, private_postgres() as server:
         storage = server.url(server.new_database())
@@ -75,18 +80,41 @@ def main() -> None:
 def fill(store: Store) -> None:
     """Studies with finished trials and their curves."""
     settings = TrainingSettings(learning_rate=0.1, normalization_batch_size=1).to_dict()
-    points = [ConvergencePoint(step, 16 * step, step / 32, step / 100, 1 / step, 1 / step, 1 / step, 0.1, 16)
-              for step in range(1, POINTS + 1)]
+    points = [
+        ConvergencePoint(
+            step, 16 * step, step / 32, step / 100, 1 / step, 1 / step, 1 / step, 0.1, 16
+        )
+        for step in range(1, POINTS + 1)
+    ]
     for number in range(STUDIES):
         name = f"stored {number}"
-        study = store.create_study(name, workload="noisy_quadratic", metric="loss", threshold=0.1,
-                                   higher_is_better=False, spec=SPEC.format(name=name))
-        trials = store.add_trials(study.id, [NewTrial(global_batch_size=16 << (seed % 3), seed=seed, settings=settings)
-                                             for seed in range(TRIALS)])
+        study = store.create_study(
+            name,
+            workload="noisy_quadratic",
+            metric="loss",
+            threshold=0.1,
+            higher_is_better=False,
+            spec=SPEC.format(name=name),
+        )
+        trials = store.add_trials(
+            study.id,
+            [
+                NewTrial(global_batch_size=16 << (seed % 3), seed=seed, settings=settings)
+                for seed in range(TRIALS)
+            ],
+        )
         store.record({trial.id: points for trial in trials})
         for trial in trials:
-            store.finish_trial(trial.id, TrialResult(state=TrialState.REACHED, epochs_to_target=4.0, epochs=6.0,
-                                                     steps=200, seconds=2.0))
+            store.finish_trial(
+                trial.id,
+                TrialResult(
+                    state=TrialState.REACHED,
+                    epochs_to_target=4.0,
+                    epochs=6.0,
+                    steps=200,
+                    seconds=2.0,
+                ),
+            )
 
 
 @contextmanager
@@ -95,10 +123,25 @@ def serving(storage: str, folder: Path):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    command = [sys.executable, "-m", "hpo.cli.main", "serve", "--no-worker", "--storage", storage, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "hpo.cli.main",
+        "serve",
+        "--no-worker",
+        "--storage",
+        storage,
+        "--port",
+        str(port),
+    ]
     with (folder / "serve.log").open("w") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log,
-                                   env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)})
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        )
     try:
         for _ in range(300):
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
@@ -115,7 +158,7 @@ async def load(url: str, token: str, clients: int, seconds: float, pause: float)
     waits: dict[str, list[float]] = defaultdict(list)
     errors: Counter[str] = Counter()
     async with hpo.AsyncClient(url, token) as first:
-        await first.submit(SPEC.format(name="warm"))        # the server learns the workload's metrics
+        await first.submit(SPEC.format(name="warm"))  # the server learns the workload's metrics
     until = time.monotonic() + seconds
     async with asyncio.TaskGroup() as group:
         for number in range(clients):
@@ -123,12 +166,21 @@ async def load(url: str, token: str, clients: int, seconds: float, pause: float)
     return waits, errors
 
 
-async def client_at_work(url: str, token: str, number: int, until: float, pause: float, waits: dict[str, list[float]],
-                         errors: Counter[str]) -> None:
+async def client_at_work(
+    url: str,
+    token: str,
+    number: int,
+    until: float,
+    pause: float,
+    waits: dict[str, list[float]],
+    errors: Counter[str],
+) -> None:
     """One client until the end."""
     draw = random.Random(number)
     submissions = 0
-    async with hpo.AsyncClient(url, token, retries=RetryPolicy(attempts=1)) as client:     # a failure shows
+    async with hpo.AsyncClient(
+        url, token, retries=RetryPolicy(attempts=1)
+    ) as client:  # a failure shows
         while time.monotonic() < until:
             kind = "submit" if draw.random() < SUBMITTED else draw.choice(READS)
             submissions += kind == "submit"
@@ -161,13 +213,19 @@ async def ask(client: hpo.AsyncClient, kind: str, draw: random.Random, name: str
 
 def report(waits: dict[str, list[float]], errors: Counter[str], seconds: float) -> None:
     """The table."""
-    print("| request | number | median ms | p95 ms | p99 ms | longest ms |\n|---|---|---|---|---|---|")
+    print(
+        "| request | number | median ms | p95 ms | p99 ms | longest ms |\n|---|---|---|---|---|---|"
+    )
     reads = [wait for kind, each in waits.items() if kind != "submit" for wait in each]
     for kind, each in [*sorted(waits.items()), ("all that read", reads)]:
         ranks = statistics.quantiles(each, n=100, method="inclusive")
-        print(f"| {kind} | {len(each)} | {1e3 * ranks[49]:.0f} | {1e3 * ranks[94]:.0f} | {1e3 * ranks[98]:.0f} | "
-              f"{1e3 * max(each):.0f} |")
-    print(f"\n{sum(map(len, waits.values())) / seconds:.0f} requests a second, {sum(errors.values())} errors")
+        print(
+            f"| {kind} | {len(each)} | {1e3 * ranks[49]:.0f} | {1e3 * ranks[94]:.0f} | {1e3 * ranks[98]:.0f} | "
+            f"{1e3 * max(each):.0f} |"
+        )
+    print(
+        f"\n{sum(map(len, waits.values())) / seconds:.0f} requests a second, {sum(errors.values())} errors"
+    )
     for text, count in errors.most_common(5):
         print(f"  {count} x {text}")
 

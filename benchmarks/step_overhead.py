@@ -31,7 +31,9 @@ from trainers.workloads import Workload, load_workload
 from trainers.workloads.resnet.images import ImagesInMemory
 from trainers.workloads.resnet.task import ResNetWorkload
 
-SETTINGS = TrainingSettings(learning_rate=0.05, warmup_epochs=1.0, decay="cosine", normalization_batch_size=16)
+SETTINGS = TrainingSettings(
+    learning_rate=0.05, warmup_epochs=1.0, decay="cosine", normalization_batch_size=16
+)
 
 
 class RandomImages(ResNetWorkload):
@@ -42,10 +44,16 @@ class RandomImages(ResNetWorkload):
         generator = torch.Generator().manual_seed(0)
 
         def draw(samples: int) -> tuple[Tensor, Tensor]:
-            return (torch.randint(0, 256, (samples, 3, 32, 32), generator=generator, dtype=torch.uint8),
-                    torch.randint(0, 10, (samples,), generator=generator))
+            return (
+                torch.randint(0, 256, (samples, 3, 32, 32), generator=generator, dtype=torch.uint8),
+                torch.randint(0, 10, (samples,), generator=generator),
+            )
+
         self.images = ImagesInMemory(draw(50_000), draw(128), 10, shift=4, mirror=True)
-        self.train_samples, self.evaluation_samples = self.images.train_samples, self.images.evaluation_samples
+        self.train_samples, self.evaluation_samples = (
+            self.images.train_samples,
+            self.images.evaluation_samples,
+        )
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,12 @@ CASES = {
     "resnet8, digits, 32": Case(_digits, 32, 72),
     "resnet8, digits, 64": Case(_digits, 64, 48),
     "resnet8, digits, 256": Case(_digits, 256, 24),
-    "resnet8, digits, 256, groups of 64": Case(_digits, 256, 24, SETTINGS.replace(normalization_batch_size=64)),
-    "resnet20, 32x32, 128": Case(RandomImages, 128, 24, SETTINGS.replace(normalization_batch_size=32)),
+    "resnet8, digits, 256, groups of 64": Case(
+        _digits, 256, 24, SETTINGS.replace(normalization_batch_size=64)
+    ),
+    "resnet20, 32x32, 128": Case(
+        RandomImages, 128, 24, SETTINGS.replace(normalization_batch_size=32)
+    ),
 }
 
 
@@ -82,15 +94,23 @@ class HandWritten:
         self.model = workload.build_model(job.settings)
         weights = [parameter for parameter in self.model.parameters() if parameter.ndim > 1]
         others = [parameter for parameter in self.model.parameters() if parameter.ndim <= 1]
-        self.optimizer = torch.optim.SGD([{"params": weights, "weight_decay": job.settings.weight_decay},
-                                          {"params": others}], lr=0.1, momentum=job.settings.momentum, foreach=True)
+        self.optimizer = torch.optim.SGD(
+            [{"params": weights, "weight_decay": job.settings.weight_decay}, {"params": others}],
+            lr=0.1,
+            momentum=job.settings.momentum,
+            foreach=True,
+        )
         self.norms = ghost_batch_norms(self.model)
         self.step = 0
 
     def __call__(self, updates: int) -> float:
         """Train and evaluate; returns the seconds of the processor."""
         started = time.process_time()
-        batch, samples, settings = self.job.global_batch_size, self.workload.train_samples, self.job.settings
+        batch, samples, settings = (
+            self.job.global_batch_size,
+            self.workload.train_samples,
+            self.job.settings,
+        )
         self.model.train()
         losses = []
         order, at, epoch = torch.randperm(samples), 0, 0
@@ -98,7 +118,9 @@ class HandWritten:
             if at + batch > samples:
                 order, at, epoch = torch.randperm(samples), 0, epoch + 1
             chosen = order[at : at + batch]
-            images, classes = self.workload.training_batch(chosen, torch.full_like(chosen, epoch), 0)
+            images, classes = self.workload.training_batch(
+                chosen, torch.full_like(chosen, epoch), 0
+            )
             loss = F.cross_entropy(self.model(images), classes)
             loss.backward()
             end_update(self.norms, batch // settings.normalization_batch_size)
@@ -134,6 +156,7 @@ def trainer(workload: Workload, job: TrainingJob, *, measuring: bool) -> Callabl
         while training.progress.step < before + updates:
             training.advance()
         return time.process_time() - started
+
     return run
 
 
@@ -141,10 +164,21 @@ def measure(case: Case, rounds: int) -> tuple[float, float, float]:
     """Milliseconds of a hand-written update, and the trainer's overhead (a ratio) without and with measuring."""
     workload = case.workload()
     per_epoch = workload.train_samples / case.global_batch_size
-    job = TrainingJob(workload="resnet", data={}, target=Target("top1", 2.0), settings=case.settings, seed=0,
-                      global_batch_size=case.global_batch_size, epochs=(rounds + 2) * case.updates / per_epoch + 2,
-                      evaluations_per_epoch=per_epoch / case.updates)
-    ways = [HandWritten(workload, job), trainer(workload, job, measuring=False), trainer(workload, job, measuring=True)]
+    job = TrainingJob(
+        workload="resnet",
+        data={},
+        target=Target("top1", 2.0),
+        settings=case.settings,
+        seed=0,
+        global_batch_size=case.global_batch_size,
+        epochs=(rounds + 2) * case.updates / per_epoch + 2,
+        evaluations_per_epoch=per_epoch / case.updates,
+    )
+    ways = [
+        HandWritten(workload, job),
+        trainer(workload, job, measuring=False),
+        trainer(workload, job, measuring=True),
+    ]
     for way in ways:
         way(case.updates)
     taken = []
@@ -158,13 +192,17 @@ def measure(case: Case, rounds: int) -> tuple[float, float, float]:
 
 def main() -> None:
     """Print one row per case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--case", choices=tuple(CASES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    print("| model, data, global batch size | hand-written, ms an update | trainer | trainer, measuring |")
+    print(
+        "| model, data, global batch size | hand-written, ms an update | trainer | trainer, measuring |"
+    )
     print("|---|---|---|---|")
     for name, case in CASES.items():
         if options.case in (None, name):

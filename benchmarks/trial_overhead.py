@@ -39,19 +39,26 @@ budget: {{trials: {trials}, epochs_per_trial: 4}}
 
 def main() -> None:
     """Print the overhead per trial of each round, and the median."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     overheads = []
-    print("round  trials  sweep s  loop s  overhead s/trial     (without the first trial, which loads torch)")
+    print(
+        "round  trials  sweep s  loop s  overhead s/trial     (without the first trial, which loads torch)"
+    )
     for number in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder:
             sweep, loop = measure(Path(folder), options.trials)
         overheads.append((sweep - loop) / (options.trials - 1))
-        print(f"{number:5}  {options.trials:6}  {sweep:7.2f}  {loop:6.2f}  {overheads[-1]:16.4f}", flush=True)
+        print(
+            f"{number:5}  {options.trials:6}  {sweep:7.2f}  {loop:6.2f}  {overheads[-1]:16.4f}",
+            flush=True,
+        )
     print(f"median overhead {statistics.median(overheads):.4f} s per trial")
 
 
@@ -70,7 +77,9 @@ def measure(folder: Path, trials: int) -> tuple[float, float]:
     for trial in result.trials:
         if trial.id == first.id:
             continue
-        job = training_job(spec, TrainingSettings.from_dict(trial.settings), trial.global_batch_size, trial.seed)
+        job = training_job(
+            spec, TrainingSettings.from_dict(trial.settings), trial.global_batch_size, trial.seed
+        )
         training = begin_training(job, workload=workload)
         while not training.finished and training.progress.step < (trial.steps or 0):
             training.advance()

@@ -25,9 +25,31 @@ from storage.records import CalibrationRow, Outcome, Study
 from trainers.report import TrainingOutcome
 
 __all__ = [
-    "Plan", "PlanRequest", "PlannedRun", "Progress", "StudyForecast", "StudyResult", "StudySpec", "calibration",
-    "find_plan", "fit_posterior", "folder_name", "forecast", "launch", "launch_here", "load_study", "make_plan",
-    "parse_study", "plan_study", "race", "read_study", "record", "run_study", "store_plan", "studies", "submit_plan",
+    "Plan",
+    "PlanRequest",
+    "PlannedRun",
+    "Progress",
+    "StudyForecast",
+    "StudyResult",
+    "StudySpec",
+    "calibration",
+    "find_plan",
+    "fit_posterior",
+    "folder_name",
+    "forecast",
+    "launch",
+    "launch_here",
+    "load_study",
+    "make_plan",
+    "parse_study",
+    "plan_study",
+    "race",
+    "read_study",
+    "record",
+    "run_study",
+    "store_plan",
+    "studies",
+    "submit_plan",
     "with_forecast",
 ]
 
@@ -46,21 +68,44 @@ def store_plan(forecast: StudyForecast, plan: Plan, directory: Path | str) -> Pl
         return repository.keep_plan(store, stored, plan, Path(directory).absolute(), backend)
 
 
-def launch(plan: Plan, *, directory: Path | str | None = None, backend: str | None = None, workers: int | None = None,
-           seeds: Sequence[int] | None = None, storage: str | None = None, progress: Progress | None = None,
-           max_restarts: int = MAX_RESTARTS) -> list[TrainingOutcome]:
+def launch(
+    plan: Plan,
+    *,
+    directory: Path | str | None = None,
+    backend: str | None = None,
+    workers: int | None = None,
+    seeds: Sequence[int] | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+    max_restarts: int = MAX_RESTARTS,
+) -> list[TrainingOutcome]:
     """Run a plan on this machine, once for each seed: the outcomes of :func:`hpo.runs.launches.launch_here`.
 
     A run that loses a worker goes on from its last checkpoint. Raises :class:`LaunchError` where the processes end
     without an outcome, and :class:`PlanError` where the batch cannot be split over ``workers``.
     """
-    runs = launch_here(plan, directory=directory, backend=backend, workers=workers, seeds=seeds, storage=storage,
-                       progress=progress, max_restarts=max_restarts)
+    runs = launch_here(
+        plan,
+        directory=directory,
+        backend=backend,
+        workers=workers,
+        seeds=seeds,
+        storage=storage,
+        progress=progress,
+        max_restarts=max_restarts,
+    )
     return [run.outcome for run in runs]
 
 
-def record(plan: Plan, outcome: Path | str, storage: str = DEFAULT_STORAGE, *, backend: str | None = None,
-           nodes: int | None = None, workers: int | None = None) -> Outcome:
+def record(
+    plan: Plan,
+    outcome: Path | str,
+    storage: str = DEFAULT_STORAGE,
+    *,
+    backend: str | None = None,
+    nodes: int | None = None,
+    workers: int | None = None,
+) -> Outcome:
     """Take back the report that a plan's script wrote, on whatever machine it ran: :func:`hpo.runs.launches.record`."""
     return launches.record(plan, outcome, storage, backend=backend, nodes=nodes, workers=workers)
 

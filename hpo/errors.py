@@ -62,7 +62,9 @@ class SpecError(HpoError):
         self.path = path
         first = self.faults[0] if self.faults else Fault("the study cannot be read")
         self.line, self.key = first.line, first.key
-        super().__init__("\n".join(f"{_place(path, fault.line)}: {fault.message}" for fault in self.faults))
+        super().__init__(
+            "\n".join(f"{_place(path, fault.line)}: {fault.message}" for fault in self.faults)
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return _spec_error, (self.faults, self.path)
@@ -124,7 +126,9 @@ class StudyFailedError(HpoError):
 class ServiceError(HpoError):
     """A server that does not do what was asked; ``status`` is that of its answer, ``request_id`` is in its log."""
 
-    def __init__(self, message: str, *, status: int | None = None, request_id: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, request_id: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status, self.request_id = status, request_id
 

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from hpo.intervals import Interval
 
 TIMES = {0.5: "half", 2.0: "twice"}
-KIND_NAMES = {PlanKind.FORECAST: "forecast", PlanKind.LINEAR_SCALING: "linear scaling",
-              PlanKind.SQRT_SCALING: "square-root scaling",
-              PlanKind.NO_SCALING: "no scaling", PlanKind.IMPORTED: "published result"}
+KIND_NAMES = {
+    PlanKind.FORECAST: "forecast",
+    PlanKind.LINEAR_SCALING: "linear scaling",
+    PlanKind.SQRT_SCALING: "square-root scaling",
+    PlanKind.NO_SCALING: "no scaling",
+    PlanKind.IMPORTED: "published result",
+}
 
 
 def number(value: Any) -> str:
@@ -23,7 +27,9 @@ def number(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, float):
-        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        return (
+            f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        )
     if not math.isfinite(value):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -43,19 +49,39 @@ def percent(share: float) -> str:
 def prospects(forecast: Forecast) -> list[tuple[str, str]]:
     """What a forecast says besides settings, epochs and trust, as names and texts in the order of reading."""
     critical = forecast.laws.get("epochs_to_target", {}).get("B_crit")
-    chances = [f"{percent(each.probability)} within {number(each.epochs)}" for each in forecast.chances]
+    chances = [
+        f"{percent(each.probability)} within {number(each.epochs)}" for each in forecast.chances
+    ]
     risk, apart, past = forecast.divergence, forecast.disagreement, forecast.calibration
     held = f"{past.held} of {past.count} held; the interval is {number(past.scale)} times as wide as by the laws alone"
     rows = [
-        ("regime", forecast.regime + (f"; critical batch size {interval(critical)}" if critical else "")),
-        ("chance of reaching the target", ", ".join([f"{chances[0]} epochs", *chances[1:]]) if chances else ""),
-        ("risk of divergence",
-         "not known: only a sweep of the learning rate tells it" if risk is None else percent(risk)),
-        *((f"{TIMES.get(each.factor) or f'{each.factor:g} times'} the learning rate",
-           f"{interval(each.epochs_factor)} times the epochs, {percent(each.divergence)} risk of divergence")
-          for each in forecast.sensitivity),
-        ("laws that fit alike", f"differ by a factor of {number(apart)} in the epochs" if apart >= 1.005 else "agree"),
-        ("earlier forecasts", held if past.count else "none to judge by yet")]
+        (
+            "regime",
+            forecast.regime + (f"; critical batch size {interval(critical)}" if critical else ""),
+        ),
+        (
+            "chance of reaching the target",
+            ", ".join([f"{chances[0]} epochs", *chances[1:]]) if chances else "",
+        ),
+        (
+            "risk of divergence",
+            "not known: only a sweep of the learning rate tells it"
+            if risk is None
+            else percent(risk),
+        ),
+        *(
+            (
+                f"{TIMES.get(each.factor) or f'{each.factor:g} times'} the learning rate",
+                f"{interval(each.epochs_factor)} times the epochs, {percent(each.divergence)} risk of divergence",
+            )
+            for each in forecast.sensitivity
+        ),
+        (
+            "laws that fit alike",
+            f"differ by a factor of {number(apart)} in the epochs" if apart >= 1.005 else "agree",
+        ),
+        ("earlier forecasts", held if past.count else "none to judge by yet"),
+    ]
     return [row for row in rows if row[1]]
 
 

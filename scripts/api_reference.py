@@ -44,7 +44,9 @@ def page(root: Path = ROOT) -> str:
     parts = [HEAD]
     for package in PACKAGES:
         names = public_names(read(root, package))
-        parts += _section(root, package, [found for name in names if (found := find(root, package, name))])
+        parts += _section(
+            root, package, [found for name in names if (found := find(root, package, name))]
+        )
     for module in MODULES:
         parts += _section(root, module, list(_defined(read(root, module), module)))
     return "\n".join(parts) + "\n"
@@ -73,10 +75,14 @@ def find(root: Path, module: str, name: str) -> Found:
             return found
     for node in ast.walk(tree):
         for alias in node.names if isinstance(node, ast.ImportFrom) and node.module else ():
-            if (alias.asname or alias.name) != name or not isinstance(node, ast.ImportFrom) or not node.module:
+            if (
+                (alias.asname or alias.name) != name
+                or not isinstance(node, ast.ImportFrom)
+                or not node.module
+            ):
                 continue
             base = root.joinpath(*node.module.split("."), f"{alias.name}.py")
-            if base.is_file():      # a module is public as a whole
+            if base.is_file():  # a module is public as a whole
                 inner = f"{node.module}.{alias.name}"
                 return Found(name, inner, ast.Pass(), ast.get_docstring(read(root, inner)) or "")
             return find(root, node.module, alias.name)
@@ -90,7 +96,9 @@ def _definitions(tree: ast.Module, module: str) -> Iterator[Found]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             text = below.value if isinstance(below, ast.Expr) else None
-            doc = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
+            doc = (
+                text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
+            )
             yield Found(ast.unparse(target), module, node, inspect.cleandoc(doc))
 
 
@@ -119,7 +127,9 @@ def _entry(found: Found) -> Iterator[str]:
     if found.doc:
         yield _markdown(found.doc) + "\n"
     for method in node.body if isinstance(node, ast.ClassDef) else ():
-        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and not method.name.startswith("_"):
+        if isinstance(
+            method, (ast.FunctionDef, ast.AsyncFunctionDef)
+        ) and not method.name.startswith("_"):
             yield f"- `{_signature(method)}`: {_markdown(_first_paragraph(method))}"
     if isinstance(node, ast.ClassDef):
         yield ""
@@ -140,12 +150,23 @@ def _class_lines(node: ast.ClassDef) -> Iterator[str]:
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     kind = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None and node.name != "__init__" else ""
-    if any(ast.unparse(each) in ("property", "functools.cached_property") for each in node.decorator_list):
+    returns = (
+        f" -> {ast.unparse(node.returns)}"
+        if node.returns is not None and node.name != "__init__"
+        else ""
+    )
+    if any(
+        ast.unparse(each) in ("property", "functools.cached_property")
+        for each in node.decorator_list
+    ):
         return f"{node.name}{returns}"
     arguments = ast.unparse(node.args)
     for first in ("self", "cls"):
-        arguments = arguments.removeprefix(first).removeprefix(", ") if arguments.split(",")[0] == first else arguments
+        arguments = (
+            arguments.removeprefix(first).removeprefix(", ")
+            if arguments.split(",")[0] == first
+            else arguments
+        )
     return f"{kind}{node.name}({arguments}){returns}"
 
 

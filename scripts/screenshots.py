@@ -34,7 +34,7 @@ budget: {{trials: {trials}, epochs_per_trial: {epochs}}}
 seeds: {seeds}
 """
 FULL, LADDER = 1024, "[16, 32, 64, 128, 256]"
-COLOURS = 256       # of a picture: the pages have few
+COLOURS = 256  # of a picture: the pages have few
 MOST_BYTES = 200_000
 LOOKS = {"light": ("light", 1280, 860), "dark": ("dark", 1280, 860), "phone": ("light", 390, 844)}
 TALLEST = {"light": 2600, "dark": 2600, "phone": 2200}
@@ -48,26 +48,56 @@ PAGES = {
     "diverged": ("/studies/too%20fast", "#ladder .main-svg", ""),
     "trial": ("/studies/quadratic/trials/{best}", "#metric .main-svg", "curves"),
     "compare": ("/studies/quadratic/compare?trials={several}", "#facts td", "curves"),
-    "forecast": ("/studies/quadratic/forecast?at=1024&machine=summit&nodes=16&minimise=time&cost=resnet50&slot_hours=1",
-                 "#front .main-svg", ""),
+    "forecast": (
+        "/studies/quadratic/forecast?at=1024&machine=summit&nodes=16&minimise=time&cost=resnet50&slot_hours=1",
+        "#front .main-svg",
+        "",
+    ),
     "calibration": ("/calibration", "#plans td", "curves"),
     "workers": ("/workers", "#workers td", ""),
 }
 
 
-def study_of(name: str, *, rates: str = "[0.005, 2]", trials: int = 60, validate: bool = False, epochs: int = 60,
-             ladder: str = LADDER, full: int = FULL, seeds: int = 1, modes: int = 200) -> str:
+def study_of(
+    name: str,
+    *,
+    rates: str = "[0.005, 2]",
+    trials: int = 60,
+    validate: bool = False,
+    epochs: int = 60,
+    ladder: str = LADDER,
+    full: int = FULL,
+    seeds: int = 1,
+    modes: int = 200,
+) -> str:
     """A study file."""
-    return STUDY.format(name=name, rates=rates, trials=trials, validate=str(validate).lower(), epochs=epochs,
-                        ladder=ladder, full=full, seeds=seeds, modes=modes)
+    return STUDY.format(
+        name=name,
+        rates=rates,
+        trials=trials,
+        validate=str(validate).lower(),
+        epochs=epochs,
+        ladder=ladder,
+        full=full,
+        seeds=seeds,
+        modes=modes,
+    )
 
 
 def run_studies(server: Server) -> dict[str, str]:
     """Run what the pages show; returns what the addresses need."""
     for part, full in (("quadratic", FULL), ("quadratic, small", 256), ("quadratic, middle", 512)):
         ladder = "[16, 32, 64, 128]" if full < FULL else LADDER
-        server.submit(study_of(f'"{part}"', validate=True, full=full, ladder=ladder, trials=80 if full == FULL else 40,
-                               seeds=2))
+        server.submit(
+            study_of(
+                f'"{part}"',
+                validate=True,
+                full=full,
+                ladder=ladder,
+                trials=80 if full == FULL else 40,
+                seeds=2,
+            )
+        )
     server.submit(study_of("too fast", rates="[5000, 90000]", trials=12))
     for name in ("quadratic", "quadratic, small", "quadratic, middle", "too fast"):
         say(f"running {name}")
@@ -79,7 +109,10 @@ def run_studies(server: Server) -> dict[str, str]:
         query: dict[str, str | int] = {"state": "reached", "order": "epochs_to_target", "limit": 40}
         best = client.get("/api/v1/studies/quadratic/trials", params=query).json()["trials"]
     rungs = {trial["global_batch_size"]: trial["number"] for trial in reversed(best)}
-    return {"best": str(best[0]["number"]), "several": ",".join(str(number) for number in list(rungs.values())[:4])}
+    return {
+        "best": str(best[0]["number"]),
+        "several": ",".join(str(number) for number in list(rungs.values())[:4]),
+    }
 
 
 def take(page: Any, server: Server, address: str, ready: str, before: str) -> None:
@@ -87,14 +120,17 @@ def take(page: Any, server: Server, address: str, ready: str, before: str) -> No
     page.goto(server.address + address)
     page.wait_for_selector(ready, timeout=120_000)
     if before == "faulty":
-        page.fill("#spec", study_of("bowl").replace("momentum:", "momentun:").replace("seeds: 1", "seeds: 0"))
+        page.fill(
+            "#spec",
+            study_of("bowl").replace("momentum:", "momentun:").replace("seeds: 1", "seeds: 0"),
+        )
         page.click("#send")
         page.wait_for_selector("#faults li")
     height = page.evaluate("document.documentElement.scrollHeight")
-    for top in range(0, height, 600):       # what is drawn when it comes into sight
+    for top in range(0, height, 600):  # what is drawn when it comes into sight
         page.evaluate("top => scrollTo(0, top)", top)
         page.wait_for_timeout(200)
-    for _ in range(100):                    # the laws of the figures
+    for _ in range(100):  # the laws of the figures
         if page.locator(".plot .skeleton, #fitting:visible").count() == 0:
             break
         page.wait_for_timeout(300)
@@ -107,7 +143,9 @@ def write(picture: bytes, file: Path, tallest: int) -> None:
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     image = image.crop((0, 0, image.width, min(image.height, tallest)))
     for colours in (COLOURS, 128, 64, 32):
-        image.quantize(colours, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(file, optimize=True)
+        image.quantize(colours, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(
+            file, optimize=True
+        )
         if file.stat().st_size < MOST_BYTES:
             return
 
@@ -118,7 +156,11 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/screenshots"))
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as work, serving(Path(work)) as server, browser() as chromium:
+    with (
+        tempfile.TemporaryDirectory() as work,
+        serving(Path(work)) as server,
+        browser() as chromium,
+    ):
         known = run_studies(server)
         pages = {}
         for look, (theme, width, height) in LOOKS.items():

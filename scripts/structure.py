@@ -74,12 +74,18 @@ def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            above = (
+                package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            )
             base = ".".join([*above, *filter(None, [node.module])])
             for alias in node.names:
                 yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base
-        elif (isinstance(node, ast.Call) and ast.unparse(node.func) in IMPORTERS and node.args
-              and isinstance(node.args[0], ast.Constant)):
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in IMPORTERS
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
             yield str(node.args[0].value)
 
     yield from walk(ast.parse(path.read_text("utf-8")), False, False)
@@ -99,7 +105,11 @@ def room_of(module: str, package: str, modules: Mapping[str, Path]) -> str | Non
     if module == package:
         body = ast.parse(modules[module].read_text("utf-8")).body
         return "__init__" if any(not isinstance(node, ast.Expr) for node in body) else None
-    return module.removeprefix(f"{package}.").split(".")[0] if module.startswith(f"{package}.") else None
+    return (
+        module.removeprefix(f"{package}.").split(".")[0]
+        if module.startswith(f"{package}.")
+        else None
+    )
 
 
 def rooms_of(package: str, graph: Graph, modules: Mapping[str, Path]) -> Graph:
@@ -108,7 +118,9 @@ def rooms_of(package: str, graph: Graph, modules: Mapping[str, Path]) -> Graph:
     rooms: Graph = {room: set() for room in home.values() if room}
     for module, room in home.items():
         if room:
-            rooms[room] |= {other for target in graph[module] if (other := home[target]) and other != room}
+            rooms[room] |= {
+                other for target in graph[module] if (other := home[target]) and other != room
+            }
     return rooms
 
 
@@ -121,8 +133,10 @@ def floors(rooms: Graph) -> dict[str, int]:
     """The floor of every room, from 1: above all that it imports; rooms of one circle share theirs."""
     parts = _components(rooms)
     home = {room: number for number, part in enumerate(parts) for room in part}
-    above = {number: {home[other] for room in part for other in rooms[room]} - {number}
-             for number, part in enumerate(parts)}
+    above = {
+        number: {home[other] for room in part for other in rooms[room]} - {number}
+        for number, part in enumerate(parts)
+    }
     height: dict[int, int] = {}
     for number in graphlib.TopologicalSorter(above).static_order():
         height[number] = 1 + max((height[below] for below in above[number]), default=0)
@@ -145,8 +159,8 @@ def _components(graph: Graph) -> list[set[str]]:
             elif other in stack:
                 lowest[node] = min(lowest[node], index[other])
         if lowest[node] == index[node]:
-            part = set(stack[stack.index(node):])
-            del stack[stack.index(node):]
+            part = set(stack[stack.index(node) :])
+            del stack[stack.index(node) :]
             found.append(part)
 
     for node in sorted(graph):
@@ -188,7 +202,9 @@ class Walk:
             if home is not None and self._concerned(*home):
                 self.enter(*home, (*callers, room))
 
-    def _resolve(self, module: str, called: str, names: Mapping[str, str]) -> tuple[str, str] | None:
+    def _resolve(
+        self, module: str, called: str, names: Mapping[str, str]
+    ) -> tuple[str, str] | None:
         """The module and the name of a function of ``hpo`` that is called as ``called``."""
         first, _, rest = called.partition(".")
         full = names.get(first, f"{module}.{first}") + (f".{rest}" if rest else "")
@@ -202,17 +218,27 @@ class Walk:
 
     def _concerned(self, module: str, name: str) -> bool:
         """Whether a function takes or gives a specification, or what holds one; or a class is made of one."""
-        return any(set(re.findall(r"\w+", hint)) & self._carriers for hint in _hints(self._modules[module], name))
+        return any(
+            set(re.findall(r"\w+", hint)) & self._carriers
+            for hint in _hints(self._modules[module], name)
+        )
 
 
 @functools.cache
 def _read(path: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
     """What every function and class of a file calls, and where the names that it imports come from."""
     tree = ast.parse(path.read_text("utf-8"))
-    calls = {node.name: [ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)]
-             for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
-    names = {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in ast.walk(tree)
-             if isinstance(node, ast.ImportFrom) for alias in node.names}
+    calls = {
+        node.name: [ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)]
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    }
+    names = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     return calls, names
 
 
@@ -223,20 +249,31 @@ def _hints(path: Path, name: str) -> list[str]:
     for node in ast.parse(path.read_text("utf-8")).body:
         if getattr(node, "name", None) != name:
             continue
-        for part in [node, *getattr(node, "body", ())] if isinstance(node, ast.ClassDef) else [node]:
+        for part in (
+            [node, *getattr(node, "body", ())] if isinstance(node, ast.ClassDef) else [node]
+        ):
             if isinstance(part, ast.AnnAssign):
                 hints.append(part.annotation)
-            elif isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name in (name, "__init__"):
-                hints += [argument.annotation for argument in (*part.args.args, *part.args.kwonlyargs)]
+            elif isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name in (
+                name,
+                "__init__",
+            ):
+                hints += [
+                    argument.annotation for argument in (*part.args.args, *part.args.kwonlyargs)
+                ]
                 hints.append(part.returns if part is node else None)
     return [ast.unparse(hint) for hint in hints if hint is not None]
 
 
 def _carriers(modules: Mapping[str, Path]) -> set[str]:
     """The names of the classes of ``hpo`` that a specification, or another of them, is part of; and its own."""
-    made_of = {name: {word for hint in _hints(path, name) for word in re.findall(r"\w+", hint)}
-               for module, path in modules.items() if module.startswith("hpo") for name in _read(path)[0]
-               if name.lstrip("_")[:1].isupper()}
+    made_of = {
+        name: {word for hint in _hints(path, name) for word in re.findall(r"\w+", hint)}
+        for module, path in modules.items()
+        if module.startswith("hpo")
+        for name in _read(path)[0]
+        if name.lstrip("_")[:1].isupper()
+    }
     found = {SPEC}
     while more := {name for name, parts in made_of.items() if parts & found} - found:
         found |= more
@@ -246,7 +283,9 @@ def _carriers(modules: Mapping[str, Path]) -> set[str]:
 def walk(root: Path, rooms: Graph) -> Walk:
     """Follow the specification of a study from the command ``hpo run``; ``rooms`` are those of ``hpo``."""
     modules = modules_of(root)
-    entry = next(module for module in ("hpo.cli.commands.study", "hpo.commands.study") if module in modules)
+    entry = next(
+        module for module in ("hpo.cli.commands.study", "hpo.commands.study") if module in modules
+    )
     found = Walk(modules, floors(rooms))
     found.enter(entry, ENTRY)
     return found
@@ -255,29 +294,46 @@ def walk(root: Path, rooms: Graph) -> Walk:
 def table(root: Path) -> str:
     """Rooms, floors, arrows and circles of the packages, as a table in Markdown."""
     modules = modules_of(root)
-    imports = [item for module, path in modules.items() for item in imports_of(module, path, modules)]
+    imports = [
+        item for module, path in modules.items() for item in imports_of(module, path, modules)
+    ]
     graph = module_graph(imports, modules)
-    lines = ["| package | rooms | floors | arrows | circles of modules | circles of rooms |",
-             "|---|--:|--:|--:|--:|--:|"]
+    lines = [
+        "| package | rooms | floors | arrows | circles of modules | circles of rooms |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
     for package in (package for package in COUNTED if package in modules):
         rooms = rooms_of(package, graph, modules)
-        inside = {module: {other for other in graph[module] if f"{other}.".startswith(f"{package}.")}
-                  for module in modules if f"{module}.".startswith(f"{package}.")}
-        lines.append(f"| {package} | {len(rooms)} | {max(floors(rooms).values())} | {sum(map(len, rooms.values()))} | "
-                     f"{len(circles(inside))} | {len(circles(rooms))} |")
+        inside = {
+            module: {other for other in graph[module] if f"{other}.".startswith(f"{package}.")}
+            for module in modules
+            if f"{module}.".startswith(f"{package}.")
+        }
+        lines.append(
+            f"| {package} | {len(rooms)} | {max(floors(rooms).values())} | {sum(map(len, rooms.values()))} | "
+            f"{len(circles(inside))} | {len(circles(rooms))} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
     """Print the table, and what else is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).parent.parent)
-    parser.add_argument("--walk", action="store_true", help="follow a study's specification through hpo")
-    parser.add_argument("--edges", metavar="PACKAGE", help="the rooms of a package by floor, and what each imports")
+    parser.add_argument(
+        "--walk", action="store_true", help="follow a study's specification through hpo"
+    )
+    parser.add_argument(
+        "--edges", metavar="PACKAGE", help="the rooms of a package by floor, and what each imports"
+    )
     options = parser.parse_args()
     print(table(options.root))
     modules = modules_of(options.root)
-    imports = [item for module, path in modules.items() for item in imports_of(module, path, modules)]
+    imports = [
+        item for module, path in modules.items() for item in imports_of(module, path, modules)
+    ]
     graph = module_graph(imports, modules)
     for circle in circles(graph):
         print(f"\ncircle: {', '.join(circle)}")
@@ -288,8 +344,10 @@ def main() -> None:
             print(f"{floor:3} {room}: {', '.join(sorted(rooms[room]))}")
     if options.walk:
         found = walk(options.root, rooms_of("hpo", graph, modules))
-        print(f"\n{len(set(found.rooms))} rooms entered, {found.ups} times up, {found.returns} returns: "
-              f"{' > '.join(found.rooms)}")
+        print(
+            f"\n{len(set(found.rooms))} rooms entered, {found.ups} times up, {found.returns} returns: "
+            f"{' > '.join(found.rooms)}"
+        )
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ Scalar = str | bool | int | float | None
 class Role(StrEnum):
     """What a study does with a setting."""
 
-    SCALED = "scaled"   # tuned at every rung of the ladder, extrapolated to larger batches by a law
-    SHARED = "shared"   # tuned once, over all rungs together
-    FIXED = "fixed"     # one value, never tuned
+    SCALED = "scaled"  # tuned at every rung of the ladder, extrapolated to larger batches by a law
+    SHARED = "shared"  # tuned once, over all rungs together
+    FIXED = "fixed"  # one value, never tuned
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,10 @@ class Float:
         object.__setattr__(self, "high", float(self.high))
         _check_range(self)
         if self.log and math.log(self.low) == math.log(self.high):
-            raise SettingError(f"the logarithms of low and high must differ, but got {self.low!r} and {self.high!r}; "
-                               "give the one value instead of a range")
+            raise SettingError(
+                f"the logarithms of low and high must differ, but got {self.low!r} and {self.high!r}; "
+                "give the one value instead of a range"
+            )
 
     def contains(self, value: Any) -> bool:
         """Whether ``value`` is a number of this range."""
@@ -60,8 +62,11 @@ class Float:
     def to_unit(self, value: float) -> float:
         """Place of ``value`` in [0, 1]; a value outside the range raises :class:`SettingError`."""
         _check_contained(self, value)
-        low, high, place = (self.low, self.high, value) if not self.log else \
-            (math.log(self.low), math.log(self.high), math.log(value))
+        low, high, place = (
+            (self.low, self.high, value)
+            if not self.log
+            else (math.log(self.low), math.log(self.high), math.log(value))
+        )
         # halves, because high - low overflows for the widest ranges of floats
         return min(max((place / 2 - low / 2) / (high / 2 - low / 2), 0.0), 1.0)
 
@@ -75,6 +80,7 @@ class Float:
     def to_optuna(self) -> FloatDistribution:
         """The same domain as Optuna's distribution."""
         from optuna.distributions import FloatDistribution
+
         return FloatDistribution(self.low, self.high, log=self.log)
 
 
@@ -90,7 +96,9 @@ class Int:
     def __post_init__(self) -> None:
         for end in (self.low, self.high):
             if not _is_whole(end):
-                raise SettingError(f"the ends of a range of whole numbers must be whole, but got {end!r}")
+                raise SettingError(
+                    f"the ends of a range of whole numbers must be whole, but got {end!r}"
+                )
         _check_range(self)
 
     def contains(self, value: Any) -> bool:
@@ -118,6 +126,7 @@ class Int:
     def to_optuna(self) -> IntDistribution:
         """The same domain as Optuna's distribution."""
         from optuna.distributions import IntDistribution
+
         return IntDistribution(self.low, self.high, log=self.log)
 
     def _edges(self) -> tuple[float, float]:
@@ -139,14 +148,22 @@ class Categorical:
         object.__setattr__(self, "values", tuple(self.values))
         for value in self.values:
             if value is not None and not isinstance(value, (str, bool, int, float)):
-                raise SettingError(f"a choice must hold text, numbers, booleans or null, but got {value!r}")
-        if len(self.values) < 2 or len({_identity(value) for value in self.values}) < len(self.values):
-            raise SettingError("a choice must hold at least two values, each once, but got "
-                               f"{list(self.values)}; write a single value without `choice`")
+                raise SettingError(
+                    f"a choice must hold text, numbers, booleans or null, but got {value!r}"
+                )
+        if len(self.values) < 2 or len({_identity(value) for value in self.values}) < len(
+            self.values
+        ):
+            raise SettingError(
+                "a choice must hold at least two values, each once, but got "
+                f"{list(self.values)}; write a single value without `choice`"
+            )
         _check_role(self.role)
         if self.role is Role.SCALED and not all(map(_is_number, self.values)):
-            raise SettingError("role `scaled` must have numbers that a law can extrapolate, but got "
-                               f"{list(self.values)}; use role `shared`")
+            raise SettingError(
+                "role `scaled` must have numbers that a law can extrapolate, but got "
+                f"{list(self.values)}; use role `shared`"
+            )
 
     def contains(self, value: Any) -> bool:
         """Whether ``value`` is one of the values; ``True`` is not taken for 1."""
@@ -156,7 +173,9 @@ class Categorical:
         """``value`` if it is one of the values, else the nearest number; text has no nearest and raises."""
         if self.contains(value):
             return self.values[self._index(value)]
-        numbers = [mine for mine in self.values if isinstance(mine, (int, float)) and _is_number(mine)]
+        numbers = [
+            mine for mine in self.values if isinstance(mine, (int, float)) and _is_number(mine)
+        ]
         if not _is_number(value) or not numbers:
             _check_contained(self, value)
         return min(numbers, key=lambda mine: abs(mine - value))
@@ -174,6 +193,7 @@ class Categorical:
     def to_optuna(self) -> CategoricalDistribution:
         """The same domain as Optuna's distribution."""
         from optuna.distributions import CategoricalDistribution
+
         return CategoricalDistribution(self.values)
 
     def _index(self, value: Any) -> int:
@@ -198,11 +218,15 @@ def _identity(value: Any) -> tuple[bool, Any]:
 
 def _check_range(domain: Float | Int) -> None:
     if not domain.low < domain.high:
-        raise SettingError(f"`low < high` must hold, but got low {domain.low!r} and high {domain.high!r}; "
-                           "write a single value for a setting that is not tuned")
+        raise SettingError(
+            f"`low < high` must hold, but got low {domain.low!r} and high {domain.high!r}; "
+            "write a single value for a setting that is not tuned"
+        )
     if domain.log and domain.low <= 0:
-        raise SettingError(f"a logarithmic range must start above 0, but got low {domain.low!r}; "
-                           "use a uniform range")
+        raise SettingError(
+            f"a logarithmic range must start above 0, but got low {domain.low!r}; "
+            "use a uniform range"
+        )
     _check_role(domain.role)
 
 
@@ -210,14 +234,20 @@ def _check_role(role: Role) -> None:
     if not isinstance(role, Role):
         raise SettingError(f"a role must be a Role, but got {role!r}; say Role({role!r})")
     if role is Role.FIXED:
-        raise SettingError("role `fixed` is for a setting with one value, but got several: write the value "
-                           "alone (learning_rate: 0.1), or give the range the role `scaled` or `shared`")
+        raise SettingError(
+            "role `fixed` is for a setting with one value, but got several: write the value "
+            "alone (learning_rate: 0.1), or give the range the role `scaled` or `shared`"
+        )
 
 
 def _check_contained(domain: Domain, value: Any) -> None:
     if not domain.contains(value):
-        where = list(domain.values) if isinstance(domain, Categorical) else [domain.low, domain.high]
-        raise SettingError(f"a value must lie in {where}, but got {value!r}; clip() gives the nearest")
+        where = (
+            list(domain.values) if isinstance(domain, Categorical) else [domain.low, domain.high]
+        )
+        raise SettingError(
+            f"a value must lie in {where}, but got {value!r}; clip() gives the nearest"
+        )
 
 
 def _check_unit(unit: float) -> None:

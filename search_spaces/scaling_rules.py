@@ -39,7 +39,9 @@ def square_root(settings: TrainingSettings, from_batch: int, to_batch: int) -> T
     keeps the variance of an update constant, because the mean of ``k`` times as many gradients has ``1 / k``
     of the variance.
     """
-    return settings.replace(learning_rate=settings.learning_rate * math.sqrt(_ratio(from_batch, to_batch)))
+    return settings.replace(
+        learning_rate=settings.learning_rate * math.sqrt(_ratio(from_batch, to_batch))
+    )
 
 
 def legw(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
@@ -49,8 +51,10 @@ def legw(settings: TrainingSettings, from_batch: int, to_batch: int) -> Training
     raises :class:`search_spaces.settings.SettingError`.
     """
     k = _ratio(from_batch, to_batch)
-    return settings.replace(learning_rate=settings.learning_rate * math.sqrt(k),
-                            warmup_epochs=settings.warmup_epochs * k)
+    return settings.replace(
+        learning_rate=settings.learning_rate * math.sqrt(k),
+        warmup_epochs=settings.warmup_epochs * k,
+    )
 
 
 def adascale(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
@@ -75,7 +79,9 @@ def smith_momentum(settings: TrainingSettings, from_batch: int, to_batch: int) -
     return settings if k == 1 else settings.replace(momentum=1 - (1 - settings.momentum) / k)
 
 
-def sgd_noise_scale(settings: TrainingSettings, global_batch_size: int, train_samples: int) -> float:
+def sgd_noise_scale(
+    settings: TrainingSettings, global_batch_size: int, train_samples: int
+) -> float:
     """``lr (N / B - 1) / (1 - momentum)`` at the peak rate: the scale of the fluctuations of SGD.
 
     Smith et al. 2018 (arXiv:1711.00489; Smith and Le, arXiv:1710.06451). Trainings of one noise

@@ -20,13 +20,18 @@ class Use:
 
     def hindrances(self, values_of: Callable[[str], Collection[Any]]) -> Iterator[str]:
         """The settings of which no possible value makes this hold."""
-        if not any(value in self.values if self.values else (value or 0) > 0 for value in values_of(self.setting)):
+        if not any(
+            value in self.values if self.values else (value or 0) > 0
+            for value in values_of(self.setting)
+        ):
             yield self.setting
         elif self.also is not None:
             yield from self.also.hindrances(values_of)
 
     def __str__(self) -> str:
-        mine = f"{self.setting} {_listed(self.values)}" if self.values else f"{self.setting} above 0"
+        mine = (
+            f"{self.setting} {_listed(self.values)}" if self.values else f"{self.setting} above 0"
+        )
         return mine if self.also is None else f"{mine} and {self.also}"
 
 
@@ -90,7 +95,9 @@ def fault_of_use(name: str, values_of: Callable[[str], Collection[Any]]) -> str 
     if not all(hindrances) or not uses:
         return None
     others = dict.fromkeys(other for each in hindrances for other in each)
-    found = " and ".join(f"{other} {_listed(tuple(map(_shown, values_of(other))))}" for other in others)
+    found = " and ".join(
+        f"{other} {_listed(tuple(map(_shown, values_of(other))))}" for other in others
+    )
     return f"has no effect with {found}; it is used with {', or with '.join(map(str, uses))}"
 
 

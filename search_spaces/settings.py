@@ -38,8 +38,16 @@ class Range:
         return f"{'(' if self.low_open else '['}{self.low:g}, {self.high:g}{')' if self.high_open else ']'}"
 
 
-def _number(what: str, default: Any, unit: str, low: float, high: float = math.inf, *, open_low: bool = False,
-            open_high: bool = False) -> Any:
+def _number(
+    what: str,
+    default: Any,
+    unit: str,
+    low: float,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> Any:
     bounds = Range(low, high, low_open=open_low, high_open=open_high or math.isinf(high))
     return field(default=default, metadata={"what": what, "unit": unit, "range": bounds})
 
@@ -65,107 +73,251 @@ class TrainingSettings:
     """
 
     # the optimizer
-    optimizer: str = _choice("the rule by which weights move",
-                             "sgd", "sgd", "lars", "larc", "lamb", "adam", "adamw", "rmsprop_warmup", "shampoo")
-    learning_rate: float = _number("peak of the rate, reached when the warmup ends",
-                                   0.1, "per update", 0, open_low=True)
-    momentum: float = _number("what the momentum buffer keeps of itself with each update",
-                              0.9, "1", 0, 1, open_high=True)
-    momentum_form: str | None = _choice("rate outside the momentum buffer, inside, or corrected; null: lars inside, "
-                                        "sgd outside", None, "outside", "inside", "corrected")
+    optimizer: str = _choice(
+        "the rule by which weights move",
+        "sgd",
+        "sgd",
+        "lars",
+        "larc",
+        "lamb",
+        "adam",
+        "adamw",
+        "rmsprop_warmup",
+        "shampoo",
+    )
+    learning_rate: float = _number(
+        "peak of the rate, reached when the warmup ends", 0.1, "per update", 0, open_low=True
+    )
+    momentum: float = _number(
+        "what the momentum buffer keeps of itself with each update", 0.9, "1", 0, 1, open_high=True
+    )
+    momentum_form: str | None = _choice(
+        "rate outside the momentum buffer, inside, or corrected; null: lars inside, sgd outside",
+        None,
+        "outside",
+        "inside",
+        "corrected",
+    )
     nesterov: bool = _flag("Nesterov momentum in place of heavy-ball", False)
-    beta1: float = _number("what the average of the gradient keeps with each update", 0.9, "1", 0, 1, open_high=True)
-    beta2: float = _number("what the average of the squared gradient (of Shampoo's factors) keeps with each update",
-                           0.999, "1", 0, 1, open_high=True)
-    epsilon: float = _number("added to the root of the second moment; Shampoo's relative ridge",
-                             1e-8, "1", 0, open_low=True)
-    bias_correction: bool = _flag("divide the moments by 1 - beta^updates, since they start at 0", True)
-    weight_decay: float = _number("multiple of the weights added to their gradient or, decoupled, to their update",
-                                  1e-4, "1", 0)
+    beta1: float = _number(
+        "what the average of the gradient keeps with each update", 0.9, "1", 0, 1, open_high=True
+    )
+    beta2: float = _number(
+        "what the average of the squared gradient (of Shampoo's factors) keeps with each update",
+        0.999,
+        "1",
+        0,
+        1,
+        open_high=True,
+    )
+    epsilon: float = _number(
+        "added to the root of the second moment; Shampoo's relative ridge",
+        1e-8,
+        "1",
+        0,
+        open_low=True,
+    )
+    bias_correction: bool = _flag(
+        "divide the moments by 1 - beta^updates, since they start at 0", True
+    )
+    weight_decay: float = _number(
+        "multiple of the weights added to their gradient or, decoupled, to their update",
+        1e-4,
+        "1",
+        0,
+    )
     decay_norm_and_bias: bool = _flag("decay biases and normalization parameters too", False)
     decay_bias: bool | None = _flag("decay biases too; null: as decay_norm_and_bias says", None)
-    gradient_clip_norm: float | None = _number("scale gradients down to this norm, once per update; null: no clipping",
-                                               None, "norm of the whole gradient", 0, open_low=True)
+    gradient_clip_norm: float | None = _number(
+        "scale gradients down to this norm, once per update; null: no clipping",
+        None,
+        "norm of the whole gradient",
+        0,
+        open_low=True,
+    )
 
     # layer-wise adaptation: lars, larc, lamb
-    trust_coefficient: float = _number("multiple of ||w|| / ||g|| that makes a layer's rate",
-                                       0.001, "1", 0, open_low=True)
+    trust_coefficient: float = _number(
+        "multiple of ||w|| / ||g|| that makes a layer's rate", 0.001, "1", 0, open_low=True
+    )
     trust_epsilon: float = _number("added to the denominator of the trust ratio", 0.0, "norm", 0)
-    adapt_norm_and_bias: bool = _flag("adapt biases and normalization parameters layer by layer too", False)
-    weight_norm_limit: float | None = _number("upper limit of ||w|| in LAMB's ratio; null: no limit",
-                                              None, "norm", 0, open_low=True)
-    larc_mode: str = _choice("bound the layer's rate by the learning rate (clip), or multiply the two (scale)",
-                             "clip", "clip", "scale")
-    larc_optimizer: str = _choice("the optimizer that takes the gradients which LARC has scaled", "sgd", "sgd", "adam")
+    adapt_norm_and_bias: bool = _flag(
+        "adapt biases and normalization parameters layer by layer too", False
+    )
+    weight_norm_limit: float | None = _number(
+        "upper limit of ||w|| in LAMB's ratio; null: no limit", None, "norm", 0, open_low=True
+    )
+    larc_mode: str = _choice(
+        "bound the layer's rate by the learning rate (clip), or multiply the two (scale)",
+        "clip",
+        "clip",
+        "scale",
+    )
+    larc_optimizer: str = _choice(
+        "the optimizer that takes the gradients which LARC has scaled", "sgd", "sgd", "adam"
+    )
 
     # rmsprop_warmup and shampoo
-    rmsprop_learning_rate: float = _number("rate of the RMSprop share", 3e-4, "per update", 0, open_low=True)
-    rmsprop_center_epochs: float = _number("when RMSprop and SGD have equal shares", 10.0, "epochs", 0)
-    rmsprop_period_epochs: float = _number("time scale of the change; SGD is alone half of it after the center",
-                                           5.0, "epochs", 0, open_low=True)
-    preconditioner_interval: int = _number("updates from one computation of Shampoo's roots to the next",
-                                           10, "updates", 1)
-    preconditioner_size_limit: int = _number("larger dimensions are not preconditioned", 1024, "rows or columns", 1)
+    rmsprop_learning_rate: float = _number(
+        "rate of the RMSprop share", 3e-4, "per update", 0, open_low=True
+    )
+    rmsprop_center_epochs: float = _number(
+        "when RMSprop and SGD have equal shares", 10.0, "epochs", 0
+    )
+    rmsprop_period_epochs: float = _number(
+        "time scale of the change; SGD is alone half of it after the center",
+        5.0,
+        "epochs",
+        0,
+        open_low=True,
+    )
+    preconditioner_interval: int = _number(
+        "updates from one computation of Shampoo's roots to the next", 10, "updates", 1
+    )
+    preconditioner_size_limit: int = _number(
+        "larger dimensions are not preconditioned", 1024, "rows or columns", 1
+    )
 
     # the learning rate over time
-    warmup_shape: str = _choice("how the rate rises to its peak",
-                                "gradual", "gradual", "constant", "exponential", "quadratic")
+    warmup_shape: str = _choice(
+        "how the rate rises to its peak",
+        "gradual",
+        "gradual",
+        "constant",
+        "exponential",
+        "quadratic",
+    )
     warmup_epochs: float = _number("length of the warmup", 0.0, "epochs", 0)
-    warmup_start_factor: float = _number("rate at which the warmup starts", 0.0, "of the peak", 0, 1)
-    decay: str = _choice("how the rate falls after the warmup",
-                         "constant", "constant", "step", "piecewise", "polynomial", "cosine")
-    decay_epochs: float | None = _number("when a polynomial or cosine decay ends; null: with the budget",
-                                         None, "epochs", 0, open_low=True)
+    warmup_start_factor: float = _number(
+        "rate at which the warmup starts", 0.0, "of the peak", 0, 1
+    )
+    decay: str = _choice(
+        "how the rate falls after the warmup",
+        "constant",
+        "constant",
+        "step",
+        "piecewise",
+        "polynomial",
+        "cosine",
+    )
+    decay_epochs: float | None = _number(
+        "when a polynomial or cosine decay ends; null: with the budget",
+        None,
+        "epochs",
+        0,
+        open_low=True,
+    )
     decay_power: float = _number("exponent of the polynomial decay", 2.0, "1", 0, open_low=True)
     decay_milestones: tuple[float, ...] = _list("when the rate changes by steps", "epochs")
-    decay_factor: float = _number("what each milestone multiplies the rate by", 0.1, "1", 0, 1, open_low=True)
-    decay_values: tuple[float, ...] = _list("the rate before the first milestone and after each",
-                                            "multiples of the peak")
-    end_learning_rate_factor: float = _number("rate at the end of the decay", 0.0, "of the peak", 0, 1)
+    decay_factor: float = _number(
+        "what each milestone multiplies the rate by", 0.1, "1", 0, 1, open_low=True
+    )
+    decay_values: tuple[float, ...] = _list(
+        "the rate before the first milestone and after each", "multiples of the peak"
+    )
+    end_learning_rate_factor: float = _number(
+        "rate at the end of the decay", 0.0, "of the peak", 0, 1
+    )
 
     # the batch size over time
-    batch_control: str = _choice("constant batch, growth in place of the step decay (Smith), or free steps (Mikami)",
-                                 "constant", "constant", "grow", "piecewise")
+    batch_control: str = _choice(
+        "constant batch, growth in place of the step decay (Smith), or free steps (Mikami)",
+        "constant",
+        "constant",
+        "grow",
+        "piecewise",
+    )
     batch_milestones: tuple[float, ...] = _list("when the batch size changes", "epochs")
-    batch_factors: tuple[float, ...] = _list("the batch size from each milestone on",
-                                             "multiples of the first batch size")
-    batch_limit_factor: float | None = _number("where growth ends and the rate falls instead; null: no limit",
-                                               None, "of the first batch size", 1)
-    batch_rate_rule: str = _choice("how the rate follows the batch size", "none", "none", "linear", "sqrt")
-    adascale_batch_size: int | None = _number("base batch of AdaScale, whose gain scales the rate; null: no AdaScale",
-                                              None, "samples", 1)
+    batch_factors: tuple[float, ...] = _list(
+        "the batch size from each milestone on", "multiples of the first batch size"
+    )
+    batch_limit_factor: float | None = _number(
+        "where growth ends and the rate falls instead; null: no limit",
+        None,
+        "of the first batch size",
+        1,
+    )
+    batch_rate_rule: str = _choice(
+        "how the rate follows the batch size", "none", "none", "linear", "sqrt"
+    )
+    adascale_batch_size: int | None = _number(
+        "base batch of AdaScale, whose gain scales the rate; null: no AdaScale", None, "samples", 1
+    )
 
     # loss, normalization, precision
-    label_smoothing: float = _number("share of the label that is spread over all classes",
-                                     0.0, "1", 0, 1, open_high=True)
-    class_weighting: str = _choice("power of its class frequency that weights a pixel's loss (segmentation)",
-                                   "none", "none", "inverse_sqrt", "inverse_eighth_root")
-    zero_gamma: bool | None = _flag("start the last gamma of each residual branch at 0; null: as the model has it",
-                                    None)
-    normalization_batch_size: int = _number("samples that share batch-norm statistics", 16, "samples", 1)
-    normalization_momentum: float = _number("what running statistics keep of themselves with each group of samples",
-                                            0.9, "1", 0, 1, open_high=True)
+    label_smoothing: float = _number(
+        "share of the label that is spread over all classes", 0.0, "1", 0, 1, open_high=True
+    )
+    class_weighting: str = _choice(
+        "power of its class frequency that weights a pixel's loss (segmentation)",
+        "none",
+        "none",
+        "inverse_sqrt",
+        "inverse_eighth_root",
+    )
+    zero_gamma: bool | None = _flag(
+        "start the last gamma of each residual branch at 0; null: as the model has it", None
+    )
+    normalization_batch_size: int = _number(
+        "samples that share batch-norm statistics", 16, "samples", 1
+    )
+    normalization_momentum: float = _number(
+        "what running statistics keep of themselves with each group of samples",
+        0.9,
+        "1",
+        0,
+        1,
+        open_high=True,
+    )
     precision: str = _choice("type of the matrix products", "fp32", "fp32", "bf16", "fp16")
-    reduced_weights: bool = _flag("keep weights in the reduced type, with fp32 masters in the optimizer", False)
-    loss_scaling: str = _choice("multiply the loss and divide its gradient, so that small ones survive in fp16",
-                                "none", "none", "static", "dynamic")
-    loss_scale: float = _number("the factor, or its first value where it is dynamic", 65536.0, "1", 0, open_low=True)
-    loss_scale_growth_updates: int = _number("updates without an overflow after which a dynamic scale doubles",
-                                             2000, "updates", 1)
+    reduced_weights: bool = _flag(
+        "keep weights in the reduced type, with fp32 masters in the optimizer", False
+    )
+    loss_scaling: str = _choice(
+        "multiply the loss and divide its gradient, so that small ones survive in fp16",
+        "none",
+        "none",
+        "static",
+        "dynamic",
+    )
+    loss_scale: float = _number(
+        "the factor, or its first value where it is dynamic", 65536.0, "1", 0, open_low=True
+    )
+    loss_scale_growth_updates: int = _number(
+        "updates without an overflow after which a dynamic scale doubles", 2000, "updates", 1
+    )
 
     # how the workers' gradients become an update
     gradient_lag: int = _number("age of the gradient that an update uses", 0, "updates", 0, 1)
-    gradient_compression: str = _choice("type in which gradients travel between workers; none: their own",
-                                        "none", "none", "fp16", "bf16")
-    gradient_reduction: str = _choice("what workers make of their gradients: the mean, or Adasum",
-                                      "mean", "mean", "adasum")
-    update_mode: str = _choice("all workers at once, or a parameter server without or with a bound of staleness",
-                               "synchronous", "synchronous", "asynchronous", "stale_synchronous")
+    gradient_compression: str = _choice(
+        "type in which gradients travel between workers; none: their own",
+        "none",
+        "none",
+        "fp16",
+        "bf16",
+    )
+    gradient_reduction: str = _choice(
+        "what workers make of their gradients: the mean, or Adasum", "mean", "mean", "adasum"
+    )
+    update_mode: str = _choice(
+        "all workers at once, or a parameter server without or with a bound of staleness",
+        "synchronous",
+        "synchronous",
+        "asynchronous",
+        "stale_synchronous",
+    )
     asynchronous_workers: int = _number("replicas around the parameter server", 4, "workers", 1)
-    staleness_bound: int = _number("updates by which a replica may be ahead of the slowest", 3, "updates", 0)
-    epoch_quorum: float = _number("share of replicas whose end of an epoch ends it for all",
-                                  0.75, "of the workers", 0, 1, open_low=True)
-
+    staleness_bound: int = _number(
+        "updates by which a replica may be ahead of the slowest", 3, "updates", 0
+    )
+    epoch_quorum: float = _number(
+        "share of replicas whose end of an epoch ends it for all",
+        0.75,
+        "of the workers",
+        0,
+        1,
+        open_low=True,
+    )
 
     def __post_init__(self) -> None:
         for knob in dataclasses.fields(self):
@@ -178,14 +330,18 @@ class TrainingSettings:
         """Settings from plain values; an unknown name raises :class:`SettingError` with the nearest."""
         for name in values:
             check_name(name)
-        plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
-                                 for name, value in values.items()}
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
         return cls(**plain)
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting by name, as plain values that JSON and SQL hold."""
-        return {name: list(value) if isinstance(value, tuple) else value
-                for name, value in dataclasses.asdict(self).items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
 
     def replace(self, **changes: Any) -> TrainingSettings:
         """These settings with some values changed; checked like new ones."""
@@ -202,7 +358,9 @@ def check_name(name: str) -> None:
     """Raise :class:`SettingError`, with the nearest name, unless ``name`` is a setting."""
     if name not in names():
         near = difflib.get_close_matches(str(name), names(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(names())}"
+        hint = (
+            f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(names())}"
+        )
         raise SettingError(f"there is no setting {name!r}{hint}")
 
 
@@ -245,7 +403,9 @@ def _check(knob: dataclasses.Field[Any], value: Any) -> None:
         if value not in choices:
             near = difflib.get_close_matches(str(value), choices, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise SettingError(f"{knob.name} must be one of {', '.join(choices)}, but got {value!r}{hint}")
+            raise SettingError(
+                f"{knob.name} must be one of {', '.join(choices)}, but got {value!r}{hint}"
+            )
     elif kind in (bool, bool | None):
         if not isinstance(value, bool):
             raise SettingError(f"{knob.name} must be true or false, but got {value!r}")
@@ -301,13 +461,24 @@ def _faults_of_schedule(settings: TrainingSettings) -> Iterator[str]:
     if settings.decay in ("step", "piecewise") and not milestones:
         yield f"decay {settings.decay!r} needs decay_milestones, the epochs at which the rate changes"
     if settings.decay == "piecewise" and len(settings.decay_values) != len(milestones) + 1:
-        yield ("decay 'piecewise' needs one of decay_values before each of decay_milestones and one after the last, "
-               f"but got {len(settings.decay_values)} values and {len(milestones)} milestones")
-    if settings.decay in ("polynomial", "cosine") and settings.decay_epochs is not None \
-            and settings.decay_epochs <= settings.warmup_epochs:
-        yield (f"decay_epochs must exceed warmup_epochs, but got decay_epochs {settings.decay_epochs:g} and "
-               f"warmup_epochs {settings.warmup_epochs:g}")
-    if settings.warmup_shape == "exponential" and settings.warmup_epochs > 0 and settings.warmup_start_factor == 0:
+        yield (
+            "decay 'piecewise' needs one of decay_values before each of decay_milestones and one after the last, "
+            f"but got {len(settings.decay_values)} values and {len(milestones)} milestones"
+        )
+    if (
+        settings.decay in ("polynomial", "cosine")
+        and settings.decay_epochs is not None
+        and settings.decay_epochs <= settings.warmup_epochs
+    ):
+        yield (
+            f"decay_epochs must exceed warmup_epochs, but got decay_epochs {settings.decay_epochs:g} and "
+            f"warmup_epochs {settings.warmup_epochs:g}"
+        )
+    if (
+        settings.warmup_shape == "exponential"
+        and settings.warmup_epochs > 0
+        and settings.warmup_start_factor == 0
+    ):
         yield "warmup_shape 'exponential' multiplies the rate and needs a warmup_start_factor above 0, but got 0"
 
 
@@ -315,15 +486,23 @@ def _faults_of_batch_control(settings: TrainingSettings) -> Iterator[str]:
     milestones, factors = settings.batch_milestones, settings.batch_factors
     if list(milestones) != sorted(set(milestones)):
         yield f"batch_milestones must increase, but got {milestones}"
-    if settings.batch_control == "piecewise" and (not milestones or len(milestones) != len(factors)):
-        yield ("batch_control 'piecewise' needs batch_milestones and one of batch_factors for each, but got "
-               f"{len(milestones)} milestones and {len(factors)} factors")
+    if settings.batch_control == "piecewise" and (
+        not milestones or len(milestones) != len(factors)
+    ):
+        yield (
+            "batch_control 'piecewise' needs batch_milestones and one of batch_factors for each, but got "
+            f"{len(milestones)} milestones and {len(factors)} factors"
+        )
     if settings.batch_control == "grow" and settings.decay != "step":
-        yield ("batch_control 'grow' grows the batch where decay 'step' would lower the rate, but got decay "
-               f"{settings.decay!r}; set decay 'step' and decay_milestones, or batch_control 'piecewise'")
+        yield (
+            "batch_control 'grow' grows the batch where decay 'step' would lower the rate, but got decay "
+            f"{settings.decay!r}; set decay 'step' and decay_milestones, or batch_control 'piecewise'"
+        )
     if settings.adascale_batch_size is not None and settings.batch_control != "constant":
-        yield ("AdaScale (adascale_batch_size) sets the rate by itself and needs batch_control 'constant', but got "
-               f"{settings.batch_control!r}")
+        yield (
+            "AdaScale (adascale_batch_size) sets the rate by itself and needs batch_control 'constant', but got "
+            f"{settings.batch_control!r}"
+        )
 
 
 def _faults_of_precision(settings: TrainingSettings) -> Iterator[str]:
@@ -334,8 +513,14 @@ def _faults_of_precision(settings: TrainingSettings) -> Iterator[str]:
 def _faults_of_update_mode(settings: TrainingSettings) -> Iterator[str]:
     if settings.update_mode == "synchronous":
         return
-    for name, plain in (("gradient_lag", 0), ("gradient_reduction", "mean"), ("adascale_batch_size", None),
-                        ("batch_control", "constant")):
+    for name, plain in (
+        ("gradient_lag", 0),
+        ("gradient_reduction", "mean"),
+        ("adascale_batch_size", None),
+        ("batch_control", "constant"),
+    ):
         if getattr(settings, name) != plain:
-            yield (f"update_mode {settings.update_mode!r} needs {name} {plain!r}, but got "
-                   f"{getattr(settings, name)!r}")
+            yield (
+                f"update_mode {settings.update_mode!r} needs {name} {plain!r}, but got "
+                f"{getattr(settings, name)!r}"
+            )

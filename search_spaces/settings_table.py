@@ -1,6 +1,6 @@
 """The page of all settings, docs/settings.md, from what they say of themselves.
 
-    python -m search_spaces.settings_table > docs/settings.md
+python -m search_spaces.settings_table > docs/settings.md
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ def _rows() -> Iterator[tuple[str, ...]]:
     for setting in dataclasses.fields(TrainingSettings):
         meaning = setting.metadata["what"].replace("|", r"\|")
         uses = "; ".join(map(str, USES.get(setting.name, ())))
-        yield f"`{setting.name}`", f"`{_plain(setting.default)}`", _values(setting), meaning, uses or "any"
+        yield (
+            f"`{setting.name}`",
+            f"`{_plain(setting.default)}`",
+            _values(setting),
+            meaning,
+            uses or "any",
+        )
 
 
 def _values(setting: dataclasses.Field[Any]) -> str:
@@ -61,7 +67,13 @@ def _plain(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return str(list(value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        str(list(value))
+        if isinstance(value, tuple)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 if __name__ == "__main__":

@@ -61,12 +61,17 @@ class SearchSpace:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fixed", dict(self.fixed))
         object.__setattr__(self, "domains", dict(self.domains))
-        faults = [*_faults_of_each(self.fixed, self.domains)] or [*_faults_of_use(self), *_faults_of_corners(self)]
+        faults = [*_faults_of_each(self.fixed, self.domains)] or [
+            *_faults_of_use(self),
+            *_faults_of_corners(self),
+        ]
         if faults:
             raise SearchSpaceError(faults)
 
     @classmethod
-    def parse(cls, search: Mapping[str, Any], inherited: Mapping[str, Any] | None = None) -> SearchSpace:
+    def parse(
+        cls, search: Mapping[str, Any], inherited: Mapping[str, Any] | None = None
+    ) -> SearchSpace:
         """The search space of a study file's ``search:`` section; see the head of this file.
 
         ``inherited`` are fixed values for settings that the section does not name; those that have no effect on any
@@ -86,15 +91,27 @@ class SearchSpace:
                 faults.append((name, _named(name, error)))
         if faults:
             raise SearchSpaceError([*faults, *_faults_of_each(fixed, domains)])
-        together = {name: _plain_value(value) for name, value in (inherited or {}).items() if name not in search}
+        together = {
+            name: _plain_value(value)
+            for name, value in (inherited or {}).items()
+            if name not in search
+        }
         possible = partial(_possible, {**together, **fixed}, domains)
-        return cls({name: value for name, value in {**together, **fixed}.items()
-                    if name in search or fault_of_use(name, possible) is None}, domains)
+        return cls(
+            {
+                name: value
+                for name, value in {**together, **fixed}.items()
+                if name in search or fault_of_use(name, possible) is None
+            },
+            domains,
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """The ``search:`` section that :meth:`parse` reads back into an equal search space."""
-        fixed = {name: list(value) if isinstance(value, tuple) else value
-                 for name, value in self.fixed.items()}
+        fixed = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self.fixed.items()
+        }
         return fixed | {name: _plain_domain(domain) for name, domain in self.domains.items()}
 
     @property
@@ -125,28 +142,40 @@ class SearchSpace:
         for name in values:
             if name not in self.domains:
                 _settings.check_name(name)
-                raise SettingError(f"only tuned settings take a value, but got {name!r}; {self._listing()}")
+                raise SettingError(
+                    f"only tuned settings take a value, but got {name!r}; {self._listing()}"
+                )
         missing = [name for name in self.domains if name not in values]
         if missing:
-            raise SettingError(f"every tuned setting needs a value, but got none for {', '.join(missing)}")
+            raise SettingError(
+                f"every tuned setting needs a value, but got none for {', '.join(missing)}"
+            )
         return TrainingSettings.from_dict({**self.fixed, **values})
 
     def to_optuna(self, names: Iterable[str] | None = None) -> dict[str, BaseDistribution]:
         """Optuna's distributions of the tuned settings (of all, or of ``names``)."""
         return {name: self._domain(name).to_optuna() for name in self._axes(names)}
 
-    def to_unit(self, values: Mapping[str, Any], names: Iterable[str] | None = None) -> tuple[float, ...]:
+    def to_unit(
+        self, values: Mapping[str, Any], names: Iterable[str] | None = None
+    ) -> tuple[float, ...]:
         """The point of ``values`` in the unit cube; its axes are ``names``, or all tuned settings."""
         return tuple(self._domain(name).to_unit(values[name]) for name in self._axes(names))
 
-    def from_unit(self, point: Sequence[float], names: Iterable[str] | None = None) -> dict[str, Scalar]:
+    def from_unit(
+        self, point: Sequence[float], names: Iterable[str] | None = None
+    ) -> dict[str, Scalar]:
         """The values at a point of the unit cube; its axes are ``names``, or all tuned settings."""
         axes = self._axes(names)
         if len(point) != len(axes):
-            raise SettingError(f"a point must have {len(axes)} coordinates ({', '.join(axes)}), "
-                               f"but got {len(point)}")
-        return {name: self._domain(name).from_unit(float(unit))
-                for name, unit in zip(axes, point, strict=True)}
+            raise SettingError(
+                f"a point must have {len(axes)} coordinates ({', '.join(axes)}), "
+                f"but got {len(point)}"
+            )
+        return {
+            name: self._domain(name).from_unit(float(unit))
+            for name, unit in zip(axes, point, strict=True)
+        }
 
     def _axes(self, names: Iterable[str] | None) -> tuple[str, ...]:
         return self.names if names is None else tuple(names)
@@ -169,12 +198,18 @@ def _parse_domain(plain: Mapping[str, Any]) -> Domain:
     for key in plain:
         if key not in (*_KINDS, "role"):
             near = difflib.get_close_matches(str(key), (*_KINDS, "role"), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; a domain has {', '.join(_KINDS)}, and role"
+            hint = (
+                f"; did you mean {near[0]!r}?"
+                if near
+                else f"; a domain has {', '.join(_KINDS)}, and role"
+            )
             raise SettingError(f"unknown key {key!r}{hint}")
     kinds = [key for key in plain if key != "role"]
     if len(kinds) != 1:
-        raise SettingError(f"a domain must have exactly one of {', '.join(_KINDS)}, but got "
-                           f"{', '.join(kinds) or 'none'}")
+        raise SettingError(
+            f"a domain must have exactly one of {', '.join(_KINDS)}, but got "
+            f"{', '.join(kinds) or 'none'}"
+        )
     kind, role, ends = kinds[0], _parse_role(plain.get("role", Role.SHARED)), plain[kinds[0]]
     if kind == "choice":
         return Categorical(ends, role)
@@ -197,12 +232,16 @@ def _plain_domain(domain: Domain) -> dict[str, Any]:
     role = str(domain.role)
     if isinstance(domain, Categorical):
         return {"choice": list(domain.values), "role": role}
-    kind = next(kind for kind, (build, log) in _RANGES.items() if (build, log) == (type(domain), domain.log))
+    kind = next(
+        kind for kind, (build, log) in _RANGES.items() if (build, log) == (type(domain), domain.log)
+    )
     return {kind: [domain.low, domain.high], "role": role}
 
 
-def _faults_of_each(fixed: Mapping[str, Any], domains: Mapping[str, Domain],
-                    ) -> Iterator[tuple[str | None, str]]:
+def _faults_of_each(
+    fixed: Mapping[str, Any],
+    domains: Mapping[str, Domain],
+) -> Iterator[tuple[str | None, str]]:
     for name in [*fixed, *domains]:
         try:
             if name in domains:
@@ -224,7 +263,9 @@ def _check_domain(name: str, domain: Domain) -> None:
         _settings.check_value(name, value)
 
 
-def _possible(fixed: Mapping[str, Any], domains: Mapping[str, Domain], name: str) -> tuple[Any, ...]:
+def _possible(
+    fixed: Mapping[str, Any], domains: Mapping[str, Domain], name: str
+) -> tuple[Any, ...]:
     if name in domains:
         return _ends(domains[name])
     return (fixed[name] if name in fixed else _settings.default_of(name),)
@@ -232,7 +273,10 @@ def _possible(fixed: Mapping[str, Any], domains: Mapping[str, Domain], name: str
 
 def _faults_of_use(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
     # a fixed null asks for nothing
-    for name in (*space.domains, *(name for name, value in space.fixed.items() if value is not None)):
+    for name in (
+        *space.domains,
+        *(name for name, value in space.fixed.items() if value is not None),
+    ):
         fault = fault_of_use(name, space.possible)
         if fault is not None:
             given = "tuned" if name in space.domains else "fixed"
@@ -246,7 +290,10 @@ def _faults_of_corners(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
         try:
             space.settings(dict(zip(space.names, corner, strict=True)))
         except SettingError as error:
-            yield None, f"the domains allow settings that cannot be: {error}" if corner else str(error)
+            yield (
+                None,
+                f"the domains allow settings that cannot be: {error}" if corner else str(error),
+            )
             return
 
 

@@ -83,15 +83,28 @@ class AbstractStore(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     # studies
 
     @abstractmethod
-    def create_study(self, name: str, *, workload: str, metric: str, threshold: float, higher_is_better: bool,
-                     spec: str, folder: str = "") -> Study:
+    def create_study(
+        self,
+        name: str,
+        *,
+        workload: str,
+        metric: str,
+        threshold: float,
+        higher_is_better: bool,
+        spec: str,
+        folder: str = "",
+    ) -> Study:
         """Create a queued study, or return the one of that name; :class:`Conflict` where its spec differs."""
 
     @abstractmethod
@@ -135,8 +148,9 @@ class AbstractStore(ABC):
         """
 
     @abstractmethod
-    def finish_trial(self, trial_id: int, result: TrialResult,
-                     points: Sequence[ConvergencePoint] = ()) -> None:
+    def finish_trial(
+        self, trial_id: int, result: TrialResult, points: Sequence[ConvergencePoint] = ()
+    ) -> None:
         """Write a result with the last points; :class:`NotFound`, or :class:`Conflict` where one is there."""
 
     @abstractmethod
@@ -144,8 +158,12 @@ class AbstractStore(ABC):
         """Running to queued, for a study whose process died; points stay. Returns them; :class:`NotFound`."""
 
     @abstractmethod
-    def trials(self, study_id: int, states: Collection[TrialState] | None = None,
-               purpose: str | None = None) -> list[Trial]:
+    def trials(
+        self,
+        study_id: int,
+        states: Collection[TrialState] | None = None,
+        purpose: str | None = None,
+    ) -> list[Trial]:
         """Trials by number, of some states or one purpose where given; none for an unknown study."""
 
     @abstractmethod
@@ -211,10 +229,22 @@ class AbstractStore(ABC):
     # the queue
 
     @abstractmethod
-    def submit_study(self, name: str, *, workload: str, metric: str, threshold: float, higher_is_better: bool,
-                     spec: str, folder: str = "", owner: str = "", priority: int = 0,
-                     idempotency_key: str | None = None, max_samples: int | None = None,
-                     max_accelerator_hours: float | None = None) -> SubmittedStudy:
+    def submit_study(
+        self,
+        name: str,
+        *,
+        workload: str,
+        metric: str,
+        threshold: float,
+        higher_is_better: bool,
+        spec: str,
+        folder: str = "",
+        owner: str = "",
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        max_samples: int | None = None,
+        max_accelerator_hours: float | None = None,
+    ) -> SubmittedStudy:
         """Put a study in the queue; a larger ``priority`` goes first.
 
         The same submission again, by its owner and its ``idempotency_key`` or, without a key, by its spec, gives
@@ -223,7 +253,9 @@ class AbstractStore(ABC):
         """
 
     @abstractmethod
-    def claim_study(self, worker: str, *, lease_seconds: float, per_owner: int | None = None) -> Lease | None:
+    def claim_study(
+        self, worker: str, *, lease_seconds: float, per_owner: int | None = None
+    ) -> Lease | None:
         """Take the next study: the highest priority, then the longest in the queue; None where there is none.
 
         A study whose worker let its lease expire is taken over. An owner who has ``per_owner`` studies under a
@@ -231,8 +263,9 @@ class AbstractStore(ABC):
         """
 
     @abstractmethod
-    def take_study(self, study_id: int, worker: str, *, lease_seconds: float,
-                   instead_of: str | None = None) -> Lease | None:
+    def take_study(
+        self, study_id: int, worker: str, *, lease_seconds: float, instead_of: str | None = None
+    ) -> Lease | None:
         """Take this very study, in whatever state and whether or not it is in the queue; :class:`NotFound`.
 
         None while a worker holds a lease on it, unless that is ``instead_of``, which is known to be gone.
@@ -279,17 +312,32 @@ class AbstractStore(ABC):
     # pages
 
     @abstractmethod
-    def page_studies(self, *, owner: str | None = None, state: StudyState | None = None, search: str | None = None,
-                     after: int | None = None, limit: int = 100) -> list[StudySummary]:
+    def page_studies(
+        self,
+        *,
+        owner: str | None = None,
+        state: StudyState | None = None,
+        search: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> list[StudySummary]:
         """Studies, newest first, each with a summary of its trials.
 
         ``search`` is part of a name or workload; ``after`` the id of the last study of the page before.
         """
 
     @abstractmethod
-    def page_trials(self, study_id: int, *, after: int | None = None, limit: int = 100,
-                    states: Collection[TrialState] | None = None, global_batch_size: int | None = None,
-                    order: str = "number", descending: bool = False) -> list[Trial]:
+    def page_trials(
+        self,
+        study_id: int,
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        states: Collection[TrialState] | None = None,
+        global_batch_size: int | None = None,
+        order: str = "number",
+        descending: bool = False,
+    ) -> list[Trial]:
         """Trials by any of their columns, those without a value last; none for an unknown study.
 
         ``after`` is the number of the last trial of the page before (:class:`NotFound` without it); an ``order`` that
@@ -315,12 +363,15 @@ class AbstractStore(ABC):
     # events
 
     @abstractmethod
-    def add_event(self, study_id: int | None, kind: str, message: str,
-                  data: Mapping[str, Any] | None = None) -> Event:
+    def add_event(
+        self, study_id: int | None, kind: str, message: str, data: Mapping[str, Any] | None = None
+    ) -> Event:
         """Store what happened, to a study or to the service; :class:`NotFound` without the study."""
 
     @abstractmethod
-    def events(self, *, after: int = 0, study_id: int | None = None, limit: int = 500) -> list[Event]:
+    def events(
+        self, *, after: int = 0, study_id: int | None = None, limit: int = 500
+    ) -> list[Event]:
         """Events with an id above ``after``, oldest first; asked again with the last id, none is missed."""
 
     @abstractmethod
@@ -366,7 +417,9 @@ class AbstractStore(ABC):
         """Store measured throughputs; all or none."""
 
     @abstractmethod
-    def throughputs(self, machine: str | None = None, workload: str | None = None) -> list[Throughput]:
+    def throughputs(
+        self, machine: str | None = None, workload: str | None = None
+    ) -> list[Throughput]:
         """Measured throughputs, oldest first."""
 
     @abstractmethod

@@ -28,14 +28,21 @@ _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}
 class Database:
     """An engine with reading and writing transactions; driver errors leave it as :class:`StoreError`."""
 
-    def __init__(self, url: str, *, timeout_seconds: float, create: bool = True, clock: Clock | None = None) -> None:
+    def __init__(
+        self, url: str, *, timeout_seconds: float, create: bool = True, clock: Clock | None = None
+    ) -> None:
         parsed = _parse(url)
         if not create:
             _check_file(parsed, url)
         self.url = parsed.render_as_string(hide_password=True)
-        self.engine = _engine(_with_driver(parsed), timeout_seconds).execution_options(**{OPTION: clock})
+        self.engine = _engine(_with_driver(parsed), timeout_seconds).execution_options(
+            **{OPTION: clock}
+        )
         self._driver: Any = self.engine.dialect.dbapi
-        self._reader, self._writer = self.engine, self.engine.execution_options(sqlite_begin="IMMEDIATE")
+        self._reader, self._writer = (
+            self.engine,
+            self.engine.execution_options(sqlite_begin="IMMEDIATE"),
+        )
         if self.engine.dialect.name == "postgresql":  # by default it looks anew at each statement
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
         self._open = True
@@ -59,8 +66,10 @@ class Database:
             yield
         except exc.SQLAlchemyError as error:
             raise _translate(error, self.url) from error
-        except self._driver.Error as error:     # from where we speak to the driver itself
-            known = exc.DBAPIError.instance(None, None, error, self._driver.Error, dialect=self.engine.dialect)
+        except self._driver.Error as error:  # from where we speak to the driver itself
+            known = exc.DBAPIError.instance(
+                None, None, error, self._driver.Error, dialect=self.engine.dialect
+            )
             raise _translate(known, self.url) from error
 
     def close(self) -> None:
@@ -70,7 +79,9 @@ class Database:
 
     def _usable(self, engine: Engine) -> Engine:
         if not self._open:
-            raise StoreUnavailable(self.url, "this store was closed", "open it again with Store.open")
+            raise StoreUnavailable(
+                self.url, "this store was closed", "open it again with Store.open"
+            )
         return engine
 
 
@@ -88,13 +99,23 @@ def _parse(url: str) -> URL:
         parsed = URL.create("sqlite", database=str(Path(text).expanduser()))
     else:
         try:
-            parsed = make_url(text.replace("postgres://", "postgresql://", 1) if text.startswith("postgres:") else text)
+            parsed = make_url(
+                text.replace("postgres://", "postgresql://", 1)
+                if text.startswith("postgres:")
+                else text
+            )
         except (exc.ArgumentError, ValueError) as error:
-            raise StoreUnavailable(text, "this is no database URL",
-                                   "write sqlite:///PATH or postgresql://USER@HOST/DATABASE") from error
+            raise StoreUnavailable(
+                text,
+                "this is no database URL",
+                "write sqlite:///PATH or postgresql://USER@HOST/DATABASE",
+            ) from error
     if parsed.get_backend_name() not in DATABASES:
-        raise StoreUnavailable(text, f"{parsed.get_backend_name()!r} is not supported",
-                               f"the databases are {' and '.join(DATABASES)}")
+        raise StoreUnavailable(
+            text,
+            f"{parsed.get_backend_name()!r} is not supported",
+            f"the databases are {' and '.join(DATABASES)}",
+        )
     if parsed.get_backend_name() == "sqlite":
         _check_path(parsed, text)
     return parsed
@@ -107,14 +128,20 @@ def _with_driver(url: URL) -> URL:
 
 def _check_path(url: URL, text: str) -> None:
     if not url.database or url.database == ":memory:":
-        raise StoreUnavailable(text, "a database in memory cannot be shared between threads and processes",
-                               "give the path of a file, such as sqlite:///hpo.db")
+        raise StoreUnavailable(
+            text,
+            "a database in memory cannot be shared between threads and processes",
+            "give the path of a file, such as sqlite:///hpo.db",
+        )
     path = Path(url.database)
     if not path.parent.is_dir():
-        raise StoreUnavailable(text, f"the folder {path.parent} does not exist",
-                               f"create it: mkdir -p {path.parent}")
+        raise StoreUnavailable(
+            text, f"the folder {path.parent} does not exist", f"create it: mkdir -p {path.parent}"
+        )
     if path.is_dir():
-        raise StoreUnavailable(text, "the path is a folder", f"give a file in it, such as {path / 'hpo.db'}")
+        raise StoreUnavailable(
+            text, "the path is a folder", f"give a file in it, such as {path / 'hpo.db'}"
+        )
 
 
 def _check_file(url: URL, text: str) -> None:
@@ -131,12 +158,18 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
             return engine
         return _postgresql(url, timeout_seconds)
     except exc.NoSuchModuleError as error:
-        raise StoreUnavailable(str(url), f"there is no driver {url.drivername!r}",
-                               "write sqlite:///PATH or postgresql://USER@HOST/DATABASE") from error
+        raise StoreUnavailable(
+            str(url),
+            f"there is no driver {url.drivername!r}",
+            "write sqlite:///PATH or postgresql://USER@HOST/DATABASE",
+        ) from error
     except ImportError as error:
         package = _PACKAGES.get(url.get_driver_name(), error.name)
-        raise StoreUnavailable(str(url), f"the driver {url.get_driver_name()!r} cannot be loaded ({error})",
-                               f"install it: pip install {package}") from error
+        raise StoreUnavailable(
+            str(url),
+            f"the driver {url.get_driver_name()!r} cannot be loaded ({error})",
+            f"install it: pip install {package}",
+        ) from error
 
 
 def _postgresql(url: URL, timeout_seconds: float) -> Engine:
@@ -144,11 +177,20 @@ def _postgresql(url: URL, timeout_seconds: float) -> Engine:
 
     A machine that dies in mid-transaction would hold its locks until the network gives it up, hours later.
     """
-    engine = create_engine(url, pool_pre_ping=True, connect_args={
-        "connect_timeout": ceil(timeout_seconds), "keepalives_idle": 30, "keepalives_interval": 10,
-        "keepalives_count": 3})
-    settings = {"lock_timeout": f"{ceil(timeout_seconds * 1000)}ms",
-                "idle_in_transaction_session_timeout": f"{_IDLE_SECONDS}s"}
+    engine = create_engine(
+        url,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": ceil(timeout_seconds),
+            "keepalives_idle": 30,
+            "keepalives_interval": 10,
+            "keepalives_count": 3,
+        },
+    )
+    settings = {
+        "lock_timeout": f"{ceil(timeout_seconds * 1000)}ms",
+        "idle_in_transaction_session_timeout": f"{_IDLE_SECONDS}s",
+    }
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, record: object) -> None:  # noqa: ARG001
@@ -161,7 +203,9 @@ def _postgresql(url: URL, timeout_seconds: float) -> Engine:
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:  # noqa: ARG001
-    connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not where the driver guesses
+    connection.isolation_level = (
+        None  # transactions begin in `_begin_sqlite`, not where the driver guesses
+    )
     connection.execute("PRAGMA foreign_keys = ON")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     # File systems without shared memory (some NFS, Lustre) stay with a rollback journal, and that needs FULL.
@@ -169,7 +213,9 @@ def _set_up_sqlite(connection: Any, record: object) -> None:  # noqa: ARG001
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'DEFERRED')}")
+    connection.exec_driver_sql(
+        f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'DEFERRED')}"
+    )
 
 
 def _translate(error: exc.SQLAlchemyError, url: str) -> StoreError:

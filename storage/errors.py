@@ -32,8 +32,11 @@ class SchemaTooNew(StoreUnavailable):
     """The database has a schema that this release does not know."""
 
     def __init__(self, url: str, revision: str, known: str) -> None:
-        super().__init__(url, f"its schema is {revision!r}, and this release knows schemas up to {known!r}",
-                         "upgrade largebatch, or give another database")
+        super().__init__(
+            url,
+            f"its schema is {revision!r}, and this release knows schemas up to {known!r}",
+            "upgrade largebatch, or give another database",
+        )
 
 
 class NotFound(StoreError):  # noqa: N818

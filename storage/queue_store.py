@@ -13,18 +13,41 @@ from storage.transactions import Transactions
 class QueueStore(Transactions):
     """Submit, claim, renew, release, cancel, requeue and delete studies."""
 
-    def submit_study(self, name: str, *, workload: str, metric: str, threshold: float, higher_is_better: bool,
-                     spec: str, folder: str = "", owner: str = "", priority: int = 0,
-                     idempotency_key: str | None = None, max_samples: int | None = None,
-                     max_accelerator_hours: float | None = None) -> SubmittedStudy:
-        values = {"workload": workload, "metric": metric, "threshold": threshold, "higher_is_better": higher_is_better,
-                  "spec": spec, "folder": folder, "owner": owner, "priority": priority,
-                  "idempotency_key": idempotency_key, "max_samples": max_samples,
-                  "max_accelerator_hours": max_accelerator_hours}
+    def submit_study(
+        self,
+        name: str,
+        *,
+        workload: str,
+        metric: str,
+        threshold: float,
+        higher_is_better: bool,
+        spec: str,
+        folder: str = "",
+        owner: str = "",
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        max_samples: int | None = None,
+        max_accelerator_hours: float | None = None,
+    ) -> SubmittedStudy:
+        values = {
+            "workload": workload,
+            "metric": metric,
+            "threshold": threshold,
+            "higher_is_better": higher_is_better,
+            "spec": spec,
+            "folder": folder,
+            "owner": owner,
+            "priority": priority,
+            "idempotency_key": idempotency_key,
+            "max_samples": max_samples,
+            "max_accelerator_hours": max_accelerator_hours,
+        }
         with self._write() as connection:
             return submissions.submit(connection, name, values)
 
-    def claim_study(self, worker: str, *, lease_seconds: float, per_owner: int | None = None) -> Lease | None:
+    def claim_study(
+        self, worker: str, *, lease_seconds: float, per_owner: int | None = None
+    ) -> Lease | None:
         _check_seconds(lease_seconds)
         with self._read() as connection:
             if not queue.has_work(connection):
@@ -39,11 +62,14 @@ class QueueStore(Transactions):
                 return found
             passed_over |= {found}
 
-    def take_study(self, study_id: int, worker: str, *, lease_seconds: float,
-                   instead_of: str | None = None) -> Lease | None:
+    def take_study(
+        self, study_id: int, worker: str, *, lease_seconds: float, instead_of: str | None = None
+    ) -> Lease | None:
         _check_seconds(lease_seconds)
         with self._write() as connection:
-            return queue.take(connection, studies.lock(connection, study_id), worker, lease_seconds, instead_of)
+            return queue.take(
+                connection, studies.lock(connection, study_id), worker, lease_seconds, instead_of
+            )
 
     def renew_lease(self, lease: Lease, *, lease_seconds: float) -> Lease:
         _check_seconds(lease_seconds)
@@ -52,7 +78,9 @@ class QueueStore(Transactions):
 
     def release_study(self, lease: Lease, state: StudyState, message: str = "") -> Study:
         if state == StudyState.RUNNING:
-            raise InvalidRecord("a study that is released cannot be left running; give another state")
+            raise InvalidRecord(
+                "a study that is released cannot be left running; give another state"
+            )
         with self._database.write() as connection:
             return queue.release(connection, lease, StudyState(state), message)
 
@@ -73,7 +101,9 @@ class QueueStore(Transactions):
 
     def set_study_state(self, study_id: int, state: StudyState, message: str = "") -> None:
         with self._write() as connection:
-            submissions.set_state(connection, study_id, state, message, leased=self._lease is not None)
+            submissions.set_state(
+                connection, study_id, state, message, leased=self._lease is not None
+            )
 
 
 def _check_seconds(lease_seconds: float) -> None:

@@ -103,7 +103,9 @@ class PlanKind(StrEnum):
     """Where the settings of a plan come from: a forecast, a baseline to compare it with, or somebody else."""
 
     FORECAST = "forecast"
-    LINEAR_SCALING = "linear_scaling"  # the best swept settings, learning rate proportional to the batch
+    LINEAR_SCALING = (
+        "linear_scaling"  # the best swept settings, learning rate proportional to the batch
+    )
     NO_SCALING = "no_scaling"  # the best swept settings as they are
     IMPORTED = "imported"  # a run that others planned, read from their published results
     SQRT_SCALING = "sqrt_scaling"  # the best swept settings, learning rate proportional to the root of the batch
@@ -396,5 +398,7 @@ def _check_ending(state: TrialState, epochs_to_target: float | None) -> None:
     if not TrialState(state).finished:
         raise InvalidRecord(f"a result needs a state that is an end, but got {str(state)!r}")
     if (state == TrialState.REACHED) != (epochs_to_target is not None):
-        raise InvalidRecord("epochs_to_target must be given exactly where the state is 'reached', but got "
-                            f"state {str(state)!r} and epochs_to_target {epochs_to_target}")
+        raise InvalidRecord(
+            "epochs_to_target must be given exactly where the state is 'reached', but got "
+            f"state {str(state)!r} and epochs_to_target {epochs_to_target}"
+        )

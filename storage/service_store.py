@@ -32,19 +32,44 @@ class ServiceStore(Transactions):
 
     # pages
 
-    def page_studies(self, *, owner: str | None = None, state: StudyState | None = None, search: str | None = None,
-                     after: int | None = None, limit: int = 100) -> list[StudySummary]:
+    def page_studies(
+        self,
+        *,
+        owner: str | None = None,
+        state: StudyState | None = None,
+        search: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> list[StudySummary]:
         _check_limit(limit)
         with self._read() as connection:
-            return pages.of_studies(connection, owner=owner, state=state, search=search, after=after, limit=limit)
+            return pages.of_studies(
+                connection, owner=owner, state=state, search=search, after=after, limit=limit
+            )
 
-    def page_trials(self, study_id: int, *, after: int | None = None, limit: int = 100,
-                    states: Collection[TrialState] | None = None, global_batch_size: int | None = None,
-                    order: str = "number", descending: bool = False) -> list[Trial]:
+    def page_trials(
+        self,
+        study_id: int,
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        states: Collection[TrialState] | None = None,
+        global_batch_size: int | None = None,
+        order: str = "number",
+        descending: bool = False,
+    ) -> list[Trial]:
         _check_limit(limit)
         with self._read() as connection:
-            return pages.of_trials(connection, study_id, after=after, limit=limit, states=states,
-                                   global_batch_size=global_batch_size, order=order, descending=descending)
+            return pages.of_trials(
+                connection,
+                study_id,
+                after=after,
+                limit=limit,
+                states=states,
+                global_batch_size=global_batch_size,
+                order=order,
+                descending=descending,
+            )
 
     def usage(self, study_id: int) -> Usage:
         with self._read() as connection:
@@ -64,12 +89,15 @@ class ServiceStore(Transactions):
 
     # events
 
-    def add_event(self, study_id: int | None, kind: str, message: str,
-                  data: Mapping[str, Any] | None = None) -> Event:
+    def add_event(
+        self, study_id: int | None, kind: str, message: str, data: Mapping[str, Any] | None = None
+    ) -> Event:
         with self._write() as connection:
             return events.add(connection, study_id, kind, message, data)
 
-    def events(self, *, after: int = 0, study_id: int | None = None, limit: int = 500) -> list[Event]:
+    def events(
+        self, *, after: int = 0, study_id: int | None = None, limit: int = 500
+    ) -> list[Event]:
         _check_limit(limit)
         with self._read() as connection:
             return events.after(connection, after, study_id, limit)
@@ -119,7 +147,9 @@ class ServiceStore(Transactions):
         with self._write() as connection:
             speeds.add(connection, rows)
 
-    def throughputs(self, machine: str | None = None, workload: str | None = None) -> list[Throughput]:
+    def throughputs(
+        self, machine: str | None = None, workload: str | None = None
+    ) -> list[Throughput]:
         with self._read() as connection:
             return speeds.every(connection, machine, workload)
 

@@ -39,7 +39,14 @@ class Store(QueueStore, ServiceStore):
     # opening and closing
 
     @classmethod
-    def open(cls, url: str, *, create: bool = True, timeout_seconds: float = 30, clock: Clock | None = None) -> Self:
+    def open(
+        cls,
+        url: str,
+        *,
+        create: bool = True,
+        timeout_seconds: float = 30,
+        clock: Clock | None = None,
+    ) -> Self:
         """Open, and where needed create or upgrade, a database; a bare path means SQLite.
 
         Raises :class:`StoreUnavailable` where that is not possible, :class:`SchemaTooNew` where a newer
@@ -66,10 +73,25 @@ class Store(QueueStore, ServiceStore):
 
     # studies
 
-    def create_study(self, name: str, *, workload: str, metric: str, threshold: float, higher_is_better: bool,
-                     spec: str, folder: str = "") -> Study:
-        values = {"workload": workload, "metric": metric, "threshold": threshold,
-                  "higher_is_better": higher_is_better, "spec": spec, "folder": folder}
+    def create_study(
+        self,
+        name: str,
+        *,
+        workload: str,
+        metric: str,
+        threshold: float,
+        higher_is_better: bool,
+        spec: str,
+        folder: str = "",
+    ) -> Study:
+        values = {
+            "workload": workload,
+            "metric": metric,
+            "threshold": threshold,
+            "higher_is_better": higher_is_better,
+            "spec": spec,
+            "folder": folder,
+        }
         with self._write() as connection:
             return studies.create(connection, name, values)
 
@@ -87,7 +109,9 @@ class Store(QueueStore, ServiceStore):
 
     def update_spec(self, study_id: int, spec: str, folder: str | None = None) -> None:
         with self._write() as connection:
-            studies.change(connection, study_id, spec=spec, **({} if folder is None else {"folder": folder}))
+            studies.change(
+                connection, study_id, spec=spec, **({} if folder is None else {"folder": folder})
+            )
 
     # trials
 
@@ -107,8 +131,9 @@ class Store(QueueStore, ServiceStore):
         with self._write() as connection:
             convergence.upsert_columns(connection, points)
 
-    def finish_trial(self, trial_id: int, result: TrialResult,
-                     points: Sequence[ConvergencePoint] = ()) -> None:
+    def finish_trial(
+        self, trial_id: int, result: TrialResult, points: Sequence[ConvergencePoint] = ()
+    ) -> None:
         with self._write() as connection:
             trials.finish(connection, trial_id, result)
             convergence.upsert(connection, {trial_id: points})
@@ -118,8 +143,12 @@ class Store(QueueStore, ServiceStore):
         with self._write() as connection:
             return trials.requeue(connection, study_id)
 
-    def trials(self, study_id: int, states: Collection[TrialState] | None = None,
-               purpose: str | None = None) -> list[Trial]:
+    def trials(
+        self,
+        study_id: int,
+        states: Collection[TrialState] | None = None,
+        purpose: str | None = None,
+    ) -> list[Trial]:
         with self._read() as connection:
             return trials.select_all(connection, study_id, states, purpose)
 

@@ -113,8 +113,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PrivatePostgres]:
     """A server for the whole run, or a skip where there is none."""
-    pytest.importorskip("pgserver", reason="PostgreSQL comes with the wheel: pip install pgserver",
-                        exc_type=ImportError)
+    pytest.importorskip(
+        "pgserver",
+        reason="PostgreSQL comes with the wheel: pip install pgserver",
+        exc_type=ImportError,
+    )
     with private_postgres(durable=False) as server:
         yield server
 

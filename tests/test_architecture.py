@@ -29,10 +29,20 @@ LAYERS = (
     [{"__init__"}],
     [{"cli"}],
 )
-WEB = ("flask", "fastapi", "starlette", "uvicorn", "werkzeug", "aiohttp", "django", "tornado", "bottle")
+WEB = (
+    "flask",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "werkzeug",
+    "aiohttp",
+    "django",
+    "tornado",
+    "bottle",
+)
 HOMES = {
     **dict.fromkeys(("torchvision", "horovod", "h5py"), ("trainers",)),
-    "torch": ("trainers", "hpo.tuning.trainable"),      # the trainable is what a trial's process runs
+    "torch": ("trainers", "hpo.tuning.trainable"),  # the trainable is what a trial's process runs
     **dict.fromkeys(("sqlalchemy", "alembic"), ("storage",)),
     **dict.fromkeys(WEB, ("hpo.service", "hpo.dashboard")),
     "ray": ("hpo.tuning", "hpo.planning.launchers.ray_jobs", "trainers.asynchronous"),
@@ -45,16 +55,27 @@ LAZY_HOMES = {("optuna", "search_spaces"), ("torch", "hpo.tuning.trainable")}
 
 def violations(root: Path) -> list[str]:
     modules = modules_of(root)
-    imports = [item for module, path in modules.items() for item in imports_of(module, path, modules)]
-    found = [f"{item.importer}:{item.line} imports {item.target}: {reason}"
-             for item in imports for reason in reasons(item)]
-    found += [f"{module} has no place in LAYERS" for module in modules
-              if module.startswith("hpo.") and place(module) is None]
+    imports = [
+        item for module, path in modules.items() for item in imports_of(module, path, modules)
+    ]
+    found = [
+        f"{item.importer}:{item.line} imports {item.target}: {reason}"
+        for item in imports
+        for reason in reasons(item)
+    ]
+    found += [
+        f"{module} has no place in LAYERS"
+        for module in modules
+        if module.startswith("hpo.") and place(module) is None
+    ]
     graph = module_graph(imports, modules)
     found += [f"import cycle: {', '.join(circle)}" for circle in circles(graph)]
     packages = [module for module, path in modules.items() if path.name == "__init__.py"]
-    found += [f"import cycle in {package}: {', '.join(circle)}"
-              for package in packages for circle in circles(rooms_of(package, graph, modules))]
+    found += [
+        f"import cycle in {package}: {', '.join(circle)}"
+        for package in packages
+        for circle in circles(rooms_of(package, graph, modules))
+    ]
     return sorted(set(found))
 
 
@@ -124,35 +145,88 @@ CLEAN = {
     "hpo/cli/main.py": "from hpo import api\ndef report():\n    from hpo.dashboard import figures\n",
 }
 PLANTED = {
-    "upward between packages": ("search_spaces/space.py", "import trainers.begin", "must not know trainers"),
-    "storage stands alone": ("storage/store.py", "import search_spaces", "must not know search_spaces"),
-    "trainer knows the service": ("trainers/begin.py", "from hpo.errors import E", "must not know hpo"),
-    "hidden in a function": ("trainers/begin.py", "def f():\n    import storage.store", "not know storage"),
+    "upward between packages": (
+        "search_spaces/space.py",
+        "import trainers.begin",
+        "must not know trainers",
+    ),
+    "storage stands alone": (
+        "storage/store.py",
+        "import search_spaces",
+        "must not know search_spaces",
+    ),
+    "trainer knows the service": (
+        "trainers/begin.py",
+        "from hpo.errors import E",
+        "must not know hpo",
+    ),
+    "hidden in a function": (
+        "trainers/begin.py",
+        "def f():\n    import storage.store",
+        "not know storage",
+    ),
     "upward in hpo": ("hpo/study/spec.py", "from hpo.api import run", "api is not below study"),
     "upward and relative": ("hpo/tuning/tuner.py", "from .. import api", "api is not below tuning"),
-    "upward for types alone": ("hpo/study/spec.py", "if TYPE_CHECKING:\n    import hpo.runs.run",
-                               "runs is not below study"),
-    "between neighbours": ("hpo/planning/plan.py", "import hpo.tuning.tuner", "tuning is not below planning"),
-    "between neighbours, later": ("hpo/planning/plan.py", "def f():\n    import hpo.tuning.tuner",
-                                  "tuning is not below planning"),
-    "between faces": ("hpo/service/app.py", "def f():\n    import hpo.cli.main", "cli is not below service"),
+    "upward for types alone": (
+        "hpo/study/spec.py",
+        "if TYPE_CHECKING:\n    import hpo.runs.run",
+        "runs is not below study",
+    ),
+    "between neighbours": (
+        "hpo/planning/plan.py",
+        "import hpo.tuning.tuner",
+        "tuning is not below planning",
+    ),
+    "between neighbours, later": (
+        "hpo/planning/plan.py",
+        "def f():\n    import hpo.tuning.tuner",
+        "tuning is not below planning",
+    ),
+    "between faces": (
+        "hpo/service/app.py",
+        "def f():\n    import hpo.cli.main",
+        "cli is not below service",
+    ),
     "package from below": ("hpo/study/spec.py", "import hpo", "__init__ is not below study"),
     "unplaced module": ("hpo/helpers.py", "", "no place in LAYERS"),
     "torch outside trainers": ("hpo/api.py", "def f():\n    import torch.nn", "may use torch"),
     "torch by name": ("hpo/api.py", "importlib.import_module('torch')", "may use torch"),
     "horovod outside trainers": ("hpo/planning/plan.py", "import horovod.torch", "may use horovod"),
-    "sql outside storage": ("hpo/api.py", "from sqlalchemy import select", "only storage may use sqlalchemy"),
+    "sql outside storage": (
+        "hpo/api.py",
+        "from sqlalchemy import select",
+        "only storage may use sqlalchemy",
+    ),
     "ray in planning": ("hpo/planning/plan.py", "import ray", "may use ray"),
     "ray in a look-alike": ("hpo/tuning_extra.py", "import ray", "may use ray"),
     "optuna in the api": ("hpo/api.py", "import optuna", "may use optuna"),
     "optuna eagerly": ("search_spaces/space.py", "import optuna", "only inside a function"),
     "web outside faces": ("hpo/cli/main.py", "import flask", "may use flask"),
-    "plotly in the service": ("hpo/service/app.py", "import plotly.graph_objects", "may use plotly"),
-    "cycle of modules": ("hpo/errors.py", "from hpo.study.spec import S", "import cycle: hpo.errors, hpo.study.spec"),
-    "cycle by a deferred import": ("hpo/errors.py", "def f():\n    import hpo.study.spec", "import cycle: hpo.errors"),
-    "cycle by a type": ("hpo/errors.py", "if TYPE_CHECKING:\n    import hpo.study.spec", "import cycle: hpo.errors"),
-    "cycle of folders alone": ("hpo/planning/timing/failures.py", "import hpo.planning.launchers.ray_jobs",
-                               "import cycle in hpo.planning: launchers, timing"),
+    "plotly in the service": (
+        "hpo/service/app.py",
+        "import plotly.graph_objects",
+        "may use plotly",
+    ),
+    "cycle of modules": (
+        "hpo/errors.py",
+        "from hpo.study.spec import S",
+        "import cycle: hpo.errors, hpo.study.spec",
+    ),
+    "cycle by a deferred import": (
+        "hpo/errors.py",
+        "def f():\n    import hpo.study.spec",
+        "import cycle: hpo.errors",
+    ),
+    "cycle by a type": (
+        "hpo/errors.py",
+        "if TYPE_CHECKING:\n    import hpo.study.spec",
+        "import cycle: hpo.errors",
+    ),
+    "cycle of folders alone": (
+        "hpo/planning/timing/failures.py",
+        "import hpo.planning.launchers.ray_jobs",
+        "import cycle in hpo.planning: launchers, timing",
+    ),
 }
 
 
@@ -176,16 +250,24 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, line: str, expe
 
 def loaded_by(module: str, *heavy: str) -> set[str]:
     code = f"import sys, {module}; print(*(set({heavy!r}) & set(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return set(run.stdout.split())
 
 
 def test_reading_a_study_loads_nothing_heavy() -> None:
-    assert loaded_by("hpo.study.spec", "torch", "ray", "optuna", "sqlalchemy", "scipy", "horovod") == set()
+    assert (
+        loaded_by("hpo.study.spec", "torch", "ray", "optuna", "sqlalchemy", "scipy", "horovod")
+        == set()
+    )
 
 
 def test_the_search_space_loads_nothing_heavy() -> None:
-    assert loaded_by("search_spaces", "torch", "ray", "optuna", "sqlalchemy", "scipy", "numpy") == set()
+    assert (
+        loaded_by("search_spaces", "torch", "ray", "optuna", "sqlalchemy", "scipy", "numpy")
+        == set()
+    )
 
 
 def test_the_command_line_starts_without_heavy_libraries() -> None:

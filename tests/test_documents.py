@@ -26,9 +26,17 @@ from tests.conftest import FIT, PROCESSES, SLOW
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
-         EXAMPLES / "workflows" / "README.md"]
-BUILDERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "docs" / "glossary.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    EXAMPLES / "workflows" / "README.md",
+]
+BUILDERS = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "glossary.md",
+]
 GENERATED = {"api.md": "scripts.api_reference", "settings.md": "search_spaces.settings_table"}
 """Pages that are written from the code, by the modules that write them."""
 
@@ -75,13 +83,17 @@ def blocks_of(page: Path) -> Iterator[Block]:
         if start is None:
             start, language = number, line[3:].strip()
         else:
-            yield Block(page, start, language, "\n".join(lines[start:number - 1]))
+            yield Block(page, start, language, "\n".join(lines[start : number - 1]))
             start = None
     assert start is None, f"{page}:{start}: a block without an end"
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if page.name != "api.md"]
-SHELL = [block for block in BLOCKS if block.language in ("", "bash") and re.search(r"^(\$ )?\w+ ", block.text)]
+SHELL = [
+    block
+    for block in BLOCKS
+    if block.language in ("", "bash") and re.search(r"^(\$ )?\w+ ", block.text)
+]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 
 
@@ -99,8 +111,14 @@ COMMANDS = sorted({line for block in SHELL for line in lines_of(block) if line.s
 def test_the_pages_have_commands_and_examples() -> None:
     """A page whose blocks are no longer found would pass every test below."""
     assert len(COMMANDS) > 25 and len(PYTHON) > 5
-    assert {"README.md", "service.md", "workers.md", "throughput.md", "recipes.md", "CONTRIBUTING.md"} <= {
-        block.page.name for block in SHELL}
+    assert {
+        "README.md",
+        "service.md",
+        "workers.md",
+        "throughput.md",
+        "recipes.md",
+        "CONTRIBUTING.md",
+    } <= {block.page.name for block in SHELL}
 
 
 # paths, names and words
@@ -110,7 +128,11 @@ def test_the_pages_have_commands_and_examples() -> None:
 def test_every_path_of_the_builders_pages_exists(page: Path) -> None:
     text = page.read_text("utf-8")
     named = re.findall(r"`([\w.]+(?:/[\w.]+)*/(?:[\w.]+)?)`", text)
-    linked = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
+    linked = [
+        link.partition("#")[0]
+        for link in re.findall(r"\]\(([^)]+)\)", text)
+        if not link.startswith("http")
+    ]
     assert len(named) > 30 or page.name == "glossary.md"
     assert [path for path in named if not (ROOT / path).exists()] == []
     assert [path for path in linked if not (page.parent / path).exists()] == []
@@ -123,19 +145,27 @@ def test_every_name_of_the_builders_pages_is_in_its_file(page: Path) -> None:
     assert pairs or page.name == "glossary.md"
     for name, path in pairs:
         text = (ROOT / path).read_text("utf-8")
-        assert re.search(rf"^(?:(?:async )?def|class) {name}\b|^{name}(?:: [^=]+)? = ", text, re.M), f"{name} in {path}"
+        assert re.search(
+            rf"^(?:(?:async )?def|class) {name}\b|^{name}(?:: [^=]+)? = ", text, re.M
+        ), f"{name} in {path}"
 
 
 def test_every_package_of_the_house_is_in_its_plan() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    folders = [folder.relative_to(ROOT) for package in ("hpo", "trainers", "storage")
-               for folder in sorted((ROOT / package).iterdir()) if (folder / "__init__.py").exists()]
+    folders = [
+        folder.relative_to(ROOT)
+        for package in ("hpo", "trainers", "storage")
+        for folder in sorted((ROOT / package).iterdir())
+        if (folder / "__init__.py").exists()
+    ]
     assert len(folders) > 15
     assert [str(folder) for folder in folders if f"`{folder}/`" not in text] == []
 
 
 def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
-    words = re.findall(r"^\| (.+?) \|", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.M)[1:]
+    words = re.findall(r"^\| (.+?) \|", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.M)[
+        1:
+    ]
     words.remove("---") if "---" in words else None
     assert len(words) > 40
     assert words == sorted(set(words), key=str.lower)
@@ -143,13 +173,23 @@ def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
 
 def test_every_make_target_exists() -> None:
     rules = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
-    named = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z]+)\b", page.read_text("utf-8"), re.M)}
+    named = {
+        word
+        for page in PAGES
+        for word in re.findall(r"(?:^|`)make ([a-z]+)\b", page.read_text("utf-8"), re.M)
+    }
     assert {"run", "test", "quick", "check", "format", "coverage", "docs"} <= named <= rules
 
 
 def test_every_test_that_a_recipe_names_exists() -> None:
-    words = [word for block in SHELL for line in lines_of(block) if line.startswith("pytest ")
-             for word in shlex.split(line)[1:] if "/" in word]
+    words = [
+        word
+        for block in SHELL
+        for line in lines_of(block)
+        if line.startswith("pytest ")
+        for word in shlex.split(line)[1:]
+        if "/" in word
+    ]
     assert len(words) > 10
     assert [word for word in words if not (ROOT / word).exists()] == []
 
@@ -165,7 +205,9 @@ def test_every_public_name_is_on_the_page_of_the_python_interface_with_its_docst
         _, found, entry = page.partition(f"\n### {name}\n")
         assert found, name
         body = entry.split("\n### ")[0]
-        assert re.search(r"^[A-Z]\w* .{15,}", re.sub(r"```.*?```", "", body, flags=re.S), re.M), name
+        assert re.search(r"^[A-Z]\w* .{15,}", re.sub(r"```.*?```", "", body, flags=re.S), re.M), (
+            name
+        )
 
 
 # commands
@@ -179,7 +221,9 @@ def test_every_command_of_the_pages_is_one() -> None:
         while isinstance(command, click.Group):
             assert words[0] in command.commands, line
             command = command.commands[words.pop(0)]
-        options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        options = {
+            option for each in command.params for option in (*each.opts, *each.secondary_opts)
+        }
         assert {word for word in words if word.startswith("-")} <= options, line
 
 
@@ -218,9 +262,13 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("documents")
     spec = yaml.safe_load((EXAMPLES / "noisy_quadratic.yaml").read_text("utf-8"))
-    spec.update(name="digits", data={**spec["data"], "modes": 50}, ladder=[16, 64],
-                full_scale={"global_batch_size": 512, "machine": "local", "workers": 2},
-                budget={"trials": 8, "epochs_per_trial": 80})
+    spec.update(
+        name="digits",
+        data={**spec["data"], "modes": 50},
+        ladder=[16, 64],
+        full_scale={"global_batch_size": 512, "machine": "local", "workers": 2},
+        budget={"trials": 8, "epochs_per_trial": 80},
+    )
     (folder / "study.yaml").write_text(yaml.safe_dump(spec))
     (folder / "table.csv").write_text(TABLE)
     shutil.copytree(EXAMPLES, folder / "examples")
@@ -237,7 +285,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield made
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if line not in {*ELSEWHERE, *ON_A_CLUSTER}])
+@pytest.mark.parametrize(
+    "line", [line for line in COMMANDS if line not in {*ELSEWHERE, *ON_A_CLUSTER}]
+)
 def test_a_command_of_the_pages_runs(place: Place, line: str) -> None:
     if line == "hpo run examples/own_workload/cells.yaml":
         pytest.skip("tests/faces/test_own_workload.py sweeps it")
@@ -250,7 +300,7 @@ def test_a_command_of_the_pages_runs(place: Place, line: str) -> None:
 @pytest.mark.parametrize("block", PYTHON, ids=str)
 def test_python_of_the_pages_runs(place: Place, block: Block) -> None:
     code = compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if "Client(" not in block.text:     # these need a server: tests/service/test_client.py
+    if "Client(" not in block.text:  # these need a server: tests/service/test_client.py
         exec(code, {"__name__": "page"})
 
 

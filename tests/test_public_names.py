@@ -14,14 +14,14 @@ ROOT = Path(__file__).parent.parent
 
 PUBLIC = {
     "search_spaces": "SCALING_RULES Categorical Domain Float Int Role ScalingRule SearchSpace SearchSpaceError "
-                     "SettingError TrainingSettings",
+    "SettingError TrainingSettings",
     "trainers": "CheckpointError CommunicationError ConvergencePoint DataError JobError Target TrainerError "
-                "TrainingJob TrainingOutcome WorkloadError",
+    "TrainingJob TrainingOutcome WorkloadError",
     "storage": "AbstractStore Conflict InvalidRecord LeaseLost NotFound SchemaTooNew Store StoreError "
-               "StoreUnavailable",
+    "StoreUnavailable",
     "hpo": "AsyncClient Client HpoError Plan PlanRequest PlannedRun Progress StudyForecast StudyResult StudySpec "
-           "calibration figures find_plan fit_posterior forecast launch launch_here load_study make_plan parse_study "
-           "plan_study race read_study record run_study store_plan studies submit_plan",
+    "calibration figures find_plan fit_posterior forecast launch launch_here load_study make_plan parse_study "
+    "plan_study race read_study record run_study store_plan studies submit_plan",
 }
 ONE_MEANING = {
     "ConvergencePoint": {"storage.convergence_records", "trainers.report"},
@@ -57,5 +57,9 @@ def test_no_class_name_has_two_meanings() -> None:
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.ClassDef):
                     homes[node.name].add(module)
-    twice = {name: modules for name, modules in homes.items() if len(modules) > 1 and name not in TO_BE_RENAMED}
+    twice = {
+        name: modules
+        for name, modules in homes.items()
+        if len(modules) > 1 and name not in TO_BE_RENAMED
+    }
     assert twice == ONE_MEANING

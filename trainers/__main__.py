@@ -41,38 +41,84 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m trainers", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m trainers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("job", type=Path, help="the job, a JSON file")
-    parser.add_argument("--backend", default="single", choices=BACKENDS,
-                        help="how the workers were started (default: %(default)s)")
-    parser.add_argument("--report", type=Path, required=True, help="where worker 0 writes JSON lines")
-    parser.add_argument("--checkpoint", type=Path,
-                        help="saved after each evaluation; resumed from if it exists")
-    parser.add_argument("--checkpoint-minutes", type=float, default=0.0, metavar="MINUTES",
-                        help="save at the first evaluation after so many minutes instead of at each")
-    parser.add_argument("--stop-file", type=Path, metavar="FILE",
-                        help="where it appears, save at the next evaluation and leave")
-    parser.add_argument("--data-path", type=Path, metavar="FOLDER",
-                        help="where the data lie on this node, instead of the path in the job")
-    parser.add_argument("--threads", type=int, help="CPU threads per worker (default: PyTorch's choice)")
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS",
-                        help="a worker silent for so long is an error (default: %(default)g)")
+    parser.add_argument(
+        "--backend",
+        default="single",
+        choices=BACKENDS,
+        help="how the workers were started (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--report", type=Path, required=True, help="where worker 0 writes JSON lines"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, help="saved after each evaluation; resumed from if it exists"
+    )
+    parser.add_argument(
+        "--checkpoint-minutes",
+        type=float,
+        default=0.0,
+        metavar="MINUTES",
+        help="save at the first evaluation after so many minutes instead of at each",
+    )
+    parser.add_argument(
+        "--stop-file",
+        type=Path,
+        metavar="FILE",
+        help="where it appears, save at the next evaluation and leave",
+    )
+    parser.add_argument(
+        "--data-path",
+        type=Path,
+        metavar="FOLDER",
+        help="where the data lie on this node, instead of the path in the job",
+    )
+    parser.add_argument(
+        "--threads", type=int, help="CPU threads per worker (default: PyTorch's choice)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="a worker silent for so long is an error (default: %(default)g)",
+    )
     _add_communication(parser)
     return parser
 
 
 def _add_communication(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--all-reduce", default="default", choices=ALL_REDUCES,
-                        help="how gradients are summed: the backend's own way, a 2D torus, within the nodes and then "
-                        "between them, or by one master a node (default: %(default)s)")
-    parser.add_argument("--group-size", type=int, metavar="WORKERS",
-                        help="workers in a row of the torus (default: nearest to a square) or in a node (default: as "
-                        "torchrun started them); torch only")
-    parser.add_argument("--fusion-megabytes", type=float, metavar="MB",
-                        help="Horovod's tensor fusion threshold (default: horovodrun's)")
-    parser.add_argument("--cycle-milliseconds", type=float, metavar="MS",
-                        help="Horovod's cycle time (default: horovodrun's)")
+    parser.add_argument(
+        "--all-reduce",
+        default="default",
+        choices=ALL_REDUCES,
+        help="how gradients are summed: the backend's own way, a 2D torus, within the nodes and then "
+        "between them, or by one master a node (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        metavar="WORKERS",
+        help="workers in a row of the torus (default: nearest to a square) or in a node (default: as "
+        "torchrun started them); torch only",
+    )
+    parser.add_argument(
+        "--fusion-megabytes",
+        type=float,
+        metavar="MB",
+        help="Horovod's tensor fusion threshold (default: horovodrun's)",
+    )
+    parser.add_argument(
+        "--cycle-milliseconds",
+        type=float,
+        metavar="MS",
+        help="Horovod's cycle time (default: horovodrun's)",
+    )
 
 
 def _run(options: argparse.Namespace) -> int | None:
@@ -81,21 +127,30 @@ def _run(options: argparse.Namespace) -> int | None:
     import torch
 
     from trainers.distributed import connect
+
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    communicator = connect(options.backend, timeout_seconds=options.timeout, all_reduce=options.all_reduce,
-                           group_size=options.group_size, fusion_megabytes=options.fusion_megabytes,
-                           cycle_milliseconds=options.cycle_milliseconds)
+    communicator = connect(
+        options.backend,
+        timeout_seconds=options.timeout,
+        all_reduce=options.all_reduce,
+        group_size=options.group_size,
+        fusion_megabytes=options.fusion_megabytes,
+        cycle_milliseconds=options.cycle_milliseconds,
+    )
     ended = _train(job, communicator, ReportFile(options.report), options)
     communicator.close()
     return None if ended else stopped_status(os.environ)
 
 
-def _train(job: TrainingJob, communicator: Communicator, report: ReportFile, options: argparse.Namespace) -> bool:
+def _train(
+    job: TrainingJob, communicator: Communicator, report: ReportFile, options: argparse.Namespace
+) -> bool:
     """Whether the training came to its end; False where it was stopped on the way."""
     training = _begin(job, communicator, options.data_path)
     if options.checkpoint is None:
         from trainers.loop.restarts import finish
+
         if communicator.rank == 0:
             report.start()
         outcome: TrainingOutcome | None = finish(training, communicator, report.point)
@@ -111,28 +166,43 @@ def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None)
     """The training at its first update; where the data lie is no part of the job, so a checkpoint fits any place."""
     from trainers.begin import begin_training
     from trainers.workloads import load_workload
+
     if data_path is None:
         return begin_training(job, communicator)
     workload = load_workload(job.workload, {**job.data, "path": str(data_path)}, job.search_path)
     return begin_training(job, communicator, workload=workload)
 
 
-def _go_on(training: TrainingRun, communicator: Communicator, report: ReportFile,
-           options: argparse.Namespace) -> TrainingOutcome | None:
+def _go_on(
+    training: TrainingRun,
+    communicator: Communicator,
+    report: ReportFile,
+    options: argparse.Namespace,
+) -> TrainingOutcome | None:
     from trainers.loop.restarts import resume
+
     resume(training, communicator, options.checkpoint)
     nodes = count_nodes(communicator, os.environ)
     if communicator.rank == 0:
         step = training.progress.step
-        report.start(step, None if training.finished else TrainingStart(step, communicator.size, nodes))
+        report.start(
+            step, None if training.finished else TrainingStart(step, communicator.size, nodes)
+        )
     with StopRequests(options.stop_file) as stop:
-        return finish_or_stop(training, communicator, report.point, checkpoint=options.checkpoint,
-                              seconds_between=60 * options.checkpoint_minutes, stop=stop)
+        return finish_or_stop(
+            training,
+            communicator,
+            report.point,
+            checkpoint=options.checkpoint,
+            seconds_between=60 * options.checkpoint_minutes,
+            stop=stop,
+        )
 
 
 def _show(training: TrainingRun, report: ReportFile) -> None:
     """Report what the workload shows of its model; where that fails, the outcome stands and standard error says why."""
     from trainers.loop.exhibits import check_exhibit
+
     try:
         exhibit = training.exhibit()
         if exhibit is not None:

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from trainers.workloads.training_run import TrainingRun
 
 
-def begin_training(job: TrainingJob, communicator: Communicator | None = None, *,
-                   workload: AnyWorkload | None = None) -> TrainingRun:
+def begin_training(
+    job: TrainingJob,
+    communicator: Communicator | None = None,
+    *,
+    workload: AnyWorkload | None = None,
+) -> TrainingRun:
     """A training of the job, at its first update, whatever the workload trains.
 
     ``communicator`` joins the workers; None stands for a process that works alone. ``workload`` is the job's, if
@@ -33,15 +37,23 @@ def begin_training(job: TrainingJob, communicator: Communicator | None = None, *
     if not isinstance(workload, Workload):
         raise WorkloadError(f"{type(workload).__name__} must be a Workload or a CustomLoopWorkload")
     from trainers.distributed.single import SingleProcess
+
     if job.settings.update_mode != "synchronous":
         from trainers.asynchronous.training import AsynchronousTraining
+
         return AsynchronousTraining(job, communicator or SingleProcess(), workload=workload)
     from trainers.loop.synchronous import Training
+
     return Training(job, communicator or SingleProcess(), workload=workload)
 
 
-def train(job: TrainingJob, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,
-          checkpoint: Path | None = None) -> TrainingOutcome:
+def train(
+    job: TrainingJob,
+    communicator: Communicator,
+    report: Callable[[ConvergencePoint], None],
+    *,
+    checkpoint: Path | None = None,
+) -> TrainingOutcome:
     """Train to the end; worker 0 reports each evaluation and then saves the checkpoint.
 
     Where ``checkpoint`` exists the training goes on from there. All workers must see the same file.

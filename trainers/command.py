@@ -12,7 +12,9 @@ from typing import NoReturn
 from trainers.errors import TrainerError
 
 
-def exit_status(work: Callable[[argparse.Namespace], int | None], options: argparse.Namespace) -> int:
+def exit_status(
+    work: Callable[[argparse.Namespace], int | None], options: argparse.Namespace
+) -> int:
     """Do the work: 0 it is done, 2 a TrainerError, told in one line on stderr, 1 any other failure.
 
     Work that gives a number back has ended in a way of its own, and that number is the status.

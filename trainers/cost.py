@@ -57,14 +57,20 @@ def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = Non
     if not isinstance(workload, Workload):
         own = getattr(workload, "cost", None)
         if own is None:
-            raise WorkloadError(f"the cost of {type(workload).__name__}, which trains itself, cannot be measured; "
-                                "define cost() -> WorkloadCost in it")
+            raise WorkloadError(
+                f"the cost of {type(workload).__name__}, which trains itself, cannot be measured; "
+                "define cost() -> WorkloadCost in it"
+            )
         return WorkloadCost(**dataclasses.asdict(own()))
     return _of_workload(workload, settings or TrainingSettings())
 
 
-def model_cost(build: Callable[[], nn.Module], loss: Callable[[nn.Module, Batch], Tensor], batch: Batch,
-               sample_bytes: float) -> WorkloadCost:
+def model_cost(
+    build: Callable[[], nn.Module],
+    loss: Callable[[nn.Module, Batch], Tensor],
+    batch: Batch,
+    sample_bytes: float,
+) -> WorkloadCost:
     """The cost of the model that ``build`` makes, for each sample of ``batch``, ``(n, ...)`` tensors.
 
     It is counted on the meta device, and by really computing where the model or its loss looks at values.
@@ -74,23 +80,34 @@ def model_cost(build: Callable[[], nn.Module], loss: Callable[[nn.Module, Batch]
     with torch.random.fork_rng(devices=[]):
         try:
             return _counted(build, loss, batch, sample_bytes, "meta")
-        except (NotImplementedError, RuntimeError):      # such as item() of a tensor without values
+        except (NotImplementedError, RuntimeError):  # such as item() of a tensor without values
             return _counted(build, loss, batch, sample_bytes, "cpu")
 
 
 def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost:
     import torch
 
-    sample_bytes = _sample_bytes(workload)          # first, while the libraries hold no sample that is read again
+    sample_bytes = _sample_bytes(
+        workload
+    )  # first, while the libraries hold no sample that is read again
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
     batch = workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
-    return model_cost(lambda: workload.build_model(settings),
-                      lambda model, samples: workload.loss(model, samples, settings), batch, sample_bytes)
+    return model_cost(
+        lambda: workload.build_model(settings),
+        lambda model, samples: workload.loss(model, samples, settings),
+        batch,
+        sample_bytes,
+    )
 
 
-def _counted(build: Callable[[], nn.Module], loss: Callable[[nn.Module, Batch], Tensor], batch: Batch,
-             sample_bytes: float, device: str) -> WorkloadCost:
+def _counted(
+    build: Callable[[], nn.Module],
+    loss: Callable[[nn.Module, Batch], Tensor],
+    batch: Batch,
+    sample_bytes: float,
+    device: str,
+) -> WorkloadCost:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -99,12 +116,18 @@ def _counted(build: Callable[[], nn.Module], loss: Callable[[nn.Module, Batch], 
         batch = tuple(tensor.to(device) for tensor in batch)
         parameters = [each for each in model.parameters() if each.requires_grad]
         kept: dict[int, tuple[Tensor, int]] = {}
-        ours = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers(), *batch)}
+        ours = {
+            each.untyped_storage()._cdata
+            for each in (*model.parameters(), *model.buffers(), *batch)
+        }
 
         def keep(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
             if storage._cdata not in ours:
-                kept[storage._cdata] = tensor, storage.nbytes()     # the tensor keeps its storage's number its own
+                kept[storage._cdata] = (
+                    tensor,
+                    storage.nbytes(),
+                )  # the tensor keeps its storage's number its own
             return tensor
 
         with FlopCounterMode(display=False) as counter:
@@ -112,8 +135,13 @@ def _counted(build: Callable[[], nn.Module], loss: Callable[[nn.Module, Batch], 
                 value = loss(model, batch)
             value.backward()  # type: ignore[no-untyped-call]
     count = len(batch[0])
-    return WorkloadCost(sum(each.numel() for each in parameters), len(parameters), counter.get_total_flops() / count,
-                        sum(size for _, size in kept.values()) / count, sample_bytes)
+    return WorkloadCost(
+        sum(each.numel() for each in parameters),
+        len(parameters),
+        counter.get_total_flops() / count,
+        sum(size for _, size in kept.values()) / count,
+        sample_bytes,
+    )
 
 
 def _of_quadratic(modes: int) -> WorkloadCost:
@@ -137,7 +165,7 @@ def _sample_bytes(workload: Workload) -> float:
     after = _bytes_read()
     if before is None or again is None or after is None:
         return float(sum(tensor.numel() * tensor.element_size() for tensor in batch)) / count
-    looking = again - before                # what reading the counter itself adds to it
+    looking = again - before  # what reading the counter itself adds to it
     return max(0.0, float(after - again - looking)) / count
 
 

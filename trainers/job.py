@@ -74,10 +74,16 @@ class TrainingJob:
         _check_positive("epochs", self.epochs)
         _check_positive("evaluations_per_epoch", self.evaluations_per_epoch)
         decay, warmup = self.settings.decay, self.settings.warmup_epochs
-        if decay in ("polynomial", "cosine") and self.settings.decay_epochs is None and warmup >= self.epochs:
-            raise JobError(f"a {decay} decay over the whole budget needs warmup_epochs below epochs, but got "
-                           f"warmup_epochs {warmup:g} and epochs {self.epochs:g}; set decay_epochs or a "
-                           "larger budget")
+        if (
+            decay in ("polynomial", "cosine")
+            and self.settings.decay_epochs is None
+            and warmup >= self.epochs
+        ):
+            raise JobError(
+                f"a {decay} decay over the whole budget needs warmup_epochs below epochs, but got "
+                f"warmup_epochs {warmup:g} and epochs {self.epochs:g}; set decay_epochs or a "
+                "larger budget"
+            )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingJob:
@@ -117,7 +123,9 @@ def _known(kind: type, values: Any, prefix: str) -> dict[str, Any]:
     names = {knob.name for knob in dataclasses.fields(kind)}
     for name in values:
         if name not in names:
-            raise JobError(f"there is no key '{prefix}{name}' in a job{nearest_or_all(str(name), names)}")
+            raise JobError(
+                f"there is no key '{prefix}{name}' in a job{nearest_or_all(str(name), names)}"
+            )
     for knob in dataclasses.fields(kind):
         if knob.default is dataclasses.MISSING and knob.name not in values:
             raise JobError(f"a job needs the key '{prefix}{knob.name}'")

@@ -48,8 +48,11 @@ class ConvergencePoint:
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> ConvergencePoint:
-        unknown = {name: math.nan for name, value in values.items()
-                   if value is None and name != "gradient_noise_scale"}
+        unknown = {
+            name: math.nan
+            for name, value in values.items()
+            if value is None and name != "gradient_noise_scale"
+        }
         return cls(**{**values, **unknown})
 
 
@@ -77,7 +80,9 @@ class TrainingOutcome:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingOutcome:
         """The outcome of plain values; null metrics come back as NaN."""
-        unknown = {name: math.nan for name in ("best_metric", "final_metric") if values[name] is None}
+        unknown = {
+            name: math.nan for name in ("best_metric", "final_metric") if values[name] is None
+        }
         return cls(**{**values, **unknown})
 
 
@@ -110,7 +115,11 @@ class ReportFile:
         """
         before = _read(self.path) if self.path.exists() else []
         ended = any("outcome" in values for values in before)
-        kept = [values for values in before if _is_kept(values, last_step, starts=not ended or last_step > 0)]
+        kept = [
+            values
+            for values in before
+            if _is_kept(values, last_step, starts=not ended or last_step > 0)
+        ]
         temporary = self.path.with_name(self.path.name + ".new")
         temporary.write_text("".join(json_text(values) + "\n" for values in kept), encoding="utf-8")
         temporary.replace(self.path)
@@ -136,7 +145,9 @@ class ReportFile:
 
 def read_points(path: Path | str) -> list[ConvergencePoint]:
     """The convergence points of a report, in order; a last line cut short by a crash is left out."""
-    return [ConvergencePoint._from_dict(values) for values in _read(path) if not OTHERS & values.keys()]
+    return [
+        ConvergencePoint._from_dict(values) for values in _read(path) if not OTHERS & values.keys()
+    ]
 
 
 def read_outcome(path: Path | str) -> TrainingOutcome | None:

@@ -27,7 +27,9 @@ def main() -> None:
     """Print the tables."""
     arguments = _arguments()
     series, known = _task(arguments)
-    print(f"| forecaster | {' | '.join(DISTANCE_NAMES)} | 90 % intervals hold | by series | width at 2x to 4x | time |")
+    print(
+        f"| forecaster | {' | '.join(DISTANCE_NAMES)} | 90 % intervals hold | by series | width at 2x to 4x | time |"
+    )
     print("|---|" + "---|" * (len(DISTANCE_NAMES) + 4))
     joint: list[Case] = []
     for name, forecaster in known.items():
@@ -38,7 +40,11 @@ def main() -> None:
             joint = found
     print(_by_distance(JOINT, score(joint)))
     for law in LAWS if arguments.simulated else ():
-        print(_by_distance(f"truth: {law}", score([case for case in joint if case.series.startswith(law)])))
+        print(
+            _by_distance(
+                f"truth: {law}", score([case for case in joint if case.series.startswith(law)])
+            )
+        )
     if arguments.cases:
         print("\n".join(_told(case) for case in joint))
 
@@ -46,22 +52,33 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", type=Path,
-                        help="a table like hpo/extrapolation/inference/reference_points.csv (the default), or MLPerf's "
-                             "reference_convergence.csv or runs.csv")
+    source.add_argument(
+        "--data",
+        type=Path,
+        help="a table like hpo/extrapolation/inference/reference_points.csv (the default), or MLPerf's "
+        "reference_convergence.csv or runs.csv",
+    )
     source.add_argument("--simulated", type=int, metavar="COUNT", help="so many simulated series")
     parser.add_argument("--seed", type=int, default=0, help="of the simulated series")
-    parser.add_argument("--series", choices=sorted(GROUPS), default="team", help="what a series of runs.csv is")
-    parser.add_argument("--least-rungs", type=int, default=LEAST_RUNGS, help="the shortest prefix that predicts")
-    parser.add_argument("--cases", action="store_true", help="also print every prediction of the joint model")
+    parser.add_argument(
+        "--series", choices=sorted(GROUPS), default="team", help="what a series of runs.csv is"
+    )
+    parser.add_argument(
+        "--least-rungs", type=int, default=LEAST_RUNGS, help="the shortest prefix that predicts"
+    )
+    parser.add_argument(
+        "--cases", action="store_true", help="also print every prediction of the joint model"
+    )
     return parser.parse_args()
 
 
 def _task(arguments: argparse.Namespace) -> tuple[Sequence[Series], Mapping[str, Forecaster]]:
     if arguments.simulated:
-        return simulate(arguments.simulated, arguments.seed), forecasters(read_reference_points(), lambda _: ())
+        return simulate(arguments.simulated, arguments.seed), forecasters(
+            read_reference_points(), lambda _: ()
+        )
     series = load(arguments.data, arguments.series)
-    if any(isinstance(row, CoarseRow) for one in series for row in one.rows):      # of runs.csv
+    if any(isinstance(row, CoarseRow) for one in series for row in one.rows):  # of runs.csv
         return series, forecasters(read_reference_points(), lambda _: BENCHMARKS)
     return series, forecasters(series)
 
@@ -76,19 +93,26 @@ def _line(name: str, result: Score, seconds: float) -> str:
 
 def _by_distance(title: str, result: Score) -> str:
     """What the table of forecasters does not hold of one of them."""
-    rows = {"series": [str(count) for count in result.series], "cases": [str(count) for count in result.count],
-            "median error": [f"{error:.1%}" for error in result.error],
-            "worst tenth of the errors": [f"{error:.1%}" for error in result.worst_tenth],
-            "90 % intervals hold": [f"{share:.0%}" for share in result.coverage_at],
-            "within the resolution of the evaluations": [f"{share:.0%}" for share in result.met_at],
-            "width": [f"{width:.2f}" for width in result.width_at]}
+    rows = {
+        "series": [str(count) for count in result.series],
+        "cases": [str(count) for count in result.count],
+        "median error": [f"{error:.1%}" for error in result.error],
+        "worst tenth of the errors": [f"{error:.1%}" for error in result.worst_tenth],
+        "90 % intervals hold": [f"{share:.0%}" for share in result.coverage_at],
+        "within the resolution of the evaluations": [f"{share:.0%}" for share in result.met_at],
+        "width": [f"{width:.2f}" for width in result.width_at],
+    }
     head = [f"\n| {title} | {' | '.join(DISTANCE_NAMES)} |", "|---|" + "---|" * len(DISTANCE_NAMES)]
-    return "\n".join([*head, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())])
+    return "\n".join(
+        [*head, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())]
+    )
 
 
 def _told(case: Case) -> str:
-    return (f"    {case.series} {case.rungs_seen} rungs, {case.distance:.2f}x: observed {case.observed:.4g}, forecast "
-            f"{case.median:.4g} ({case.low:.4g} to {case.high:.4g}){'' if case.covered else ' MISSED'}")
+    return (
+        f"    {case.series} {case.rungs_seen} rungs, {case.distance:.2f}x: observed {case.observed:.4g}, forecast "
+        f"{case.median:.4g} ({case.low:.4g} to {case.high:.4g}){'' if case.covered else ' MISSED'}"
+    )
 
 
 if __name__ == "__main__":

@@ -24,8 +24,10 @@ JOINT = "joint model"
 
 
 def _arrays(rows: Sequence[Aggregate]) -> tuple[np.ndarray, np.ndarray]:
-    return (np.array([row.global_batch_size for row in rows], dtype=float),
-            np.array([row.epochs_to_target for row in rows]))
+    return (
+        np.array([row.global_batch_size for row in rows], dtype=float),
+        np.array([row.epochs_to_target for row in rows]),
+    )
 
 
 def _points(values: np.ndarray) -> Triples:
@@ -40,7 +42,9 @@ def hyperbola(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Trip
         return np.asarray(np.exp(log[0]) * (1 + batch / np.exp(log[1])) / epochs - 1)
 
     starts = [(np.log(epochs.min()), np.log(batch[-1] * factor)) for factor in (0.1, 1, 10)]
-    best = min((least_squares(miss, start) for start in starts), key=lambda fitted: float(fitted.cost)).x
+    best = min(
+        (least_squares(miss, start) for start in starts), key=lambda fitted: float(fitted.cost)
+    ).x
     return _points(np.exp(best[0]) * (1 + np.asarray(batches) / np.exp(best[1])))
 
 
@@ -59,8 +63,15 @@ def constant(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Tripl
 class JointModel:
     """The joint model with priors learned from ``teachers``, less those that ``left_out`` names for a series."""
 
-    def __init__(self, teachers: Sequence[Series], left_out: LeftOut, *, settings: bool = True, seed: int = 0) -> None:
-        self._teachers, self._left_out, self._settings, self._seed = teachers, left_out, settings, seed
+    def __init__(
+        self, teachers: Sequence[Series], left_out: LeftOut, *, settings: bool = True, seed: int = 0
+    ) -> None:
+        self._teachers, self._left_out, self._settings, self._seed = (
+            teachers,
+            left_out,
+            settings,
+            seed,
+        )
         self._priors: dict[frozenset[str], Priors] = {}
 
     def __call__(self, name: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
@@ -78,8 +89,14 @@ class JointModel:
         return self._priors[left_out]
 
 
-def forecasters(teachers: Sequence[Series], left_out: LeftOut = lambda name: (name,)) -> dict[str, Forecaster]:
+def forecasters(
+    teachers: Sequence[Series], left_out: LeftOut = lambda name: (name,)
+) -> dict[str, Forecaster]:
     """All forecasters by the name that the table shows."""
-    return {JOINT: JointModel(teachers, left_out),
-            f"{JOINT}, settings unseen": JointModel(teachers, left_out, settings=False),
-            "hyperbola": hyperbola, "power law": power_law, "constant": constant}
+    return {
+        JOINT: JointModel(teachers, left_out),
+        f"{JOINT}, settings unseen": JointModel(teachers, left_out, settings=False),
+        "hyperbola": hyperbola,
+        "power law": power_law,
+        "constant": constant,
+    }

@@ -25,7 +25,9 @@ DISTANCES = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, np.inf))
 DISTANCE_NAMES = ("up to 2x", "2x to 4x", "4x to 8x", "beyond 8x")
 
 # (name of the series, rows seen, batches to predict) -> rows of (median, low, high)
-Forecaster: TypeAlias = Callable[[str, Sequence[Aggregate], Sequence[int]], Sequence[tuple[float, float, float]]]
+Forecaster: TypeAlias = Callable[
+    [str, Sequence[Aggregate], Sequence[int]], Sequence[tuple[float, float, float]]
+]
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,12 @@ def load(path: Path | None, runs_of: str = "team") -> list[Series]:
     if "run_id" in header:
         return read_runs(path, runs_of)
     with path.open(encoding="utf-8", newline="") as file:
-        return group([{name: str(value) for name, value in fact(row).items()} for row in csv.DictReader(file)])
+        return group(
+            [
+                {name: str(value) for name, value in fact(row).items()}
+                for row in csv.DictReader(file)
+            ]
+        )
 
 
 def cases(series: Series, forecaster: Forecaster, least_rungs: int = LEAST_RUNGS) -> Iterator[Case]:
@@ -108,11 +115,20 @@ def cases(series: Series, forecaster: Forecaster, least_rungs: int = LEAST_RUNGS
     for seen in range(least_rungs, len(batches)):
         top = batches[seen - 1]
         known = [row for row in rows if row.global_batch_size <= top]
-        for batch, prediction in zip(batches[seen:], forecaster(series.name, known, batches[seen:]), strict=True):
+        for batch, prediction in zip(
+            batches[seen:], forecaster(series.name, known, batches[seen:]), strict=True
+        ):
             for row in rows:
                 if row.global_batch_size == batch:
                     resolution = row.resolution_epochs if isinstance(row, CoarseRow) else 0.0
-                    yield Case(series.name, seen, batch / top, row.epochs_to_target, *prediction, resolution)
+                    yield Case(
+                        series.name,
+                        seen,
+                        batch / top,
+                        row.epochs_to_target,
+                        *prediction,
+                        resolution,
+                    )
 
 
 def score(found: Sequence[Case]) -> Score:
@@ -122,13 +138,15 @@ def score(found: Sequence[Case]) -> Score:
     errors = [[case.error for case in group] for group in binned]
     return Score(
         tuple(_over_series(groups, lambda case: case.error) for groups in grouped),
-        tuple(len(groups) for groups in grouped), tuple(len(group) for group in binned),
+        tuple(len(groups) for groups in grouped),
+        tuple(len(group) for group in binned),
         tuple(float(np.quantile(group, 0.9)) if group else np.nan for group in errors),
         tuple(_share(case.covered for case in group) for group in binned),
         tuple(_share(case.met for case in group) for group in binned),
         tuple(_over_series(groups, lambda case: case.high / case.low) for groups in grouped),
         _share(case.covered for case in found),
-        _share(_share(case.covered for case in group) for group in _by_series(found).values()))
+        _share(_share(case.covered for case in group) for group in _by_series(found).values()),
+    )
 
 
 def _by_series(found: Sequence[Case]) -> Mapping[str, list[Case]]:

@@ -17,32 +17,59 @@ from pathlib import Path
 from typing import Any
 
 OUTPUT = Path(__file__).parents[2] / "hpo" / "extrapolation" / "reference_points.csv"
-COLUMNS = ("series", "global_batch_size", "epochs_to_target", "unit", "runs", "sd", "learning_rate", "warmup_epochs",
-           "momentum", "weight_decay", "normalization_batch_size", "source")
-NAMES = {"learning_rate": ("opt_base_learning_rate", "opt_lr"), "warmup_epochs": ("opt_learning_rate_warmup_epochs",),
-         "momentum": ("opt_momentum",), "normalization_batch_size": ("model_bn_span",),
-         "weight_decay": ("opt_weight_decay", "opt_lamb_weight_decay_rate")}
-DEEPCAM_SAMPLES = 121_266   # training samples, as every DeepCAM log says
+COLUMNS = (
+    "series",
+    "global_batch_size",
+    "epochs_to_target",
+    "unit",
+    "runs",
+    "sd",
+    "learning_rate",
+    "warmup_epochs",
+    "momentum",
+    "weight_decay",
+    "normalization_batch_size",
+    "source",
+)
+NAMES = {
+    "learning_rate": ("opt_base_learning_rate", "opt_lr"),
+    "warmup_epochs": ("opt_learning_rate_warmup_epochs",),
+    "momentum": ("opt_momentum",),
+    "normalization_batch_size": ("model_bn_span",),
+    "weight_decay": ("opt_weight_decay", "opt_lamb_weight_decay_rate"),
+}
+DEEPCAM_SAMPLES = 121_266  # training samples, as every DeepCAM log says
 
 
 def fact(row: Mapping[str, str]) -> dict[str, Any]:
     """One row of the table of facts."""
     hyperparameters = json.loads(row["hyperparams"])
-    settings = {name: next((hyperparameters[key] for key in keys if key in hyperparameters), "") for name,
-                keys in NAMES.items()}
+    settings = {
+        name: next((hyperparameters[key] for key in keys if key in hyperparameters), "")
+        for name, keys in NAMES.items()
+    }
     batch = int(float(row["batch_size"]))
     if row["benchmark"] == "deepcam":
-        settings["warmup_epochs"] = round(hyperparameters["scheduler_lr_warmup_steps"] * batch / DEEPCAM_SAMPLES, 3)
-    return {"series": row["benchmark"], "global_batch_size": batch,
-            "epochs_to_target": f"{float(row['epochs_mean']):.6g}",
-            "unit": row["unit"].split()[0],
-            "runs": row["n"], "sd": f"{float(row['epochs_sd']):.4g}", **settings,
-            "source": f"mlcommons/logging {row['round']} {row['rcp_id']}"}
+        settings["warmup_epochs"] = round(
+            hyperparameters["scheduler_lr_warmup_steps"] * batch / DEEPCAM_SAMPLES, 3
+        )
+    return {
+        "series": row["benchmark"],
+        "global_batch_size": batch,
+        "epochs_to_target": f"{float(row['epochs_mean']):.6g}",
+        "unit": row["unit"].split()[0],
+        "runs": row["n"],
+        "sd": f"{float(row['epochs_sd']):.4g}",
+        **settings,
+        "source": f"mlcommons/logging {row['round']} {row['rcp_id']}",
+    }
 
 
 def main() -> None:
     """Write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", type=Path, help="reference_convergence.csv")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args()

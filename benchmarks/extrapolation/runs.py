@@ -18,15 +18,34 @@ from statistics import fmean, stdev
 from hpo.extrapolation.evidence.evidence import Aggregate
 from hpo.extrapolation.inference.learn import Series
 
-BENCHMARKS = ("resnet", "deepcam")      # their reference points may not teach the priors for these series
+BENCHMARKS = (
+    "resnet",
+    "deepcam",
+)  # their reference points may not teach the priors for these series
 ROUND = ("benchmark", "target", "round", "framework", "optimizer")
 GROUPS = {"team": (*ROUND, "submitter"), "round": ROUND}
-COLUMN = {"learning_rate": "base_lr", "warmup_epochs": "warmup_epochs", "momentum": "momentum",
-          "weight_decay": "weight_decay", "normalization_batch_size": "bn_span"}
-SCHEDULE = ("decay_type", "end_lr", "schedule_total_epochs")     # told apart, but no setting that is extrapolated
+COLUMN = {
+    "learning_rate": "base_lr",
+    "warmup_epochs": "warmup_epochs",
+    "momentum": "momentum",
+    "weight_decay": "weight_decay",
+    "normalization_batch_size": "bn_span",
+}
+SCHEDULE = (
+    "decay_type",
+    "end_lr",
+    "schedule_total_epochs",
+)  # told apart, but no setting that is extrapolated
 # as the logs name them; the first that is found counts, for partners of NVIDIA list the whole container
-FRAMEWORKS = {"mxnet": "mxnet", "paddle": "paddle", "mindspore": "mindspore", "jax": "jax", "tensorflow": "tensorflow",
-              "tf": "tensorflow", "torch": "pytorch"}
+FRAMEWORKS = {
+    "mxnet": "mxnet",
+    "paddle": "paddle",
+    "mindspore": "mindspore",
+    "jax": "jax",
+    "tensorflow": "tensorflow",
+    "tf": "tensorflow",
+    "torch": "pytorch",
+}
 
 
 @dataclass(frozen=True)
@@ -42,18 +61,31 @@ def read_runs(path: Path, group: str = "team") -> list[Series]:
     with path.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
             if _is_comparable(row):
-                named = {**row, "framework": _framework(row["framework"]), "submitter": _team(row["submitter"])}
+                named = {
+                    **row,
+                    "framework": _framework(row["framework"]),
+                    "submitter": _team(row["submitter"]),
+                }
                 series = found.setdefault(tuple(named[name] for name in GROUPS[group]), {})
                 series.setdefault(_configuration(row), []).append(row)
-    made = [Series(" ".join(part for part in key if part), [_rung(runs) for runs in configurations.values()])
-            for key, configurations in sorted(found.items())]
+    made = [
+        Series(
+            " ".join(part for part in key if part),
+            [_rung(runs) for runs in configurations.values()],
+        )
+        for key, configurations in sorted(found.items())
+    ]
     return [one for one in made if len({row.global_batch_size for row in one.rows}) > 1]
 
 
 def _is_comparable(row: Mapping[str, str]) -> bool:
     # v0.5 names no divisions, and its logs end before the status
-    return (row["division"] != "open" and row["status"] in {"success", "success?"}
-            and bool(row["global_batch_size"]) and bool(row["epochs_to_target"]))
+    return (
+        row["division"] != "open"
+        and row["status"] in {"success", "success?"}
+        and bool(row["global_batch_size"])
+        and bool(row["epochs_to_target"])
+    )
 
 
 def _framework(name: str) -> str:
@@ -72,5 +104,11 @@ def _rung(runs: Sequence[Mapping[str, str]]) -> CoarseRow:
     epochs = [float(run["epochs_to_target"]) for run in runs]
     settings = {name: float(runs[0][column]) for name, column in COLUMN.items() if runs[0][column]}
     spacing = fmean(float(run["last_epoch"]) / float(run["n_evals"]) for run in runs)
-    return CoarseRow(int(float(runs[0]["global_batch_size"])), fmean(epochs), len(runs),
-                     stdev(epochs) if len(epochs) > 1 else None, settings, spacing)
+    return CoarseRow(
+        int(float(runs[0]["global_batch_size"])),
+        fmean(epochs),
+        len(runs),
+        stdev(epochs) if len(epochs) > 1 else None,
+        settings,
+        spacing,
+    )

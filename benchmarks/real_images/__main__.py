@@ -19,22 +19,44 @@ from benchmarks.real_images import cases, search_cost, sweeps, tables, trainings
 
 def main() -> None:
     """Do the stages that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("case", choices=("digits", "cifar10"))
-    parser.add_argument("--stage", choices=("sweep", "truth", "table", "search"), nargs="+",
-                        default=["sweep", "truth", "table", "search"])
-    parser.add_argument("--sampler", choices=cases.SAMPLERS, nargs="+", default=list(cases.SAMPLERS),
-                        help="whose sweeps to run")
-    parser.add_argument("--data", type=Path, help="the CIFAR-10 images: a folder with train/CLASS/*.jpg and "
-                                                  "test/CLASS/*.jpg")
-    parser.add_argument("--output", type=Path, default=Path("real_images"),
-                        help="where sweeps and trainings are kept; run again to go on (default: %(default)s)")
+    parser.add_argument(
+        "--stage",
+        choices=("sweep", "truth", "table", "search"),
+        nargs="+",
+        default=["sweep", "truth", "table", "search"],
+    )
+    parser.add_argument(
+        "--sampler",
+        choices=cases.SAMPLERS,
+        nargs="+",
+        default=list(cases.SAMPLERS),
+        help="whose sweeps to run",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="the CIFAR-10 images: a folder with train/CLASS/*.jpg and test/CLASS/*.jpg",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("real_images"),
+        help="where sweeps and trainings are kept; run again to go on (default: %(default)s)",
+    )
     options = parser.parse_args()
     if options.case == "cifar10" and (options.data is None or not options.data.is_dir()):
-        parser.error(f"cifar10 needs --data, a folder that holds train and test, but got {options.data}")
+        parser.error(
+            f"cifar10 needs --data, a folder that holds train and test, but got {options.data}"
+        )
     torch.set_num_threads(1)
     options.output.mkdir(parents=True, exist_ok=True)
-    case = cases.digits() if options.case == "digits" else cases.cifar10(options.data, options.output)
+    case = (
+        cases.digits() if options.case == "digits" else cases.cifar10(options.data, options.output)
+    )
     file = options.output / f"{case.name}.jsonl"
     if "sweep" in options.stage:
         sweeps.run(case, options.sampler, options.output)

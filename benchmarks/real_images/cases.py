@@ -54,29 +54,71 @@ class Case:
                 yield self._spec(sampler, number)
 
     def _spec(self, sampler: str, number: int) -> StudySpec:
-        return StudySpec.from_dict({
-            "name": f"{self.name}-{sampler}-{number}", "workload": "resnet", "data": self.data,
-            "target": {"metric": "top1", "at_least": self.target}, "ladder": list(self.ladder),
-            "full_scale": {"global_batch_size": self.batch},
-            "search": {"optimizer": "sgd", "momentum": 0.9, "warmup_epochs": self.warmup_epochs,
-                       "normalization_batch_size": self.normalization_batch_size,
-                       "learning_rate": {"log_uniform": list(self.rates), "role": "scaled"}},
-            "budget": {"trials": self.trials, "epochs_per_trial": self.epochs}, "seeds": 2, "sampler": sampler})
+        return StudySpec.from_dict(
+            {
+                "name": f"{self.name}-{sampler}-{number}",
+                "workload": "resnet",
+                "data": self.data,
+                "target": {"metric": "top1", "at_least": self.target},
+                "ladder": list(self.ladder),
+                "full_scale": {"global_batch_size": self.batch},
+                "search": {
+                    "optimizer": "sgd",
+                    "momentum": 0.9,
+                    "warmup_epochs": self.warmup_epochs,
+                    "normalization_batch_size": self.normalization_batch_size,
+                    "learning_rate": {"log_uniform": list(self.rates), "role": "scaled"},
+                },
+                "budget": {"trials": self.trials, "epochs_per_trial": self.epochs},
+                "seeds": 2,
+                "sampler": sampler,
+            }
+        )
 
 
 def digits() -> Case:
     """scikit-learn's digits, 1,437 to train: 8 to 64, then 512."""
-    return Case("digits", {"source": "digits"}, target=0.96, ladder=(8, 16, 32, 64), normalization_batch_size=8,
-                rates=(0.01, 3.0), grid=_grid(0.01, 3.0), warmup_epochs=1.0, trials=48, epochs=40, sweeps=3, seeds=3,
-                more_seeds=10)
+    return Case(
+        "digits",
+        {"source": "digits"},
+        target=0.96,
+        ladder=(8, 16, 32, 64),
+        normalization_batch_size=8,
+        rates=(0.01, 3.0),
+        grid=_grid(0.01, 3.0),
+        warmup_epochs=1.0,
+        trials=48,
+        epochs=40,
+        sweeps=3,
+        seeds=3,
+        more_seeds=10,
+    )
 
 
 def cifar10(images: Path, output: Path) -> Case:
     """500 CIFAR-10 images of each class, reduced to 16x16: 16 to 64, then 512. ``output`` gets links to them."""
-    data = {"source": "image_folder", "path": str(_subset(images, output / "cifar10").absolute()), "image_size": 16,
-            "model": "resnet8", "width": 8}
-    return Case("cifar10", data, target=0.42, ladder=(16, 32, 64), normalization_batch_size=16, rates=(0.005, 3.0),
-                grid=_grid(0.1, 3.0), warmup_epochs=1.0, trials=30, epochs=32, sweeps=1, seeds=3, more_seeds=5)
+    data = {
+        "source": "image_folder",
+        "path": str(_subset(images, output / "cifar10").absolute()),
+        "image_size": 16,
+        "model": "resnet8",
+        "width": 8,
+    }
+    return Case(
+        "cifar10",
+        data,
+        target=0.42,
+        ladder=(16, 32, 64),
+        normalization_batch_size=16,
+        rates=(0.005, 3.0),
+        grid=_grid(0.1, 3.0),
+        warmup_epochs=1.0,
+        trials=30,
+        epochs=32,
+        sweeps=1,
+        seeds=3,
+        more_seeds=5,
+    )
 
 
 def _grid(low: float, high: float) -> tuple[float, ...]:

@@ -24,10 +24,10 @@ from hpo.extrapolation.evidence.stored import observation, tuned_settings
 from hpo.tuning.acquisition.chooser import LIMITS, Acquisition
 from hpo.tuning.acquisition.curves import hopeless
 
-HOLDS = 3                       # further trials after which the rate must still be good
-MOST = 40.0                     # trainings with the best rate: what a search may spend
+HOLDS = 3  # further trials after which the rate must still be good
+MOST = 40.0  # trainings with the best rate: what a search may spend
 DIRECT_SEEDS, CONFIRMING_SEEDS = 50, 5
-FEWEST_ON_LADDER, EVERY = 8, 4     # trials on the ladder before the first forecast, and between two
+FEWEST_ON_LADDER, EVERY = 8, 4  # trials on the ladder before the first forecast, and between two
 MOST_CONFIRMING = 15
 
 NEVER = (math.inf, math.inf)
@@ -54,45 +54,71 @@ class Lookup:
         self._runs = {rate: runs for rate, runs in by_rate(trainings).items() if rate in case.grid}
         self.budget = case.epochs
 
-    def train(self, rate: float, rng: np.random.Generator, limit: float | None = None,
-              stop: Stop | None = None) -> Looked:
+    def train(
+        self,
+        rate: float,
+        rng: np.random.Generator,
+        limit: float | None = None,
+        stop: Stop | None = None,
+    ) -> Looked:
         """One training; ``stop`` is asked after each evaluation, with the epochs and top-1 so far."""
         runs = self._runs[min(self._runs, key=lambda other: abs(math.log(other / rate)))]
         run = runs[int(rng.integers(len(runs)))]
         last = len(run.curve)
         for count, epochs in enumerate(run.curve_epochs[:-1], start=1):
-            if epochs >= (limit or math.inf) or (stop and stop(run.curve_epochs[:count], run.curve[:count])):
+            if epochs >= (limit or math.inf) or (
+                stop and stop(run.curve_epochs[:count], run.curve[:count])
+            ):
                 last = count
                 break
         epochs, whole = run.curve_epochs[last - 1], last == len(run.curve)
-        return Looked(run.state if whole else "pruned", epochs, run.samples * epochs / run.curve_epochs[-1])
+        return Looked(
+            run.state if whole else "pruned", epochs, run.samples * epochs / run.curve_epochs[-1]
+        )
 
 
 def lines(case: Case, found: Sequence[Sweep], trainings: Sequence[Training]) -> list[str]:
     """A Markdown table of what each search spends."""
     best, lookup = optimum(case, trainings), Lookup(case, trainings)
     unit = best.epochs * next(iter(found)).result.train_samples
-    spent = {name: [_settled(search(case, lookup, seed, MOST * unit), best.good) for seed in range(DIRECT_SEEDS)]
-             for name, search in (("TPE with halving at the target", _tpe_with_halving),
-                                  ("random search at the target", _random_search))}
+    spent = {
+        name: [
+            _settled(search(case, lookup, seed, MOST * unit), best.good)
+            for seed in range(DIRECT_SEEDS)
+        ]
+        for name, search in (
+            ("TPE with halving at the target", _tpe_with_halving),
+            ("random search at the target", _random_search),
+        )
+    }
     for sampler in dict.fromkeys(sweep.result.spec.sampler for sweep in found):
         own = [sweep for sweep in found if sweep.result.spec.sampler == sampler]
-        spent[f"ladder alone ({sampler})"] = [_settled(_ladder(sweep), best.good, holds=1) for sweep in own]
+        spent[f"ladder alone ({sampler})"] = [
+            _settled(_ladder(sweep), best.good, holds=1) for sweep in own
+        ]
         spent[f"ladder ({sampler}), then target"] = [
             _settled(_confirmed(case, lookup, sweep, seed, MOST * unit), best.good)
-            for sweep in own for seed in range(CONFIRMING_SEEDS)]
-    return [f"Search cost at {case.batch}, in trainings there with the best rate ({unit / 1000:.3g} thousand samples); "
-            f"a rate is good from {best.good[0]:.3g} to {best.good[1]:.3g}", "",
-            "| search | searches | found | samples: median | 25 % to 75 % | ... at the target batch |",
-            "|---|---|---|---|---|---|", *(_line(name, np.array(values) / unit) for name, values in spent.items())]
+            for sweep in own
+            for seed in range(CONFIRMING_SEEDS)
+        ]
+    return [
+        f"Search cost at {case.batch}, in trainings there with the best rate ({unit / 1000:.3g} thousand samples); "
+        f"a rate is good from {best.good[0]:.3g} to {best.good[1]:.3g}",
+        "",
+        "| search | searches | found | samples: median | 25 % to 75 % | ... at the target batch |",
+        "|---|---|---|---|---|---|",
+        *(_line(name, np.array(values) / unit) for name, values in spent.items()),
+    ]
 
 
 def _line(name: str, spent: NDArray[np.float64]) -> str:
     """``spent`` (searches, 2): in all and at the target batch."""
     samples, at_target = spent.T
     middle, low, high = (_shown(samples, level) for level in (0.5, 0.25, 0.75))
-    return (f"| {name} | {len(spent)} | {np.mean(np.isfinite(samples)):.0%} | {middle} | {low} to {high} | "
-            f"{_shown(at_target, 0.5)} |")
+    return (
+        f"| {name} | {len(spent)} | {np.mean(np.isfinite(samples)):.0%} | {middle} | {low} to {high} | "
+        f"{_shown(at_target, 0.5)} |"
+    )
 
 
 def _shown(values: NDArray[np.float64], level: float) -> str:
@@ -100,11 +126,17 @@ def _shown(values: NDArray[np.float64], level: float) -> str:
     return f"{value:.2f}" if math.isfinite(value) else "not found"
 
 
-def _settled(moments: Iterator[Moment], good: tuple[float, float], holds: int = HOLDS) -> tuple[float, float]:
+def _settled(
+    moments: Iterator[Moment], good: tuple[float, float], holds: int = HOLDS
+) -> tuple[float, float]:
     """What was spent when the rate was good, and still was ``holds`` moments later; infinite where it never was."""
     streak: list[tuple[float, float]] = []
     for samples, at_target, rate in moments:
-        streak = [*streak, (samples, at_target)] if rate is not None and good[0] <= rate <= good[1] else []
+        streak = (
+            [*streak, (samples, at_target)]
+            if rate is not None and good[0] <= rate <= good[1]
+            else []
+        )
         if len(streak) > holds:
             break
     return streak[0] if streak else NEVER
@@ -131,7 +163,9 @@ def _tpe_with_halving(case: Case, lookup: Lookup, seed: int, most: float) -> Ite
         trial = study.ask()
         rate = trial.suggest_float("learning_rate", *case.rates, log=True)
         stop = halving(trial, lookup.budget)
-        run = lookup.train(rate, rng, stop=lambda epochs, top1, stop=stop: stop(epochs, [1 - top1[-1]]))  # type: ignore[misc]
+        run = lookup.train(
+            rate, rng, stop=lambda epochs, top1, stop=stop: stop(epochs, [1 - top1[-1]])
+        )  # type: ignore[misc]
         samples += run.samples
         if run.state == "pruned":
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
@@ -147,10 +181,16 @@ def _ladder(sweep: Sweep) -> Iterator[Moment]:
     """What the forecast recommends after every ``EVERY`` trials of a sweep."""
     for count in range(FEWEST_ON_LADDER, len(sweep.result.trials) + 1, EVERY):
         made = sweeps.after(sweep, count)
-        yield sweeps.samples_of(sweep.result, count), 0.0, None if made is None else sweeps.rounded(made)
+        yield (
+            sweeps.samples_of(sweep.result, count),
+            0.0,
+            None if made is None else sweeps.rounded(made),
+        )
 
 
-def _confirmed(case: Case, lookup: Lookup, sweep: Sweep, seed: int, most: float) -> Iterator[Moment]:
+def _confirmed(
+    case: Case, lookup: Lookup, sweep: Sweep, seed: int, most: float
+) -> Iterator[Moment]:
     """A sweep, then confirming trials at the target batch.
 
     Those begin when as much has been spent on the ladder as one of them is expected to cost; after a sweep by rungs,
@@ -158,16 +198,26 @@ def _confirmed(case: Case, lookup: Lookup, sweep: Sweep, seed: int, most: float)
     """
     spec, result, rng = sweep.result.spec, sweep.result, np.random.default_rng((seed, 3))
     others = dict(spec.search.fixed)
-    acquisition = Acquisition(spec.ladder, case.batch, tuned_settings(spec.search),
-                              resolution=1 / spec.budget.evaluations_per_epoch, seed=seed,
-                              samples_per_epoch=result.train_samples)
+    acquisition = Acquisition(
+        spec.ladder,
+        case.batch,
+        tuned_settings(spec.search),
+        resolution=1 / spec.budget.evaluations_per_epoch,
+        seed=seed,
+        samples_per_epoch=result.train_samples,
+    )
     samples = 0.0
     for count, trial in enumerate(result.trials, start=1):
         seen, samples = observation(trial), sweeps.samples_of(result, count)
         if seen is not None:
             acquisition.tell(seen)
-        if spec.sampler == "forecast" and count >= FEWEST_ON_LADDER and acquisition.ready and \
-                samples / result.train_samples >= (acquisition.limit_epochs(case.batch) or math.inf) / LIMITS[-1]:
+        if (
+            spec.sampler == "forecast"
+            and count >= FEWEST_ON_LADDER
+            and acquisition.ready
+            and samples / result.train_samples
+            >= (acquisition.limit_epochs(case.batch) or math.inf) / LIMITS[-1]
+        ):
             break
     on_ladder, fewest = samples, math.inf
     yield samples, 0.0, acquisition.recommend(others)["learning_rate"]
@@ -175,12 +225,19 @@ def _confirmed(case: Case, lookup: Lookup, sweep: Sweep, seed: int, most: float)
         if samples >= most:
             return
         settings = {**others, **acquisition.confirm(others).try_next}
-        limit = min(acquisition.limit_epochs(case.batch) or math.inf, case.epochs, discrepancy.WORTH * fewest)
+        limit = min(
+            acquisition.limit_epochs(case.batch) or math.inf,
+            case.epochs,
+            discrepancy.WORTH * fewest,
+        )
         run = lookup.train(settings["learning_rate"], rng, limit, _hopeless(case.target, limit))
         samples += run.samples
         fewest = min(fewest, run.epochs) if run.state == "reached" else fewest
-        acquisition.tell(Observation(case.batch, run.state, run.epochs, settings, 0,
-                                     case.batch / result.train_samples))
+        acquisition.tell(
+            Observation(
+                case.batch, run.state, run.epochs, settings, 0, case.batch / result.train_samples
+            )
+        )
         yield samples, samples - on_ladder, acquisition.confirm(others).use["learning_rate"]
 
 

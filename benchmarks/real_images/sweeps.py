@@ -54,8 +54,12 @@ def run(case: Case, samplers: Sequence[str], folder: Path) -> None:
 def read(case: Case, folder: Path) -> list[Sweep]:
     """The finished sweeps of a case with their forecasts, made anew from the trials that are stored."""
     names = {study.name for study in hpo.studies(_storage(folder))}
-    results = [hpo.read_study(spec.name, _storage(folder)) for spec in case.specs() if spec.name in names]
-    return [Sweep(result, hpo.forecast(result, case.batch)) for result in results if result.complete]
+    results = [
+        hpo.read_study(spec.name, _storage(folder)) for spec in case.specs() if spec.name in names
+    ]
+    return [
+        Sweep(result, hpo.forecast(result, case.batch)) for result in results if result.complete
+    ]
 
 
 def after(sweep: Sweep, trials: int) -> StudyForecast | None:

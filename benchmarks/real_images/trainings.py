@@ -19,9 +19,9 @@ from search_spaces.settings import TrainingSettings
 from trainers.begin import begin_training
 from trainers.workloads import load_workload
 
-FIRST_SEED = 100    # seeds from here on: the sweeps train with smaller ones
-NEAR = 1.75         # the factor about the best rate within which more seeds are trained, and a parabola is fitted
-GOOD = 1.05         # times the fewest epochs, up to which a rate is good
+FIRST_SEED = 100  # seeds from here on: the sweeps train with smaller ones
+NEAR = 1.75  # the factor about the best rate within which more seeds are trained, and a parabola is fitted
+GOOD = 1.05  # times the fewest epochs, up to which a rate is good
 BOOTSTRAPS = 2000
 
 
@@ -54,7 +54,11 @@ class Optimum:
 
 def read(file: Path) -> list[Training]:
     """The trainings that a file holds."""
-    return [Training(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    return (
+        [Training(**json.loads(line)) for line in file.read_text().splitlines()]
+        if file.exists()
+        else []
+    )
 
 
 def train_missing(case: Case, recommended: Sequence[float], file: Path) -> None:
@@ -65,7 +69,10 @@ def train_missing(case: Case, recommended: Sequence[float], file: Path) -> None:
             done = train(rate, seed)
             with file.open("a") as lines:
                 lines.write(json.dumps(dataclasses.asdict(done)) + "\n")
-            print(f"{case.name}: rate {rate:.4g}, seed {seed}: {done.state} after {done.epochs:.4g} epochs", flush=True)
+            print(
+                f"{case.name}: rate {rate:.4g}, seed {seed}: {done.state} after {done.epochs:.4g} epochs",
+                flush=True,
+            )
 
 
 def by_rate(trainings: Iterable[Training]) -> dict[float, list[Training]]:
@@ -80,14 +87,20 @@ def optimum(case: Case, trainings: Sequence[Training]) -> Optimum:
     """The lowest point of a parabola in the log rate through the log epochs near the best rate of the grid."""
     logs = _reached(case, trainings)
     rng = np.random.default_rng(0)
-    drawn = [_lowest({rate: rng.choice(values, len(values)) for rate, values in logs.items()})
-             for _ in range(BOOTSTRAPS)]
+    drawn = [
+        _lowest({rate: rng.choice(values, len(values)) for rate, values in logs.items()})
+        for _ in range(BOOTSTRAPS)
+    ]
     rate, epochs, good = _lowest(logs)
-    rates, means = (np.quantile([each[part] for each in drawn], (0.05, 0.95)).tolist() for part in (0, 1))
+    rates, means = (
+        np.quantile([each[part] for each in drawn], (0.05, 0.95)).tolist() for part in (0, 1)
+    )
     return Optimum(rate, (rates[0], rates[1]), epochs, (means[0], means[1]), good)
 
 
-def _missing(case: Case, recommended: Sequence[float], held: Sequence[Training]) -> list[tuple[float, int]]:
+def _missing(
+    case: Case, recommended: Sequence[float], held: Sequence[Training]
+) -> list[tuple[float, int]]:
     have = {(training.learning_rate, training.seed) for training in held}
     wanted = [(rate, case.seeds) for rate in case.grid]
     missing = _not_in(have, wanted)
@@ -98,8 +111,12 @@ def _missing(case: Case, recommended: Sequence[float], held: Sequence[Training])
     return _not_in(have, [(rate, case.more_seeds) for rate in (*near, *recommended)])
 
 
-def _not_in(have: set[tuple[float, int]], wanted: Iterable[tuple[float, int]]) -> list[tuple[float, int]]:
-    asked = dict.fromkeys((rate, FIRST_SEED + number) for rate, seeds in wanted for number in range(seeds))
+def _not_in(
+    have: set[tuple[float, int]], wanted: Iterable[tuple[float, int]]
+) -> list[tuple[float, int]]:
+    asked = dict.fromkeys(
+        (rate, FIRST_SEED + number) for rate, seeds in wanted for number in range(seeds)
+    )
     return sorted((each for each in asked if each not in have), key=lambda each: each[1])
 
 
@@ -114,16 +131,27 @@ def _trainer(case: Case) -> Callable[[float, int], Training]:
         while not run.finished:
             points.append(run.advance())
         outcome = run.outcome
-        return Training(rate, seed, outcome.state, outcome.epochs, points[-1].samples,
-                        [round(point.epochs, 4) for point in points], [round(point.metric, 4) for point in points])
+        return Training(
+            rate,
+            seed,
+            outcome.state,
+            outcome.epochs,
+            points[-1].samples,
+            [round(point.epochs, 4) for point in points],
+            [round(point.metric, 4) for point in points],
+        )
+
     return train
 
 
 def _reached(case: Case, trainings: Sequence[Training]) -> dict[float, Any]:
     """Log epochs of the grid's rates at which every seed reached the target."""
     rates = {rate: each for rate, each in by_rate(trainings).items() if rate in case.grid}
-    return {rate: np.log([training.epochs for training in each]) for rate, each in rates.items()
-            if all(training.state == "reached" for training in each)}
+    return {
+        rate: np.log([training.epochs for training in each])
+        for rate, each in rates.items()
+        if all(training.state == "reached" for training in each)
+    }
 
 
 def _best(logs: Mapping[float, Any]) -> float:
@@ -134,7 +162,9 @@ def _lowest(logs: Mapping[float, Any]) -> tuple[float, float, tuple[float, float
     """Rate, epochs and the ends of the good rates of a parabola near the best; those of the best rate without one."""
     best = _best(logs)
     near = {rate: values for rate, values in logs.items() if max(rate / best, best / rate) <= NEAR}
-    x = np.concatenate([np.full(len(values), math.log(rate / best)) for rate, values in near.items()])
+    x = np.concatenate(
+        [np.full(len(values), math.log(rate / best)) for rate, values in near.items()]
+    )
     level = float(np.mean(logs[best]))
     if len(near) < 3:
         return best, math.exp(level), (best, best)
@@ -143,5 +173,7 @@ def _lowest(logs: Mapping[float, Any]) -> tuple[float, float, tuple[float, float
         return best, math.exp(level), (best, best)
     at = float(np.clip(-slope / (2 * bend), x.min(), x.max()))
     width = math.sqrt(math.log(GOOD) / bend)
-    low, high = (best * math.exp(float(np.clip(at + side, x.min(), x.max()))) for side in (-width, width))
+    low, high = (
+        best * math.exp(float(np.clip(at + side, x.min(), x.max()))) for side in (-width, width)
+    )
     return best * math.exp(at), math.exp(float(start + slope * at + bend * at * at)), (low, high)

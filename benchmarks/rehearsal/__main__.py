@@ -63,56 +63,100 @@ class Cell:
 
 def sweep(folder: Path) -> StudyResult:
     """The study, run by the service."""
-    return hpo.run_study(hpo.load_study(Path(__file__).parent / "study.yaml"), str(folder / "rehearsal.db"),
-                         folder=folder)
+    return hpo.run_study(
+        hpo.load_study(Path(__file__).parent / "study.yaml"),
+        str(folder / "rehearsal.db"),
+        folder=folder,
+    )
 
 
-def cells(result: StudyResult, posterior: Posterior, runs: int, rng: np.random.Generator) -> Iterator[Cell]:
+def cells(
+    result: StudyResult, posterior: Posterior, runs: int, rng: np.random.Generator
+) -> Iterator[Cell]:
     """Plan and simulate every place at every failure rate."""
     problem = Problem.from_data(dict(result.spec.data))
     for batch, nodes in PLACES:
         forecast = hpo.forecast(result, batch, posterior)
         for node_hours in NODE_HOURS:
-            plan = hpo.make_plan(forecast, MACHINE, nodes, cost=COST, ranks_per_node=6 if nodes == 4560 else 4,
-                                 node_failure_hours=None if math.isinf(node_hours) else node_hours)
-            needed = np.asarray(steps_to_target(problem, result.spec.target.threshold, global_batch_size=batch,
-                                                learning_rate=plan.job.settings.learning_rate)).item()
+            plan = hpo.make_plan(
+                forecast,
+                MACHINE,
+                nodes,
+                cost=COST,
+                ranks_per_node=6 if nodes == 4560 else 4,
+                node_failure_hours=None if math.isinf(node_hours) else node_hours,
+            )
+            needed = np.asarray(
+                steps_to_target(
+                    problem,
+                    result.spec.target.threshold,
+                    global_batch_size=batch,
+                    learning_rate=plan.job.settings.learning_rate,
+                )
+            ).item()
             if math.isinf(needed):
-                raise SystemExit(f"the settings for batch {batch} diverge: {plan.job.settings.learning_rate:.3g}")
+                raise SystemExit(
+                    f"the settings for batch {batch} diverge: {plan.job.settings.learning_rate:.3g}"
+                )
             updates = int(needed)
             ran = list(simulated(plan, updates, node_hours, runs, rng))
-            yield Cell(plan, node_hours, updates, tuple(seconds for seconds, _ in ran),
-                       float(np.mean([failures for _, failures in ran])))
+            yield Cell(
+                plan,
+                node_hours,
+                updates,
+                tuple(seconds for seconds, _ in ran),
+                float(np.mean([failures for _, failures in ran])),
+            )
 
 
-def simulated(plan: Plan, updates: int, node_hours: float, runs: int,
-              rng: np.random.Generator) -> Iterator[tuple[float, int]]:
+def simulated(
+    plan: Plan, updates: int, node_hours: float, runs: int, rng: np.random.Generator
+) -> Iterator[tuple[float, int]]:
     """Seconds and failures of runs, each on a machine whose figures are drawn from what is known of them."""
     step = modelled(plan)
     variations = quantiles(STEP_VARIATION, 101)
-    slower = quantiles(Interval(1.0, step.total.low / step.total.median, step.total.high / step.total.median), 101)
+    slower = quantiles(
+        Interval(1.0, step.total.low / step.total.median, step.total.high / step.total.median), 101
+    )
     scatter = STEP_VARIATION.median * step.compute * expected_slowest(plan.workers)
-    others = step.exposed_communication + step.control + step.input + max(step.straggler - scatter, 0.0)
+    others = (
+        step.exposed_communication + step.control + step.input + max(step.straggler - scatter, 0.0)
+    )
     for _ in range(runs):
         factor, variation = float(rng.choice(slower)), float(rng.choice(variations))
-        found = simulate(updates, rank_seconds=step.compute * factor, other_seconds=others * factor,
-                         ranks=plan.workers, nodes=plan.nodes, coefficient_of_variation=variation,
-                         failures=Failures(node_hours), rng=rng)
+        found = simulate(
+            updates,
+            rank_seconds=step.compute * factor,
+            other_seconds=others * factor,
+            ranks=plan.workers,
+            nodes=plan.nodes,
+            coefficient_of_variation=variation,
+            failures=Failures(node_hours),
+            rng=rng,
+        )
         yield found.seconds, found.failures
 
 
 def modelled(plan: Plan) -> StepTime:
     """The time of one update of a plan by the machine's and the workload's figures."""
-    return step_time(load_machine(MACHINE), home_cost(COST), nodes=plan.nodes, ranks_per_node=plan.ranks_per_node,
-                     local_batch_size=plan.local_batch_size,
-                     micro_batch_size=plan.micro_batch_size or plan.local_batch_size,
-                     options=step_options(plan.job.settings))
+    return step_time(
+        load_machine(MACHINE),
+        home_cost(COST),
+        nodes=plan.nodes,
+        ranks_per_node=plan.ranks_per_node,
+        local_batch_size=plan.local_batch_size,
+        micro_batch_size=plan.micro_batch_size or plan.local_batch_size,
+        options=step_options(plan.job.settings),
+    )
 
 
 def table(found: list[Cell]) -> str:
     """Markdown, one row for each cell."""
-    rows = ["| batch | accelerators | a node fails every | predicted h | simulated h (5 to 95 %) | inside | failures | "
-            "updates | epochs predicted | epochs needed |", "|---|---|---|---|---|---|---|---|---|---|"]
+    rows = [
+        "| batch | accelerators | a node fails every | predicted h | simulated h (5 to 95 %) | inside | failures | "
+        "updates | epochs predicted | epochs needed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
     for cell in found:
         plan, hours = cell.plan, np.array(cell.seconds) / 3600
         seconds, epochs = plan.seconds, plan.epochs
@@ -121,10 +165,12 @@ def table(found: list[Cell]) -> str:
         low, median, high = np.quantile(hours, (0.05, 0.5, 0.95))
         rate = "never" if math.isinf(cell.node_hours) else f"{cell.node_hours:,.0f} h"
         needed = cell.updates * plan.global_batch_size / 2**26
-        rows.append(f"| {plan.global_batch_size:,} | {plan.workers:,} | {rate} | {_hours(seconds)} | "
-                    f"{median:.1f} ({low:.1f} to {high:.1f}) | {cell.inside}/{len(cell.seconds)} | "
-                    f"{cell.failures:.1f} | {cell.updates:,} | {epochs.median:.1f} ({epochs.low:.1f} to "
-                    f"{epochs.high:.1f}) | {needed:.1f} |")
+        rows.append(
+            f"| {plan.global_batch_size:,} | {plan.workers:,} | {rate} | {_hours(seconds)} | "
+            f"{median:.1f} ({low:.1f} to {high:.1f}) | {cell.inside}/{len(cell.seconds)} | "
+            f"{cell.failures:.1f} | {cell.updates:,} | {epochs.median:.1f} ({epochs.low:.1f} to "
+            f"{epochs.high:.1f}) | {needed:.1f} |"
+        )
     return "\n".join(rows)
 
 
@@ -135,10 +181,16 @@ def _hours(seconds: Interval) -> str:
 def draw(found: list[Cell], file: Path) -> None:
     """Predicted against simulated hours: one colour for each failure rate, bars for the plan's intervals."""
     colours = dict(zip(NODE_HOURS, ("#4477AA", "#EE7733", "#AA3377"), strict=True))
-    ends = [value / 3600 for cell in found if cell.plan.seconds
-            for value in (*cell.seconds, cell.plan.seconds.low, cell.plan.seconds.high)]
+    ends = [
+        value / 3600
+        for cell in found
+        if cell.plan.seconds
+        for value in (*cell.seconds, cell.plan.seconds.low, cell.plan.seconds.high)
+    ]
     low, high = 0.8 * min(ends), 1.25 * max(ends)
-    picture = Picture("simulated hours to target", "predicted hours, 90 % interval", (low, high), (low, high))
+    picture = Picture(
+        "simulated hours to target", "predicted hours, 90 % interval", (low, high), (low, high)
+    )
     picture.line([low, high], [low, high], "#5b6670", "predicted as simulated", dashed=True)
     for node_hours, colour in colours.items():
         chosen = [cell for cell in found if cell.node_hours == node_hours and cell.plan.seconds]
@@ -147,14 +199,23 @@ def draw(found: list[Cell], file: Path) -> None:
             seconds = cell.plan.seconds
             if seconds is not None:
                 picture.line([x, x], [seconds.low / 3600, seconds.high / 3600], colour, "")
-        name = "no failures" if math.isinf(node_hours) else f"a node fails every {node_hours:,.0f} h"
-        picture.points(medians, [cell.plan.seconds.median / 3600 for cell in chosen if cell.plan.seconds], colour, name)
+        name = (
+            "no failures" if math.isinf(node_hours) else f"a node fails every {node_hours:,.0f} h"
+        )
+        picture.points(
+            medians,
+            [cell.plan.seconds.median / 3600 for cell in chosen if cell.plan.seconds],
+            colour,
+            name,
+        )
     file.write_text(picture.text(), encoding="utf-8")
 
 
 def main() -> None:
     """Run it, print the table and the time that each part took."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=40, help="simulated runs of each cell")
     parser.add_argument("--picture", type=Path, default=None)
     asked = parser.parse_args()
@@ -169,7 +230,9 @@ def main() -> None:
     print(table(found))
     inside, runs = sum(cell.inside for cell in found), sum(len(cell.seconds) for cell in found)
     print(f"\n{inside} of {runs} simulated runs ended within their plan's 90 % interval.")
-    print(f"sweep {swept - began:.1f} s, fit {fitted - swept:.1f} s, plans and simulations {ended - fitted:.1f} s")
+    print(
+        f"sweep {swept - began:.1f} s, fit {fitted - swept:.1f} s, plans and simulations {ended - fitted:.1f} s"
+    )
     if asked.picture:
         draw(found, asked.picture)
 

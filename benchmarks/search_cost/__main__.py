@@ -27,9 +27,11 @@ METHODS: dict[str, methods.Search] = {
     "random search at the target": methods.random_search,
 }
 OURS, DIRECT = tuple(METHODS)[:3], tuple(METHODS)[3:]
-GOOD, HOLDS = 1.05, 3       # within 5 % of the fewest epochs, and still so after so many more trials
-MOST = 40.0                 # trainings at the target batch with the best settings: what a search may spend
-SAMPLES_PER_SECOND = 1e6    # of the full machine, at any batch size and for any workload: a stated constant
+GOOD, HOLDS = 1.05, 3  # within 5 % of the fewest epochs, and still so after so many more trials
+MOST = 40.0  # trainings at the target batch with the best settings: what a search may spend
+SAMPLES_PER_SECOND = (
+    1e6  # of the full machine, at any batch size and for any workload: a stated constant
+)
 MOMENTA = {"0": 0.0, "0.9": 0.9, "tuned": None}
 
 
@@ -44,13 +46,19 @@ def search_cost(task: Task, method: str, seed: int) -> dict[str, Any]:
         if len(good) > HOLDS:
             break
     settled = good[0] if good else None
-    return {"spent": settled.samples / one if settled else math.inf,
-            "at_target": settled.samples_at_target / one if settled else math.inf,
-            "factor": settled.factor if settled else last.factor if last else math.inf,
-            "unit": one, "trials": trials, "seconds": time.process_time() - begun}
+    return {
+        "spent": settled.samples / one if settled else math.inf,
+        "at_target": settled.samples_at_target / one if settled else math.inf,
+        "factor": settled.factor if settled else last.factor if last else math.inf,
+        "unit": one,
+        "trials": trials,
+        "seconds": time.process_time() - begun,
+    }
 
 
-def run(problems: Sequence[int], seeds: int, momenta: Sequence[str], names: Sequence[str], output: Path) -> None:
+def run(
+    problems: Sequence[int], seeds: int, momenta: Sequence[str], names: Sequence[str], output: Path
+) -> None:
     """Do every search that ``output`` does not hold."""
     held = {(row["momentum"], row["problem"], row["seed"], row["method"]) for row in read(output)}
     for seed in range(seeds):
@@ -83,23 +91,43 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[str]:
         full = [case for case in cases.values() if len(case) == len(names)]
         if not full:
             continue
-        lines += [f"Momentum {momentum}: {len({row['problem'] for case in full for row in case.values()})} problems, "
-                  f"{len(full)} searches of each method", "",
-                  "| search | found | samples: median | 25 % to 75 % | ... at the target batch | "
-                  "hours on the full machine | samples of the better direct search over these |",
-                  "|---|---|---|---|---|---|---|"]
-        direct = [min((case[name]["spent"] for name in DIRECT if name in case), default=math.inf) for case in full]
-        best_direct = min((_quantile([case[name]["spent"] for case in full], 0.5) for name in DIRECT if name in names),
-                          default=math.nan)
+        lines += [
+            f"Momentum {momentum}: {len({row['problem'] for case in full for row in case.values()})} problems, "
+            f"{len(full)} searches of each method",
+            "",
+            "| search | found | samples: median | 25 % to 75 % | ... at the target batch | "
+            "hours on the full machine | samples of the better direct search over these |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        direct = [
+            min((case[name]["spent"] for name in DIRECT if name in case), default=math.inf)
+            for case in full
+        ]
+        best_direct = min(
+            (
+                _quantile([case[name]["spent"] for case in full], 0.5)
+                for name in DIRECT
+                if name in names
+            ),
+            default=math.nan,
+        )
         lines += [_line(name, [case[name] for case in full], best_direct) for name in names] + [""]
         for name in (name for name in OURS if name in names):
-            ratios = [other / case[name]["spent"] if math.isfinite(case[name]["spent"]) else
-                      (0.0 if math.isfinite(other) else math.nan) for case, other in zip(full, direct, strict=True)]
+            ratios = [
+                other / case[name]["spent"]
+                if math.isfinite(case[name]["spent"])
+                else (0.0 if math.isfinite(other) else math.nan)
+                for case, other in zip(full, direct, strict=True)
+            ]
             finite = [ratio for ratio in ratios if not math.isnan(ratio)]
             if finite:
-                low, middle, high = (f"{_quantile(finite, level):.3g}" for level in (0.25, 0.5, 0.75))
-                lines += [f"{name}: case by case the luckier direct search spends {middle} times as much (median; "
-                          f"25 %: {low}, 75 %: {high})"]
+                low, middle, high = (
+                    f"{_quantile(finite, level):.3g}" for level in (0.25, 0.5, 0.75)
+                )
+                lines += [
+                    f"{name}: case by case the luckier direct search spends {middle} times as much (median; "
+                    f"25 %: {low}, 75 %: {high})"
+                ]
         lines.append("")
     return lines
 
@@ -108,9 +136,11 @@ def _line(name: str, rows: Sequence[dict[str, Any]], direct: float) -> str:
     spent = [row["spent"] for row in rows]
     hours = [row["at_target"] * row["unit"] / SAMPLES_PER_SECOND / 3600 for row in rows]
     middle = _quantile(spent, 0.5)
-    return (f"| {name} | {np.mean(np.isfinite(spent)):.0%} | {_shown(middle)} | {_shown(_quantile(spent, 0.25))} to "
-            f"{_shown(_quantile(spent, 0.75))} | {_shown(_quantile([row['at_target'] for row in rows], 0.5))} "
-            f"| {_quantile(hours, 0.5):.2g} | {direct / middle if math.isfinite(middle) else math.nan:.2g} |")
+    return (
+        f"| {name} | {np.mean(np.isfinite(spent)):.0%} | {_shown(middle)} | {_shown(_quantile(spent, 0.25))} to "
+        f"{_shown(_quantile(spent, 0.75))} | {_shown(_quantile([row['at_target'] for row in rows], 0.5))} "
+        f"| {_quantile(hours, 0.5):.2g} | {direct / middle if math.isfinite(middle) else math.nan:.2g} |"
+    )
 
 
 def _quantile(values: Sequence[float], level: float) -> float:
@@ -123,18 +153,26 @@ def _shown(value: float) -> str:
 
 def main() -> None:
     """Search, then print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--problems", type=int, default=32)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first-problem", type=int, default=500,
-                        help="the method was built with a look at problems below 410")
+    parser.add_argument(
+        "--first-problem",
+        type=int,
+        default=500,
+        help="the method was built with a look at problems below 410",
+    )
     parser.add_argument("--momentum", choices=MOMENTA, nargs="+", default=["0", "tuned"])
     parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
     parser.add_argument("--output", type=Path, default=Path("search_cost.jsonl"))
     arguments = parser.parse_args()
     problems = range(arguments.first_problem, arguments.first_problem + arguments.problems)
     run(problems, arguments.seeds, arguments.momentum, arguments.method, arguments.output)
-    print(f"Target batch {TARGET_BATCH}. Samples in trainings at the target batch with the best settings.\n")
+    print(
+        f"Target batch {TARGET_BATCH}. Samples in trainings at the target batch with the best settings.\n"
+    )
     print("\n".join(tables(read(arguments.output))))
 
 

@@ -14,8 +14,11 @@ def new_study(seed: int) -> Any:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction="minimize",
-                               pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=4, reduction_factor=4))
+    return optuna.create_study(
+        sampler=optuna.samplers.TPESampler(seed=seed),
+        direction="minimize",
+        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=4, reduction_factor=4),
+    )
 
 
 def halving(trial: Any, budget: float) -> Callable[[Sequence[float], Sequence[float]], bool]:

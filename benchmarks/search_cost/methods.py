@@ -34,7 +34,11 @@ class Moment:
 
 FEWEST_ON_LADDER, MOST_ON_LADDER, MOST_TRIALS = 8, 30, 48
 SWEEP_TRIALS = 40
-NOTHING: tuple[float, float | None, float | None] = (np.inf, None, None)     # epochs and settings of the best so far
+NOTHING: tuple[float, float | None, float | None] = (
+    np.inf,
+    None,
+    None,
+)  # epochs and settings of the best so far
 
 Search = Callable[[Task, int, float], Iterator[Moment]]
 """A search of one task with a seed, until it has spent so many samples."""
@@ -55,7 +59,9 @@ class _Ledger:
             self.at_target_trials += 1
 
     def moment(self, learning_rate: float | None, momentum: float | None) -> Moment:
-        factor = np.inf if learning_rate is None else self._task.factor(learning_rate, momentum or 0.0)
+        factor = (
+            np.inf if learning_rate is None else self._task.factor(learning_rate, momentum or 0.0)
+        )
         return Moment(self.samples, self.at_target, factor)
 
 
@@ -65,7 +71,11 @@ def random_search(task: Task, seed: int, most: float) -> Iterator[Moment]:
     limit = task.budget(TARGET_BATCH)
     while ledger.samples < most:
         rate = float(np.exp(rng.uniform(*np.log(task.rates))))
-        momentum = task.momentum if task.momentum is not None else 1 - float(np.exp(rng.uniform(np.log(MOST_LAG), 0)))
+        momentum = (
+            task.momentum
+            if task.momentum is not None
+            else 1 - float(np.exp(rng.uniform(np.log(MOST_LAG), 0)))
+        )
         training = task.train(TARGET_BATCH, rate, momentum, limit, rng)
         ledger.spend(TARGET_BATCH, training)
         if training.state == "reached" and training.epochs < best[0]:
@@ -138,15 +148,26 @@ def tpe_on_ladder(task: Task, seed: int, most: float) -> Iterator[Moment]:
 def _acquired(task: Task, seed: int, most: float, *, confirming: bool) -> Iterator[Moment]:
     from scipy.stats import qmc
 
-    rng, ledger, acquisition, others = np.random.default_rng((seed, 3)), _Ledger(task), _acquisition(task, seed), \
-        _others(task)
+    rng, ledger, acquisition, others = (
+        np.random.default_rng((seed, 3)),
+        _Ledger(task),
+        _acquisition(task, seed),
+        _others(task),
+    )
     spread = qmc.Halton(len(_tuned(task)), scramble=True, seed=seed)
     for number in range(MOST_TRIALS if confirming else MOST_ON_LADDER):
         if ledger.samples >= most:
             return
-        confirms = confirming and number >= FEWEST_ON_LADDER and acquisition.ready and (
-            number >= MOST_ON_LADDER or ledger.at_target_trials > 0
-            or ledger.samples / task.problem.train_samples >= _expected_epochs(acquisition))
+        confirms = (
+            confirming
+            and number >= FEWEST_ON_LADDER
+            and acquisition.ready
+            and (
+                number >= MOST_ON_LADDER
+                or ledger.at_target_trials > 0
+                or ledger.samples / task.problem.train_samples >= _expected_epochs(acquisition)
+            )
+        )
         limit = None
         if confirms:
             batch, settings = TARGET_BATCH, acquisition.confirm(others).try_next
@@ -158,13 +179,29 @@ def _acquired(task: Task, seed: int, most: float, *, confirming: bool) -> Iterat
         yield _trained(task, acquisition, ledger, batch, {**others, **settings}, limit, rng)
 
 
-def _trained(task: Task, acquisition: Acquisition, ledger: _Ledger, batch: int, settings: dict[str, Any],
-             limit: float | None, rng: np.random.Generator) -> Moment:
+def _trained(
+    task: Task,
+    acquisition: Acquisition,
+    ledger: _Ledger,
+    batch: int,
+    settings: dict[str, Any],
+    limit: float | None,
+    rng: np.random.Generator,
+) -> Moment:
     """Train, tell, and look at what is recommended then."""
-    limit = min(limit or acquisition.limit_epochs(batch) or np.inf, task.budget(batch),
-                discrepancy.WORTH * _fewest(acquisition, batch) if batch == TARGET_BATCH else np.inf)
-    training = task.train(batch, settings["learning_rate"], settings["momentum"], limit, rng,
-                          _hopeless(task.target_loss, limit))
+    limit = min(
+        limit or acquisition.limit_epochs(batch) or np.inf,
+        task.budget(batch),
+        discrepancy.WORTH * _fewest(acquisition, batch) if batch == TARGET_BATCH else np.inf,
+    )
+    training = task.train(
+        batch,
+        settings["learning_rate"],
+        settings["momentum"],
+        limit,
+        rng,
+        _hopeless(task.target_loss, limit),
+    )
     ledger.spend(batch, training)
     acquisition.tell(_observation(batch, settings, training))
     return _moment(task, acquisition, ledger)
@@ -174,19 +211,35 @@ def _moment(task: Task, acquisition: Acquisition, ledger: _Ledger) -> Moment:
     if not acquisition.ready:
         return ledger.moment(None, None)
     others = _others(task)
-    use = acquisition.confirm(others).use if ledger.at_target_trials else acquisition.recommend(others)
+    use = (
+        acquisition.confirm(others).use
+        if ledger.at_target_trials
+        else acquisition.recommend(others)
+    )
     found = {**others, **use}
     return ledger.moment(found["learning_rate"], found["momentum"])
 
 
 def _fewest(acquisition: Acquisition, batch: int) -> float:
-    return min((item.epochs for item in acquisition.observations
-                if item.state == "reached" and item.global_batch_size == batch), default=np.inf)
+    return min(
+        (
+            item.epochs
+            for item in acquisition.observations
+            if item.state == "reached" and item.global_batch_size == batch
+        ),
+        default=np.inf,
+    )
 
 
 def _acquisition(task: Task, seed: int) -> Acquisition:
-    return Acquisition(LADDER, TARGET_BATCH, _tuned(task), resolution=1 / EVALUATIONS_PER_EPOCH, seed=seed,
-                       samples_per_epoch=task.problem.train_samples)
+    return Acquisition(
+        LADDER,
+        TARGET_BATCH,
+        _tuned(task),
+        resolution=1 / EVALUATIONS_PER_EPOCH,
+        seed=seed,
+        samples_per_epoch=task.problem.train_samples,
+    )
 
 
 def _others(task: Task) -> dict[str, Any]:
@@ -198,17 +251,30 @@ def _expected_epochs(acquisition: Acquisition) -> float:
 
 
 def _hopeless(threshold: float, limit: float) -> Callable[[list[float], list[float]], bool]:
-    return lambda epochs, losses: len(epochs) % 2 == 0 and hopeless(epochs, losses, threshold, limit)
+    return lambda epochs, losses: (
+        len(epochs) % 2 == 0 and hopeless(epochs, losses, threshold, limit)
+    )
 
 
 def _observation(batch: int, settings: dict[str, Any], training: Training) -> Observation:
-    return Observation(batch, training.state, training.epochs, settings, 0,
-                       min(training.resolution_epochs, training.epochs), training.noise_scale)
+    return Observation(
+        batch,
+        training.state,
+        training.epochs,
+        settings,
+        0,
+        min(training.resolution_epochs, training.epochs),
+        training.noise_scale,
+    )
 
 
 def _tuned(task: Task) -> list[ScaledSetting]:
     tuned = [ScaledSetting("learning_rate", "log", *task.rates)]
-    return tuned if task.momentum is not None else [*tuned, ScaledSetting("momentum", "linear", 0.0, 1 - MOST_LAG)]
+    return (
+        tuned
+        if task.momentum is not None
+        else [*tuned, ScaledSetting("momentum", "linear", 0.0, 1 - MOST_LAG)]
+    )
 
 
 def _placed(tuned: list[ScaledSetting], point: Any) -> dict[str, float]:

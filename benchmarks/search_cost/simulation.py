@@ -21,11 +21,11 @@ from trainers.workloads.noisy_quadratic.random_problem import random_problem
 
 LADDER = (16, 32, 64, 128, 256)
 TARGET_BATCH = 16 * LADDER[-1]
-SEED_SCATTER = 0.03             # standard deviation of the log epochs between seeds
+SEED_SCATTER = 0.03  # standard deviation of the log epochs between seeds
 EVALUATIONS_PER_EPOCH = 4
-DIVERGED = 3.0                  # times the first loss, as in trainers.workloads.training_run
-BUDGET = 4.0                    # times the fewest epochs at a batch: how long a trial may train
-MOST_LAG = 0.01                 # 1 - momentum, where momentum is tuned
+DIVERGED = 3.0  # times the first loss, as in trainers.workloads.training_run
+BUDGET = 4.0  # times the fewest epochs at a batch: how long a trial may train
+MOST_LAG = 0.01  # 1 - momentum, where momentum is tuned
 
 Array = NDArray[np.float64]
 Stop = Callable[[list[float], list[float]], bool]
@@ -57,8 +57,13 @@ class Task:
 
     def factor(self, learning_rate: float, momentum: float) -> float:
         """Expected epochs of settings at the target batch over the fewest: the quality, 1 is best."""
-        found = epochs_to_target(self.problem, self.target_loss, learning_rate=learning_rate,
-                                 global_batch_size=TARGET_BATCH, momentum=momentum)
+        found = epochs_to_target(
+            self.problem,
+            self.target_loss,
+            learning_rate=learning_rate,
+            global_batch_size=TARGET_BATCH,
+            momentum=momentum,
+        )
         return float(found) / self.best_epochs
 
     def budget(self, batch: int) -> float:
@@ -66,23 +71,39 @@ class Task:
         if batch in self.budgets:
             return self.budgets[batch]
         momentum = 0.9 if self.momentum is None else self.momentum
-        self.budgets[batch] = BUDGET * optimum(self.problem, self.target_loss, batch, momentum=momentum).epochs
+        self.budgets[batch] = (
+            BUDGET * optimum(self.problem, self.target_loss, batch, momentum=momentum).epochs
+        )
         return self.budgets[batch]
 
-    def train(self, batch: int, learning_rate: float, momentum: float, limit_epochs: float,
-              rng: np.random.Generator, stop: Stop | None = None) -> Training:
+    def train(
+        self,
+        batch: int,
+        learning_rate: float,
+        momentum: float,
+        limit_epochs: float,
+        rng: np.random.Generator,
+        stop: Stop | None = None,
+    ) -> Training:
         """One training; the seed stretches its curve in time, by ``SEED_SCATTER``."""
         problem = self.problem
         stride = max(1, round(problem.train_samples / (EVALUATIONS_PER_EPOCH * batch)))
         between = stride * batch / problem.train_samples
         stretch = float(np.exp(SEED_SCATTER * rng.standard_normal()))
-        update = make_update(problem.curvature, problem.noise, learning_rate=learning_rate, global_batch_size=batch,
-                             momentum=momentum)
+        update = make_update(
+            problem.curvature,
+            problem.noise,
+            learning_rate=learning_rate,
+            global_batch_size=batch,
+            momentum=momentum,
+        )
         map_, moments = many_steps(update, stride), start(problem.initial_squares)
         exact, epochs, losses = [problem.initial_loss], list[float](), list[float]()
         state = "censored"
         with np.errstate(over="ignore", invalid="ignore"):
-            while (state == "censored" and (len(epochs) + 1) * between <= limit_epochs * (1 + 1e-9)) or not epochs:
+            while (
+                state == "censored" and (len(epochs) + 1) * between <= limit_epochs * (1 + 1e-9)
+            ) or not epochs:
                 at = (len(epochs) + 1) / stretch
                 while len(exact) <= at + 1:
                     moments, _ = apply(map_, moments)
@@ -98,9 +119,19 @@ class Task:
                 elif stop is not None and stop(epochs, losses):
                     state = "pruned"
             gradient = float(moments[0] @ problem.curvature**2)
-        noise = float(problem.noise.sum()) / gradient if np.isfinite(gradient) and gradient > 0 else None
-        return Training(state, epochs[-1], epochs[-1] * problem.train_samples, between,
-                        noise if state != "diverged" else None, losses)
+        noise = (
+            float(problem.noise.sum()) / gradient
+            if np.isfinite(gradient) and gradient > 0
+            else None
+        )
+        return Training(
+            state,
+            epochs[-1],
+            epochs[-1] * problem.train_samples,
+            between,
+            noise if state != "diverged" else None,
+            losses,
+        )
 
 
 def make_task(seed: int, momentum: float | None) -> Task:

@@ -22,7 +22,9 @@ def swept(task: Task, seed: int, trials: int) -> Iterator[tuple[int, dict[str, A
     """Batch size, settings and training of each trial of the sweep."""
     rng, done = np.random.default_rng((seed, 5)), list[Trial]()
     epochs = task.budget(LADDER[-1])
-    sampler = LadderSampler(_space(task), LADDER, sampler="tpe", name=f"benchmark {seed}", epochs=epochs)
+    sampler = LadderSampler(
+        _space(task), LADDER, sampler="tpe", name=f"benchmark {seed}", epochs=epochs
+    )
     halving = LadderASHA(LADDER, epochs, higher_is_better=False)
     budgets = rung_budgets(LADDER, trials, SEEDS)
     while isinstance(asked := next_task(budgets, done), (Explore, Repeat)):
@@ -37,12 +39,20 @@ def swept(task: Task, seed: int, trials: int) -> Iterator[tuple[int, dict[str, A
         halving.on_trial_add(None, stub)
 
         def stop(at: list[float], losses: list[float], stub: Any = stub) -> bool:
-            return halving.on_trial_result(None, stub, {"epochs": at[-1], "metric": losses[-1]}) == "STOP" \
+            return (
+                halving.on_trial_result(None, stub, {"epochs": at[-1], "metric": losses[-1]})
+                == "STOP"
                 and at[-1] < epochs
+            )
 
-        training = task.train(batch, settings["learning_rate"], settings["momentum"], epochs, rng, stop)
-        halving.on_trial_complete(None, stub, {"epochs": training.epochs, "metric": training.losses[-1],
-                                               "state": training.state})
+        training = task.train(
+            batch, settings["learning_rate"], settings["momentum"], epochs, rng, stop
+        )
+        halving.on_trial_complete(
+            None,
+            stub,
+            {"epochs": training.epochs, "metric": training.losses[-1], "state": training.state},
+        )
         trial = _trial(len(done), batch, repetition, settings, training)
         sampler.tell(trial, ticket)
         done.append(trial)
@@ -50,15 +60,38 @@ def swept(task: Task, seed: int, trials: int) -> Iterator[tuple[int, dict[str, A
 
 
 def _space(task: Task) -> SearchSpace:
-    return SearchSpace.parse({
-        "learning_rate": {"log_uniform": list(task.rates), "role": "scaled"},
-        "momentum": task.momentum if task.momentum is not None else {"uniform": [0.0, 1 - MOST_LAG], "role": "scaled"},
-        "normalization_batch_size": 1})
+    return SearchSpace.parse(
+        {
+            "learning_rate": {"log_uniform": list(task.rates), "role": "scaled"},
+            "momentum": task.momentum
+            if task.momentum is not None
+            else {"uniform": [0.0, 1 - MOST_LAG], "role": "scaled"},
+            "normalization_batch_size": 1,
+        }
+    )
 
 
-def _trial(number: int, batch: int, seed: int, settings: dict[str, Any], training: Training) -> Trial:
+def _trial(
+    number: int, batch: int, seed: int, settings: dict[str, Any], training: Training
+) -> Trial:
     reached = training.epochs if training.state == "reached" else None
-    return Trial(id=number + 1, study_id=1, number=number, state=TrialState(training.state), global_batch_size=batch,
-                 seed=seed, settings=settings, purpose="sweep", epochs_to_target=reached, epochs=training.epochs,
-                 steps=None, seconds=None, best_metric=None, final_metric=None, reason="",
-                 resolution_epochs=training.resolution_epochs, started_at=None, finished_at=None)
+    return Trial(
+        id=number + 1,
+        study_id=1,
+        number=number,
+        state=TrialState(training.state),
+        global_batch_size=batch,
+        seed=seed,
+        settings=settings,
+        purpose="sweep",
+        epochs_to_target=reached,
+        epochs=training.epochs,
+        steps=None,
+        seconds=None,
+        best_metric=None,
+        final_metric=None,
+        reason="",
+        resolution_epochs=training.resolution_epochs,
+        started_at=None,
+        finished_at=None,
+    )

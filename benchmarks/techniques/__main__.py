@@ -20,13 +20,22 @@ from benchmarks.techniques.workloads import Images, images
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", choices=("goyal", "tuned"))
     parser.add_argument("images", choices=("digits", "cifar10"))
-    parser.add_argument("--path", type=Path, help="the CIFAR-10 images: a folder with train/CLASS/*.jpg and "
-                                                  "test/CLASS/*.jpg")
-    parser.add_argument("--output", type=Path, default=Path("techniques"),
-                        help="where the studies are kept; run again to go on (default: %(default)s)")
+    parser.add_argument(
+        "--path",
+        type=Path,
+        help="the CIFAR-10 images: a folder with train/CLASS/*.jpg and test/CLASS/*.jpg",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("techniques"),
+        help="where the studies are kept; run again to go on (default: %(default)s)",
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     chosen = images(options.images, options.path)
@@ -42,8 +51,11 @@ def print_goyal(chosen: Images) -> None:
     """Final top-1 error of each case."""
     print("| case | batch | learning rate | top-1 error, % (3 seeds) |\n|---|---|---|---|")
     for case, mean, deviation in goyal.rows(chosen):
-        print(f"| {case.name} | {case.global_batch_size} | {case.settings.learning_rate:.3g} | "
-              f"{mean:.2f} +- {deviation:.2f} |", flush=True)
+        print(
+            f"| {case.name} | {case.global_batch_size} | {case.settings.learning_rate:.3g} | "
+            f"{mean:.2f} +- {deviation:.2f} |",
+            flush=True,
+        )
 
 
 def print_tuned(chosen: Images, folder: Path) -> None:

@@ -39,14 +39,38 @@ def cases(images: Images) -> list[Case]:
     warmup = max(epochs * WARMUP_SHARE, 1.0)
 
     def case(name: str, batch: int, learning_rate: float, **warmup_settings: object) -> Case:
-        return Case(name, batch, TrainingSettings.from_dict({
-            "learning_rate": learning_rate, "momentum": 0.9, "nesterov": True, "decay": "step",
-            "decay_milestones": milestones, **warmup_settings}))
+        return Case(
+            name,
+            batch,
+            TrainingSettings.from_dict(
+                {
+                    "learning_rate": learning_rate,
+                    "momentum": 0.9,
+                    "nesterov": True,
+                    "decay": "step",
+                    "decay_milestones": milestones,
+                    **warmup_settings,
+                }
+            ),
+        )
+
     return [
         case("small batch", small, rate),
-        case("linear, gradual warmup", large, rate * factor, warmup_epochs=warmup, warmup_start_factor=1 / factor),
-        case("linear, constant warmup", large, rate * factor, warmup_epochs=warmup, warmup_start_factor=1 / factor,
-             warmup_shape="constant"),
+        case(
+            "linear, gradual warmup",
+            large,
+            rate * factor,
+            warmup_epochs=warmup,
+            warmup_start_factor=1 / factor,
+        ),
+        case(
+            "linear, constant warmup",
+            large,
+            rate * factor,
+            warmup_epochs=warmup,
+            warmup_start_factor=1 / factor,
+            warmup_shape="constant",
+        ),
         case("linear, no warmup", large, rate * factor),
         case("square root", large, rate * math.sqrt(factor)),
         case("unscaled", large, rate),
@@ -63,9 +87,16 @@ def rows(images: Images) -> Iterator[tuple[Case, float, float]]:
 
 def final_accuracy(images: Images, case: Case, seed: int, workload: AnyWorkload) -> float:
     """Top-1 accuracy when the epochs are over; that of chance where the training diverged."""
-    job = TrainingJob(workload="resnet", data=images.data, target=Target("top1", 2.0), settings=case.settings,
-                      global_batch_size=case.global_batch_size, seed=seed, epochs=images.goyal_epochs,
-                      evaluations_per_epoch=1)
+    job = TrainingJob(
+        workload="resnet",
+        data=images.data,
+        target=Target("top1", 2.0),
+        settings=case.settings,
+        global_batch_size=case.global_batch_size,
+        seed=seed,
+        epochs=images.goyal_epochs,
+        evaluations_per_epoch=1,
+    )
     training = begin_training(job, workload=workload)
     while not training.finished:
         training.advance()

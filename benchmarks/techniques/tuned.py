@@ -21,29 +21,54 @@ _WARMUP = {"uniform": [0, 5], "role": "scaled"}
 SEARCHES: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": "sgd", "learning_rate": {"log_uniform": [0.01, 6.4], "role": "scaled"}},
     "lars": {"optimizer": "lars", "learning_rate": {"log_uniform": [0.5, 200], "role": "scaled"}},
-    "larc": {"optimizer": "larc", "learning_rate": {"log_uniform": [0.01, 6.4], "role": "scaled"},
-             "trust_coefficient": {"log_uniform": [0.002, 0.2], "role": "scaled"}},
-    "lamb": {"optimizer": "lamb", "learning_rate": {"log_uniform": [0.002, 0.5], "role": "scaled"},
-             "weight_decay": 0.01, "epsilon": 1e-6},
+    "larc": {
+        "optimizer": "larc",
+        "learning_rate": {"log_uniform": [0.01, 6.4], "role": "scaled"},
+        "trust_coefficient": {"log_uniform": [0.002, 0.2], "role": "scaled"},
+    },
+    "lamb": {
+        "optimizer": "lamb",
+        "learning_rate": {"log_uniform": [0.002, 0.5], "role": "scaled"},
+        "weight_decay": 0.01,
+        "epsilon": 1e-6,
+    },
     # the batch doubles twice within the first epochs, up to the size that it is listed under
-    "sgd, growing batch": {"optimizer": "sgd", "learning_rate": {"log_uniform": [0.01, 6.4], "role": "scaled"},
-                           "batch_control": "piecewise", "batch_milestones": [2.0, 4.0], "batch_factors": [2.0, 4.0]},
+    "sgd, growing batch": {
+        "optimizer": "sgd",
+        "learning_rate": {"log_uniform": [0.01, 6.4], "role": "scaled"},
+        "batch_control": "piecewise",
+        "batch_milestones": [2.0, 4.0],
+        "batch_factors": [2.0, 4.0],
+    },
 }
 
 
 def spec_of(technique: str, images: Images) -> hpo.StudySpec:
     """The study of one technique."""
-    return hpo.StudySpec.from_dict({
-        "name": f"{images.name}-{technique.replace(', ', '-').replace(' ', '-')}",
-        "workload": "resnet", "data": images.data,
-        "target": {"metric": "top1", "at_least": images.target},
-        "ladder": [batch // growth(technique) // 16 * 16 for batch in images.ladder if batch >= 16 * growth(technique)],
-        "search": {"warmup_epochs": _WARMUP, **SEARCHES[technique],
-                   **({} if technique == "lamb" else {"momentum": 0.9})},
-        "budget": {"trials": images.trials, "epochs_per_trial": images.epochs,
-                   "evaluations_per_epoch": images.evaluations_per_epoch},
-        "seeds": SEEDS,
-    })
+    return hpo.StudySpec.from_dict(
+        {
+            "name": f"{images.name}-{technique.replace(', ', '-').replace(' ', '-')}",
+            "workload": "resnet",
+            "data": images.data,
+            "target": {"metric": "top1", "at_least": images.target},
+            "ladder": [
+                batch // growth(technique) // 16 * 16
+                for batch in images.ladder
+                if batch >= 16 * growth(technique)
+            ],
+            "search": {
+                "warmup_epochs": _WARMUP,
+                **SEARCHES[technique],
+                **({} if technique == "lamb" else {"momentum": 0.9}),
+            },
+            "budget": {
+                "trials": images.trials,
+                "epochs_per_trial": images.epochs,
+                "evaluations_per_epoch": images.evaluations_per_epoch,
+            },
+            "seeds": SEEDS,
+        }
+    )
 
 
 def growth(technique: str) -> int:
@@ -64,7 +89,9 @@ def rows(images: Images, folder: Path) -> Iterator[tuple[str, int, SweptConfigur
 def most_seeds(found: list[SweptConfiguration]) -> SweptConfiguration | None:
     """The best of those that were trained with the most seeds, so that no lucky single training is printed."""
     most = max((each.runs for each in found), default=0)
-    return min((each for each in found if each.runs == most), key=lambda each: each.epochs, default=None)
+    return min(
+        (each for each in found if each.runs == most), key=lambda each: each.epochs, default=None
+    )
 
 
 def shown(candidate: SweptConfiguration | None) -> str:
@@ -73,5 +100,7 @@ def shown(candidate: SweptConfiguration | None) -> str:
         return "not reached"
     settings = candidate.settings
     trust = f", trust {settings.trust_coefficient:.2g}" if settings.optimizer == "larc" else ""
-    return (f"{candidate.epochs:.1f} ({candidate.runs} seeds; rate {settings.learning_rate:.2g}, "
-            f"warmup {settings.warmup_epochs:.1f}{trust})")
+    return (
+        f"{candidate.epochs:.1f} ({candidate.runs} seeds; rate {settings.learning_rate:.2g}, "
+        f"warmup {settings.warmup_epochs:.1f}{trust})"
+    )

@@ -30,9 +30,27 @@ class Images:
 def images(name: str, path: Path | None) -> Images:
     """``digits``, which scikit-learn carries, or ``cifar10``, a folder in ImageNet's layout at ``path``."""
     if name == "digits":
-        return Images("digits", {"source": "digits"}, (32, 128, 512, 1424), 0.96, 40, 4, 64, (32, 512, 0.1), 30)
+        return Images(
+            "digits",
+            {"source": "digits"},
+            (32, 128, 512, 1424),
+            0.96,
+            40,
+            4,
+            64,
+            (32, 512, 0.1),
+            30,
+        )
     if path is None or not path.is_dir():
-        raise SystemExit(f"cifar10 needs --path, the folder with train/CLASS/*.jpg and test/CLASS/*.jpg, "
-                         f"but got {path}")
-    data = {"source": "image_folder", "path": str(path), "image_size": 16, "model": "resnet8", "width": 8}
+        raise SystemExit(
+            f"cifar10 needs --path, the folder with train/CLASS/*.jpg and test/CLASS/*.jpg, "
+            f"but got {path}"
+        )
+    data = {
+        "source": "image_folder",
+        "path": str(path),
+        "image_size": 16,
+        "model": "resnet8",
+        "width": 8,
+    }
     return Images("cifar10", data, (128, 1024, 12000), 0.30, 24, 1, 18, (64, 2048, 0.05), 9)

@@ -50,10 +50,14 @@ class Result:
 
 def main() -> None:
     """Print one table per group of families."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", type=Path, help="table of MLPerf result logs")
     parser.add_argument("--cases", action="store_true", help="print every case of the step model")
-    parser.add_argument("--unseen", action="store_true", help="only families on which nothing was chosen")
+    parser.add_argument(
+        "--unseen", action="store_true", help="only families on which nothing was chosen"
+    )
     asked = parser.parse_args()
     reference = read_reference_throughputs()
     families = scored(read_series(asked.runs))
@@ -63,8 +67,10 @@ def main() -> None:
         families, others = ([one for one in group if unseen(one)] for group in (families, others))
     ways = forecasters(reference)
     for title, group in _groups(families, others).items():
-        results = {name: [Result(case, way(case)) for series in group for case in cases(series)]
-                   for name, way in ways.items()}
+        results = {
+            name: [Result(case, way(case)) for series in group for case in cases(series)]
+            for name, way in ways.items()
+        }
         _print_table(title, group, results)
         if asked.cases:
             _print_cases(results["generation left out"])
@@ -79,27 +85,50 @@ def _groups(families: Sequence[Series], others: Sequence[Series]) -> Mapping[str
     return {name: group for name, group in found.items() if group}
 
 
-def _print_table(title: str, group: Sequence[Series], results: Mapping[str, Sequence[Result]]) -> None:
-    bins = " | ".join(f"{low} to {high:g} times" if np.isfinite(high) else f"beyond {low}" for low, high in HORIZONS)
+def _print_table(
+    title: str, group: Sequence[Series], results: Mapping[str, Sequence[Result]]
+) -> None:
+    bins = " | ".join(
+        f"{low} to {high:g} times" if np.isfinite(high) else f"beyond {low}"
+        for low, high in HORIZONS
+    )
     count = len(next(iter(results.values())))
-    print(f"\n{title}: {len(group)} families, {count} cases\n\n| | median error | of families | mean error | {bins} | "
-          f"coverage | median width |\n|---{'|---' * (5 + len(HORIZONS))}|")
+    print(
+        f"\n{title}: {len(group)} families, {count} cases\n\n| | median error | of families | mean error | {bins} | "
+        f"coverage | median width |\n|---{'|---' * (5 + len(HORIZONS))}|"
+    )
     for name, each in results.items():
         errors = np.array([abs(one.error) for one in each])
         horizons = np.array([one.case.horizon for one in each])
         inside = [errors[(horizons > low) & (horizons <= high)] for low, high in HORIZONS]
-        cells = [_percent(np.median(errors)), _percent(_of_families(each)), _percent(errors.mean()),
-                 *(f"{_percent(np.median(part))} ({len(part)})" if len(part) else "" for part in inside)]
+        cells = [
+            _percent(np.median(errors)),
+            _percent(_of_families(each)),
+            _percent(errors.mean()),
+            *(f"{_percent(np.median(part))} ({len(part)})" if len(part) else "" for part in inside),
+        ]
         point = all(one.width == 1 for one in each)
-        cells += ["", ""] if point else [_percent(np.mean([one.covered for one in each])),
-                                         f"{np.median([one.width for one in each]):.2f}"]
+        cells += (
+            ["", ""]
+            if point
+            else [
+                _percent(np.mean([one.covered for one in each])),
+                f"{np.median([one.width for one in each]):.2f}",
+            ]
+        )
         print(f"| {name} | {' | '.join(cells)} |")
 
 
 def _of_families(results: Sequence[Result]) -> float:
     names = {one.case.series.name for one in results}
-    return float(np.median([np.median([abs(one.error) for one in results if one.case.series.name == name])
-                            for name in names]))
+    return float(
+        np.median(
+            [
+                np.median([abs(one.error) for one in results if one.case.series.name == name])
+                for name in names
+            ]
+        )
+    )
 
 
 def _print_cases(results: Sequence[Result]) -> None:
@@ -108,8 +137,10 @@ def _print_cases(results: Sequence[Result]) -> None:
         seen = ", ".join(f"{row.accelerators}x{row.local_batch_size:g}" for row in one.case.seen)
         asked = one.case.asked
         ends = [end / asked.samples_per_second for end in (one.predicted.low, one.predicted.high)]
-        print(f"{one.case.series.name}: {seen} -> {asked.accelerators}x{asked.local_batch_size:g}: {one.error:+.1%} "
-              f"[{ends[0]:.2f}, {ends[1]:.2f}]{'' if one.covered else '  missed'}")
+        print(
+            f"{one.case.series.name}: {seen} -> {asked.accelerators}x{asked.local_batch_size:g}: {one.error:+.1%} "
+            f"[{ends[0]:.2f}, {ends[1]:.2f}]{'' if one.covered else '  missed'}"
+        )
 
 
 def _percent(value: float) -> str:

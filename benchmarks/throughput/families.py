@@ -17,12 +17,23 @@ FAMILY = ("benchmark", "round", "submitter", "accelerator_model", "division")
 NEEDED = ("train_examples_per_second", "n_accelerators", "global_batch_size")
 LEAST_SCALES, LEAST_SPAN = 3, 8
 # generations of accelerators by what their names hold, with the year of the first; the first that fits counts
-GENERATIONS = {"P100": 2016, "V100": 2017, "TPU[ -]?v2": 2017, "TPU[ -]?v3": 2018, "Ascend": 2019,
-               "Gaudi[ -]?2|HL-225": 2022, "Gaudi": 2019, "A100|A30|A10|A6000|A5000": 2020,
-               "TPU[ -]?v5": 2023, "TPU": 2020, "Graphcore": 2020, "H100|H200|GH200|L40": 2022,
-               "B100|B200|GB200": 2024}
+GENERATIONS = {
+    "P100": 2016,
+    "V100": 2017,
+    "TPU[ -]?v2": 2017,
+    "TPU[ -]?v3": 2018,
+    "Ascend": 2019,
+    "Gaudi[ -]?2|HL-225": 2022,
+    "Gaudi": 2019,
+    "A100|A30|A10|A6000|A5000": 2020,
+    "TPU[ -]?v5": 2023,
+    "TPU": 2020,
+    "Graphcore": 2020,
+    "H100|H200|GH200|L40": 2022,
+    "B100|B200|GB200": 2024,
+}
 DLPERF_ACCELERATOR = "V100"
-UNSEEN = 3          # of 4: see unseen()
+UNSEEN = 3  # of 4: see unseen()
 
 
 @dataclass(frozen=True)
@@ -44,17 +55,25 @@ def read_series(path: Path) -> list[Series]:
     found: dict[tuple[str, ...], dict[tuple[int, int, int | None], list[float]]] = {}
     with path.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
-            if all(row[name] for name in NEEDED) and int(row["n_accelerators"]) > 0:     # 0: processors only
+            if (
+                all(row[name] for name in NEEDED) and int(row["n_accelerators"]) > 0
+            ):  # 0: processors only
                 family = found.setdefault(tuple(row[name] for name in FAMILY), {})
-                family.setdefault(_configuration(row), []).append(float(row["train_examples_per_second"]))
+                family.setdefault(_configuration(row), []).append(
+                    float(row["train_examples_per_second"])
+                )
     series = [_series(family, configurations) for family, configurations in sorted(found.items())]
     return [one for one in series if len(scales(one)) >= 2]
 
 
 def generation(series: Series) -> str:
     """The generation of a series' accelerators: a key of GENERATIONS, or the accelerator's own name."""
-    accelerator = DLPERF_ACCELERATOR if series.origin.startswith("dlperf") else series.name.split(" / ")[3]
-    return next((one for one in GENERATIONS if re.search(one, accelerator, re.IGNORECASE)), accelerator)
+    accelerator = (
+        DLPERF_ACCELERATOR if series.origin.startswith("dlperf") else series.name.split(" / ")[3]
+    )
+    return next(
+        (one for one in GENERATIONS if re.search(one, accelerator, re.IGNORECASE)), accelerator
+    )
 
 
 def unseen(series: Series) -> bool:
@@ -75,8 +94,11 @@ def scales(series: Series) -> list[int]:
 
 def scored(series: Sequence[Series]) -> list[Series]:
     """The families with enough scales, spread wide enough, to be scored."""
-    return [one for one in series
-            if len(scales(one)) >= LEAST_SCALES and scales(one)[-1] >= LEAST_SPAN * scales(one)[0]]
+    return [
+        one
+        for one in series
+        if len(scales(one)) >= LEAST_SCALES and scales(one)[-1] >= LEAST_SPAN * scales(one)[0]
+    ]
 
 
 def cases(series: Series) -> Iterator[Case]:
@@ -90,12 +112,27 @@ def cases(series: Series) -> Iterator[Case]:
 
 
 def _configuration(row: Mapping[str, str]) -> tuple[int, int, int | None]:
-    return (int(row["n_accelerators"]), int(row["global_batch_size"]), int(row["n_nodes"]) if row["n_nodes"] else None)
+    return (
+        int(row["n_accelerators"]),
+        int(row["global_batch_size"]),
+        int(row["n_nodes"]) if row["n_nodes"] else None,
+    )
 
 
-def _series(family: tuple[str, ...], configurations: Mapping[tuple[int, int, int | None], Sequence[float]]) -> Series:
+def _series(
+    family: tuple[str, ...], configurations: Mapping[tuple[int, int, int | None], Sequence[float]]
+) -> Series:
     # the table counts the nodes of some systems otherwise than their accelerators: then they are not known
-    rows = [Measurement(accelerators, batch, median(values), nodes if nodes and nodes <= accelerators else None,
-                        runs=len(values))
-            for (accelerators, batch, nodes), values in sorted(configurations.items(), key=lambda item: item[0][:2])]
+    rows = [
+        Measurement(
+            accelerators,
+            batch,
+            median(values),
+            nodes if nodes and nodes <= accelerators else None,
+            runs=len(values),
+        )
+        for (accelerators, batch, nodes), values in sorted(
+            configurations.items(), key=lambda item: item[0][:2]
+        )
+    ]
     return Series(" / ".join(part for part in family if part), family[1], rows)

@@ -35,12 +35,22 @@ def least_squares(case: Case) -> Interval:
 
 def _terms(row: Measurement) -> np.ndarray:
     # seconds per sample
-    return np.array([1.0 / row.accelerators, 1.0 / row.global_batch_size,
-                     np.log2(row.accelerators) / row.global_batch_size])
+    return np.array(
+        [
+            1.0 / row.accelerators,
+            1.0 / row.global_batch_size,
+            np.log2(row.accelerators) / row.global_batch_size,
+        ]
+    )
 
 
-def step_model(reference: Sequence[Series], left_out: Callable[[Series, Series], bool], *,
-               nodes_known: bool = True, learnt: dict[tuple[str, ...], Beliefs] | None = None) -> Forecaster:
+def step_model(
+    reference: Sequence[Series],
+    left_out: Callable[[Series, Series], bool],
+    *,
+    nodes_known: bool = True,
+    learnt: dict[tuple[str, ...], Beliefs] | None = None,
+) -> Forecaster:
     """The step model, its beliefs learnt from the ``reference`` series that ``left_out(series, case's)`` spares.
 
     ``learnt`` keeps beliefs by the names of these series, to be shared between forecasters of one ``reference``.
@@ -68,7 +78,9 @@ def forecasters(reference: Sequence[Series]) -> Mapping[str, Forecaster]:
     """All of them, by name."""
     learnt: dict[tuple[str, ...], Beliefs] = {}
 
-    def beliefs(left_out: Callable[[Series, Series], bool], *, nodes_known: bool = True) -> Forecaster:
+    def beliefs(
+        left_out: Callable[[Series, Series], bool], *, nodes_known: bool = True
+    ) -> Forecaster:
         return step_model(reference, left_out, nodes_known=nodes_known, learnt=learnt)
 
     return {
@@ -79,5 +91,7 @@ def forecasters(reference: Sequence[Series]) -> Mapping[str, Forecaster]:
         "later generations only": beliefs(lambda one, asked: year(one) <= year(asked)),
         "family left out": beliefs(lambda one, asked: one.name == asked.name),
         "round left out": beliefs(lambda one, asked: one.origin == asked.origin),
-        "round left out, nodes not told": beliefs(lambda one, asked: one.origin == asked.origin, nodes_known=False),
+        "round left out, nodes not told": beliefs(
+            lambda one, asked: one.origin == asked.origin, nodes_known=False
+        ),
     }

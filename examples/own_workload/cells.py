@@ -9,9 +9,9 @@ from trainers.workloads import Workload
 
 
 class Cells(Workload):
-    metrics = {"accuracy": True, "loss": False}             # every score, and whether higher is better
+    metrics = {"accuracy": True, "loss": False}  # every score, and whether higher is better
 
-    def __init__(self, data):                               # the study's `data` section
+    def __init__(self, data):  # the study's `data` section
         inputs, classes = load_breast_cancer(return_X_y=True)
         inputs = (inputs - inputs.mean(0)) / inputs.std(0)
         self.inputs, self.classes = torch.tensor(inputs, dtype=torch.float32), torch.tensor(classes)
@@ -33,4 +33,7 @@ class Cells(Workload):
 
     def score(self, model, batch):
         answers = model(batch[0])
-        return {"accuracy": answers.argmax(1) == batch[1], "loss": F.cross_entropy(answers, batch[1], reduction="none")}
+        return {
+            "accuracy": answers.argmax(1) == batch[1],
+            "loss": F.cross_entropy(answers, batch[1], reduction="none"),
+        }

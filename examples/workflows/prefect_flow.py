@@ -31,7 +31,11 @@ def server_was_away(task, run, state) -> bool:
 def wait(name: str) -> str:
     logger = get_run_logger()
     with hpo.Client() as client:
-        return client.study(name).wait(on_event=lambda event: logger.info("%s: %s", event.kind, event.message)).state
+        return (
+            client.study(name)
+            .wait(on_event=lambda event: logger.info("%s: %s", event.kind, event.message))
+            .state
+        )
 
 
 @task(retries=3, retry_delay_seconds=10)
@@ -43,11 +47,16 @@ def forecast(name: str, global_batch_size: int) -> dict[str, object]:
 @task
 def plan(name: str, global_batch_size: int, folder: str) -> list[str]:
     with hpo.Client() as client:
-        return [str(path) for path in client.study(name).plan(global_batch_size=global_batch_size).write(folder)]
+        return [
+            str(path)
+            for path in client.study(name).plan(global_batch_size=global_batch_size).write(folder)
+        ]
 
 
 @flow(name="large-batch settings")
-def large_batch_settings(study_file: str, batches: list[int], folder: str = "plan") -> dict[int, dict[str, object]]:
+def large_batch_settings(
+    study_file: str, batches: list[int], folder: str = "plan"
+) -> dict[int, dict[str, object]]:
     """Sweep a study on the server, forecast every batch size, plan the first; the forecasts by batch size."""
     name = submit(study_file)
     ended = wait.submit(name)
@@ -58,6 +67,8 @@ def large_batch_settings(study_file: str, batches: list[int], folder: str = "pla
 
 
 if __name__ == "__main__":
-    for batch, told in large_batch_settings(sys.argv[1], [int(text) for text in sys.argv[2:]]).items():
+    for batch, told in large_batch_settings(
+        sys.argv[1], [int(text) for text in sys.argv[2:]]
+    ).items():
         epochs = told["epochs_to_target"]
         print(f"batch {batch}: {epochs['median']:.3g} epochs to target, trust {told['trust']}")

@@ -48,13 +48,31 @@ def main() -> None:
 
 
 for command in (
-    study.run, study.studies, study.show, study.trials, study.forecast, study.report,
-    server.serve, worker.worker, server.token,
-    evidence.extrapolate, evidence.throughput, imports.importing,
-    full_machine.plan, full_machine.launch, full_machine.record, full_machine.calibration,
-    full_machine.machines, full_machine.recipes,
-    remote.submit, remote.status, remote.cancel, remote.logs,
-    database.db, database.export, doctor.doctor,
+    study.run,
+    study.studies,
+    study.show,
+    study.trials,
+    study.forecast,
+    study.report,
+    server.serve,
+    worker.worker,
+    server.token,
+    evidence.extrapolate,
+    evidence.throughput,
+    imports.importing,
+    full_machine.plan,
+    full_machine.launch,
+    full_machine.record,
+    full_machine.calibration,
+    full_machine.machines,
+    full_machine.recipes,
+    remote.submit,
+    remote.status,
+    remote.cancel,
+    remote.logs,
+    database.db,
+    database.export,
+    doctor.doctor,
 ):
     main.add_command(command)
 

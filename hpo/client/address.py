@@ -39,14 +39,20 @@ def address(url: str | None, token: str | None) -> Address:
     url = (url or os.environ.get("HPO_SERVER", "")).strip()
     token = (token or os.environ.get("HPO_TOKEN", "")).strip()
     if not url:
-        raise RequestError("no server is named; give its URL, or set HPO_SERVER (`hpo serve` prints it)")
+        raise RequestError(
+            "no server is named; give its URL, or set HPO_SERVER (`hpo serve` prints it)"
+        )
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RequestError(f"the URL of a server must be like https://host:8642, but got {url!r}")
     if not token:
-        raise AuthenticationError(f"no token for {parts.netloc}; give one, or set HPO_TOKEN "
-                                  "(`hpo token create` makes one)")
+        raise AuthenticationError(
+            f"no token for {parts.netloc}; give one, or set HPO_TOKEN "
+            "(`hpo token create` makes one)"
+        )
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise AuthenticationError("a token has only visible ASCII characters; this one was not copied whole, or has "
-                                  "more than the token in it")
+        raise AuthenticationError(
+            "a token has only visible ASCII characters; this one was not copied whole, or has "
+            "more than the token in it"
+        )
     return Address(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)

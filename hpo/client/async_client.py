@@ -37,8 +37,14 @@ T = TypeVar("T")
 class AsyncClient:
     """A server, for one token; both default to HPO_SERVER and HPO_TOKEN. Tasks may share it."""
 
-    def __init__(self, url: str | None = None, token: str | None = None, *, retries: RetryPolicy | None = None,
-                 transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        retries: RetryPolicy | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self._address = address(url, token)
         self._retries = retries or RetryPolicy()
         self._http = httpx.AsyncClient(**carrier.options(self._address), transport=transport)
@@ -48,21 +54,35 @@ class AsyncClient:
         """The server's URL."""
         return self._address.url
 
-    async def submit(self, spec: StudySpec | str | Path, *, priority: int = 0, max_samples: int | None = None,
-                     max_accelerator_hours: float | None = None,
-                     idempotency_key: str | None = None) -> AsyncRemoteStudy:
+    async def submit(
+        self,
+        spec: StudySpec | str | Path,
+        *,
+        priority: int = 0,
+        max_samples: int | None = None,
+        max_accelerator_hours: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncRemoteStudy:
         """Queue a study: a StudySpec, the path of its file, or its YAML text."""
-        status = await self.run(calls.submit(
-            self._retries, spec, priority=priority, max_samples=max_samples,
-            max_accelerator_hours=max_accelerator_hours, idempotency_key=idempotency_key))
+        status = await self.run(
+            calls.submit(
+                self._retries,
+                spec,
+                priority=priority,
+                max_samples=max_samples,
+                max_accelerator_hours=max_accelerator_hours,
+                idempotency_key=idempotency_key,
+            )
+        )
         return self.study(status.name)
 
     def study(self, name: str) -> AsyncRemoteStudy:
         """The study of that name; nothing is asked yet."""
         return AsyncRemoteStudy(self, name, self._retries)
 
-    async def studies(self, *, owner: str | None = None, state: str | None = None,
-                      search: str | None = None) -> list[StudyStatus]:
+    async def studies(
+        self, *, owner: str | None = None, state: str | None = None, search: str | None = None
+    ) -> list[StudyStatus]:
         """Where studies stand: all that the token may read, or those of an owner, a state, a part of a name."""
         return await self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
@@ -84,7 +104,9 @@ class AsyncClient:
                 reply = None
                 continue
             try:
-                reply = carrier.server_response(await self._http.request(**carrier.arguments(self._address, step)))
+                reply = carrier.server_response(
+                    await self._http.request(**carrier.arguments(self._address, step))
+                )
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reply = carrier.no_response(error, self._address)
 
@@ -93,8 +115,9 @@ class AsyncClient:
         while not feed.ended:
             reply: ServerResponse | NoResponse
             try:
-                async with self._http.stream(**carrier.arguments(self._address, feed.request),
-                                             timeout=carrier.STREAM_TIMEOUT) as response:
+                async with self._http.stream(
+                    **carrier.arguments(self._address, feed.request), timeout=carrier.STREAM_TIMEOUT
+                ) as response:
                     if response.status_code >= 400:
                         await response.aread()
                         reply = carrier.server_response(response)
@@ -133,44 +156,90 @@ class AsyncRemoteStudy:
         """Where it stands."""
         return await self._client.run(calls.status(self._retries, self.name))
 
-    async def wait(self, timeout: float | None = None, *, poll: float = 2.0, on_event: OnEvent | None = None,
-                   check: bool = True) -> StudyStatus:
+    async def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        poll: float = 2.0,
+        on_event: OnEvent | None = None,
+        check: bool = True,
+    ) -> StudyStatus:
         """Come back when it has ended, with its status then."""
-        return await self._client.run(calls.wait(self._retries, self.name, timeout=timeout, patience=WaitPolicy(poll),
-                                                 on_event=on_event, check=check))
+        return await self._client.run(
+            calls.wait(
+                self._retries,
+                self.name,
+                timeout=timeout,
+                patience=WaitPolicy(poll),
+                on_event=on_event,
+                check=check,
+            )
+        )
 
     def events(self, *, after: int = 0, progress: bool = False) -> AsyncIterator[RemoteEvent]:
         """What happens, as it happens, from behind event ``after`` until the study ends."""
-        return self._client.stream(EventStream(join("studies", self.name, "events"), self._retries, after=after,
-                                               progress=progress))
+        return self._client.stream(
+            EventStream(
+                join("studies", self.name, "events"), self._retries, after=after, progress=progress
+            )
+        )
 
     async def logs(self, *, after: int = 0) -> list[RemoteEvent]:
         """What happened so far, oldest first, from behind event ``after``."""
         return await self._client.run(calls.logs(self._retries, self.name, after=after))
 
-    async def trials(self, *, states: Sequence[str] | None = None,
-                     global_batch_size: int | None = None) -> list[RemoteTrial]:
+    async def trials(
+        self, *, states: Sequence[str] | None = None, global_batch_size: int | None = None
+    ) -> list[RemoteTrial]:
         """Its trials by number."""
-        return await self._client.run(calls.trials(self._retries, self.name, states=states,
-                                                   global_batch_size=global_batch_size))
+        return await self._client.run(
+            calls.trials(
+                self._retries, self.name, states=states, global_batch_size=global_batch_size
+            )
+        )
 
-    async def convergence(self, numbers: Sequence[int] | None = None, *, columns: Sequence[str] | None = None,
-                          max_points: int | None = None) -> dict[int, dict[str, list[float | None]]]:
+    async def convergence(
+        self,
+        numbers: Sequence[int] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        max_points: int | None = None,
+    ) -> dict[int, dict[str, list[float | None]]]:
         """Curves by trial number, each a dict of columns."""
-        return await self._client.run(calls.convergence(self._retries, self.name, numbers=numbers, columns=columns,
-                                                        max_points=max_points))
+        return await self._client.run(
+            calls.convergence(
+                self._retries, self.name, numbers=numbers, columns=columns, max_points=max_points
+            )
+        )
 
-    async def forecast(self, global_batch_size: int, *, budgets: Sequence[float] = ()) -> RemoteForecast:
+    async def forecast(
+        self, global_batch_size: int, *, budgets: Sequence[float] = ()
+    ) -> RemoteForecast:
         """Settings and epochs to target at any batch size."""
-        return await self._client.run(calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets))
+        return await self._client.run(
+            calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets)
+        )
 
-    async def plan(self, *, machine: str | None = None, nodes: int | None = None, workers: int | None = None,
-                   backend: str | None = None, **options: Unpack[PlanOptions]) -> RemotePlan:
+    async def plan(
+        self,
+        *,
+        machine: str | None = None,
+        nodes: int | None = None,
+        workers: int | None = None,
+        backend: str | None = None,
+        **options: Unpack[PlanOptions],
+    ) -> RemotePlan:
         """Make and keep a plan, with the files that launch it; what is not given is as the study's file says.
 
         ``options`` are those of :class:`hpo.PlanRequest`; a cost is one of the published ones by name, or the figures.
         """
-        asked = {"machine": machine, "nodes": nodes, "workers": workers, "backend": backend, **options}
+        asked = {
+            "machine": machine,
+            "nodes": nodes,
+            "workers": workers,
+            "backend": backend,
+            **options,
+        }
         return await self._client.run(calls.plan(self._retries, self.name, asked))
 
     async def plans(self) -> list[RemotePlan]:

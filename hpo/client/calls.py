@@ -46,8 +46,15 @@ def read_spec(spec: StudySpec | str | Path) -> StudySpec:
     return load_study(spec)
 
 
-def submit(retries: RetryPolicy, spec: StudySpec | str | Path, *, priority: int = 0, max_samples: int | None = None,
-           max_accelerator_hours: float | None = None, idempotency_key: str | None = None) -> Steps[StudyStatus]:
+def submit(
+    retries: RetryPolicy,
+    spec: StudySpec | str | Path,
+    *,
+    priority: int = 0,
+    max_samples: int | None = None,
+    max_accelerator_hours: float | None = None,
+    idempotency_key: str | None = None,
+) -> Steps[StudyStatus]:
     """Queue a study. Sent again as often as needed: the key makes all of them one submission.
 
     Without a key of the caller's it is made from what is submitted, so that a script that is run again finds its
@@ -58,8 +65,12 @@ def submit(retries: RetryPolicy, spec: StudySpec | str | Path, *, priority: int 
     limits = {"max_samples": max_samples, "max_accelerator_hours": max_accelerator_hours}
     body |= {name: value for name, value in limits.items() if value is not None}
     key = idempotency_key or hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    answer = yield from ask(Request("POST", join("studies"), body=body, headers={"Idempotency-Key": key},
-                                    repeatable=True), retries)
+    answer = yield from ask(
+        Request(
+            "POST", join("studies"), body=body, headers={"Idempotency-Key": key}, repeatable=True
+        ),
+        retries,
+    )
     return StudyStatus.of(answer.document)
 
 
@@ -70,24 +81,38 @@ def status(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
 
 def studies(retries: RetryPolicy, **filters: str | None) -> Steps[list[StudyStatus]]:
     """All studies that the token may read and that the filters let through."""
-    return [StudyStatus.of(each) for each in (yield from _pages(retries, ("studies",), "studies", filters))]
+    return [
+        StudyStatus.of(each)
+        for each in (yield from _pages(retries, ("studies",), "studies", filters))
+    ]
 
 
 def cancel(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
     """Ask for the end of a study; asking twice is asking once."""
-    answer = yield from ask(Request("POST", join("studies", name, "cancel"), repeatable=True), retries)
+    answer = yield from ask(
+        Request("POST", join("studies", name, "cancel"), repeatable=True), retries
+    )
     return StudyStatus.of(answer.document)
 
 
-def resume(retries: RetryPolicy, name: str, spec: StudySpec | str | Path | None = None) -> Steps[StudyStatus]:
+def resume(
+    retries: RetryPolicy, name: str, spec: StudySpec | str | Path | None = None
+) -> Steps[StudyStatus]:
     """Queue an ended study again, a finished one with a larger budget."""
     body = {} if spec is None else {"spec": read_spec(spec).text}
     answer = yield from ask(Request("POST", join("studies", name, "resume"), body=body), retries)
     return StudyStatus.of(answer.document)
 
 
-def wait(retries: RetryPolicy, name: str, *, timeout: float | None, patience: WaitPolicy, on_event: OnEvent | None,
-         check: bool) -> Steps[StudyStatus]:
+def wait(
+    retries: RetryPolicy,
+    name: str,
+    *,
+    timeout: float | None,
+    patience: WaitPolicy,
+    on_event: OnEvent | None,
+    check: bool,
+) -> Steps[StudyStatus]:
     """Come back when the study has ended; see ``RemoteStudy.wait``."""
     until = None if timeout is None else time.monotonic() + timeout
     last_seen = 0
@@ -100,56 +125,98 @@ def wait(retries: RetryPolicy, name: str, *, timeout: float | None, patience: Wa
                 last_seen = event.id or last_seen
         if now.ended:
             if check and now.state != "finished":
-                raise StudyFailedError(f"study {name!r} is {now.state}" + (f": {now.message}" if now.message else "")
-                                       + f"; `hpo logs {name}` tells more", now.state)
+                raise StudyFailedError(
+                    f"study {name!r} is {now.state}"
+                    + (f": {now.message}" if now.message else "")
+                    + f"; `hpo logs {name}` tells more",
+                    now.state,
+                )
             return now
-        left = patience.poll_seconds if until is None else min(patience.poll_seconds, until - time.monotonic())
+        left = (
+            patience.poll_seconds
+            if until is None
+            else min(patience.poll_seconds, until - time.monotonic())
+        )
         if left <= 0:
-            raise WaitTimeoutError(f"study {name!r} is {now.state} after {timeout:g} s, and goes on; wait longer, or "
-                                   "cancel it")
+            raise WaitTimeoutError(
+                f"study {name!r} is {now.state} after {timeout:g} s, and goes on; wait longer, or "
+                "cancel it"
+            )
         yield Pause(left)
 
 
 def logs(retries: RetryPolicy, name: str, *, after: int = 0) -> Steps[list[RemoteEvent]]:
     """What was said about a study, oldest first, from behind event ``after``."""
-    return [RemoteEvent.of(each) for each in
-            (yield from _pages(retries, ("studies", name, "logs"), "events", {"after": after or None}))]
+    return [
+        RemoteEvent.of(each)
+        for each in (
+            yield from _pages(
+                retries, ("studies", name, "logs"), "events", {"after": after or None}
+            )
+        )
+    ]
 
 
-def trials(retries: RetryPolicy, name: str, *, states: Sequence[str] | None,
-           global_batch_size: int | None) -> Steps[list[RemoteTrial]]:
+def trials(
+    retries: RetryPolicy, name: str, *, states: Sequence[str] | None, global_batch_size: int | None
+) -> Steps[list[RemoteTrial]]:
     """The trials of a study by number."""
     filters = {"state": list(states) if states else None, "global_batch_size": global_batch_size}
-    return [RemoteTrial.of(each) for each in
-            (yield from _pages(retries, ("studies", name, "trials"), "trials", filters))]
+    return [
+        RemoteTrial.of(each)
+        for each in (yield from _pages(retries, ("studies", name, "trials"), "trials", filters))
+    ]
 
 
-def convergence(retries: RetryPolicy, name: str, *, numbers: Sequence[int] | None, columns: Sequence[str] | None,
-                max_points: int | None) -> Steps[dict[int, dict[str, list[float | None]]]]:
+def convergence(
+    retries: RetryPolicy,
+    name: str,
+    *,
+    numbers: Sequence[int] | None,
+    columns: Sequence[str] | None,
+    max_points: int | None,
+) -> Steps[dict[int, dict[str, list[float | None]]]]:
     """The curves of some trials, or of all: columns by name, by the number of the trial."""
     if numbers is None:
-        numbers = [trial.number for trial in (yield from trials(retries, name, states=None, global_batch_size=None))]
+        numbers = [
+            trial.number
+            for trial in (yield from trials(retries, name, states=None, global_batch_size=None))
+        ]
     found: dict[int, dict[str, list[float | None]]] = {}
     for first in range(0, len(numbers), CURVES_AT_A_TIME):
-        request = get("studies", name, "convergence", trial=list(numbers[first:first + CURVES_AT_A_TIME]),
-                      column=list(columns) if columns else None, max_points=max_points)
+        request = get(
+            "studies",
+            name,
+            "convergence",
+            trial=list(numbers[first : first + CURVES_AT_A_TIME]),
+            column=list(columns) if columns else None,
+            max_points=max_points,
+        )
         for curve in (yield from ask(request, retries)).document["curves"]:
             found[curve["trial"]] = curve["columns"]
     return found
 
 
-def forecast(retries: RetryPolicy, name: str, global_batch_size: int, *,
-             budgets: Sequence[float]) -> Steps[RemoteForecast]:
+def forecast(
+    retries: RetryPolicy, name: str, global_batch_size: int, *, budgets: Sequence[float]
+) -> Steps[RemoteForecast]:
     """The forecast at one batch size."""
-    request = get("studies", name, "forecast", at=global_batch_size, budget_epochs=list(budgets) or None)
+    request = get(
+        "studies", name, "forecast", at=global_batch_size, budget_epochs=list(budgets) or None
+    )
     answer = yield from ask(request, retries)
     return RemoteForecast.of(answer.document["forecasts"][0])
 
 
 def plan(retries: RetryPolicy, name: str, options: Mapping[str, Any]) -> Steps[RemotePlan]:
     """Make a plan, and fetch its files."""
-    body = {key: dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-            for key, value in options.items() if value is not None}
+    body = {
+        key: dataclasses.asdict(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type)
+        else value
+        for key, value in options.items()
+        if value is not None
+    }
     answer = yield from ask(Request("POST", join("studies", name, "plans"), body=body), retries)
     return (yield from _with_files(retries, answer.document))
 
@@ -181,7 +248,9 @@ def _file_name(answer: ServerResponse, name: str) -> str:
     return given.split(";")[0].strip().strip('"') or name
 
 
-def _pages(retries: RetryPolicy, path: tuple[str, ...], key: str, filters: Mapping[str, Any]) -> Steps[list[Any]]:
+def _pages(
+    retries: RetryPolicy, path: tuple[str, ...], key: str, filters: Mapping[str, Any]
+) -> Steps[list[Any]]:
     rows: list[Any] = []
     after = filters.get("after")
     while True:
@@ -195,5 +264,12 @@ def _pages(retries: RetryPolicy, path: tuple[str, ...], key: str, filters: Mappi
 
 def _patient(retries: RetryPolicy, patience: WaitPolicy, until: float | None) -> RetryPolicy:
     """Enough attempts for an outage, or for the time that is left, whichever is shorter."""
-    seconds = patience.outage_seconds if until is None else min(patience.outage_seconds, until - time.monotonic())
-    return replace(retries, attempts=max(1, int(seconds / (0.75 * retries.most_seconds)) + 4) if seconds > 0 else 1)
+    seconds = (
+        patience.outage_seconds
+        if until is None
+        else min(patience.outage_seconds, until - time.monotonic())
+    )
+    return replace(
+        retries,
+        attempts=max(1, int(seconds / (0.75 * retries.most_seconds)) + 4) if seconds > 0 else 1,
+    )

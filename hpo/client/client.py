@@ -39,8 +39,14 @@ class Client:
     sent again before it does. ``transport`` replaces the network of httpx.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None, *, retries: RetryPolicy | None = None,
-                 transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        retries: RetryPolicy | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self._address = address(url, token)
         self._retries = retries or RetryPolicy()
         self._http = httpx.Client(**carrier.options(self._address), transport=transport)
@@ -50,24 +56,40 @@ class Client:
         """The server's URL."""
         return self._address.url
 
-    def submit(self, spec: StudySpec | str | Path, *, priority: int = 0, max_samples: int | None = None,
-               max_accelerator_hours: float | None = None, idempotency_key: str | None = None) -> RemoteStudy:
+    def submit(
+        self,
+        spec: StudySpec | str | Path,
+        *,
+        priority: int = 0,
+        max_samples: int | None = None,
+        max_accelerator_hours: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> RemoteStudy:
         """Queue a study: a StudySpec, the path of its file, or its YAML text.
 
         ``max_samples`` and ``max_accelerator_hours`` end it early. Submitting the same again, or with the same
         ``idempotency_key``, gives the study that is there. Raises :class:`SpecError` with every fault of the study,
         :class:`ConflictError` where its name is taken.
         """
-        status = self.run(calls.submit(self._retries, spec, priority=priority, max_samples=max_samples,
-                                       max_accelerator_hours=max_accelerator_hours, idempotency_key=idempotency_key))
+        status = self.run(
+            calls.submit(
+                self._retries,
+                spec,
+                priority=priority,
+                max_samples=max_samples,
+                max_accelerator_hours=max_accelerator_hours,
+                idempotency_key=idempotency_key,
+            )
+        )
         return self.study(status.name)
 
     def study(self, name: str) -> RemoteStudy:
         """The study of that name; nothing is asked yet."""
         return RemoteStudy(self, name, self._retries)
 
-    def studies(self, *, owner: str | None = None, state: str | None = None,
-                search: str | None = None) -> list[StudyStatus]:
+    def studies(
+        self, *, owner: str | None = None, state: str | None = None, search: str | None = None
+    ) -> list[StudyStatus]:
         """Where studies stand: all that the token may read, or those of an owner, a state, a part of a name."""
         return self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
@@ -89,7 +111,9 @@ class Client:
                 reply = None
                 continue
             try:
-                reply = carrier.server_response(self._http.request(**carrier.arguments(self._address, step)))
+                reply = carrier.server_response(
+                    self._http.request(**carrier.arguments(self._address, step))
+                )
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reply = carrier.no_response(error, self._address)
 
@@ -98,8 +122,9 @@ class Client:
         while not feed.ended:
             reply: ServerResponse | NoResponse
             try:
-                with self._http.stream(**carrier.arguments(self._address, feed.request),
-                                       timeout=carrier.STREAM_TIMEOUT) as response:
+                with self._http.stream(
+                    **carrier.arguments(self._address, feed.request), timeout=carrier.STREAM_TIMEOUT
+                ) as response:
                     if response.status_code >= 400:
                         response.read()
                         reply = carrier.server_response(response)
@@ -137,50 +162,94 @@ class RemoteStudy:
         """Where it stands; :class:`StudyNotFoundError` without it, here as everywhere below."""
         return self._client.run(calls.status(self._retries, self.name))
 
-    def wait(self, timeout: float | None = None, *, poll: float = 2.0, on_event: OnEvent | None = None,
-             check: bool = True) -> StudyStatus:
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        poll: float = 2.0,
+        on_event: OnEvent | None = None,
+        check: bool = True,
+    ) -> StudyStatus:
         """Come back when it has ended, with its status then; ``on_event`` is told what happens meanwhile.
 
         Looks every ``poll`` seconds. Raises :class:`WaitTimeoutError` after ``timeout`` seconds and, unless ``check``
         is off, :class:`StudyFailedError` for an end other than finished. Goes on through outages of ten minutes.
         """
-        return self._client.run(calls.wait(self._retries, self.name, timeout=timeout, patience=WaitPolicy(poll),
-                                           on_event=on_event, check=check))
+        return self._client.run(
+            calls.wait(
+                self._retries,
+                self.name,
+                timeout=timeout,
+                patience=WaitPolicy(poll),
+                on_event=on_event,
+                check=check,
+            )
+        )
 
     def events(self, *, after: int = 0, progress: bool = False) -> Iterator[RemoteEvent]:
         """What happens, as it happens, from behind event ``after`` until the study ends; with ``progress`` also what
         running trials report. A connection that breaks is taken up where it broke.
         """
-        return self._client.stream(EventStream(join("studies", self.name, "events"), self._retries, after=after,
-                                               progress=progress))
+        return self._client.stream(
+            EventStream(
+                join("studies", self.name, "events"), self._retries, after=after, progress=progress
+            )
+        )
 
     def logs(self, *, after: int = 0) -> list[RemoteEvent]:
         """What happened so far, oldest first, from behind event ``after``."""
         return self._client.run(calls.logs(self._retries, self.name, after=after))
 
-    def trials(self, *, states: Sequence[str] | None = None,
-               global_batch_size: int | None = None) -> list[RemoteTrial]:
+    def trials(
+        self, *, states: Sequence[str] | None = None, global_batch_size: int | None = None
+    ) -> list[RemoteTrial]:
         """Its trials by number: all, or those of some states or of one rung."""
-        return self._client.run(calls.trials(self._retries, self.name, states=states,
-                                             global_batch_size=global_batch_size))
+        return self._client.run(
+            calls.trials(
+                self._retries, self.name, states=states, global_batch_size=global_batch_size
+            )
+        )
 
-    def convergence(self, numbers: Sequence[int] | None = None, *, columns: Sequence[str] | None = None,
-                    max_points: int | None = None) -> dict[int, dict[str, list[float | None]]]:
+    def convergence(
+        self,
+        numbers: Sequence[int] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        max_points: int | None = None,
+    ) -> dict[int, dict[str, list[float | None]]]:
         """Curves by trial number, each a dict of columns (``step``, ``epochs``, ``metric`` ...), all or those named."""
-        return self._client.run(calls.convergence(self._retries, self.name, numbers=numbers, columns=columns,
-                                                  max_points=max_points))
+        return self._client.run(
+            calls.convergence(
+                self._retries, self.name, numbers=numbers, columns=columns, max_points=max_points
+            )
+        )
 
     def forecast(self, global_batch_size: int, *, budgets: Sequence[float] = ()) -> RemoteForecast:
         """Settings and epochs to target at any batch size; :class:`EvidenceError` where trials say too little."""
-        return self._client.run(calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets))
+        return self._client.run(
+            calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets)
+        )
 
-    def plan(self, *, machine: str | None = None, nodes: int | None = None, workers: int | None = None,
-             backend: str | None = None, **options: Unpack[PlanOptions]) -> RemotePlan:
+    def plan(
+        self,
+        *,
+        machine: str | None = None,
+        nodes: int | None = None,
+        workers: int | None = None,
+        backend: str | None = None,
+        **options: Unpack[PlanOptions],
+    ) -> RemotePlan:
         """Make and keep a plan, with the files that launch it; what is not given is as the study's file says.
 
         ``options`` are those of :class:`hpo.PlanRequest`; a cost is one of the published ones by name, or the figures.
         """
-        asked = {"machine": machine, "nodes": nodes, "workers": workers, "backend": backend, **options}
+        asked = {
+            "machine": machine,
+            "nodes": nodes,
+            "workers": workers,
+            "backend": backend,
+            **options,
+        }
         return self._client.run(calls.plan(self._retries, self.name, asked))
 
     def plans(self) -> list[RemotePlan]:

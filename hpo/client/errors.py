@@ -21,14 +21,32 @@ from hpo.errors import (
 )
 
 _OF_KIND: dict[str, type[HpoError]] = {
-    "unauthorized": AuthenticationError, "forbidden": NotAllowedError, "not_found": StudyNotFoundError,
-    "conflict": ConflictError, "no_evidence": EvidenceError, "plan": PlanError, "bad_request": RequestError,
-    "invalid": RequestError, "too_large": RequestError, "too_many_requests": UnreachableError,
-    "unavailable": UnreachableError}
+    "unauthorized": AuthenticationError,
+    "forbidden": NotAllowedError,
+    "not_found": StudyNotFoundError,
+    "conflict": ConflictError,
+    "no_evidence": EvidenceError,
+    "plan": PlanError,
+    "bad_request": RequestError,
+    "invalid": RequestError,
+    "too_large": RequestError,
+    "too_many_requests": UnreachableError,
+    "unavailable": UnreachableError,
+}
 _OF_STATUS: dict[int, type[HpoError]] = {
-    400: RequestError, 401: AuthenticationError, 403: NotAllowedError, 404: RequestError, 405: RequestError,
-    409: ConflictError, 413: RequestError, 422: RequestError, 429: UnreachableError, 502: UnreachableError,
-    503: UnreachableError, 504: UnreachableError}
+    400: RequestError,
+    401: AuthenticationError,
+    403: NotAllowedError,
+    404: RequestError,
+    405: RequestError,
+    409: ConflictError,
+    413: RequestError,
+    422: RequestError,
+    429: UnreachableError,
+    502: UnreachableError,
+    503: UnreachableError,
+    504: UnreachableError,
+}
 
 
 def error_of_response(answer: ServerResponse) -> HpoError:
@@ -37,11 +55,18 @@ def error_of_response(answer: ServerResponse) -> HpoError:
     error = document.get("error") if isinstance(document, dict) else None
     if not isinstance(error, dict):
         text = " ".join(answer.content[:200].decode("utf-8", "replace").split())
-        return _made(_OF_STATUS.get(answer.status, ServiceError), f"the server answered {answer.status}: "
-                     f"{text or 'nothing'}; is this the address of `hpo serve`?", answer)
+        return _made(
+            _OF_STATUS.get(answer.status, ServiceError),
+            f"the server answered {answer.status}: "
+            f"{text or 'nothing'}; is this the address of `hpo serve`?",
+            answer,
+        )
     if error.get("kind") == "spec" and error.get("faults"):
         return SpecError([_fault(each) for each in error["faults"]])
-    message, way_out = str(error.get("message", f"the server answered {answer.status}")), error.get("way_out")
+    message, way_out = (
+        str(error.get("message", f"the server answered {answer.status}")),
+        error.get("way_out"),
+    )
     kind = _OF_KIND.get(str(error.get("kind")), _OF_STATUS.get(answer.status, ServiceError))
     request_id = answer.headers.get("x-request-id")
     if answer.status >= 500 and request_id:

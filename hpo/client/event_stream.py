@@ -14,7 +14,7 @@ from hpo.client.records import RemoteEvent
 from hpo.client.retries import RetryPolicy, failure, may_repeat, retry_after
 from hpo.errors import ServiceError
 
-_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")   # a CR at the end of the bytes may be half of a CR LF
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end of the bytes may be half of a CR LF
 
 
 class EventStream:
@@ -24,7 +24,9 @@ class EventStream:
     :attr:`ended` turns true when the study has ended.
     """
 
-    def __init__(self, path: str, retries: RetryPolicy, *, after: int = 0, progress: bool = False) -> None:
+    def __init__(
+        self, path: str, retries: RetryPolicy, *, after: int = 0, progress: bool = False
+    ) -> None:
         self._path, self._retries, self._progress = path, retries, progress
         self._last_id = str(after)
         self._kind, self._data, self._id = "", "", ""
@@ -41,8 +43,10 @@ class EventStream:
     def check(self, reply: ServerResponse) -> None:
         """Raise :class:`ServiceError` where what is streamed are no events."""
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            raise ServiceError(f"{self._path} must stream events, but the server sent "
-                               f"{reply.headers.get('content-type', 'nothing')}; is this the address of `hpo serve`?")
+            raise ServiceError(
+                f"{self._path} must stream events, but the server sent "
+                f"{reply.headers.get('content-type', 'nothing')}; is this the address of `hpo serve`?"
+            )
 
     def take(self, content: bytes) -> list[RemoteEvent]:
         """The wanted events that the next bytes of the stream complete.
@@ -51,7 +55,11 @@ class EventStream:
         """
         self._failures = 0
         *lines, self._rest = _LINE_END.split(self._rest + content)
-        return [event for line in lines if (event := self._line(line.decode("utf-8", "replace"))) is not None]
+        return [
+            event
+            for line in lines
+            if (event := self._line(line.decode("utf-8", "replace"))) is not None
+        ]
 
     def _line(self, line: str) -> RemoteEvent | None:
         if not line:
@@ -71,7 +79,9 @@ class EventStream:
         self._kind, self._data, self._id, self._rest = "", "", "", b""
         self._failures += 1
         answered = isinstance(reply, ServerResponse)
-        if self._failures >= self._retries.attempts or (answered and not may_repeat(self.request, reply)):
+        if self._failures >= self._retries.attempts or (
+            answered and not may_repeat(self.request, reply)
+        ):
             raise failure(self.request, reply, self._failures)
         least = retry_after(reply.headers) if isinstance(reply, ServerResponse) else 0.0
         return self._retries.pause(self._failures, least)
@@ -88,7 +98,11 @@ class EventStream:
         try:
             document = json.loads(data)
         except ValueError as error:
-            raise ServiceError(f"an event must be JSON, but the server sent {data[:100]!r}") from error
+            raise ServiceError(
+                f"an event must be JSON, but the server sent {data[:100]!r}"
+            ) from error
         if kind == "progress":
-            return RemoteEvent(id=None, kind=kind, message="", study=document.get("study"), at=None, data=document)
+            return RemoteEvent(
+                id=None, kind=kind, message="", study=document.get("study"), at=None, data=document
+            )
         return RemoteEvent.of(document)

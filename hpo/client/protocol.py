@@ -67,8 +67,12 @@ Steps = Generator[Step, ServerResponse | NoResponse | None, T]
 
 def get(*path: str | int, **parameters: Any) -> Request:
     """A request that reads; it may always be repeated. Each of ``path`` is one segment, in any characters."""
-    return Request("GET", join(*path), {name: value for name, value in parameters.items() if value is not None},
-                   repeatable=True)
+    return Request(
+        "GET",
+        join(*path),
+        {name: value for name, value in parameters.items() if value is not None},
+        repeatable=True,
+    )
 
 
 def join(*path: str | int) -> str:

@@ -47,12 +47,26 @@ class StudyStatus:
     @classmethod
     def of(cls, document: Any) -> StudyStatus:
         """From the server's JSON."""
-        return _read(cls, document, lambda plain: cls(
-            name=plain["name"], state=plain["state"], owner=plain["owner"], priority=plain["priority"],
-            workload=plain["workload"], message=plain["message"], trials=dict(plain["trials"]),
-            best_epochs_to_target=plain["best_epochs_to_target"], samples=plain["samples"], worker=plain["worker"],
-            cancel_requested=plain["cancel_requested"], created_at=_time(plain["created_at"]),
-            updated_at=_time(plain["updated_at"]), document=plain))
+        return _read(
+            cls,
+            document,
+            lambda plain: cls(
+                name=plain["name"],
+                state=plain["state"],
+                owner=plain["owner"],
+                priority=plain["priority"],
+                workload=plain["workload"],
+                message=plain["message"],
+                trials=dict(plain["trials"]),
+                best_epochs_to_target=plain["best_epochs_to_target"],
+                samples=plain["samples"],
+                worker=plain["worker"],
+                cancel_requested=plain["cancel_requested"],
+                created_at=_time(plain["created_at"]),
+                updated_at=_time(plain["updated_at"]),
+                document=plain,
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +83,18 @@ class RemoteEvent:
     @classmethod
     def of(cls, document: Any) -> RemoteEvent:
         """From the server's JSON."""
-        return _read(cls, document, lambda plain: cls(
-            id=int(plain["id"]), kind=plain["kind"], message=plain["message"], study=plain.get("study"),
-            at=_time(plain["at"]), data=plain.get("data") or {}))
+        return _read(
+            cls,
+            document,
+            lambda plain: cls(
+                id=int(plain["id"]),
+                kind=plain["kind"],
+                message=plain["message"],
+                study=plain.get("study"),
+                at=_time(plain["at"]),
+                data=plain.get("data") or {},
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +120,11 @@ class RemoteTrial:
     def of(cls, document: Any) -> RemoteTrial:
         """From the server's JSON."""
         names = [field.name for field in dataclasses.fields(cls) if field.name != "document"]
-        return _read(cls, document, lambda plain: cls(**{name: plain[name] for name in names}, document=plain))
+        return _read(
+            cls,
+            document,
+            lambda plain: cls(**{name: plain[name] for name in names}, document=plain),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +142,19 @@ class RemoteForecast:
     @classmethod
     def of(cls, document: Any) -> RemoteForecast:
         """From the server's JSON."""
-        return _read(cls, document, lambda plain: cls(
-            global_batch_size=plain["global_batch_size"], epochs_to_target=_interval(plain["epochs_to_target"]),
-            settings={name: _interval(each) for name, each in plain["settings"].items()}, trust=plain["trust"],
-            reason=plain["reason"], complete_settings=plain["complete_settings"], document=plain))
+        return _read(
+            cls,
+            document,
+            lambda plain: cls(
+                global_batch_size=plain["global_batch_size"],
+                epochs_to_target=_interval(plain["epochs_to_target"]),
+                settings={name: _interval(each) for name, each in plain["settings"].items()},
+                trust=plain["trust"],
+                reason=plain["reason"],
+                complete_settings=plain["complete_settings"],
+                document=plain,
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +179,7 @@ class RemotePlan:
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for name, text in self.files.items():
-            path = folder / Path(name).name     # a server does not choose where files go
+            path = folder / Path(name).name  # a server does not choose where files go
             path.write_text(text, encoding="utf-8")
             if text.startswith("#!"):
                 path.chmod(path.stat().st_mode | 0o111)
@@ -153,21 +189,33 @@ class RemotePlan:
     @classmethod
     def of(cls, document: Any, files: Mapping[str, str]) -> RemotePlan:
         """From the server's JSON and the texts of the files, by their names."""
-        return _read(cls, document, lambda plain: cls(
-            id=plain["plan"]["id"], machine=plain["plan"]["machine"], nodes=plain["plan"]["nodes"],
-            workers=plain["plan"]["workers"], global_batch_size=plain["plan"]["global_batch_size"],
-            epochs_to_target=_perhaps(plain["plan"]["epochs_to_target"]),
-            seconds_to_target=_perhaps(plain["plan"]["seconds_to_target"]),
-            trust=plain["plan"].get("trust") or "", reason=plain["plan"].get("reason") or "", files=dict(files),
-            document=plain))
+        return _read(
+            cls,
+            document,
+            lambda plain: cls(
+                id=plain["plan"]["id"],
+                machine=plain["plan"]["machine"],
+                nodes=plain["plan"]["nodes"],
+                workers=plain["plan"]["workers"],
+                global_batch_size=plain["plan"]["global_batch_size"],
+                epochs_to_target=_perhaps(plain["plan"]["epochs_to_target"]),
+                seconds_to_target=_perhaps(plain["plan"]["seconds_to_target"]),
+                trust=plain["plan"].get("trust") or "",
+                reason=plain["plan"].get("reason") or "",
+                files=dict(files),
+                document=plain,
+            ),
+        )
 
 
 def _read(kind: type[T], document: Any, make: Callable[[Any], T]) -> T:
     try:
         return make(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ServiceError(f"the server's answer is no {kind.__name__}: {type(error).__name__} {error}; is it an "
-                           "`hpo serve` of this release?") from error
+        raise ServiceError(
+            f"the server's answer is no {kind.__name__}: {type(error).__name__} {error}; is it an "
+            "`hpo serve` of this release?"
+        ) from error
 
 
 def _time(text: str) -> datetime:

@@ -61,15 +61,22 @@ def may_repeat(request: Request, reply: ServerResponse | NoResponse | None) -> b
     return request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)
 
 
-def failure(request: Request, reply: ServerResponse | NoResponse | None, attempts: int) -> Exception:
+def failure(
+    request: Request, reply: ServerResponse | NoResponse | None, attempts: int
+) -> Exception:
     """The error to raise for a request that got this answer, or none."""
     if isinstance(reply, ServerResponse):
         return error_of_response(reply)
     reason = reply.reason if isinstance(reply, NoResponse) else "no answer came"
-    maybe = "" if request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent) else \
-        "; it may have arrived, so it was not sent again: look with `hpo status`"
-    return UnreachableError(f"{request.method} {request.path}: {reason} ({attempts} "
-                            f"{'attempt' if attempts == 1 else 'attempts'}){maybe}")
+    maybe = (
+        ""
+        if request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)
+        else "; it may have arrived, so it was not sent again: look with `hpo status`"
+    )
+    return UnreachableError(
+        f"{request.method} {request.path}: {reason} ({attempts} "
+        f"{'attempt' if attempts == 1 else 'attempts'}){maybe}"
+    )
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float:
@@ -84,4 +91,4 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
             seconds = (parsedate_to_datetime(text) - (now or datetime.now(UTC))).total_seconds()
         except (TypeError, ValueError):
             return 0.0
-    return min(seconds, LONGEST_RETRY_AFTER) if seconds > 0 else 0.0     # NaN asks for nothing
+    return min(seconds, LONGEST_RETRY_AFTER) if seconds > 0 else 0.0  # NaN asks for nothing

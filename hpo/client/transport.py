@@ -22,19 +22,29 @@ def options(address: Address) -> dict[str, Any]:
 
 def arguments(address: Address, request: Request) -> dict[str, Any]:
     """What httpx is called with for a request."""
-    return {"method": request.method, "url": f"{address.root}{request.path}", "params": _given(request),
-            "json": request.body, "headers": dict(request.headers)}
+    return {
+        "method": request.method,
+        "url": f"{address.root}{request.path}",
+        "params": _given(request),
+        "json": request.body,
+        "headers": dict(request.headers),
+    }
 
 
 def server_response(response: httpx.Response) -> ServerResponse:
     """A response that was read whole."""
-    return ServerResponse(response.status_code, {name.lower(): value for name, value in response.headers.items()},
-                          response.content)
+    return ServerResponse(
+        response.status_code,
+        {name.lower(): value for name, value in response.headers.items()},
+        response.content,
+    )
 
 
 def head_of(response: httpx.Response) -> ServerResponse:
     """A response whose body is still to come."""
-    return ServerResponse(response.status_code, {name.lower(): value for name, value in response.headers.items()}, b"")
+    return ServerResponse(
+        response.status_code, {name.lower(): value for name, value in response.headers.items()}, b""
+    )
 
 
 def no_response(error: httpx.HTTPError | httpx.InvalidURL, address: Address) -> NoResponse:
@@ -42,11 +52,17 @@ def no_response(error: httpx.HTTPError | httpx.InvalidURL, address: Address) -> 
     if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
         raise RequestError(f"the URL of the server cannot be used: {error}") from error
     if isinstance(error, httpx.ConnectError):
-        return NoResponse(f"cannot reach {address.url} ({error}); is `hpo serve` running there?", never_sent=True)
+        return NoResponse(
+            f"cannot reach {address.url} ({error}); is `hpo serve` running there?", never_sent=True
+        )
     if isinstance(error, httpx.TimeoutException):
-        return NoResponse(f"{address.url} did not answer in time ({type(error).__name__})",
-                          never_sent=isinstance(error, _NEVER_SENT))
-    return NoResponse(f"the connection to {address.url} broke ({str(error) or type(error).__name__})")
+        return NoResponse(
+            f"{address.url} did not answer in time ({type(error).__name__})",
+            never_sent=isinstance(error, _NEVER_SENT),
+        )
+    return NoResponse(
+        f"the connection to {address.url} broke ({str(error) or type(error).__name__})"
+    )
 
 
 def _given(request: Request) -> dict[str, Any]:

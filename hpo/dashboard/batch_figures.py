@@ -52,10 +52,16 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
     figure = style.figure(f"{result.study.name}: epochs to {_target(result)}", height=520)
     numbers = full_scale_forecast(result, posterior)
     best = [*best_of_rungs(result.trials, result.spec.ladder).values()]
-    observed = [outcome.epochs_to_target or outcome.epochs for run in result.runs for outcome in run.outcomes]
+    observed = [
+        outcome.epochs_to_target or outcome.epochs
+        for run in result.runs
+        for outcome in run.outcomes
+    ]
     ends = epochs_ends(result, [*observed, *([numbers.epochs_to_target.median] if numbers else [])])
     if posterior is not None:
-        band = epochs_band(posterior, _grid(result), past=past_forecasts(result, _full_scale(result)))
+        band = epochs_band(
+            posterior, _grid(result), past=past_forecasts(result, _full_scale(result))
+        )
         ends = _stretch(ends, [*band.low, *band.median, *band.high])
         _add_band(figure, result, band, "epochs")
     if numbers:
@@ -65,21 +71,29 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
         add_trial_points(figure, result, trials, state, spread(result, trials), heights)
     _add_best(figure, result, best, [candidate.epochs for candidate in best])
     if numbers:
-        _add_forecast(figure, numbers.global_batch_size, numbers.epochs_to_target, "epochs to target")
+        _add_forecast(
+            figure, numbers.global_batch_size, numbers.epochs_to_target, "epochs to target"
+        )
     _add_outcomes(figure, result)
     _set_batch_axis(figure, result)
-    figure.update_yaxes(title_text=f"epochs to {style.plain(_target(result))}", **style.log_axis(*ends))
+    figure.update_yaxes(
+        title_text=f"epochs to {style.plain(_target(result))}", **style.log_axis(*ends)
+    )
     if posterior is not None:
         _name_regimes(figure, posterior)
     if numbers or posterior is not None:
         _mark_critical(figure, numbers, posterior, ends)
     if not any(epochs_of(trial) for trial in result.trials):
         ended = bool(by_state(result.trials))
-        style.note(figure, "no training got to an evaluation" if ended else "no training has ended yet")
+        style.note(
+            figure, "no training got to an evaluation" if ended else "no training has ended yet"
+        )
     return figure
 
 
-def setting_against_batch(result: StudyResult, name: str, posterior: Posterior | None = None) -> go.Figure:
+def setting_against_batch(
+    result: StudyResult, name: str, posterior: Posterior | None = None
+) -> go.Figure:
     """Values of a tuned setting against the global batch size, coloured by the epochs to target.
 
     The best value of each rung stands out; with ``posterior`` and a setting that is extrapolated, its law with
@@ -97,7 +111,9 @@ def setting_against_batch(result: StudyResult, name: str, posterior: Posterior |
         reached = [trial.epochs_to_target for trial in trials if trial.epochs_to_target]
         look = _epochs_colours(reached) if state is TrialState.REACHED else {}
         add_trial_points(figure, result, trials, state, spread(result, trials), values, **look)
-    _add_best(figure, result, best, [value_of(getattr(candidate.settings, name)) for candidate in best])
+    _add_best(
+        figure, result, best, [value_of(getattr(candidate.settings, name)) for candidate in best]
+    )
     if numbers and name in numbers.settings:
         _add_forecast(figure, numbers.global_batch_size, numbers.settings[name], readable(name))
     _add_outcomes(figure, result, name)
@@ -112,8 +128,10 @@ def check_tuned(result: StudyResult, name: str) -> None:
     """Raise :class:`EvidenceError` unless the study tunes the setting."""
     tuned = result.spec.search.names
     if name not in tuned:
-        raise EvidenceError(f"a figure needs a setting that study {result.study.name!r} tunes "
-                            f"({', '.join(tuned) or 'it tunes none'}), but got {name!r}")
+        raise EvidenceError(
+            f"a figure needs a setting that study {result.study.name!r} tunes "
+            f"({', '.join(tuned) or 'it tunes none'}), but got {name!r}"
+        )
 
 
 def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None) -> Forecast | None:
@@ -128,18 +146,28 @@ def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None)
 
 def value_of(value: Any) -> Any:
     """A setting's value as a coordinate: numbers as they are, the rest as text."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else style.plain(str(value))
+    return (
+        value
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else style.plain(str(value))
+    )
 
 
 def setting_axis(result: StudyResult, name: str, shown: Sequence[Any]) -> dict[str, Any]:
     """The axis of a tuned setting: that of its domain, and long enough for the values ``shown``."""
     domain = result.spec.search.domains[name]
     if isinstance(domain, Categorical):
-        return {"type": "category", "categoryorder": "array", "range": [-0.5, len(domain.values) - 0.5],
-                "categoryarray": [str(value_of(value)) for value in domain.values]}
+        return {
+            "type": "category",
+            "categoryorder": "array",
+            "range": [-0.5, len(domain.values) - 0.5],
+            "categoryarray": [str(value_of(value)) for value in domain.values],
+        }
     if not domain.log:
         return {"rangemode": "tozero"}
-    return style.log_axis(*style.log_range([float(value) for value in (domain.low, domain.high, *shown)]))
+    return style.log_axis(
+        *style.log_range([float(value) for value in (domain.low, domain.high, *shown)])
+    )
 
 
 def _target(result: StudyResult) -> str:
@@ -160,53 +188,106 @@ def _batches(result: StudyResult) -> list[int]:
 def _grid(result: StudyResult) -> NDArray[np.float64]:
     """Batches to draw the law over, the largest rung among them: there it turns from fitted to extrapolated."""
     batches = _batches(result)
-    return np.unique(np.append(np.geomspace(batches[0], batches[-1], BAND_POINTS), _largest_rung(result)))
+    return np.unique(
+        np.append(np.geomspace(batches[0], batches[-1], BAND_POINTS), _largest_rung(result))
+    )
 
 
 def _largest_rung(result: StudyResult) -> float:
-    return float(max([trial.global_batch_size for trial in result.trials], default=result.spec.ladder[-1]))
+    return float(
+        max([trial.global_batch_size for trial in result.trials], default=result.spec.ladder[-1])
+    )
 
 
 def _stretch(ends: tuple[float, float], values: Sequence[float]) -> tuple[float, float]:
     low, high = style.log_range(values)
-    return max(min(low, ends[0]), ends[0] / BEYOND_SIGHT), min(max(high, ends[1]), ends[1] * BEYOND_SIGHT)
+    return max(min(low, ends[0]), ends[0] / BEYOND_SIGHT), min(
+        max(high, ends[1]), ends[1] * BEYOND_SIGHT
+    )
 
 
 def _add_band(figure: go.Figure, result: StudyResult, band: Band, what: str) -> None:
     """The law's 90 % band and its median, drawn through over the ladder and dashed beyond it."""
-    figure.add_scatter(x=np.concatenate([band.batches, band.batches[::-1]]), mode="lines", line={"width": 0},
-                       y=np.concatenate([band.high, band.low[::-1]]), fill="toself", fillcolor=style.BAND,
-                       name="90 % band", hoverinfo="skip", legendgroup="law", showlegend=False)
-    edge, columns = _largest_rung(result), np.stack([band.batches, band.median, band.low, band.high])
-    for name, inside, dash in (("law with 90 % band", band.batches <= edge, "solid"),
-                               ("law beyond the ladder", band.batches >= edge, "dash")):
+    figure.add_scatter(
+        x=np.concatenate([band.batches, band.batches[::-1]]),
+        mode="lines",
+        line={"width": 0},
+        y=np.concatenate([band.high, band.low[::-1]]),
+        fill="toself",
+        fillcolor=style.BAND,
+        name="90 % band",
+        hoverinfo="skip",
+        legendgroup="law",
+        showlegend=False,
+    )
+    edge, columns = (
+        _largest_rung(result),
+        np.stack([band.batches, band.median, band.low, band.high]),
+    )
+    for name, inside, dash in (
+        ("law with 90 % band", band.batches <= edge, "solid"),
+        ("law beyond the ladder", band.batches >= edge, "dash"),
+    ):
         if inside.sum() > 1:
-            texts = [style.lines(f"global batch size {number(batch)}", f"{what} {interval(Interval(*ends))}")
-                     for batch, *ends in columns[:, inside].T.tolist()]
-            figure.add_scatter(x=band.batches[inside], y=band.median[inside], mode="lines", name=name,
-                               legendgroup="law", showlegend=bool(dash == "solid" or edge == band.batches[0]),
-                               line={"color": style.INK, "width": 2, "dash": dash}, hoverinfo="text", hovertext=texts)
+            texts = [
+                style.lines(
+                    f"global batch size {number(batch)}", f"{what} {interval(Interval(*ends))}"
+                )
+                for batch, *ends in columns[:, inside].T.tolist()
+            ]
+            figure.add_scatter(
+                x=band.batches[inside],
+                y=band.median[inside],
+                mode="lines",
+                name=name,
+                legendgroup="law",
+                showlegend=bool(dash == "solid" or edge == band.batches[0]),
+                line={"color": style.INK, "width": 2, "dash": dash},
+                hoverinfo="text",
+                hovertext=texts,
+            )
 
 
-def _add_best(figure: go.Figure, result: StudyResult, best: Sequence[SweptConfiguration],
-              values: Sequence[Any]) -> None:
+def _add_best(
+    figure: go.Figure,
+    result: StudyResult,
+    best: Sequence[SweptConfiguration],
+    values: Sequence[Any],
+) -> None:
     if not best:
         return
-    texts = [style.lines(f"best settings at global batch size {number(each.global_batch_size)}",
-                         f"{number(each.epochs)} epochs to the target, mean of {each.runs} "
-                         f"{'seed' if each.runs == 1 else 'seeds'}",
-                         *settings_lines(each.settings.to_dict(), result.spec.search.names)) for each in best]
-    figure.add_scatter(x=[each.global_batch_size for each in best], y=values, mode="markers",
-                       name="best settings of a rung",
-                       marker={"symbol": "circle-open", "size": 15, "color": style.INK, "line": {"width": 2}},
-                       hoverinfo="text", hovertext=texts)
+    texts = [
+        style.lines(
+            f"best settings at global batch size {number(each.global_batch_size)}",
+            f"{number(each.epochs)} epochs to the target, mean of {each.runs} "
+            f"{'seed' if each.runs == 1 else 'seeds'}",
+            *settings_lines(each.settings.to_dict(), result.spec.search.names),
+        )
+        for each in best
+    ]
+    figure.add_scatter(
+        x=[each.global_batch_size for each in best],
+        y=values,
+        mode="markers",
+        name="best settings of a rung",
+        marker={"symbol": "circle-open", "size": 15, "color": style.INK, "line": {"width": 2}},
+        hoverinfo="text",
+        hovertext=texts,
+    )
 
 
 def _add_forecast(figure: go.Figure, batch: int, ends: Interval, what: str) -> None:
     text = style.lines(f"forecast at global batch size {number(batch)}", f"{what} {interval(ends)}")
-    figure.add_scatter(x=[batch], y=[ends.median], mode="markers", name="forecast, 90 % interval",
-                       marker={"symbol": "diamond", "size": 12, "color": style.FORECAST},
-                       error_y=style.interval_bar([ends], style.FORECAST), hoverinfo="text", hovertext=[text])
+    figure.add_scatter(
+        x=[batch],
+        y=[ends.median],
+        mode="markers",
+        name="forecast, 90 % interval",
+        marker={"symbol": "diamond", "size": 12, "color": style.FORECAST},
+        error_y=style.interval_bar([ends], style.FORECAST),
+        hoverinfo="text",
+        hovertext=[text],
+    )
 
 
 def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = None) -> None:
@@ -216,12 +297,24 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
         if run.outcomes:
             place = list(style.KINDS).index(run.plan.kind) + 1
             x = run.plan.global_batch_size * math.exp(0.45 * step_aside(result) * place)
-            y = [outcome.epochs_to_target or outcome.epochs if name is None
-                 else value_of(getattr(run.plan.job.settings, name)) for outcome in run.outcomes]
+            y = [
+                outcome.epochs_to_target or outcome.epochs
+                if name is None
+                else value_of(getattr(run.plan.job.settings, name))
+                for outcome in run.outcomes
+            ]
             label = style.KINDS[run.plan.kind].name
-            figure.add_scatter(x=[x] * len(y), y=y, mode="markers", name=label, legendgroup=str(run.plan.kind),
-                               showlegend=label not in shown, marker=outcome_markers(run), hoverinfo="text",
-                               hovertext=outcome_texts(result, run))
+            figure.add_scatter(
+                x=[x] * len(y),
+                y=y,
+                mode="markers",
+                name=label,
+                legendgroup=str(run.plan.kind),
+                showlegend=label not in shown,
+                marker=outcome_markers(run),
+                hoverinfo="text",
+                hovertext=outcome_texts(result, run),
+            )
             shown.add(label)
 
 
@@ -229,37 +322,68 @@ def _set_batch_axis(figure: go.Figure, result: StudyResult) -> None:
     batches, room = _batches(result), math.exp(step_aside(result))
     drawn, all_trials = len(thinned(result.trials)), len(result.trials)
     launched = any(run.outcomes for run in result.runs)
-    style.batch_axis(figure, batches, batches[0] / room, batches[-1] * room ** (1.8 if launched else 1))
+    style.batch_axis(
+        figure, batches, batches[0] / room, batches[-1] * room ** (1.8 if launched else 1)
+    )
     if drawn < all_trials:
-        figure.update_xaxes(title_text=f"{figure.layout.xaxis.title.text}; {drawn:,} of {all_trials:,} trials drawn")
+        figure.update_xaxes(
+            title_text=f"{figure.layout.xaxis.title.text}; {drawn:,} of {all_trials:,} trials drawn"
+        )
 
 
-def _mark_critical(figure: go.Figure, numbers: Forecast | None, posterior: Posterior | None,
-                   ends: tuple[float, float]) -> None:
+def _mark_critical(
+    figure: go.Figure,
+    numbers: Forecast | None,
+    posterior: Posterior | None,
+    ends: tuple[float, float],
+) -> None:
     """A line at the critical batch size; where it lies off the figure, words at the side that it lies on."""
     if numbers and "epochs_to_target" in numbers.laws:
         critical = numbers.laws["epochs_to_target"]["B_crit"]
     elif posterior is not None:
-        critical = Interval(*np.exp(np.quantile(posterior.values["log_critical"], (0.5, 0.05, 0.95))).tolist())
+        critical = Interval(
+            *np.exp(np.quantile(posterior.values["log_critical"], (0.5, 0.05, 0.95))).tolist()
+        )
     else:
         return
     low, high = (10**end for end in figure.layout.xaxis.range)
     text = f"critical batch size {number(float(round(critical.median)))}"
-    label = {"text": text, "xref": "paper", "yref": "paper", "y": 0.985, "yanchor": "top", "showarrow": False,
-             "font": {"size": 12, "color": style.MUTED}}
+    label = {
+        "text": text,
+        "xref": "paper",
+        "yref": "paper",
+        "y": 0.985,
+        "yanchor": "top",
+        "showarrow": False,
+        "font": {"size": 12, "color": style.MUTED},
+    }
     place = math.log(critical.median / low) / math.log(high / low)
     if not 0 <= place <= 1:
-        label |= {"x": 0.99, "xanchor": "right", "text": f"{text} →"} if place > 1 else \
-            {"x": 0.01, "xanchor": "left", "text": f"← {text}"}
+        label |= (
+            {"x": 0.99, "xanchor": "right", "text": f"{text} →"}
+            if place > 1
+            else {"x": 0.01, "xanchor": "left", "text": f"← {text}"}
+        )
         figure.add_annotation(label)
         return
-    text = style.lines(f"critical batch size {interval(critical)}",
-                       "there the law takes about twice its smallest number of epochs")
-    figure.add_scatter(x=[critical.median] * 2, y=list(ends), mode="lines", name="critical batch size",
-                       line={"color": style.MUTED, "width": 1.5, "dash": "dot"}, hoverinfo="text", hovertext=[text] * 2,
-                       showlegend=False)
+    text = style.lines(
+        f"critical batch size {interval(critical)}",
+        "there the law takes about twice its smallest number of epochs",
+    )
+    figure.add_scatter(
+        x=[critical.median] * 2,
+        y=list(ends),
+        mode="lines",
+        name="critical batch size",
+        line={"color": style.MUTED, "width": 1.5, "dash": "dot"},
+        hoverinfo="text",
+        hovertext=[text] * 2,
+        showlegend=False,
+    )
     side = "right" if place > 0.5 else "left"
-    figure.add_annotation(label | {"x": place, "xanchor": side, "xshift": -6 if side == "right" else 6})
+    figure.add_annotation(
+        label | {"x": place, "xanchor": side, "xshift": -6 if side == "right" else 6}
+    )
 
 
 def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
@@ -270,24 +394,53 @@ def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
     starts = [at for at, name in enumerate(names) if at == 0 or name != names[at - 1]]
     for start, stop in zip(starts, [*starts[1:], REGIME_STEPS], strict=True):
         if start:
-            figure.add_shape(type="line", xref="paper", yref="paper", x0=start / REGIME_STEPS, x1=start / REGIME_STEPS,
-                             y0=0, y1=1.05, line={"color": style.MUTED, "width": 0.8})
+            figure.add_shape(
+                type="line",
+                xref="paper",
+                yref="paper",
+                x0=start / REGIME_STEPS,
+                x1=start / REGIME_STEPS,
+                y0=0,
+                y1=1.05,
+                line={"color": style.MUTED, "width": 0.8},
+            )
         if stop - start >= REGIME_STEPS / 8:
             wide = stop - start >= REGIME_STEPS / 4
-            figure.add_annotation(text=names[start] if wide else names[start].replace(" ", "<br>", 1), xref="paper",
-                                  yref="paper", x=(start + stop) / 2 / REGIME_STEPS, y=1, yanchor="bottom",
-                                  showarrow=False, font={"size": 12, "color": style.MUTED})
+            figure.add_annotation(
+                text=names[start] if wide else names[start].replace(" ", "<br>", 1),
+                xref="paper",
+                yref="paper",
+                x=(start + stop) / 2 / REGIME_STEPS,
+                y=1,
+                yanchor="bottom",
+                showarrow=False,
+                font={"size": 12, "color": style.MUTED},
+            )
 
 
 def _epochs_colours(epochs: Sequence[float]) -> dict[str, Any]:
     """Marker colours by the logarithm of the epochs to target, dark for few, with a scale whose ticks are epochs."""
     low, high = style.log_range(epochs, pad=1.0)
     axis = style.log_axis(low, high if high > low else low * 1.1)
-    scale = {"title": {"text": "epochs<br>to target", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0,
-             "len": 0.85, "tickvals": [math.log10(tick) for tick in axis["tickvals"]],
-             "ticktext": axis["ticktext"]}
-    return {"color": np.log10(epochs), "colorscale": "Viridis", "cmin": math.log10(low), "cmax": math.log10(high),
-            "showscale": True, "colorbar": scale, "opacity": 0.95, "size": 10, "line": {"width": 1, "color": "white"}}
+    scale = {
+        "title": {"text": "epochs<br>to target", "font": {"size": 12}},
+        "thickness": 12,
+        "outlinewidth": 0,
+        "len": 0.85,
+        "tickvals": [math.log10(tick) for tick in axis["tickvals"]],
+        "ticktext": axis["ticktext"],
+    }
+    return {
+        "color": np.log10(epochs),
+        "colorscale": "Viridis",
+        "cmin": math.log10(low),
+        "cmax": math.log10(high),
+        "showscale": True,
+        "colorbar": scale,
+        "opacity": 0.95,
+        "size": 10,
+        "line": {"width": 1, "color": "white"},
+    }
 
 
 def _numbers(figure: go.Figure) -> list[float]:

@@ -8,8 +8,19 @@ from typing import Any
 
 from storage.records import Trial
 
-COLUMNS = ("number", "state", "global_batch_size", "seed", "purpose", "epochs_to_target", "epochs", "seconds",
-           "best_metric", "final_metric", "reason")
+COLUMNS = (
+    "number",
+    "state",
+    "global_batch_size",
+    "seed",
+    "purpose",
+    "epochs_to_target",
+    "epochs",
+    "seconds",
+    "best_metric",
+    "final_metric",
+    "reason",
+)
 
 
 def trial_columns(trials: Sequence[Trial], tuned: Sequence[str]) -> dict[str, Any]:
@@ -17,8 +28,10 @@ def trial_columns(trials: Sequence[Trial], tuned: Sequence[str]) -> dict[str, An
 
     ``columns`` holds what every trial has, ``settings`` the tuned ones by name; what was not measured is None.
     """
-    return {"columns": {name: [_plain(getattr(trial, name)) for trial in trials] for name in COLUMNS},
-            "settings": {name: [_plain(trial.settings[name]) for trial in trials] for name in tuned}}
+    return {
+        "columns": {name: [_plain(getattr(trial, name)) for trial in trials] for name in COLUMNS},
+        "settings": {name: [_plain(trial.settings[name]) for trial in trials] for name in tuned},
+    }
 
 
 def _plain(value: Any) -> Any:

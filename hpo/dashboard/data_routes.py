@@ -41,14 +41,16 @@ _Found = TypeVar("_Found")
 
 FIGURES: dict[str, Draw] = {
     "ladder": lambda result, posterior, _: figures.ladder(result, posterior),
-    "setting": lambda result, posterior, name: figures.setting_against_batch(result, name, posterior),
+    "setting": lambda result, posterior, name: figures.setting_against_batch(
+        result, name, posterior
+    ),
     "response": lambda result, _, name: figures.response(result, name),
     "validation": lambda result, _, __: figures.validation(result),
 }
 MOST_BATCH = 10**8
 JSON = "application/json"
 MOST_NUMBER = 2**31 - 1
-DATABASE = "DATABASE"       # stands in a downloaded report for the address of the server's own database
+DATABASE = "DATABASE"  # stands in a downloaded report for the address of the server's own database
 Number = Annotated[int, Path(ge=0, le=MOST_NUMBER)]
 
 
@@ -90,55 +92,94 @@ class AnswerCache:
 def data_routes(access: Access) -> APIRouter:
     """Routes under ``/api/v1`` for the pages alone; they are in no document and may change with the pages."""
     router = APIRouter(prefix="/api/v1", include_in_schema=False)
-    reader, slow, drawn, kept = Depends(access.reader), FitThreads(), AnswerCache(48), AnswerCache(8)
+    reader, slow, drawn, kept = (
+        Depends(access.reader),
+        FitThreads(),
+        AnswerCache(48),
+        AnswerCache(8),
+    )
 
     @router.get("/figures/{key}")
     def of_all_studies(request: Request, key: str, who: Any = reader) -> Response:
-        drawings = {"calibration": figures.calibration, "calibration_of_time": figures.calibration_of_time}
+        drawings = {
+            "calibration": figures.calibration,
+            "calibration_of_time": figures.calibration_of_time,
+        }
         if key not in drawings:
             raise StudyNotFoundError(f"there is no figure {key!r}; there are {', '.join(drawings)}")
         return Response(_drawn(drawings[key](access.calibration(request, who))), media_type=JSON)
 
     @router.get("/studies/{name}/figures/{key}")
-    async def figure(request: Request, name: str, key: str, who: Any = reader, setting: str = "",
-                     laws: bool = False) -> Response:
+    async def figure(
+        request: Request,
+        name: str,
+        key: str,
+        who: Any = reader,
+        setting: str = "",
+        laws: bool = False,
+    ) -> Response:
         """A figure of the study. With ``laws`` it waits until they are fitted; without, it is there at once."""
+
         def draw() -> Response:
             study = access.study(request, who, name)
             if key not in FIGURES:
-                raise StudyNotFoundError(f"there is no figure {key!r}; there are {', '.join(FIGURES)}")
-            result, posterior = _laws(access, request, study) if laws else (access.result(request, study), None)
+                raise StudyNotFoundError(
+                    f"there is no figure {key!r}; there are {', '.join(FIGURES)}"
+                )
+            result, posterior = (
+                _laws(access, request, study) if laws else (access.result(request, study), None)
+            )
             # the study and its laws are kept with the figure, so that their identity stands for what they hold
-            return drawn.get((id(result), id(posterior), key, setting),
-                             lambda: _drawn(FIGURES[key](result, posterior, setting)), (result, posterior))
+            return drawn.get(
+                (id(result), id(posterior), key, setting),
+                lambda: _drawn(FIGURES[key](result, posterior, setting)),
+                (result, posterior),
+            )
 
         return await slow.run(draw)
 
     @router.get("/studies/{name}/preview")
-    async def preview(request: Request, name: str, at: Annotated[int, Query(ge=1, le=MOST_BATCH)],
-                      who: Any = reader, machine: str = "local",
-                      nodes: Annotated[int | None, Query(ge=1, le=MOST_NUMBER)] = None,
-                      minimise: Objective | None = None,
-                      slot_hours: Annotated[float | None, Query(gt=0, le=1e6)] = None,
-                      cost: str | None = None) -> Response:
+    async def preview(
+        request: Request,
+        name: str,
+        at: Annotated[int, Query(ge=1, le=MOST_BATCH)],
+        who: Any = reader,
+        machine: str = "local",
+        nodes: Annotated[int | None, Query(ge=1, le=MOST_NUMBER)] = None,
+        minimise: Objective | None = None,
+        slot_hours: Annotated[float | None, Query(gt=0, le=1e6)] = None,
+        cost: str | None = None,
+    ) -> Response:
         """A plan that is not kept: what a slider shows while it moves. The forecast stands even without a plan."""
+
         def make() -> Response:
             found = access.forecast(request, access.study(request, who, name), at)
-            return _json({"forecast": found.to_dict(), "prospects": prospects(found.numbers),
-                          **_planned(found, machine, nodes, minimise, slot_hours, cost)})
+            return _json(
+                {
+                    "forecast": found.to_dict(),
+                    "prospects": prospects(found.numbers),
+                    **_planned(found, machine, nodes, minimise, slot_hours, cost),
+                }
+            )
 
         return await slow.run(make)
 
     @router.get("/studies/{name}/report")
     async def report(request: Request, name: str, who: Any = reader) -> Response:
         """The study as one HTML file, as `hpo report` writes it; a download, as its script is in the page itself."""
+
         def write() -> Response:
             study = access.study(request, who, name)
             result, posterior = _laws(access, request, study)
-            text = render(make_view(access.store(request), result, posterior, DATABASE), datetime.now(UTC))
+            text = render(
+                make_view(access.store(request), result, posterior, DATABASE), datetime.now(UTC)
+            )
             stem = re.sub(r"[^A-Za-z0-9._-]+", "-", study.name).strip("-.") or "study"
-            return Response(text, media_type="text/html; charset=utf-8",
-                            headers={"content-disposition": f'attachment; filename="{stem}.html"'})
+            return Response(
+                text,
+                media_type="text/html; charset=utf-8",
+                headers={"content-disposition": f'attachment; filename="{stem}.html"'},
+            )
 
         return await slow.run(write)
 
@@ -146,10 +187,17 @@ def data_routes(access: Access) -> APIRouter:
     def columns(request: Request, name: str, who: Any = reader) -> Response:
         study, store = access.study(request, who, name), access.store(request)
         # what a column holds changes when a trial begins or ends, and then the counts do
-        counts = sorted((batch, str(state), count) for batch, states in store.counts(study.id).items()
-                        for state, count in states.items())
-        return kept.get((study.id, study.spec, tuple(counts)), lambda: _packed(
-            trial_columns(store.trials(study.id), parse_study(study.spec).search.names)))
+        counts = sorted(
+            (batch, str(state), count)
+            for batch, states in store.counts(study.id).items()
+            for state, count in states.items()
+        )
+        return kept.get(
+            (study.id, study.spec, tuple(counts)),
+            lambda: _packed(
+                trial_columns(store.trials(study.id), parse_study(study.spec).search.names)
+            ),
+        )
 
     @router.get("/studies/{name}/tuned")
     def tuned(request: Request, name: str, who: Any = reader) -> Response:
@@ -159,9 +207,15 @@ def data_routes(access: Access) -> APIRouter:
     def job(request: Request, name: str, number: Number, who: Any = reader) -> Response:
         study = access.study(request, who, name)
         trial = access.store(request).trial(study.id, number)
-        found = training_job(stored_spec(study), TrainingSettings.from_dict(trial.settings),
-                             trial.global_batch_size, trial.seed)
-        return _json(found.to_dict(), {"content-disposition": f'inline; filename="trial-{number}.json"'})
+        found = training_job(
+            stored_spec(study),
+            TrainingSettings.from_dict(trial.settings),
+            trial.global_batch_size,
+            trial.seed,
+        )
+        return _json(
+            found.to_dict(), {"content-disposition": f'inline; filename="trial-{number}.json"'}
+        )
 
     return router
 
@@ -177,18 +231,31 @@ def _laws(access: Access, request: Request, study: Study) -> tuple[StudyResult, 
         return result, None
 
 
-def _planned(found: StudyForecast, machine: str, nodes: int | None, minimise: Objective | None,
-             slot_hours: float | None, cost: str | None) -> dict[str, Any]:
+def _planned(
+    found: StudyForecast,
+    machine: str,
+    nodes: int | None,
+    minimise: Objective | None,
+    slot_hours: float | None,
+    cost: str | None,
+) -> dict[str, Any]:
     """The plan with its figures, or why there is none."""
     try:
         if machine not in machine_names():
-            raise PlanError(f"machine must be one of {', '.join(machine_names())}, but got {machine!r}")
-        plan = make_plan(found, machine, nodes, minimise=minimise, slot_hours=slot_hours, cost=_known_cost(cost))
+            raise PlanError(
+                f"machine must be one of {', '.join(machine_names())}, but got {machine!r}"
+            )
+        plan = make_plan(
+            found, machine, nodes, minimise=minimise, slot_hours=slot_hours, cost=_known_cost(cost)
+        )
     except PlanError as error:
         return {"plan": None, "refused": str(error), "figures": None}
     drawn = {"front": figures.pareto_front(plan), "shares": figures.time_shares(plan)}
-    return {"plan": plan.to_dict(), "refused": None,
-            "figures": {key: json.loads(_bare(drawing).to_json()) for key, drawing in drawn.items()}}
+    return {
+        "plan": plan.to_dict(),
+        "refused": None,
+        "figures": {key: json.loads(_bare(drawing).to_json()) for key, drawing in drawn.items()},
+    }
 
 
 def _known_cost(name: str | None) -> str | None:
@@ -210,8 +277,12 @@ def _packed(document: Any) -> bytes:
 
 def _bare(figure: go.Figure) -> go.Figure:
     """Without what the page gives: a heading, colours, a width."""
-    return figure.update_layout(title_text=None, template=None, margin={"l": 60, "r": 16, "t": 40, "b": 50},
-                                legend=style.LEGEND)
+    return figure.update_layout(
+        title_text=None,
+        template=None,
+        margin={"l": 60, "r": 16, "t": 40, "b": 50},
+        legend=style.LEGEND,
+    )
 
 
 def _drawn(figure: go.Figure) -> bytes:

@@ -19,5 +19,17 @@ from hpo.dashboard.outcome_figures import calibration, calibration_of_time, vali
 from hpo.dashboard.plan_figures import pareto_front, time_shares
 from hpo.dashboard.trial_figures import learning_curves, noise_scale, parallel_coordinates, response
 
-__all__ = ["calibration", "calibration_of_time", "exhibit", "ladder", "learning_curves", "noise_scale",
-           "parallel_coordinates", "pareto_front", "response", "setting_against_batch", "time_shares", "validation"]
+__all__ = [
+    "calibration",
+    "calibration_of_time",
+    "exhibit",
+    "ladder",
+    "learning_curves",
+    "noise_scale",
+    "parallel_coordinates",
+    "pareto_front",
+    "response",
+    "setting_against_batch",
+    "time_shares",
+    "validation",
+]

@@ -40,8 +40,12 @@ def next_steps(view: StudyView) -> list[Step]:
     if result.forecast is not None:
         return [Step("Plan the full-scale run.", f"hpo plan {name} {storage}")]
     if result.spec.full_scale is None:
-        return [Step("The study file names no full-scale batch size; a forecast can be made for any.",
-                     f"hpo forecast {name} --at BATCH {storage}")]
+        return [
+            Step(
+                "The study file names no full-scale batch size; a forecast can be made for any.",
+                f"hpo forecast {name} --at BATCH {storage}",
+            )
+        ]
     return [Step(UNSURE, again)]
 
 
@@ -51,7 +55,9 @@ def _about_the_sweep(result: StudyResult, again: str, report: str) -> Step | Non
     if result.study.state is StudyState.RUNNING:
         return Step("The sweep is going on; write this report again later.", report)
     if result.study.state in GOES_ON or not states:
-        started = "is not complete; the same command goes on with it" if states else "has no results yet"
+        started = (
+            "is not complete; the same command goes on with it" if states else "has no results yet"
+        )
         return Step(f"The sweep {started}. The study file stands at the end of this page.", again)
     if states == {TrialState.DIVERGED}:
         return Step(DIVERGED)
@@ -63,7 +69,16 @@ def _about_the_sweep(result: StudyResult, again: str, report: str) -> Step | Non
 def _about_the_plan(run: PlannedRun, name: str, storage: str) -> list[Step]:
     launch = f"hpo launch {run.plan.id} {storage}"
     if not run.outcomes:
-        return [Step("Launch the plan on this machine; what it does is kept beside its forecast.", launch)]
+        return [
+            Step(
+                "Launch the plan on this machine; what it does is kept beside its forecast.", launch
+            )
+        ]
     seed = max(outcome.seed for outcome in run.outcomes) + 1
-    return [Step("Launch the plan with another seed.", f"{launch} --seed {seed}"),
-            Step("Plan the run for another machine.", f"hpo plan {name} --machine MACHINE.yaml --nodes N {storage}")]
+    return [
+        Step("Launch the plan with another seed.", f"{launch} --seed {seed}"),
+        Step(
+            "Plan the run for another machine.",
+            f"hpo plan {name} --machine MACHINE.yaml --nodes N {storage}",
+        ),
+    ]

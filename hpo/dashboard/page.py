@@ -60,10 +60,14 @@ def headline(result: StudyResult) -> str:
         return ""
     numbers = result.forecast.numbers
     ends = numbers.epochs_to_target
-    settings = ", ".join(f"{readable(name)} {interval(each)}" for name, each in numbers.settings.items())
-    return (f"At global batch size {number(numbers.global_batch_size)}: {number(ends.median)} epochs to "
-            f"{target_of(result)} (90 % interval {number(ends.low)} to {number(ends.high)})"
-            f"{' with ' + settings if settings else ''}.")
+    settings = ", ".join(
+        f"{readable(name)} {interval(each)}" for name, each in numbers.settings.items()
+    )
+    return (
+        f"At global batch size {number(numbers.global_batch_size)}: {number(ends.median)} epochs to "
+        f"{target_of(result)} (90 % interval {number(ends.low)} to {number(ends.high)})"
+        f"{' with ' + settings if settings else ''}."
+    )
 
 
 def target_of(result: StudyResult) -> str:
@@ -76,8 +80,9 @@ def progress(result: StudyResult) -> str:
     counts = Counter(trial.state for trial in result.trials)
     parts = [f"{counts[state]} {state}" for state in TrialState if counts[state]]
     raced = f" and {len(result.raced)} of a race" if result.raced else ""
-    return f"{len(result.swept)} of {result.spec.budget.trials} trainings{raced}" \
-        + (f": {', '.join(parts)}" if parts else "")
+    return f"{len(result.swept)} of {result.spec.budget.trials} trainings{raced}" + (
+        f": {', '.join(parts)}" if parts else ""
+    )
 
 
 def runs_table(result: StudyResult) -> Table | None:
@@ -85,28 +90,60 @@ def runs_table(result: StudyResult) -> Table | None:
     if not result.runs:
         return None
     scaled = result.spec.search.scaled
-    columns = ("settings from", "batch size", "workers", *(readable(name) for name in scaled), "epochs forecast",
-               "epochs observed", "each run", "inside the interval")
-    return Table(columns, tuple(
-        (KIND_NAMES[run.plan.kind], number(run.plan.global_batch_size), number(run.plan.workers),
-         *(number(getattr(run.plan.job.settings, name)) for name in scaled),
-         interval(run.plan.epochs) if run.plan.epochs else "–", _observed(run), _each(run), _inside(run))
-        for run in result.runs))
+    columns = (
+        "settings from",
+        "batch size",
+        "workers",
+        *(readable(name) for name in scaled),
+        "epochs forecast",
+        "epochs observed",
+        "each run",
+        "inside the interval",
+    )
+    return Table(
+        columns,
+        tuple(
+            (
+                KIND_NAMES[run.plan.kind],
+                number(run.plan.global_batch_size),
+                number(run.plan.workers),
+                *(number(getattr(run.plan.job.settings, name)) for name in scaled),
+                interval(run.plan.epochs) if run.plan.epochs else "–",
+                _observed(run),
+                _each(run),
+                _inside(run),
+            )
+            for run in result.runs
+        ),
+    )
 
 
 def rungs_table(result: StudyResult) -> Table:
     """The rungs: how the trials ended, and the best settings of those that reached the target."""
     names, best = result.spec.search.names, best_of_rungs(result.trials, result.spec.ladder)
     shown = [state for state in TrialState if any(trial.state is state for trial in result.trials)]
-    columns = ("batch size", "trials", *map(str, shown), "best epochs", "seeds",
-               *(f"best {readable(name)}" for name in names))
+    columns = (
+        "batch size",
+        "trials",
+        *map(str, shown),
+        "best epochs",
+        "seeds",
+        *(f"best {readable(name)}" for name in names),
+    )
     rows = []
     for batch in result.spec.ladder:
         counts = Counter(trial.state for trial in result.trials if trial.global_batch_size == batch)
         each = best.get(batch)
-        rows.append((number(batch), number(counts.total()), *(number(counts[state]) for state in shown),
-                     number(each.epochs) if each else "–", number(each.runs) if each else "–",
-                     *(number(getattr(each.settings, name)) if each else "–" for name in names)))
+        rows.append(
+            (
+                number(batch),
+                number(counts.total()),
+                *(number(counts[state]) for state in shown),
+                number(each.epochs) if each else "–",
+                number(each.runs) if each else "–",
+                *(number(getattr(each.settings, name)) if each else "–" for name in names),
+            )
+        )
     return Table(columns, tuple(rows))
 
 
@@ -121,8 +158,12 @@ def verdict(result: StudyResult) -> str:
     else:
         place = {"yes": "inside", "no": "outside"}.get(_inside(run), "beside")
         said = f"The forecast's plan took {number(observed)} epochs, {place} its 90 % interval."
-    rules = [each for each in result.runs if each.plan.kind in RULES_OF_THUMB
-             and each.plan.global_batch_size == run.plan.global_batch_size]
+    rules = [
+        each
+        for each in result.runs
+        if each.plan.kind in RULES_OF_THUMB
+        and each.plan.global_batch_size == run.plan.global_batch_size
+    ]
     return " ".join([said, *(f"{line[0].upper()}{line[1:]}." for line in verdicts(run, rules))])
 
 
@@ -135,37 +176,69 @@ def pictures(view: StudyView) -> Iterator[Picture]:
         yield Picture("validation", "Forecast and observed", VALIDATION, figures.validation(result))
     shown = exhibited(result)
     if shown is not None and shown[2].get("panels"):
-        yield Picture("exhibit", str(shown[2].get("title", "What the model predicts")),
-                      f"{exhibit_caption(*shown)} {EXHIBIT}",
-                      figures.exhibit(shown[2]))
-    yield Picture("ladder", "Epochs to target against batch size", LADDER, figures.ladder(result, law))
+        yield Picture(
+            "exhibit",
+            str(shown[2].get("title", "What the model predicts")),
+            f"{exhibit_caption(*shown)} {EXHIBIT}",
+            figures.exhibit(shown[2]),
+        )
+    yield Picture(
+        "ladder", "Epochs to target against batch size", LADDER, figures.ladder(result, law)
+    )
     for name in varied:
-        yield Picture(f"batch-{name}", f"{readable(name).capitalize()} against batch size", SETTING,
-                      figures.setting_against_batch(result, name, law))
+        yield Picture(
+            f"batch-{name}",
+            f"{readable(name).capitalize()} against batch size",
+            SETTING,
+            figures.setting_against_batch(result, name, law),
+        )
     for name in varied:
-        yield Picture(f"response-{name}", f"Epochs against {readable(name)}", RESPONSE, figures.response(result, name))
+        yield Picture(
+            f"response-{name}",
+            f"Epochs against {readable(name)}",
+            RESPONSE,
+            figures.response(result, name),
+        )
     if len(view.convergence):
         drawn, trials = len(curves_of(result.trials)), len(result.trials)
         of = f" The quickest {drawn:,} of {trials:,} are drawn." if drawn < trials else ""
-        yield Picture("curves", "Learning curves", CURVES + of, figures.learning_curves(result, view.convergence))
+        yield Picture(
+            "curves",
+            "Learning curves",
+            CURVES + of,
+            figures.learning_curves(result, view.convergence),
+        )
     if sum(row.predicted_epochs_median is not None for row in view.calibration) > 1:
-        yield Picture("calibration", "Forecasts against outcomes", CALIBRATION, figures.calibration(view.calibration))
+        yield Picture(
+            "calibration",
+            "Forecasts against outcomes",
+            CALIBRATION,
+            figures.calibration(view.calibration),
+        )
 
 
 def exhibited(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[str, Any]] | None:
     """The launch whose model is shown: the forecast's newest that has an exhibit, else any newest; None without one."""
-    found = [(run, outcome, run.exhibits[outcome.id]) for run in result.runs for outcome in run.outcomes
-             if outcome.id in run.exhibits]
+    found = [
+        (run, outcome, run.exhibits[outcome.id])
+        for run in result.runs
+        for outcome in run.outcomes
+        if outcome.id in run.exhibits
+    ]
     own = [each for each in found if each[0].plan.kind is PlanKind.FORECAST]
     return (own or found)[-1] if found else None
 
 
 def exhibit_caption(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) -> str:
     """Which model an exhibit shows, and what it reached beside what it must beat."""
-    model = (f"Settings from {KIND_NAMES[run.plan.kind]}, global batch size {number(run.plan.global_batch_size)}, "
-             f"seed {outcome.seed}")
-    parts = [f"{run.plan.job.target.metric} {number(outcome.best_metric) or 'not measured'}",
-             *(f"{name} {number(float(value))}" for name, value in shown.get("references", {}).items())]
+    model = (
+        f"Settings from {KIND_NAMES[run.plan.kind]}, global batch size {number(run.plan.global_batch_size)}, "
+        f"seed {outcome.seed}"
+    )
+    parts = [
+        f"{run.plan.job.target.metric} {number(outcome.best_metric) or 'not measured'}",
+        *(f"{name} {number(float(value))}" for name, value in shown.get("references", {}).items()),
+    ]
     return f"{model}: {'; '.join(parts)}."
 
 
@@ -174,8 +247,13 @@ def _observed(run: PlannedRun) -> str:
 
 
 def _each(run: PlannedRun) -> str:
-    return ", ".join(number(each.epochs_to_target) if each.epochs_to_target else outcome_end(each)
-                     for each in run.outcomes) or "not launched"
+    return (
+        ", ".join(
+            number(each.epochs_to_target) if each.epochs_to_target else outcome_end(each)
+            for each in run.outcomes
+        )
+        or "not launched"
+    )
 
 
 def _inside(run: PlannedRun) -> str:

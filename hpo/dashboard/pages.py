@@ -21,8 +21,8 @@ STATIC = Path(str(files("hpo.dashboard") / "static"))
 SECURITY = {
     # plotly sets styles on its elements, and makes pictures of its figures
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-                               "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-                               "frame-ancestors 'none'",
+    "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
     "cache-control": "no-cache",
 }
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -45,7 +45,9 @@ def pages() -> APIRouter:
 
 
 def _studies() -> Response:
-    return _page("studies", "Studies", section="Studies", states=[str(state) for state in StudyState])
+    return _page(
+        "studies", "Studies", section="Studies", states=[str(state) for state in StudyState]
+    )
 
 
 def _submit() -> Response:
@@ -62,13 +64,24 @@ def _workers() -> Response:
 
 def _study(request: Request) -> Response:
     name = _name(request)
-    return _page("study", name, section="Studies", data={"study": name}, states=[str(state) for state in TrialState])
+    return _page(
+        "study",
+        name,
+        section="Studies",
+        data={"study": name},
+        states=[str(state) for state in TrialState],
+    )
 
 
 def _forecast(request: Request) -> Response:
     name = _name(request)
-    return _page("forecast", f"{name}: forecast and plan", section="Studies", data={"study": name},
-                 costs=cost_names())
+    return _page(
+        "forecast",
+        f"{name}: forecast and plan",
+        section="Studies",
+        data={"study": name},
+        costs=cost_names(),
+    )
 
 
 def _compare(request: Request) -> Response:
@@ -78,7 +91,9 @@ def _compare(request: Request) -> Response:
 
 def _trial(request: Request) -> Response:
     name, number = _name(request), request.path_params["number"]
-    return _page("trial", f"{name}: trial {number}", section="Studies", data={"study": name, "trial": number})
+    return _page(
+        "trial", f"{name}: trial {number}", section="Studies", data={"study": name, "trial": number}
+    )
 
 
 def _name(request: Request) -> str:
@@ -90,20 +105,38 @@ def _static(file: str) -> Response:
     path = STATIC / file
     if path.parent != STATIC or not path.is_file():
         return Response(status_code=404)
-    return FileResponse(path, media_type=_TYPES.get(path.suffix), headers={"cache-control": "no-cache"})
+    return FileResponse(
+        path, media_type=_TYPES.get(path.suffix), headers={"cache-control": "no-cache"}
+    )
 
 
 def _plotly() -> Response:
     # the script that plotly's wheel carries; its address has no version, and its content changes with plotly alone
-    return FileResponse(str(files("plotly") / "package_data" / "plotly.min.js"), media_type="text/javascript",
-                        headers={"cache-control": "max-age=86400"})
+    return FileResponse(
+        str(files("plotly") / "package_data" / "plotly.min.js"),
+        media_type="text/javascript",
+        headers={"cache-control": "max-age=86400"},
+    )
 
 
-def _page(page: str, title: str, *, section: str, data: dict[str, Any] | None = None, **values: Any) -> Response:
+def _page(
+    page: str, title: str, *, section: str, data: dict[str, Any] | None = None, **values: Any
+) -> Response:
     text = _ENVIRONMENT.get_template(f"pages/{page}.html").render(
-        title=title, section=section, script=f"{page}.js", data=data or {}, version=version("largebatch"), **values)
+        title=title,
+        section=section,
+        script=f"{page}.js",
+        data=data or {},
+        version=version("largebatch"),
+        **values,
+    )
     return HTMLResponse(text, headers=SECURITY)
 
 
-_ENVIRONMENT = Environment(loader=PackageLoader("hpo.dashboard"), autoescape=True, undefined=StrictUndefined,
-                           trim_blocks=True, lstrip_blocks=True)
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("hpo.dashboard"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)

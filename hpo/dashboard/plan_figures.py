@@ -22,25 +22,47 @@ def pareto_front(plan: Plan) -> go.Figure:
     The bars are 90 % intervals of the time. The star is ``plan``, or the nearest to it that was compared; a diamond
     is the knee, beyond which further accelerators buy little time.
     """
-    figure = style.figure(f"{plan.study}: time against accelerator hours on {plan.machine}", height=340)
+    figure = style.figure(
+        f"{plan.study}: time against accelerator hours on {plan.machine}", height=340
+    )
     rows: Sequence[Mapping[str, Any]] = (plan.details or {}).get("front", ())
     spent = [row["accelerator_hours"] for row in rows]
     times = [Interval(**row["seconds_to_target"]) for row in rows]
     unit, seconds = _unit([each.median for each in times])
-    ends = [Interval(each.median / seconds, each.low / seconds, each.high / seconds) for each in times]
+    ends = [
+        Interval(each.median / seconds, each.low / seconds, each.high / seconds) for each in times
+    ]
     figure.add_scatter(
-        x=spent, y=[each.median for each in ends], mode="lines+markers", showlegend=False,
-        line={"color": "#4477AA", "width": 1.5}, error_y=style.interval_bar(ends, "#8a949e"),
-        marker={"size": [14 if row["chosen"] else 9 for row in rows], "opacity": 1,
-                "symbol": ["star" if row["chosen"] else "diamond" if row["knee"] else "circle" for row in rows],
-                "color": [style.FORECAST if row["chosen"] else "#4477AA" for row in rows]},
-        customdata=[[row["nodes"], row["global_batch_size"]] for row in rows], hoverinfo="text",
-        hovertext=[style.lines(f"{number(row['nodes'])} nodes, global batch size {number(row['global_batch_size'])}",
-                               f"{number(row['accelerator_hours'])} accelerator hours", f"{interval(end)} {unit}")
-                   for row, end in zip(rows, ends, strict=True)])
+        x=spent,
+        y=[each.median for each in ends],
+        mode="lines+markers",
+        showlegend=False,
+        line={"color": "#4477AA", "width": 1.5},
+        error_y=style.interval_bar(ends, "#8a949e"),
+        marker={
+            "size": [14 if row["chosen"] else 9 for row in rows],
+            "opacity": 1,
+            "symbol": [
+                "star" if row["chosen"] else "diamond" if row["knee"] else "circle" for row in rows
+            ],
+            "color": [style.FORECAST if row["chosen"] else "#4477AA" for row in rows],
+        },
+        customdata=[[row["nodes"], row["global_batch_size"]] for row in rows],
+        hoverinfo="text",
+        hovertext=[
+            style.lines(
+                f"{number(row['nodes'])} nodes, global batch size {number(row['global_batch_size'])}",
+                f"{number(row['accelerator_hours'])} accelerator hours",
+                f"{interval(end)} {unit}",
+            )
+            for row, end in zip(rows, ends, strict=True)
+        ],
+    )
     figure.update_xaxes(title_text="accelerator hours", **style.log_axis(*style.log_range(spent)))
-    figure.update_yaxes(title_text=f"{unit} to target",
-                        **style.log_axis(*style.log_range([end for each in ends for end in (each.low, each.high)])))
+    figure.update_yaxes(
+        title_text=f"{unit} to target",
+        **style.log_axis(*style.log_range([end for each in ends for end in (each.low, each.high)])),
+    )
     if not rows:
         style.note(figure, "no other plan was compared")
     return figure
@@ -50,12 +72,24 @@ def time_shares(plan: Plan) -> go.Figure:
     """Shares of a plan's time by cause, in percent; *statistics* are samples that a small batch would not need."""
     figure = style.figure(f"{plan.study}: where the time goes on {plan.machine}", height=340)
     found: Mapping[str, float] = (plan.details or {}).get("shares", {})
-    rows = sorted(((cause, 100 * share) for cause, share in found.items() if share > LEAST_SHARE),
-                  key=lambda row: row[1])
-    figure.add_bar(orientation="h", x=[share for _, share in rows], y=[readable(cause) for cause, _ in rows],
-                   marker={"color": "#4477AA"}, text=[f"{share:.3g} %" for _, share in rows], textposition="outside",
-                   cliponaxis=False, hoverinfo="skip", showlegend=False)
-    figure.update_xaxes(title_text="% of the time", range=[0, 1.15 * max([share for _, share in rows], default=1)])
+    rows = sorted(
+        ((cause, 100 * share) for cause, share in found.items() if share > LEAST_SHARE),
+        key=lambda row: row[1],
+    )
+    figure.add_bar(
+        orientation="h",
+        x=[share for _, share in rows],
+        y=[readable(cause) for cause, _ in rows],
+        marker={"color": "#4477AA"},
+        text=[f"{share:.3g} %" for _, share in rows],
+        textposition="outside",
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    figure.update_xaxes(
+        title_text="% of the time", range=[0, 1.15 * max([share for _, share in rows], default=1)]
+    )
     figure.update_yaxes(type="category", showgrid=False)
     if not rows:
         style.note(figure, "nothing is known of this machine's times")
@@ -65,5 +99,11 @@ def time_shares(plan: Plan) -> go.Figure:
 def _unit(seconds: Sequence[float]) -> tuple[str, float]:
     """The unit in which times are best read, and its seconds."""
     middle = sorted(seconds)[len(seconds) // 2] if seconds else HOUR
-    return next((unit for unit in (("seconds", 1.0), ("minutes", 60.0), ("hours", HOUR)) if middle < 90 * unit[1]),
-                ("days", 24 * HOUR))
+    return next(
+        (
+            unit
+            for unit in (("seconds", 1.0), ("minutes", 60.0), ("hours", HOUR))
+            if middle < 90 * unit[1]
+        ),
+        ("days", 24 * HOUR),
+    )

@@ -57,7 +57,9 @@ def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float,
     """
     heights = [*more, *(epochs for trial in result.trials if (epochs := epochs_of(trial)))]
     low, high = log_range(heights)
-    quickest = min((trial.epochs_to_target for trial in result.trials if trial.epochs_to_target), default=0.0)
+    quickest = min(
+        (trial.epochs_to_target for trial in result.trials if trial.epochs_to_target), default=0.0
+    )
     return max(low, min([quickest / 4, *more])), high
 
 
@@ -73,11 +75,23 @@ def trial_text(result: StudyResult, trial: Trial) -> str:
     if trial.state is TrialState.REACHED:
         end = f"{number(epochs)} epochs to the target"
     else:
-        end = f"{trial.state} after {number(epochs)} epochs" if epochs else f"{trial.state} before its first evaluation"
-    best = f"best {result.study.metric} {trial.best_metric:.4g}" if trial.best_metric is not None else ""
-    return lines(f"trial {trial.number}: {end}",
-                 f"global batch size {number(trial.global_batch_size)}, seed {trial.seed}",
-                 *settings_lines(trial.settings, result.spec.search.names), best, trial.reason)
+        end = (
+            f"{trial.state} after {number(epochs)} epochs"
+            if epochs
+            else f"{trial.state} before its first evaluation"
+        )
+    best = (
+        f"best {result.study.metric} {trial.best_metric:.4g}"
+        if trial.best_metric is not None
+        else ""
+    )
+    return lines(
+        f"trial {trial.number}: {end}",
+        f"global batch size {number(trial.global_batch_size)}, seed {trial.seed}",
+        *settings_lines(trial.settings, result.spec.search.names),
+        best,
+        trial.reason,
+    )
 
 
 def settings_lines(settings: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -88,9 +102,16 @@ def settings_lines(settings: Mapping[str, Any], names: Sequence[str]) -> list[st
 def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
     """What is shown of each launch of a plan under the pointer."""
     settings = settings_lines(run.plan.job.settings.to_dict(), result.spec.search.names)
-    return [lines(f"{KIND_NAMES[run.plan.kind]}, plan {run.plan.id}: {outcome_end(outcome)}",
-                  f"global batch size {number(run.plan.global_batch_size)} on {outcome.workers} workers, seed "
-                  f"{outcome.seed}, {outcome.backend}", *settings, outcome.reason) for outcome in run.outcomes]
+    return [
+        lines(
+            f"{KIND_NAMES[run.plan.kind]}, plan {run.plan.id}: {outcome_end(outcome)}",
+            f"global batch size {number(run.plan.global_batch_size)} on {outcome.workers} workers, seed "
+            f"{outcome.seed}, {outcome.backend}",
+            *settings,
+            outcome.reason,
+        )
+        for outcome in run.outcomes
+    ]
 
 
 def outcome_end(outcome: Outcome) -> str:
@@ -103,8 +124,13 @@ def outcome_end(outcome: Outcome) -> str:
 def outcome_markers(run: PlannedRun) -> dict[str, Any]:
     """Markers of a run's launches: filled where the target was reached, open where not."""
     look = KINDS[run.plan.kind]
-    symbols = [look.symbol if outcome.epochs_to_target else f"{look.symbol}-open" for outcome in run.outcomes]
-    return marker(look, symbol=symbols, line={"width": 1, "color": "white"} if run.reached else {"width": 2})
+    symbols = [
+        look.symbol if outcome.epochs_to_target else f"{look.symbol}-open"
+        for outcome in run.outcomes
+    ]
+    return marker(
+        look, symbol=symbols, line={"width": 1, "color": "white"} if run.reached else {"width": 2}
+    )
 
 
 def step_aside(result: StudyResult) -> float:
@@ -119,17 +145,34 @@ def spread(result: StudyResult, trials: Sequence[Trial]) -> NDArray[np.float64]:
     order: dict[int, list[int]] = {}
     for trial in result.trials:
         order.setdefault(trial.global_batch_size, []).append(trial.number)
-    places = {(batch, trial): (place + 0.5) / len(numbers) - 0.5
-              for batch, numbers in order.items() for place, trial in enumerate(sorted(numbers))}
+    places = {
+        (batch, trial): (place + 0.5) / len(numbers) - 0.5
+        for batch, numbers in order.items()
+        for place, trial in enumerate(sorted(numbers))
+    }
     aside = np.array([places[trial.global_batch_size, trial.number] for trial in trials])
     batches = np.array([trial.global_batch_size for trial in trials], dtype=float)
     return np.asarray(batches * np.exp(step_aside(result) * aside))
 
 
-def add_trial_points(figure: go.Figure, result: StudyResult, trials: Sequence[Trial], state: TrialState,
-                     x: Sequence[Any] | NDArray[np.float64], y: Sequence[Any], **look: Any) -> None:
+def add_trial_points(
+    figure: go.Figure,
+    result: StudyResult,
+    trials: Sequence[Trial],
+    state: TrialState,
+    x: Sequence[Any] | NDArray[np.float64],
+    y: Sequence[Any],
+    **look: Any,
+) -> None:
     """Points of trials that ended alike; ``look`` changes the marker of their state."""
-    figure.add_scatter(x=x, y=y, mode="markers", name=STATES[state].name, legendgroup=str(state),
-                       marker=marker(STATES[state], **look), hoverinfo="text",
-                       hovertext=[trial_text(result, trial) for trial in trials],
-                       customdata=[trial.number for trial in trials])
+    figure.add_scatter(
+        x=x,
+        y=y,
+        mode="markers",
+        name=STATES[state].name,
+        legendgroup=str(state),
+        marker=marker(STATES[state], **look),
+        hoverinfo="text",
+        hovertext=[trial_text(result, trial) for trial in trials],
+        customdata=[trial.number for trial in trials],
+    )

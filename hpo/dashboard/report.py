@@ -17,8 +17,11 @@ from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import HpoError
 from hpo.formatting import prospects
 
-FIGURE_CONFIG = {"responsive": True, "displaylogo": False,
-                 "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"]}
+FIGURE_CONFIG = {
+    "responsive": True,
+    "displaylogo": False,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+}
 
 
 def write_report(name: str, storage: str, output: Path | str) -> Path:
@@ -29,36 +32,65 @@ def write_report(name: str, storage: str, output: Path | str) -> Path:
     """
     output = Path(output)
     if not output.absolute().parent.is_dir():
-        raise HpoError(f"the folder of a report must exist, but there is no folder {output.parent}; make it, or give "
-                       "another file")
+        raise HpoError(
+            f"the folder of a report must exist, but there is no folder {output.parent}; make it, or give "
+            "another file"
+        )
     text = render(load_view(name, storage), datetime.now(UTC))
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise HpoError(f"cannot write the report to {output}: {error.strerror or error}; give another file") from error
+        raise HpoError(
+            f"cannot write the report to {output}: {error.strerror or error}; give another file"
+        ) from error
     return output
 
 
 def render(view: StudyView, now: datetime) -> str:
     """The report as HTML; all names and reasons in it are escaped."""
     result = view.result
-    return _environment().get_template("report.html").render(
-        result=result, target=page.target_of(result), progress=page.progress(result), headline=page.headline(result),
-        forecast=result.forecast, prospects=prospects(result.forecast.numbers) if result.forecast else [],
-        runs=page.runs_table(result), rungs=page.rungs_table(result), verdict=page.verdict(result),
-        steps=next_steps(view),
-        pictures=[(picture, _figure_html(picture)) for picture in page.pictures(view)],
-        plotly=Markup(get_plotlyjs()), now=now, width=WIDTH, version=version("largebatch"))
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            result=result,
+            target=page.target_of(result),
+            progress=page.progress(result),
+            headline=page.headline(result),
+            forecast=result.forecast,
+            prospects=prospects(result.forecast.numbers) if result.forecast else [],
+            runs=page.runs_table(result),
+            rungs=page.rungs_table(result),
+            verdict=page.verdict(result),
+            steps=next_steps(view),
+            pictures=[(picture, _figure_html(picture)) for picture in page.pictures(view)],
+            plotly=Markup(get_plotlyjs()),
+            now=now,
+            width=WIDTH,
+            version=version("largebatch"),
+        )
+    )
 
 
 def _figure_html(picture: page.Picture) -> Markup:
     # the page has a heading of its own; plotly's JSON escapes <, > and /, so that no name can end the script
     top = picture.figure.layout.margin.t or 30
     figure = picture.figure.update_layout(title_text=None, margin_t=top)
-    return Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{picture.key}",
-                                 config=FIGURE_CONFIG))
+    return Markup(
+        figure.to_html(
+            full_html=False,
+            include_plotlyjs=False,
+            div_id=f"figure-{picture.key}",
+            config=FIGURE_CONFIG,
+        )
+    )
 
 
 def _environment() -> Environment:
-    return Environment(loader=PackageLoader("hpo.dashboard"), autoescape=True, undefined=StrictUndefined,
-                       trim_blocks=True, lstrip_blocks=True)
+    return Environment(
+        loader=PackageLoader("hpo.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -52,26 +52,65 @@ KINDS = {
     PlanKind.IMPORTED: PointStyle("published result", "hexagon", "#66CCEE", 9),
 }
 
-AXIS = {"showgrid": True, "gridcolor": GRID, "zeroline": False, "showline": True, "linecolor": MUTED,
-        "ticks": "outside", "tickcolor": MUTED, "ticklen": 4, "automargin": True, "title": {"standoff": 10}}
+AXIS = {
+    "showgrid": True,
+    "gridcolor": GRID,
+    "zeroline": False,
+    "showline": True,
+    "linecolor": MUTED,
+    "ticks": "outside",
+    "tickcolor": MUTED,
+    "ticklen": 4,
+    "automargin": True,
+    "title": {"standoff": 10},
+}
 # below the figure, where it makes its own room; with a title that does so too, plotly misplaces the points
-LEGEND = {"orientation": "h", "x": 0, "xref": "container", "xanchor": "left", "y": 0, "yref": "container",
-          "yanchor": "bottom", "font": {"size": 12}, "title": {"side": "top"}}
-TEMPLATE = go.layout.Template(layout={
-    "font": {"family": FONT, "size": 13, "color": INK}, "paper_bgcolor": PAPER, "plot_bgcolor": PAPER,
-    "margin": {"l": 60, "r": 16, "t": 52, "b": 50}, "xaxis": AXIS, "yaxis": AXIS, "hovermode": "closest",
-    "legend": LEGEND,
-    "showlegend": True,
-    "title": {"x": 0.01, "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16},
-              "font": {"size": 16}},
-    "hoverlabel": {"align": "left", "bgcolor": PAPER, "bordercolor": MUTED,
-                   "font": {"family": FONT, "size": 12, "color": INK}},
-})
+LEGEND = {
+    "orientation": "h",
+    "x": 0,
+    "xref": "container",
+    "xanchor": "left",
+    "y": 0,
+    "yref": "container",
+    "yanchor": "bottom",
+    "font": {"size": 12},
+    "title": {"side": "top"},
+}
+TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": PAPER,
+        "plot_bgcolor": PAPER,
+        "margin": {"l": 60, "r": 16, "t": 52, "b": 50},
+        "xaxis": AXIS,
+        "yaxis": AXIS,
+        "hovermode": "closest",
+        "legend": LEGEND,
+        "showlegend": True,
+        "title": {
+            "x": 0.01,
+            "xanchor": "left",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"t": 16},
+            "font": {"size": 16},
+        },
+        "hoverlabel": {
+            "align": "left",
+            "bgcolor": PAPER,
+            "bordercolor": MUTED,
+            "font": {"family": FONT, "size": 12, "color": INK},
+        },
+    }
+)
 
 
 def figure(title: str, height: int = 440) -> go.Figure:
     """An empty figure of the common look; ``title`` is plain text, ``height`` is in pixels."""
-    return go.Figure(layout={"template": TEMPLATE, "title": {"text": plain(title)}, "height": height})
+    return go.Figure(
+        layout={"template": TEMPLATE, "title": {"text": plain(title)}, "height": height}
+    )
 
 
 def plain(text: str) -> str:
@@ -87,13 +126,26 @@ def lines(*texts: str) -> str:
 
 def marker(look: PointStyle, **more: Any) -> dict[str, Any]:
     """The marker of a kind of point."""
-    return {"symbol": look.symbol, "color": look.colour, "size": look.size, "opacity": look.opacity, **more}
+    return {
+        "symbol": look.symbol,
+        "color": look.colour,
+        "size": look.size,
+        "opacity": look.opacity,
+        **more,
+    }
 
 
 def interval_bar(ends: Sequence[Interval], colour: str) -> dict[str, Any]:
     """The error bars of medians with their intervals."""
-    return {"type": "data", "symmetric": False, "array": [each.high - each.median for each in ends],
-            "arrayminus": [each.median - each.low for each in ends], "color": colour, "thickness": 2, "width": 6}
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [each.high - each.median for each in ends],
+        "arrayminus": [each.median - each.low for each in ends],
+        "color": colour,
+        "thickness": 2,
+        "width": 6,
+    }
 
 
 def rung_colours(ladder: Sequence[int]) -> dict[int, str]:
@@ -105,8 +157,13 @@ def rung_colours(ladder: Sequence[int]) -> dict[int, str]:
 def batch_axis(figure: go.Figure, batches: Iterable[int], low: float, high: float) -> None:
     """The horizontal axis of global batch sizes: logarithmic from ``low`` to ``high``, with a tick at each of them."""
     ticks = sorted(set(batches))
-    figure.update_xaxes(type="log", title_text="global batch size (samples per update)", tickvals=ticks,
-                        ticktext=[f"{batch:,}" for batch in ticks], range=[math.log10(low), math.log10(high)])
+    figure.update_xaxes(
+        type="log",
+        title_text="global batch size (samples per update)",
+        tickvals=ticks,
+        ticktext=[f"{batch:,}" for batch in ticks],
+        range=[math.log10(low), math.log10(high)],
+    )
 
 
 def log_range(values: Iterable[float], pad: float = 1.15) -> tuple[float, float]:
@@ -120,23 +177,43 @@ def log_range(values: Iterable[float], pad: float = 1.15) -> tuple[float, float]
 def log_axis(low: float, high: float) -> dict[str, Any]:
     """A logarithmic axis from ``low`` to ``high`` with its own ticks, since plotly's crowd or vanish on short axes."""
     ticks = log_ticks(low, high)
-    return {"type": "log", "range": [math.log10(low), math.log10(high)], "tickvals": ticks,
-            "ticktext": [f"{tick:,.10g}" for tick in ticks]}
+    return {
+        "type": "log",
+        "range": [math.log10(low), math.log10(high)],
+        "tickvals": ticks,
+        "ticktext": [f"{tick:,.10g}" for tick in ticks],
+    }
 
 
 def log_ticks(low: float, high: float) -> list[float]:
     """At least four round numbers from ``low`` to ``high``: powers of ten, with 2 and 5 times them, or closer."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
-        ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        ticks = [
+            step * 10.0**decade
+            for decade in decades
+            for step in steps
+            if low <= step * 10.0**decade <= high
+        ]
         if len(ticks) >= 4:
             return ticks
-    step = next(step for digit in range(math.floor(math.log10(high - low)), -20, -1)
-                for factor in (5, 2, 1) if (high - low) / (step := factor * 10.0**digit) >= 3)
+    step = next(
+        step
+        for digit in range(math.floor(math.log10(high - low)), -20, -1)
+        for factor in (5, 2, 1)
+        if (high - low) / (step := factor * 10.0**digit) >= 3
+    )
     return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def note(figure: go.Figure, text: str) -> None:
     """Say in the middle of an empty figure why it is empty."""
-    figure.add_annotation(text=plain(text), x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False,
-                          font={"color": MUTED, "size": 14})
+    figure.add_annotation(
+        text=plain(text),
+        x=0.5,
+        y=0.5,
+        xref="paper",
+        yref="paper",
+        showarrow=False,
+        font={"color": MUTED, "size": 14},
+    )

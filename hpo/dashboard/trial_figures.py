@@ -19,7 +19,9 @@ from storage.records import Convergence, TrialState
 FAINT, FULL = 0.28, 0.9
 
 
-def learning_curves(result: StudyResult, convergence: Convergence, global_batch_size: int | None = None) -> go.Figure:
+def learning_curves(
+    result: StudyResult, convergence: Convergence, global_batch_size: int | None = None
+) -> go.Figure:
     """The target's metric against epochs, one line for each trial, one colour for each rung.
 
     Lines of trials that were stopped early or diverged are faint; ``global_batch_size`` shows one rung only.
@@ -27,9 +29,13 @@ def learning_curves(result: StudyResult, convergence: Convergence, global_batch_
     """
     batches = sorted({trial.global_batch_size for trial in result.trials})
     if global_batch_size is not None and global_batch_size not in batches:
-        raise EvidenceError("global_batch_size must be one that was swept "
-                            f"({', '.join(map(str, batches)) or 'none yet'}), but got {global_batch_size}")
-    where = "" if global_batch_size is None else f" at global batch size {number(global_batch_size)}"
+        raise EvidenceError(
+            "global_batch_size must be one that was swept "
+            f"({', '.join(map(str, batches)) or 'none yet'}), but got {global_batch_size}"
+        )
+    where = (
+        "" if global_batch_size is None else f" at global batch size {number(global_batch_size)}"
+    )
     figure = style.figure(f"{result.study.name}: learning curves{where}")
     colours, shown = style.rung_colours(batches), set[int]()
     # the faint ones first, so that the others lie on top
@@ -38,19 +44,40 @@ def learning_curves(result: StudyResult, convergence: Convergence, global_batch_
         if len(points) == 0 or global_batch_size not in (None, batch):
             continue
         bright = trial.state in (TrialState.REACHED, TrialState.CENSORED, TrialState.RUNNING)
-        figure.add_scatter(x=points.epochs.astype(np.float32), y=points.metric.astype(np.float32), mode="lines",
-                           name=number(batch), legendgroup=str(batch), showlegend=False,
-                           line={"color": colours[batch], "width": 1.6 if bright else 1},
-                           opacity=FULL if bright else FAINT, hoverinfo="text", hovertext=trial_text(result, trial),
-                           meta=trial.number)
+        figure.add_scatter(
+            x=points.epochs.astype(np.float32),
+            y=points.metric.astype(np.float32),
+            mode="lines",
+            name=number(batch),
+            legendgroup=str(batch),
+            showlegend=False,
+            line={"color": colours[batch], "width": 1.6 if bright else 1},
+            opacity=FULL if bright else FAINT,
+            hoverinfo="text",
+            hovertext=trial_text(result, trial),
+            meta=trial.number,
+        )
         shown.add(batch)
-    for batch in sorted(shown):     # the legend's lines are not faint, whichever trial comes first
-        figure.add_scatter(x=[None], y=[None], mode="lines", name=number(batch), legendgroup=str(batch),
-                           line={"color": colours[batch], "width": 3}, hoverinfo="skip")
+    for batch in sorted(shown):  # the legend's lines are not faint, whichever trial comes first
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="lines",
+            name=number(batch),
+            legendgroup=str(batch),
+            line={"color": colours[batch], "width": 3},
+            hoverinfo="skip",
+        )
     words = target(result.study.metric, result.study.threshold, result.study.higher_is_better)
-    figure.add_hline(y=result.study.threshold, line={"color": style.INK, "width": 1.5, "dash": "dot"},
-                     annotation={"text": style.plain(f"target {words}"), "font": {"size": 12, "color": style.INK}},
-                     annotation_position="bottom left" if result.study.higher_is_better else "top left")
+    figure.add_hline(
+        y=result.study.threshold,
+        line={"color": style.INK, "width": 1.5, "dash": "dot"},
+        annotation={
+            "text": style.plain(f"target {words}"),
+            "font": {"size": 12, "color": style.INK},
+        },
+        annotation_position="bottom left" if result.study.higher_is_better else "top left",
+    )
     figure.update_xaxes(title_text="epochs", rangemode="tozero")
     figure.update_yaxes(title_text=style.plain(result.study.metric))
     figure.update_layout(legend_title_text="global batch size", showlegend=bool(shown))
@@ -69,17 +96,28 @@ def noise_scale(result: StudyResult, convergence: Convergence) -> go.Figure:
     colours, values, shown = style.rung_colours(batches), list[float](), set[int]()
     for trial in result.trials:
         points = convergence.of(trial.id)
-        known = points.gradient_noise_scale > 0     # what was not measured is not a number
+        known = points.gradient_noise_scale > 0  # what was not measured is not a number
         if known.any():
             batch = trial.global_batch_size
-            figure.add_scatter(x=points.epochs[known], y=points.gradient_noise_scale[known], mode="lines",
-                               name=number(batch), legendgroup=str(batch), showlegend=batch not in shown,
-                               line={"color": colours[batch], "width": 1.6}, opacity=FULL, meta=trial.number,
-                               hoverinfo="text", hovertext=trial_text(result, trial))
+            figure.add_scatter(
+                x=points.epochs[known],
+                y=points.gradient_noise_scale[known],
+                mode="lines",
+                name=number(batch),
+                legendgroup=str(batch),
+                showlegend=batch not in shown,
+                line={"color": colours[batch], "width": 1.6},
+                opacity=FULL,
+                meta=trial.number,
+                hoverinfo="text",
+                hovertext=trial_text(result, trial),
+            )
             shown.add(batch)
             values += points.gradient_noise_scale[known].tolist()
     figure.update_xaxes(title_text="epochs", rangemode="tozero")
-    figure.update_yaxes(title_text="gradient noise scale (samples)", **style.log_axis(*style.log_range(values)))
+    figure.update_yaxes(
+        title_text="gradient noise scale (samples)", **style.log_axis(*style.log_range(values))
+    )
     figure.update_layout(legend_title_text="global batch size", showlegend=bool(shown))
     if not shown:
         style.note(figure, "no training measured it")
@@ -104,25 +142,46 @@ def parallel_coordinates(result: StudyResult) -> go.Figure:
             rows[name] = [float(value) for value in found], bool(domain.log)
     most = max((trial.epochs_to_target for trial in trials if trial.epochs_to_target), default=1.0)
     rows["epochs_to_target"] = [trial.epochs_to_target or most * 1.5 for trial in trials], True
-    dimensions = [_dimension(name, values, log, choices.get(name)) for name, (values, log) in rows.items()]
+    dimensions = [
+        _dimension(name, values, log, choices.get(name)) for name, (values, log) in rows.items()
+    ]
     reached = [float(trial.epochs_to_target is not None) for trial in trials]
-    figure.add_parcoords(dimensions=dimensions, line={
-        "color": reached, "cmin": 0, "cmax": 1, "colorscale": [[0, "#c3c9cf"], [1, "#4477AA"]], "showscale": False})
+    figure.add_parcoords(
+        dimensions=dimensions,
+        line={
+            "color": reached,
+            "cmin": 0,
+            "cmax": 1,
+            "colorscale": [[0, "#c3c9cf"], [1, "#4477AA"]],
+            "showscale": False,
+        },
+    )
     figure.update_layout(margin={"l": 70, "r": 40, "t": 90, "b": 30})
     return figure
 
 
-def _dimension(name: str, values: list[float], log: bool, choices: list[str] | None) -> dict[str, Any]:
+def _dimension(
+    name: str, values: list[float], log: bool, choices: list[str] | None
+) -> dict[str, Any]:
     """One axis, in decades where ``log``: plotly's parallel coordinates have no logarithmic ones."""
     label = "epochs to target<br>(missed: top)" if name == "epochs_to_target" else readable(name)
     if choices is not None:
-        return {"label": label, "values": values, "tickvals": list(range(len(choices))),
-                "ticktext": [style.plain(each) for each in choices]}
+        return {
+            "label": label,
+            "values": values,
+            "tickvals": list(range(len(choices))),
+            "ticktext": [style.plain(each) for each in choices],
+        }
     if not log or not all(value > 0 for value in values):
         return {"label": label, "values": values}
     axis = style.log_axis(*style.log_range(values))
-    return {"label": label, "values": np.log10(values), "range": axis["range"], "ticktext": axis["ticktext"],
-            "tickvals": np.log10(axis["tickvals"])}
+    return {
+        "label": label,
+        "values": np.log10(values),
+        "range": axis["range"],
+        "ticktext": axis["ticktext"],
+        "tickvals": np.log10(axis["tickvals"]),
+    }
 
 
 def response(result: StudyResult, name: str) -> go.Figure:
@@ -137,22 +196,49 @@ def response(result: StudyResult, name: str) -> go.Figure:
     colours = style.rung_colours(batches)
     ends, points = epochs_ends(result), thinned(result.trials)
     for batch in batches:
-        trials = [trial for trial in points if trial.global_batch_size == batch and trial.state in style.STATES]
+        trials = [
+            trial
+            for trial in points
+            if trial.global_batch_size == batch and trial.state in style.STATES
+        ]
         looks = [style.STATES[trial.state] for trial in trials]
         reached = [trial.state is TrialState.REACHED for trial in trials]
         figure.add_scatter(
             x=[value_of(trial.settings[name]) for trial in trials],
-            y=[height(trial, ends[0]) for trial in trials], mode="markers", name=number(batch), legendgroup=str(batch),
-            showlegend=False, hoverinfo="text", hovertext=[trial_text(result, trial) for trial in trials],
+            y=[height(trial, ends[0]) for trial in trials],
+            mode="markers",
+            name=number(batch),
+            legendgroup=str(batch),
+            showlegend=False,
+            hoverinfo="text",
+            hovertext=[trial_text(result, trial) for trial in trials],
             customdata=[trial.number for trial in trials],
-            marker={"symbol": [look.symbol for look in looks], "size": [look.size + 1 for look in looks],
-                    "color": colours[batch], "opacity": [FULL if each else 0.45 for each in reached]})
-        figure.add_scatter(x=[None], y=[None], mode="markers", name=number(batch), legendgroup=str(batch),
-                           marker={"color": colours[batch], "size": 10}, hoverinfo="skip")
+            marker={
+                "symbol": [look.symbol for look in looks],
+                "size": [look.size + 1 for look in looks],
+                "color": colours[batch],
+                "opacity": [FULL if each else 0.45 for each in reached],
+            },
+        )
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=number(batch),
+            legendgroup=str(batch),
+            marker={"color": colours[batch], "size": 10},
+            hoverinfo="skip",
+        )
     for state in by_state(result.trials):
         look = style.STATES[state]
-        figure.add_scatter(x=[None], y=[None], mode="markers", name=look.name, hoverinfo="skip",
-                           marker={"symbol": look.symbol, "color": style.MUTED, "size": 9})
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=look.name,
+            hoverinfo="skip",
+            marker={"symbol": look.symbol, "color": style.MUTED, "size": 9},
+        )
     axis = setting_axis(result, name, [trial.settings[name] for trial in result.trials])
     figure.update_xaxes(title_text=with_unit(name), **axis)
     figure.update_yaxes(title_text="epochs to target, or until stopped", **style.log_axis(*ends))

@@ -40,12 +40,16 @@ def load_view(name: str, storage: str) -> StudyView:
         result = repository.read_result(store, name, storage)
         fitted = None
         if any(trial.state is TrialState.REACHED for trial in result.trials):
-            with contextlib.suppress(EvidenceError):    # too little for a law; the trials are shown all the same
+            with contextlib.suppress(
+                EvidenceError
+            ):  # too little for a law; the trials are shown all the same
                 fitted = fit_posterior(result)
         return make_view(store, result, fitted, store.url)
 
 
-def make_view(store: Store, result: StudyResult, posterior: Posterior | None, storage: str) -> StudyView:
+def make_view(
+    store: Store, result: StudyResult, posterior: Posterior | None, storage: str
+) -> StudyView:
     """What is shown of a study that was read, with the laws that were fitted to it; None where there are none."""
     convergence = store.convergence([trial.id for trial in curves_of(result.trials)])
     rows = tuple(store.calibration(result.study.id))

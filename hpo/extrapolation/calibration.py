@@ -15,8 +15,8 @@ import numpy as np
 
 START_COUNTS = 6.0
 NARROWEST, WIDEST = 0.8, 3.0
-OUTLIER = 4.0           # standard deviations: one forecast that failed altogether says no more
-MISSED = 2.5            # what a run that never reached its target counts as
+OUTLIER = 4.0  # standard deviations: one forecast that failed altogether says no more
+MISSED = 2.5  # what a run that never reached its target counts as
 HALF_WIDTH = NormalDist().inv_cdf(0.95)
 
 
@@ -68,5 +68,9 @@ def calibrate(past: Sequence[PastForecast]) -> Calibration:
     """The calibration of past forecasts; those of which nothing is known do not count."""
     known = [(one, one.error) for one in past if one.error is not None]
     squares = START_COUNTS + sum((error or 0.0) ** 2 for _, error in known)
-    scale = float(np.clip(np.sqrt(squares / (START_COUNTS + len(known))), NARROWEST, WIDEST)) if known else 1.0
+    scale = (
+        float(np.clip(np.sqrt(squares / (START_COUNTS + len(known))), NARROWEST, WIDEST))
+        if known
+        else 1.0
+    )
     return Calibration(len(known), sum(bool(one.inside) for one, _ in known), scale)

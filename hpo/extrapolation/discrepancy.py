@@ -17,11 +17,16 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-AMPLITUDE, OFFSET = 0.2, 1.0    # of the discrepancy in log epochs: what bends it, and the level common to all
-LENGTH = 0.3                    # in coordinates of the laws: a factor of 1.35 of a rate, or of 1 - momentum
-MOST_MISS = 0.4                 # no more of a predicted miss, in log epochs, is believed: the laws are what is tested
-WORTH = 1.2                     # times the fewest epochs so far: what a training that was stopped counts as at least
-LOST_FACTOR = 1.5               # a diverged training counts as needing so many times the fewest epochs
+AMPLITUDE, OFFSET = (
+    0.2,
+    1.0,
+)  # of the discrepancy in log epochs: what bends it, and the level common to all
+LENGTH = 0.3  # in coordinates of the laws: a factor of 1.35 of a rate, or of 1 - momentum
+MOST_MISS = (
+    0.4  # no more of a predicted miss, in log epochs, is believed: the laws are what is tested
+)
+WORTH = 1.2  # times the fewest epochs so far: what a training that was stopped counts as at least
+LOST_FACTOR = 1.5  # a diverged training counts as needing so many times the fewest epochs
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,9 @@ class Corrected:
         white = (least - self.mean) / sd
         normal = NormalDist()
         density = np.exp(-0.5 * white**2) / np.sqrt(2 * np.pi)
-        return np.asarray(sd * (white * np.array([normal.cdf(float(each)) for each in white]) + density))
+        return np.asarray(
+            sd * (white * np.array([normal.cdf(float(each)) for each in white]) + density)
+        )
 
 
 def counted(state: str, epochs: float, least: float) -> float:
@@ -52,8 +59,14 @@ def counted(state: str, epochs: float, least: float) -> float:
     return least * LOST_FACTOR if state == "diverged" else max(epochs, least * WORTH)
 
 
-def correct(prior: Array, coordinates: Array, tried: Array, prior_of_tried: Array,
-            log_epochs: Sequence[float], noise: float) -> Corrected:
+def correct(
+    prior: Array,
+    coordinates: Array,
+    tried: Array,
+    prior_of_tried: Array,
+    log_epochs: Sequence[float],
+    noise: float,
+) -> Corrected:
     """Log epochs of candidates after trials; ``noise`` is the scatter of one training in them.
 
     ``prior`` is the expected miss of candidates in log epochs, at ``coordinates`` (candidates, settings),
@@ -65,7 +78,9 @@ def correct(prior: Array, coordinates: Array, tried: Array, prior_of_tried: Arra
     gap = np.asarray(log_epochs) - prior_of_tried
     level = float(np.median(gap))
     mean = prior + level + across @ np.linalg.solve(known, gap - level)
-    left = AMPLITUDE**2 + OFFSET**2 - np.einsum("ij,ji->i", across, np.linalg.solve(known, across.T))
+    left = (
+        AMPLITUDE**2 + OFFSET**2 - np.einsum("ij,ji->i", across, np.linalg.solve(known, across.T))
+    )
     return Corrected(mean, np.sqrt(np.maximum(left, 0.0)))
 
 

@@ -34,8 +34,12 @@ __all__ = ["Band", "Forecast", "Interval", "epochs_band", "forecast", "setting_b
 
 Array: TypeAlias = NDArray[np.float64]
 
-SHAPES = {"sharpness": "log_sharpness", "decay": "descent.log_decay", "wall": "descent.log_wall",
-          "fewest_lags": "descent.log_fewest_lags"}      # of the laws of the epochs: name in a forecast, and unknown
+SHAPES = {
+    "sharpness": "log_sharpness",
+    "decay": "descent.log_decay",
+    "wall": "descent.log_wall",
+    "fewest_lags": "descent.log_fewest_lags",
+}  # of the laws of the epochs: name in a forecast, and unknown
 
 
 @dataclass(frozen=True)
@@ -67,20 +71,29 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values for JSON, as ``hpo extrapolate`` prints it: the contract's keys, then more."""
-        return {"global_batch_size": self.global_batch_size, "epochs_to_target": self.epochs_to_target.to_dict(),
-                "settings": {name: interval.to_dict() for name, interval in self.settings.items()},
-                "trust": self.trust, "reason": self.reason, "regime": self.regime,
-                "law_disagreement": self.disagreement, "divergence": self.divergence,
-                "chance_of_reaching": [each.to_dict() for each in self.chances],
-                "sensitivity": {"learning_rate": [each.to_dict() for each in self.sensitivity]}
-                if self.sensitivity else {},
-                "calibration": self.calibration.to_dict(),
-                **({"race": dataclasses.asdict(self.raced)} if self.raced else {})}
+        return {
+            "global_batch_size": self.global_batch_size,
+            "epochs_to_target": self.epochs_to_target.to_dict(),
+            "settings": {name: interval.to_dict() for name, interval in self.settings.items()},
+            "trust": self.trust,
+            "reason": self.reason,
+            "regime": self.regime,
+            "law_disagreement": self.disagreement,
+            "divergence": self.divergence,
+            "chance_of_reaching": [each.to_dict() for each in self.chances],
+            "sensitivity": {"learning_rate": [each.to_dict() for each in self.sensitivity]}
+            if self.sensitivity
+            else {},
+            "calibration": self.calibration.to_dict(),
+            **({"race": dataclasses.asdict(self.raced)} if self.raced else {}),
+        }
 
     def laws_dict(self) -> dict[str, dict[str, dict[str, float]]]:
         """The fitted parameters as plain values: law, then parameter, then the ends of the interval."""
-        return {law: {name: interval.to_dict() for name, interval in parameters.items()}
-                for law, parameters in self.laws.items()}
+        return {
+            law: {name: interval.to_dict() for name, interval in parameters.items()}
+            for law, parameters in self.laws.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -93,8 +106,14 @@ class Band:
     high: Array
 
 
-def forecast(posterior: Posterior, global_batch_size: int, *, budgets: Sequence[float] = (),
-             past: Sequence[PastForecast] = (), race: Sequence[Observation] = ()) -> Forecast:
+def forecast(
+    posterior: Posterior,
+    global_batch_size: int,
+    *,
+    budgets: Sequence[float] = (),
+    past: Sequence[PastForecast] = (),
+    race: Sequence[Observation] = (),
+) -> Forecast:
     """Settings, epochs to target and trust at ``global_batch_size``; needs no random numbers.
 
     ``budgets`` are epochs within which the target is to be reached, besides multiples of the median. ``past`` forecasts
@@ -103,45 +122,83 @@ def forecast(posterior: Posterior, global_batch_size: int, *, budgets: Sequence[
     """
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
-            raise EvidenceError(f"a budget of epochs must be a finite number above 0, but got {budget}")
-    choices, raced = after_race(posterior, recommend(posterior, _log_batch(global_batch_size)), global_batch_size, race)
+            raise EvidenceError(
+                f"a budget of epochs must be a finite number above 0, but got {budget}"
+            )
+    choices, raced = after_race(
+        posterior, recommend(posterior, _log_batch(global_batch_size)), global_batch_size, race
+    )
     calibration = calibrate(past)
     epochs = epochs_interval(posterior, choices, calibration.scale)
     settings = {name: choice.interval for name, choice in choices.items()}
     rate = settings[RATE].median if RATE in settings and posterior.knows_cost(RATE) else None
-    trust, reason = judge(posterior, global_batch_size, epochs.low, epochs.high, calibration, rate, raced)
+    trust, reason = judge(
+        posterior, global_batch_size, epochs.low, epochs.high, calibration, rate, raced
+    )
     wrong = sensitivity(posterior, choices)
     divergence = float(choices.risk(posterior).mean()) if wrong else None
     tried = sorted({*budgets, *(epochs.median * factor for factor in BUDGETS)})
-    return Forecast(global_batch_size, epochs, settings, trust, reason, _laws(posterior),
-                    regime(posterior, global_batch_size), law_disagreement(posterior, global_batch_size),
-                    divergence, chances(posterior, choices, tried, calibration.scale), wrong, calibration, raced)
+    return Forecast(
+        global_batch_size,
+        epochs,
+        settings,
+        trust,
+        reason,
+        _laws(posterior),
+        regime(posterior, global_batch_size),
+        law_disagreement(posterior, global_batch_size),
+        divergence,
+        chances(posterior, choices, tried, calibration.scale),
+        wrong,
+        calibration,
+        raced,
+    )
 
 
-def epochs_band(posterior: Posterior, batches: Sequence[float] | Array, *, past: Sequence[PastForecast] = ()) -> Band:
+def epochs_band(
+    posterior: Posterior, batches: Sequence[float] | Array, *, past: Sequence[PastForecast] = ()
+) -> Band:
     """Epochs to target over ``batches``, as :func:`forecast` gives them with the same ``past``."""
     scale = calibrate(past).scale
-    return _band(batches, [epochs_interval(posterior, recommend(posterior, _log_batch(batch)), scale)
-                           for batch in batches])
+    return _band(
+        batches,
+        [
+            epochs_interval(posterior, recommend(posterior, _log_batch(batch)), scale)
+            for batch in batches
+        ],
+    )
 
 
 def setting_band(posterior: Posterior, name: str, batches: Sequence[float] | Array) -> Band:
     """The best value of a tuned setting over ``batches``; :class:`EvidenceError` if it was not tuned."""
     if name not in posterior.tuned:
-        posterior.law(name)     # says which are
-    return _band(batches, [recommend(posterior, _log_batch(batch))[name].interval for batch in batches])
+        posterior.law(name)  # says which are
+    return _band(
+        batches, [recommend(posterior, _log_batch(batch))[name].interval for batch in batches]
+    )
 
 
 def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:
     values = posterior.values
-    laws = {"epochs_to_target": {"E_min": _interval(np.exp(values["log_min_epochs"])),
-                                 "B_crit": _interval(np.exp(values["log_critical"])),
-                                 "exponent": _interval(np.exp(values["log_exponent"])),
-                                 "recipe_scatter": _interval(np.exp(values["log_recipe_scatter"]))}}
-    laws["epochs_to_target"] |= {name: _interval(np.exp(values[parameter])) for name, parameter in SHAPES.items()
-                                 if parameter in values}
+    laws = {
+        "epochs_to_target": {
+            "E_min": _interval(np.exp(values["log_min_epochs"])),
+            "B_crit": _interval(np.exp(values["log_critical"])),
+            "exponent": _interval(np.exp(values["log_exponent"])),
+            "recipe_scatter": _interval(np.exp(values["log_recipe_scatter"])),
+        }
+    }
+    laws["epochs_to_target"] |= {
+        name: _interval(np.exp(values[parameter]))
+        for name, parameter in SHAPES.items()
+        if parameter in values
+    }
     for law in posterior.model.laws:
-        found = {"at_largest_rung": _interval(law.value(law.best(values, np.array([law.log_anchor]))[:, 0]))}
+        found = {
+            "at_largest_rung": _interval(
+                law.value(law.best(values, np.array([law.log_anchor]))[:, 0])
+            )
+        }
         if f"{law.name}.growth" in values:
             found["growth"] = _interval(values[f"{law.name}.growth"])
         if isinstance(law, RateLaw):
@@ -156,9 +213,11 @@ def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:
                 found["stable_below"] = _interval(law.value(limit))
         laws[law.name] = found
     if posterior.model.warmup is not None:
-        laws[WARMUP] = {"rate_factor_without": _interval(np.exp(-np.exp(values["warmup.log_hardness"]))),
-                        "updates": _interval(np.exp(values["warmup.log_updates"])),
-                        "delay": _interval(np.exp(values["warmup.log_delay"]))}
+        laws[WARMUP] = {
+            "rate_factor_without": _interval(np.exp(-np.exp(values["warmup.log_hardness"]))),
+            "updates": _interval(np.exp(values["warmup.log_updates"])),
+            "delay": _interval(np.exp(values["warmup.log_delay"])),
+        }
     return laws
 
 
@@ -167,7 +226,10 @@ def _interval(samples: Array) -> Interval:
 
 
 def _band(batches: Sequence[float] | Array, intervals: Sequence[Interval]) -> Band:
-    ends = [np.array([getattr(interval, end) for interval in intervals]) for end in ("median", "low", "high")]
+    ends = [
+        np.array([getattr(interval, end) for interval in intervals])
+        for end in ("median", "low", "high")
+    ]
     return Band(np.asarray(batches, dtype=float), *ends)
 
 

@@ -18,7 +18,7 @@ from hpo.intervals import LEVELS, Interval
 Array: TypeAlias = NDArray[np.float64]
 
 NORMAL_NODES = np.array([NormalDist().inv_cdf((node + 0.5) / 25) for node in range(25)])
-BUDGETS = (0.8, 1.0, 1.25, 1.5, 2.0, 3.0)       # times the median epochs
+BUDGETS = (0.8, 1.0, 1.25, 1.5, 2.0, 3.0)  # times the median epochs
 WRONG_RATES = (0.5, 2.0)
 
 
@@ -47,7 +47,11 @@ class Sensitivity:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"factor": self.factor, "epochs_factor": self.epochs_factor.to_dict(), "divergence": self.divergence}
+        return {
+            "factor": self.factor,
+            "epochs_factor": self.epochs_factor.to_dict(),
+            "divergence": self.divergence,
+        }
 
 
 def epochs_interval(posterior: Posterior, choices: Choices, scale: float = 1.0) -> Interval:
@@ -57,11 +61,16 @@ def epochs_interval(posterior: Posterior, choices: Choices, scale: float = 1.0) 
     return Interval(*(float(np.exp(min(value, 200.0))) for value in np.quantile(samples, LEVELS)))
 
 
-def chances(posterior: Posterior, choices: Choices, budgets: Sequence[float], scale: float = 1.0) -> tuple[Chance, ...]:
+def chances(
+    posterior: Posterior, choices: Choices, budgets: Sequence[float], scale: float = 1.0
+) -> tuple[Chance, ...]:
     """The probability of reaching the target within each budget of epochs, divergence included."""
     samples = log_epochs_samples(posterior, choices, 1, scale)
     stays = 1 - choices.risk(posterior)[:, None]
-    return tuple(Chance(float(budget), float(((samples <= np.log(budget)) * stays).mean())) for budget in budgets)
+    return tuple(
+        Chance(float(budget), float(((samples <= np.log(budget)) * stays).mean()))
+        for budget in budgets
+    )
 
 
 def sensitivity(posterior: Posterior, choices: Choices) -> tuple[Sensitivity, ...]:

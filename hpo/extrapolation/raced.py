@@ -30,9 +30,9 @@ Array: TypeAlias = NDArray[np.float64]
 # what the laws say of a risk counts as much as so many trainings: seeds of one configuration are lost together or not
 # at all more often than not, so that one that was not lost says much of the next
 RISK_COUNTS = 2.0
-WARMUP_LENGTH = 0.4     # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
-BELOW_A_LOSS = 0.7      # where all else was lost: times the lowest rate that was
-SAME = 1e-6             # settings that differ by less are the same
+WARMUP_LENGTH = 0.4  # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
+BELOW_A_LOSS = 0.7  # where all else was lost: times the lowest rate that was
+SAME = 1e-6  # settings that differ by less are the same
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,19 @@ class Raced:
 
     def told(self) -> str:
         """For people to read."""
-        ways = [f"{self.reached} reached the target", *([f"{self.lost} lost"] if self.lost else []),
-                *([f"{behind} dropped"] if (behind := self.trainings - self.reached - self.lost) else [])]
-        return (f"raced at {self.global_batch_size}: {_counted(self.configurations, 'configuration')}, "
-                f"{_counted(self.trainings, 'training')} ({', '.join(ways)})")
+        ways = [
+            f"{self.reached} reached the target",
+            *([f"{self.lost} lost"] if self.lost else []),
+            *(
+                [f"{behind} dropped"]
+                if (behind := self.trainings - self.reached - self.lost)
+                else []
+            ),
+        ]
+        return (
+            f"raced at {self.global_batch_size}: {_counted(self.configurations, 'configuration')}, "
+            f"{_counted(self.trainings, 'training')} ({', '.join(ways)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -68,11 +77,14 @@ class _Place:
 
     def beyond(self, other: _Place) -> bool:
         """Whether its rate is at least as high and its warmup at most as long: what is lost there is lost here."""
-        return self.rate >= other.rate * (1 - SAME) and self.warmup <= other.warmup * (1 + SAME) + SAME
+        return (
+            self.rate >= other.rate * (1 - SAME) and self.warmup <= other.warmup * (1 + SAME) + SAME
+        )
 
 
-def after_race(posterior: Posterior, choices: Choices, global_batch_size: int,
-               trainings: Sequence[Observation]) -> tuple[Choices, Raced | None]:
+def after_race(
+    posterior: Posterior, choices: Choices, global_batch_size: int, trainings: Sequence[Observation]
+) -> tuple[Choices, Raced | None]:
     """The settings to use after a race, of those raced and of ``choices``, the best by the laws; and what it was.
 
     ``trainings`` are those of the race at ``global_batch_size``, which the posterior knows. Where there are none, or
@@ -83,50 +95,87 @@ def after_race(posterior: Posterior, choices: Choices, global_batch_size: int,
     held = _Place(choices, choices[RATE].interval.median, choices.warmup_epochs or 0.0)
     raced = _places(posterior, choices, trainings)
     states = [item.state for item in trainings]
-    told = Raced(global_batch_size, len(raced), len(states), states.count("reached"), states.count("diverged"))
+    told = Raced(
+        global_batch_size,
+        len(raced),
+        len(states),
+        states.count("reached"),
+        states.count("diverged"),
+    )
     lost = _lost(raced)
-    usable = [place for place in [held, *raced] if not any(place.beyond(each) for each in lost)
-              and all(item.state == "reached" for item in place.trainings)]
+    usable = [
+        place
+        for place in [held, *raced]
+        if not any(place.beyond(each) for each in lost)
+        and all(item.state == "reached" for item in place.trainings)
+    ]
     if not usable:
         lowest = min(lost, key=lambda place: place.rate)
         warmup = max(held.warmup, *(place.warmup for place in lost))
-        usable = [_Place(_moved(posterior, choices, BELOW_A_LOSS * lowest.rate, warmup), BELOW_A_LOSS * lowest.rate,
-                         warmup)]
+        usable = [
+            _Place(
+                _moved(posterior, choices, BELOW_A_LOSS * lowest.rate, warmup),
+                BELOW_A_LOSS * lowest.rate,
+                warmup,
+            )
+        ]
     expected, risk, shift = _judged(posterior, usable, raced)
     factor = np.exp(expected - expected.min())
     at = int(np.argmin(factor + (LOST - factor) * risk))
     used = usable[at]
     before = float(used.choices.risk(posterior).mean())
-    found = dataclasses.replace(used.choices, log_shift=float(shift[at]),
-                                risk_factor=float(risk[at]) / before if before > 0 else 1.0)
+    found = dataclasses.replace(
+        used.choices,
+        log_shift=float(shift[at]),
+        risk_factor=float(risk[at]) / before if before > 0 else 1.0,
+    )
     return found, dataclasses.replace(told, runs=len(used.trainings))
 
 
-def _places(posterior: Posterior, choices: Choices, trainings: Sequence[Observation]) -> list[_Place]:
+def _places(
+    posterior: Posterior, choices: Choices, trainings: Sequence[Observation]
+) -> list[_Place]:
     groups: dict[tuple[float, float], list[Observation]] = {}
     for item in trainings:
         warmup = item.settings.get(WARMUP)
-        key = (float(item.settings[RATE]), choices.warmup_epochs or 0.0 if warmup is None else float(warmup))
+        key = (
+            float(item.settings[RATE]),
+            choices.warmup_epochs or 0.0 if warmup is None else float(warmup),
+        )
         groups.setdefault(key, []).append(item)
-    return [_Place(_moved(posterior, choices, *key), *key, tuple(group)) for key, group in groups.items()]
+    return [
+        _Place(_moved(posterior, choices, *key), *key, tuple(group))
+        for key, group in groups.items()
+    ]
 
 
 def _lost(raced: Sequence[_Place]) -> list[_Place]:
     """The configurations that were lost: diverged, or dropped while none that is beyond them reached the target."""
     reached = [place for place in raced if all(item.state == "reached" for item in place.trainings)]
-    return [place for place in raced if any(item.state == "diverged" for item in place.trainings)
-            or (place not in reached and not any(each.beyond(place) for each in reached)
-                and any(place.beyond(each) for each in reached))]
+    return [
+        place
+        for place in raced
+        if any(item.state == "diverged" for item in place.trainings)
+        or (
+            place not in reached
+            and not any(each.beyond(place) for each in reached)
+            and any(place.beyond(each) for each in reached)
+        )
+    ]
 
 
-def _judged(posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place]) -> tuple[Array, Array, Array]:
+def _judged(
+    posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place]
+) -> tuple[Array, Array, Array]:
     """Expected log epochs, risk, and what the race adds to the log epochs that the laws predict: (places,) each."""
     runs = [(place, item) for place in raced for item in place.trainings]
     every = [*places, *(place for place, _ in runs)]
     level = float(posterior.log_epochs(places[0].choices.log_batch)[0].mean())
     costs = [float(np.minimum(place.choices.cost(posterior), MOST_MISS).mean()) for place in every]
     prior, count = level + np.array(costs), len(places)
-    risk = np.array([_survived(float(place.choices.risk(posterior).mean()), place, raced) for place in places])
+    risk = np.array(
+        [_survived(float(place.choices.risk(posterior).mean()), place, raced) for place in places]
+    )
     fewest = min((item.epochs for _, item in runs if item.state == "reached"), default=None)
     if fewest is None:
         return prior[:count], risk, np.zeros(count)
@@ -139,13 +188,16 @@ def _judged(posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Pla
 
 def _survived(risk: float, place: _Place, raced: Sequence[_Place]) -> float:
     """The risk by the laws, with the trainings that were at least as risky and were not lost (a beta-binomial)."""
-    stood = sum(item.state == "reached" for each in raced if each.beyond(place) for item in each.trainings)
+    stood = sum(
+        item.state == "reached" for each in raced if each.beyond(place) for item in each.trainings
+    )
     return risk * RISK_COUNTS / (RISK_COUNTS + stood)
 
 
 def _coordinates(posterior: Posterior, place: _Place) -> Array:
-    settings: list[Mapping[str, Any]] = [{**{name: each.interval.median for name, each in place.choices.items()},
-                                          RATE: place.rate}]
+    settings: list[Mapping[str, Any]] = [
+        {**{name: each.interval.median for name, each in place.choices.items()}, RATE: place.rate}
+    ]
     found = [float(coordinates(law, settings)[0]) for law in posterior.model.laws]
     found.append(WARMUP_LENGTH * float(np.log(max(place.warmup, 1e-3))))
     return np.asarray(np.nan_to_num(np.array(found)))
@@ -154,11 +206,14 @@ def _coordinates(posterior: Posterior, place: _Place) -> Array:
 def _moved(posterior: Posterior, choices: Choices, rate: float, warmup: float) -> Choices:
     """The choices with another learning rate and warmup."""
     law, chosen = posterior.law(RATE), dict(choices.chosen)
-    chosen[RATE] = Choice(float(coordinates(law, [{RATE: rate}])[0]), _around(rate, chosen[RATE].interval))
+    chosen[RATE] = Choice(
+        float(coordinates(law, [{RATE: rate}])[0]), _around(rate, chosen[RATE].interval)
+    )
     if WARMUP in chosen:
         chosen[WARMUP] = Choice(warmup, _around(warmup, chosen[WARMUP].interval))
-    return dataclasses.replace(choices, chosen=chosen,
-                               warmup_epochs=None if choices.warmup_epochs is None else warmup)
+    return dataclasses.replace(
+        choices, chosen=chosen, warmup_epochs=None if choices.warmup_epochs is None else warmup
+    )
 
 
 def _around(value: float, interval: Interval) -> Interval:

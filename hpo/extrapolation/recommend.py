@@ -28,12 +28,14 @@ SLOW, LOST = 3.0, 25.0
 LOOKS, GRID = 2, 101
 # no law is better than this: values that cost no more than a hundredth of the epochs serve alike
 ALIKE = 0.01
-SOFT = 0.006        # over the least expected log factor: what costs so much more counts e times less in the middle
-AWAY = np.array([0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 1.0])     # from the best: where it is looked
-PARTICLES = 800     # that a grid of rates and warmups is judged by
-STEP = 0.06         # of the grid in log rate
-WARMUPS = 20        # of the grid, evenly in the logarithm of the updates
-LONGEST = 0.5       # share of the epochs that a warmup may take
+SOFT = 0.006  # over the least expected log factor: what costs so much more counts e times less in the middle
+AWAY = np.array(
+    [0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 1.0]
+)  # from the best: where it is looked
+PARTICLES = 800  # that a grid of rates and warmups is judged by
+STEP = 0.06  # of the grid in log rate
+WARMUPS = 20  # of the grid, evenly in the logarithm of the updates
+LONGEST = 0.5  # share of the epochs that a warmup may take
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ class Choices(Mapping[str, Choice]):
         here = self._configuration(posterior, rate_factor)
         level = posterior.log_epochs(self.log_batch)[0]
         cost = outlook(posterior.values, posterior.model.laws, posterior.model.warmup, here).cost
-        needed = log_epochs(posterior.values, posterior.model.warmup, here, level[:, None] + cost)[:, 0]
+        needed = log_epochs(posterior.values, posterior.model.warmup, here, level[:, None] + cost)[
+            :, 0
+        ]
         return np.minimum(needed - level, np.log(SLOW)) + self.log_shift
 
     def risk(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
@@ -92,13 +96,29 @@ class Choices(Mapping[str, Choice]):
     def _configuration(self, posterior: Posterior, rate_factor: float) -> Configurations:
         """The chosen settings as one configuration; what no cost is known of is left out."""
         model = posterior.model
-        places = [np.array([self.chosen[law.name].coordinate + (np.log(rate_factor) if law.name == RATE else 0.0)
-                            if law.name in self.chosen and posterior.knows_cost(law.name) else np.nan])
-                  for law in model.laws]
-        warmups = None if model.warmup is None or self.warmup_epochs is None else \
-            model.warmup.warmups(np.array([self.warmup_epochs]), self.log_batch)
-        return Configurations(np.array([self.log_batch]), np.zeros(1, dtype=np.intp), places,
-                              np.array([self.momentum or 0.0]), warmups)
+        places = [
+            np.array(
+                [
+                    self.chosen[law.name].coordinate
+                    + (np.log(rate_factor) if law.name == RATE else 0.0)
+                    if law.name in self.chosen and posterior.knows_cost(law.name)
+                    else np.nan
+                ]
+            )
+            for law in model.laws
+        ]
+        warmups = (
+            None
+            if model.warmup is None or self.warmup_epochs is None
+            else model.warmup.warmups(np.array([self.warmup_epochs]), self.log_batch)
+        )
+        return Configurations(
+            np.array([self.log_batch]),
+            np.zeros(1, dtype=np.intp),
+            places,
+            np.array([self.momentum or 0.0]),
+            warmups,
+        )
 
 
 def recommend(posterior: Posterior, log_batch: float) -> Choices:
@@ -107,10 +127,16 @@ def recommend(posterior: Posterior, log_batch: float) -> Choices:
     The momentum is chosen first, for the best learning rate depends on it; the rate and the warmup last and together.
     """
     model, chosen = posterior.model, dict[str, Choice]()
-    together = model.warmup is not None and any(law.name == RATE for law in model.laws) and posterior.knows_cost(RATE)
+    together = (
+        model.warmup is not None
+        and any(law.name == RATE for law in model.laws)
+        and posterior.knows_cost(RATE)
+    )
     for law in sorted(model.laws, key=lambda law: (law.name != MOMENTUM, law.name == RATE)):
         if law.name != RATE or not together:
-            chosen[law.name] = _choose(posterior, law, log_batch, Choices(log_batch, chosen).momentum)
+            chosen[law.name] = _choose(
+                posterior, law, log_batch, Choices(log_batch, chosen).momentum
+            )
     if model.warmup is None:
         return Choices(log_batch, {law.name: chosen[law.name] for law in model.laws})
     if not together:
@@ -121,9 +147,13 @@ def recommend(posterior: Posterior, log_batch: float) -> Choices:
     return _start(posterior, Choices(log_batch, chosen))
 
 
-def response_at(posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None) -> Response:
+def response_at(
+    posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None
+) -> Response:
     """What a setting costs at one batch (and momentum)."""
-    return law.response(posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum]))
+    return law.response(
+        posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum])
+    )
 
 
 def serve_alike(response: Response) -> tuple[float, float]:
@@ -132,7 +162,9 @@ def serve_alike(response: Response) -> tuple[float, float]:
     for side, furthest, level in ((-1, np.min, LEVELS[1]), (1, np.max, LEVELS[2])):
         beyond = response.best + side * AWAY * response.unit
         alike = np.logical_and.accumulate(response.cost(beyond) <= ALIKE, axis=1)
-        found.append(float(np.quantile(furthest(np.where(alike, beyond, response.best), axis=1), level)))
+        found.append(
+            float(np.quantile(furthest(np.where(alike, beyond, response.best), axis=1), level))
+        )
     return found[0], found[1]
 
 
@@ -170,10 +202,21 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
         longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 / per_epoch)
         epochs = np.geomspace(1 / per_epoch, longest, WARMUPS)
     at_rate, at_epochs = (grid.ravel() for grid in np.meshgrid(rates, epochs, indexing="ij"))
-    places = [at_rate if one.name == RATE else np.full(len(at_rate), others[one.name].coordinate if
-              posterior.knows_cost(one.name) else np.nan) for one in model.laws]
-    grid = Configurations(np.array([log_batch]), np.zeros(len(at_rate), dtype=np.intp), places,
-                          np.full(len(at_rate), others.momentum or 0.0), warmup.warmups(at_epochs, log_batch))
+    places = [
+        at_rate
+        if one.name == RATE
+        else np.full(
+            len(at_rate), others[one.name].coordinate if posterior.knows_cost(one.name) else np.nan
+        )
+        for one in model.laws
+    ]
+    grid = Configurations(
+        np.array([log_batch]),
+        np.zeros(len(at_rate), dtype=np.intp),
+        places,
+        np.full(len(at_rate), others.momentum or 0.0),
+        warmup.warmups(at_epochs, log_batch),
+    )
     seen = outlook(posterior.values, model.laws, warmup, grid)
     cost = log_epochs(posterior.values, warmup, grid, level[:, None] + seen.cost) - level[:, None]
     expected = expected_cost(cost, seen.risk)
@@ -186,13 +229,23 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
         by_particle = price(cost, seen.risk).reshape(len(cost), len(rates), len(epochs))
         at = by_particle[:, int(np.argmin(np.abs(rates - rate)))].argmin(axis=1)
         ends = np.quantile(epochs[at], LEVELS[1:])
-        found[WARMUP] = Choice(chosen_epochs, Interval(chosen_epochs, float(min(ends[0], chosen_epochs)),
-                                                       float(max(ends[1], chosen_epochs))))
+        found[WARMUP] = Choice(
+            chosen_epochs,
+            Interval(
+                chosen_epochs,
+                float(min(ends[0], chosen_epochs)),
+                float(max(ends[1], chosen_epochs)),
+            ),
+        )
     return Choices(log_batch, {**others.chosen, **found}, chosen_epochs)
 
 
-def _choose(posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None) -> Choice:
-    best = law.best(posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum]))[:, 0]
+def _choose(
+    posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None
+) -> Choice:
+    best = law.best(
+        posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum])
+    )[:, 0]
     choice, low, high = (float(value) for value in np.quantile(best, LEVELS))
     if posterior.knows_cost(law.name) and high > low:
         response = response_at(posterior, law, log_batch, momentum)
@@ -203,7 +256,9 @@ def _choose(posterior: Posterior, law: SettingLaw, log_batch: float, momentum: f
 
 
 def _within(law: SettingLaw, choice: float, low: float, high: float) -> Interval:
-    return Interval(*(float(law.value(np.array(end))) for end in (choice, min(low, choice), max(high, choice))))
+    return Interval(
+        *(float(law.value(np.array(end))) for end in (choice, min(low, choice), max(high, choice)))
+    )
 
 
 def _least_expected(response: Response, low: float, high: float) -> float:

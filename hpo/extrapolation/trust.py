@@ -13,16 +13,26 @@ from hpo.extrapolation.raced import Raced
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
-FAR, VERY_FAR = 4.0, 16.0            # times the largest rung
-WIDE, VERY_WIDE = 1.6, 2.5           # high over low
+FAR, VERY_FAR = 4.0, 16.0  # times the largest rung
+WIDE, VERY_WIDE = 1.6, 2.5  # high over low
 FEW_RUNGS = 4
-SHOWN = 2                            # trainings of a race that reached the target
-REGIMES = ((0.2, "perfect scaling"), (0.6, "diminishing returns"), (np.inf, "maximal data parallelism"))
+SHOWN = 2  # trainings of a race that reached the target
+REGIMES = (
+    (0.2, "perfect scaling"),
+    (0.6, "diminishing returns"),
+    (np.inf, "maximal data parallelism"),
+)
 
 
-def judge(posterior: Posterior, global_batch_size: float, low: float, high: float,
-          calibration: Calibration | None = None, learning_rate: float | None = None,
-          raced: Raced | None = None) -> tuple[Trust, str]:
+def judge(
+    posterior: Posterior,
+    global_batch_size: float,
+    low: float,
+    high: float,
+    calibration: Calibration | None = None,
+    learning_rate: float | None = None,
+    raced: Raced | None = None,
+) -> tuple[Trust, str]:
     """Trust and its reason for epochs between ``low`` and ``high`` with ``learning_rate`` at ``global_batch_size``.
 
     Where at least ``SHOWN`` trainings of a race reached the target at that batch, it is no longer far from what was
@@ -31,7 +41,11 @@ def judge(posterior: Posterior, global_batch_size: float, low: float, high: floa
     doubts = _grave(posterior)
     worries = []
     rungs = _reached_rungs(posterior)
-    rungs_below = [batch for batch in posterior.evidence.batches if raced is None or batch != raced.global_batch_size]
+    rungs_below = [
+        batch
+        for batch in posterior.evidence.batches
+        if raced is None or batch != raced.global_batch_size
+    ]
     beyond = global_batch_size / (rungs_below or posterior.evidence.batches)[-1]
     width = high / low
     seen_there = raced is not None and raced.reached >= SHOWN
@@ -63,7 +77,9 @@ def judge(posterior: Posterior, global_batch_size: float, low: float, high: floa
 
 def regime(posterior: Posterior, global_batch_size: float) -> str:
     """Perfect scaling, diminishing returns or maximal data parallelism, by d log E / d log B there."""
-    slope = float(np.median(posterior.model.slope(posterior.values, float(np.log(global_batch_size)))))
+    slope = float(
+        np.median(posterior.model.slope(posterior.values, float(np.log(global_batch_size))))
+    )
     return next(name for limit, name in REGIMES if slope < limit)
 
 
@@ -87,11 +103,17 @@ def _grave(posterior: Posterior) -> list[str]:
     rungs = _reached_rungs(posterior)
     if rungs == 0:
         states = {item.state for item in observations}
-        doubts.append("every trial diverged" if states == {"diverged"} else "no trial reached the target")
+        doubts.append(
+            "every trial diverged" if states == {"diverged"} else "no trial reached the target"
+        )
     elif rungs == 1:
-        doubts.append("only one rung reached the target, so the growth is a guess from other workloads")
+        doubts.append(
+            "only one rung reached the target, so the growth is a guess from other workloads"
+        )
     elif rungs == 2:
-        doubts.append("only two rungs reached the target, so the curvature is a guess from other workloads")
+        doubts.append(
+            "only two rungs reached the target, so the curvature is a guess from other workloads"
+        )
     return doubts
 
 
@@ -112,12 +134,24 @@ def _minor(posterior: Posterior) -> list[str]:
 
 def _untried(posterior: Posterior, learning_rate: float) -> bool:
     observations = posterior.evidence.observations
-    tried = [float(item.settings[RATE]) for item in observations if item.settings.get(RATE) is not None]
-    return bool(tried) and learning_rate > max(tried) and all(item.state != "diverged" for item in observations)
+    tried = [
+        float(item.settings[RATE]) for item in observations if item.settings.get(RATE) is not None
+    ]
+    return (
+        bool(tried)
+        and learning_rate > max(tried)
+        and all(item.state != "diverged" for item in observations)
+    )
 
 
-def _sentence(posterior: Posterior, batch: float, beyond: float, width: float, problems: list[str],
-              raced: Raced | None) -> str:
+def _sentence(
+    posterior: Posterior,
+    batch: float,
+    beyond: float,
+    width: float,
+    problems: list[str],
+    raced: Raced | None,
+) -> str:
     where = f"{beyond:.3g} times the largest rung" if beyond > 1 else "inside the ladder"
     opening = f"{where[0].upper()}{where[1:]}, in the regime of {regime(posterior, batch)}"
     opening += f"; {raced.told()}" if raced else ""

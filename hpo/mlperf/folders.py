@@ -27,7 +27,10 @@ class Benchmark:
     threshold: float
 
 
-BENCHMARKS = {"resnet": Benchmark("resnet", "top1", 0.759), "deepcam": Benchmark("segmentation", "iou", 0.82)}
+BENCHMARKS = {
+    "resnet": Benchmark("resnet", "top1", 0.759),
+    "deepcam": Benchmark("segmentation", "iou", 0.82),
+}
 EARLIER_THRESHOLDS = {("training_v0.5", "resnet"): 0.749}
 
 
@@ -57,7 +60,9 @@ class SubmittedRun:
     @property
     def threshold(self) -> float:
         """The metric that the round asked for."""
-        return EARLIER_THRESHOLDS.get((self.round, self.benchmark), BENCHMARKS[self.benchmark].threshold)
+        return EARLIER_THRESHOLDS.get(
+            (self.round, self.benchmark), BENCHMARKS[self.benchmark].threshold
+        )
 
 
 def results_in(path: Path, round_name: str | None = None) -> Iterator[SubmittedRun | EvidenceError]:
@@ -67,8 +72,10 @@ def results_in(path: Path, round_name: str | None = None) -> Iterator[SubmittedR
     """
     logs = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path] if path.is_file() else []
     if not logs:
-        raise EvidenceError(f"{path} holds no result_*.txt: give the folder of a round, a submitter or a benchmark, "
-                            "as in github.com/mlcommons/training_results_v2.1")
+        raise EvidenceError(
+            f"{path} holds no result_*.txt: give the folder of a round, a submitter or a benchmark, "
+            "as in github.com/mlcommons/training_results_v2.1"
+        )
     for log in logs:
         if log.parent.name in BENCHMARKS:
             try:
@@ -88,14 +95,26 @@ def _result(log: Path, round_name: str | None) -> SubmittedRun:
     batch = run.whole("global_batch_size")
     if batch is None or batch < 1:
         raise EvidenceError("the log holds no global_batch_size")
-    per_node = run.whole("accelerators_per_node") or _whole(description, "accelerators_per_node") or 1
+    per_node = (
+        run.whole("accelerators_per_node") or _whole(description, "accelerators_per_node") or 1
+    )
     nodes = run.whole("number_of_nodes") or _whole(description, "number_of_nodes") or 1
     accelerators = run.whole("number_of_ranks") or nodes * per_node
     return SubmittedRun(
-        path=log, round=round_name or _round_of(log), submitter=submitter, system=system, benchmark=run.benchmark,
-        division=str(run.values.get("submission_division") or description.get("division") or "closed").lower(),
-        nodes=max(1, -(-accelerators // per_node)), accelerators=accelerators, global_batch_size=batch,
-        settings=settings_of(run, workers=accelerators), run=run)
+        path=log,
+        round=round_name or _round_of(log),
+        submitter=submitter,
+        system=system,
+        benchmark=run.benchmark,
+        division=str(
+            run.values.get("submission_division") or description.get("division") or "closed"
+        ).lower(),
+        nodes=max(1, -(-accelerators // per_node)),
+        accelerators=accelerators,
+        global_batch_size=batch,
+        settings=settings_of(run, workers=accelerators),
+        run=run,
+    )
 
 
 def _description(path: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from storage.records import (
 from storage.store import Store
 
 BACKEND = "mlperf"
-_SEEDS = 2**63      # some submitters' seeds do not fit a signed column
+_SEEDS = 2**63  # some submitters' seeds do not fit a signed column
 
 
 @dataclass
@@ -60,7 +60,10 @@ def import_results(store: Store, path: Path, round_name: str | None = None) -> I
         else:
             groups[_study_name(found)].append(found)
     if not groups:
-        reasons = "\n".join(imported.faults[:3]) or f"it has none of the benchmarks {', '.join(BENCHMARKS)}"
+        reasons = (
+            "\n".join(imported.faults[:3])
+            or f"it has none of the benchmarks {', '.join(BENCHMARKS)}"
+        )
         raise EvidenceError(f"nothing could be imported from {path}: {reasons}")
     for name, results in groups.items():
         study, plans = _enter(store, name, results)
@@ -73,26 +76,44 @@ def import_results(store: Store, path: Path, round_name: str | None = None) -> I
 
 def _study_name(result: SubmittedRun) -> str:
     # the recipes change from round to round, and the open division's data and targets differ
-    parts = ["mlperf", result.round, result.benchmark, "" if result.division == "closed" else result.division]
+    parts = [
+        "mlperf",
+        result.round,
+        result.benchmark,
+        "" if result.division == "closed" else result.division,
+    ]
     return "-".join(part for part in parts if part).replace("_", "-")
 
 
 def _configurations(results: Sequence[SubmittedRun]) -> Mapping[object, list[SubmittedRun]]:
     found = defaultdict[object, list[SubmittedRun]](list)
     for result in results:
-        found[result.system, result.path.parent, result.accelerators, result.global_batch_size,
-              result.settings].append(result)
+        found[
+            result.system,
+            result.path.parent,
+            result.accelerators,
+            result.global_batch_size,
+            result.settings,
+        ].append(result)
     return found
 
 
-def _enter(store: Store, name: str, results: Sequence[SubmittedRun]) -> tuple[Study, list[StoredPlan]]:
+def _enter(
+    store: Store, name: str, results: Sequence[SubmittedRun]
+) -> tuple[Study, list[StoredPlan]]:
     """The study of that name, with a rung for every batch size that it holds now, and the plans that it had before."""
     try:
         study = store.study(name)
     except NotFound:
         plans, spec = [], _spec(name, results, [])
-        study = store.create_study(name, workload=spec.workload, metric=spec.target.metric,
-                                   threshold=spec.target.threshold, higher_is_better=True, spec=spec.text)
+        study = store.create_study(
+            name,
+            workload=spec.workload,
+            metric=spec.target.metric,
+            threshold=spec.target.threshold,
+            higher_is_better=True,
+            spec=spec.text,
+        )
     else:
         plans = store.plans(study.id)
         store.update_spec(study.id, _spec(name, results, plans).text)
@@ -103,21 +124,37 @@ def _enter(store: Store, name: str, results: Sequence[SubmittedRun]) -> tuple[St
 def _spec(name: str, results: Sequence[SubmittedRun], plans: Sequence[StoredPlan]) -> StudySpec:
     """A study that says what the results and the plans are: their batches are its ladder, their rates its range."""
     first = results[0]
-    every = {plan.global_batch_size for plan in plans} | {result.global_batch_size for result in results}
-    rates = [*(plan.settings["learning_rate"] for plan in plans),
-             *(result.settings.learning_rate for result in results)]
+    every = {plan.global_batch_size for plan in plans} | {
+        result.global_batch_size for result in results
+    }
+    rates = [
+        *(plan.settings["learning_rate"] for plan in plans),
+        *(result.settings.learning_rate for result in results),
+    ]
     longest = max((result.run.epochs for result in results), default=0.0) or 1.0
-    return StudySpec.from_dict({
-        "name": name, "workload": BENCHMARKS[first.benchmark].workload, "data": {"source": f"mlperf-{first.benchmark}"},
-        "target": {"metric": BENCHMARKS[first.benchmark].metric, "at_least": first.threshold},
-        "ladder": sorted(every),
-        "search": {"optimizer": first.settings.optimizer, "normalization_batch_size": 1,
-                   "learning_rate": {"log_uniform": [min(rates) / 2, max(rates) * 2], "role": "scaled"}},
-        "budget": {"trials": len(every), "epochs_per_trial": float(math.ceil(longest))},
-    })
+    return StudySpec.from_dict(
+        {
+            "name": name,
+            "workload": BENCHMARKS[first.benchmark].workload,
+            "data": {"source": f"mlperf-{first.benchmark}"},
+            "target": {"metric": BENCHMARKS[first.benchmark].metric, "at_least": first.threshold},
+            "ladder": sorted(every),
+            "search": {
+                "optimizer": first.settings.optimizer,
+                "normalization_batch_size": 1,
+                "learning_rate": {
+                    "log_uniform": [min(rates) / 2, max(rates) * 2],
+                    "role": "scaled",
+                },
+            },
+            "budget": {"trials": len(every), "epochs_per_trial": float(math.ceil(longest))},
+        }
+    )
 
 
-def _keep(store: Store, study: Study, plans: Sequence[StoredPlan], results: Sequence[SubmittedRun]) -> int:
+def _keep(
+    store: Store, study: Study, plans: Sequence[StoredPlan], results: Sequence[SubmittedRun]
+) -> int:
     """Store the runs of one configuration that are not there yet; returns how many."""
     first = results[0]
     plan_id = _plan(store, study, plans, first)
@@ -127,10 +164,20 @@ def _keep(store: Store, study: Study, plans: Sequence[StoredPlan], results: Sequ
         store.add_outcome(_outcome(plan_id, result))
     rates = [result.run.samples_per_second for result in new if result.run.samples_per_second]
     if rates:
-        store.add_throughputs([NewThroughput(
-            machine=first.system, workload=study.workload, nodes=first.nodes, accelerators=first.accelerators,
-            global_batch_size=first.global_batch_size, precision=first.settings.precision,
-            samples_per_second=statistics.median(rates), source=first.source)])
+        store.add_throughputs(
+            [
+                NewThroughput(
+                    machine=first.system,
+                    workload=study.workload,
+                    nodes=first.nodes,
+                    accelerators=first.accelerators,
+                    global_batch_size=first.global_batch_size,
+                    precision=first.settings.precision,
+                    samples_per_second=statistics.median(rates),
+                    source=first.source,
+                )
+            ]
+        )
     return len(new)
 
 
@@ -138,14 +185,27 @@ def _plan(store: Store, study: Study, plans: Sequence[StoredPlan], result: Submi
     """The plan of a configuration: that of ``plans``, which were there before, or a new one."""
     settings = result.settings.to_dict()
     for plan in plans:
-        if (plan.kind is PlanKind.IMPORTED and plan.directory == _folder(result) and dict(plan.settings) == settings
-                and (plan.workers, plan.global_batch_size) == (result.accelerators, result.global_batch_size)):
+        if (
+            plan.kind is PlanKind.IMPORTED
+            and plan.directory == _folder(result)
+            and dict(plan.settings) == settings
+            and (plan.workers, plan.global_batch_size)
+            == (result.accelerators, result.global_batch_size)
+        ):
             return plan.id
-    return store.add_plan(NewPlan(
-        study_id=study.id, kind=PlanKind.IMPORTED, machine=result.system, nodes=result.nodes,
-        workers=result.accelerators, global_batch_size=result.global_batch_size,
-        local_batch_size=max(1, result.global_batch_size // result.accelerators), settings=settings,
-        directory=_folder(result))).id
+    return store.add_plan(
+        NewPlan(
+            study_id=study.id,
+            kind=PlanKind.IMPORTED,
+            machine=result.system,
+            nodes=result.nodes,
+            workers=result.accelerators,
+            global_batch_size=result.global_batch_size,
+            local_batch_size=max(1, result.global_batch_size // result.accelerators),
+            settings=settings,
+            directory=_folder(result),
+        )
+    ).id
 
 
 def _folder(result: SubmittedRun) -> str:
@@ -153,11 +213,22 @@ def _folder(result: SubmittedRun) -> str:
 
 
 def _outcome(plan_id: int, result: SubmittedRun) -> NewOutcome:
-    reached = next((each.epochs for each in result.run.evaluations if each.metric >= result.threshold), None)
+    reached = next(
+        (each.epochs for each in result.run.evaluations if each.metric >= result.threshold), None
+    )
     state = TrialState.CENSORED if reached is None else TrialState.REACHED
     return NewOutcome(
-        plan_id=plan_id, seed=(result.run.whole("seed") or 0) % _SEEDS, backend=BACKEND, workers=result.accelerators,
-        state=state, epochs_to_target=reached, epochs=result.run.epochs,
-        seconds=result.run.seconds, best_metric=max((each.metric for each in result.run.evaluations), default=None),
-        reason="" if reached is not None else f"ended as {result.run.status or 'unknown'}", nodes=result.nodes,
-        samples_per_second=result.run.samples_per_second, source=result.source)
+        plan_id=plan_id,
+        seed=(result.run.whole("seed") or 0) % _SEEDS,
+        backend=BACKEND,
+        workers=result.accelerators,
+        state=state,
+        epochs_to_target=reached,
+        epochs=result.run.epochs,
+        seconds=result.run.seconds,
+        best_metric=max((each.metric for each in result.run.evaluations), default=None),
+        reason="" if reached is not None else f"ended as {result.run.status or 'unknown'}",
+        nodes=result.nodes,
+        samples_per_second=result.run.samples_per_second,
+        source=result.source,
+    )

@@ -55,7 +55,9 @@ class LoggedRun:
 
     def whole(self, *keys: str) -> int | None:
         """The first of ``keys`` that the log holds, as a whole number."""
-        return next((int(self.values[key]) for key in keys if self.values.get(key) is not None), None)
+        return next(
+            (int(self.values[key]) for key in keys if self.values.get(key) is not None), None
+        )
 
 
 def read_log(path: Path) -> LoggedRun:
@@ -64,13 +66,23 @@ def read_log(path: Path) -> LoggedRun:
     start, stop = _one(events, "run_start", path), _one(events, "run_stop", path, last=True)
     values = {event.key: event.value for event in events if event.value is not None}
     if "submission_benchmark" not in values:
-        raise EvidenceError(f"{path} holds no submission_benchmark: it is not the log of an MLPerf training")
+        raise EvidenceError(
+            f"{path} holds no submission_benchmark: it is not the log of an MLPerf training"
+        )
     return LoggedRun(
-        benchmark=str(values["submission_benchmark"]), status=str(stop.metadata.get("status", "")),
-        seconds=stop.seconds - start.seconds, values=values,
-        evaluations=tuple(_evaluation(event, start.seconds) for event in events if event.key == "eval_accuracy"
-                          and "epoch_num" in event.metadata),
-        samples_per_second=_throughput(events, float(values.get("train_samples") or 0), start.seconds))
+        benchmark=str(values["submission_benchmark"]),
+        status=str(stop.metadata.get("status", "")),
+        seconds=stop.seconds - start.seconds,
+        values=values,
+        evaluations=tuple(
+            _evaluation(event, start.seconds)
+            for event in events
+            if event.key == "eval_accuracy" and "epoch_num" in event.metadata
+        ),
+        samples_per_second=_throughput(
+            events, float(values.get("train_samples") or 0), start.seconds
+        ),
+    )
 
 
 def _events(path: Path) -> Iterator[LogLine]:
@@ -85,24 +97,36 @@ def _events(path: Path) -> Iterator[LogLine]:
             continue
         try:
             document = json.loads(text)
-            yield LogLine(str(document["key"]), float(document["time_ms"]) / 1000, document["value"],
-                          document.get("metadata") or {})
+            yield LogLine(
+                str(document["key"]),
+                float(document["time_ms"]) / 1000,
+                document["value"],
+                document.get("metadata") or {},
+            )
         except (ValueError, KeyError, TypeError) as error:
-            raise EvidenceError(f"{path}, line {number}: an MLLOG line must be JSON with key, value and time_ms, "
-                                f"but: {error}") from error
+            raise EvidenceError(
+                f"{path}, line {number}: an MLLOG line must be JSON with key, value and time_ms, "
+                f"but: {error}"
+            ) from error
 
 
 def _one(events: list[LogLine], key: str, path: Path, *, last: bool = False) -> LogLine:
     found = [event for event in events if event.key == key]
     if not found:
-        raise EvidenceError(f"{path} holds no {key}: the training did not end, or it is not an MLPerf log")
+        raise EvidenceError(
+            f"{path} holds no {key}: the training did not end, or it is not an MLPerf log"
+        )
     return found[-1 if last else 0]
 
 
 def _evaluation(event: LogLine, start: float) -> Evaluation:
     step = event.metadata.get("step_num")
-    return Evaluation(epochs=float(event.metadata["epoch_num"]), step=None if step is None else int(step),
-                      seconds=event.seconds - start, metric=float(event.value))
+    return Evaluation(
+        epochs=float(event.metadata["epoch_num"]),
+        step=None if step is None else int(step),
+        seconds=event.seconds - start,
+        metric=float(event.value),
+    )
 
 
 def _throughput(events: list[LogLine], train_samples: float, start: float) -> float | None:

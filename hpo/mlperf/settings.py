@@ -12,8 +12,16 @@ from hpo.errors import EvidenceError
 from hpo.mlperf.log import LoggedRun
 from search_spaces.settings import SettingError, TrainingSettings
 
-OPTIMIZERS = {"lars": "lars", "sgdwfastlars": "lars", "sgd": "sgd", "lamb": "lamb", "mixedprecisionlamb": "lamb",
-              "nvlamb": "lamb", "adam": "adam", "adamw": "adamw"}
+OPTIMIZERS = {
+    "lars": "lars",
+    "sgdwfastlars": "lars",
+    "sgd": "sgd",
+    "lamb": "lamb",
+    "mixedprecisionlamb": "lamb",
+    "nvlamb": "lamb",
+    "adam": "adam",
+    "adamw": "adamw",
+}
 
 
 def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
@@ -21,7 +29,9 @@ def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
     name = str(_needed(run, "opt_name"))
     optimizer = OPTIMIZERS.get(name.lower().replace("_", ""))
     if optimizer is None:
-        raise EvidenceError(f"opt_name must be one of {', '.join(sorted(set(OPTIMIZERS)))}, but got {name!r}")
+        raise EvidenceError(
+            f"opt_name must be one of {', '.join(sorted(set(OPTIMIZERS)))}, but got {name!r}"
+        )
     found: dict[str, Any] = {
         "optimizer": optimizer,
         "learning_rate": _hyperparameter(run, "base_learning_rate", "learning_rate", "lr"),
@@ -29,10 +39,13 @@ def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
         "warmup_epochs": _warmup_epochs(run),
         "normalization_batch_size": _normalization_batch_size(run, workers),
         "gradient_clip_norm": _hyperparameter(run, "max_grad_norm"),
-        **_momenta(run, optimizer), **_decay(run),
+        **_momenta(run, optimizer),
+        **_decay(run),
     }
     try:
-        return TrainingSettings.from_dict({key: value for key, value in found.items() if value is not None})
+        return TrainingSettings.from_dict(
+            {key: value for key, value in found.items() if value is not None}
+        )
     except SettingError as error:
         raise EvidenceError(f"the logged settings are none that can be: {error}") from error
 
@@ -61,8 +74,11 @@ def _hyperparameter(run: LoggedRun, *names: str) -> Any:
 
 def _momenta(run: LoggedRun, optimizer: str) -> dict[str, Any]:
     if optimizer in ("sgd", "lars"):
-        return {"momentum": _hyperparameter(run, "momentum"), "momentum_form": _momentum_form(run, optimizer),
-                "trust_epsilon": _hyperparameter(run, "epsilon") if optimizer == "lars" else None}
+        return {
+            "momentum": _hyperparameter(run, "momentum"),
+            "momentum_form": _momentum_form(run, optimizer),
+            "trust_epsilon": _hyperparameter(run, "epsilon") if optimizer == "lars" else None,
+        }
     betas = _hyperparameter(run, "betas") or (None, None)
     return {"beta1": betas[0], "beta2": betas[1], "epsilon": _hyperparameter(run, "eps", "epsilon")}
 
@@ -76,7 +92,9 @@ def _momentum_form(run: LoggedRun, optimizer: str) -> str | None:
 
 def _warmup_epochs(run: LoggedRun) -> float:
     epochs = _hyperparameter(run, "learning_rate_warmup_epochs")
-    steps = _hyperparameter(run, "learning_rate_warmup_steps") or run.values.get("scheduler_lr_warmup_steps")
+    steps = _hyperparameter(run, "learning_rate_warmup_steps") or run.values.get(
+        "scheduler_lr_warmup_steps"
+    )
     return float(epochs) if epochs is not None else epochs_of(run, float(steps or 0))
 
 
@@ -85,20 +103,31 @@ def _decay(run: LoggedRun) -> dict[str, Any]:
     if kind == "multistep":
         # after a warmup the reference's MultiStepLRWarmup counts milestones from the update that follows it
         warmup = int(run.values.get("scheduler_lr_warmup_steps") or 0)
-        milestones = [epochs_of(run, step + warmup + 1 if warmup else step)
-                      for step in run.values.get("scheduler_milestones", ())]
-        return {"decay": "step", "decay_milestones": milestones,
-                "decay_factor": run.values.get("scheduler_decay_rate")}
+        milestones = [
+            epochs_of(run, step + warmup + 1 if warmup else step)
+            for step in run.values.get("scheduler_milestones", ())
+        ]
+        return {
+            "decay": "step",
+            "decay_milestones": milestones,
+            "decay_factor": run.values.get("scheduler_decay_rate"),
+        }
     if kind == "cosine_annealing":
-        return {"decay": "cosine", "decay_epochs": epochs_of(run, float(_needed(run, "scheduler_t_max")))}
+        return {
+            "decay": "cosine",
+            "decay_epochs": epochs_of(run, float(_needed(run, "scheduler_t_max"))),
+        }
     steps = _hyperparameter(run, "learning_rate_decay_steps")
     if steps is None:
         return {"decay": "constant"}
     rate = float(_hyperparameter(run, "base_learning_rate", "learning_rate", "lr") or 0)
     end = float(_hyperparameter(run, "end_learning_rate") or 0)
-    return {"decay": "polynomial", "decay_power": _hyperparameter(run, "learning_rate_decay_poly_power") or 2,
-            "decay_epochs": _decay_epochs(run, float(steps)),
-            "end_learning_rate_factor": min(end / rate, 1.0) if rate else 0.0}
+    return {
+        "decay": "polynomial",
+        "decay_power": _hyperparameter(run, "learning_rate_decay_poly_power") or 2,
+        "decay_epochs": _decay_epochs(run, float(steps)),
+        "end_learning_rate_factor": min(end / rate, 1.0) if rate else 0.0,
+    }
 
 
 def _decay_epochs(run: LoggedRun, steps: float) -> float:

@@ -76,40 +76,73 @@ class Plan:
     @property
     def accumulation_steps(self) -> int:
         """Forward and backward passes of one worker per update."""
-        return math.ceil(self.local_batch_size / self.job.micro_batch_size) if self.job.micro_batch_size else 1
+        return (
+            math.ceil(self.local_batch_size / self.job.micro_batch_size)
+            if self.job.micro_batch_size
+            else 1
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, the form of ``plan.json``."""
+
         def plain(interval: Interval | None) -> dict[str, float] | None:
             return interval.to_dict() if interval else None
 
         return {
-            "id": self.id, "study": self.study, "kind": self.kind, "machine": self.machine, "nodes": self.nodes,
-            "workers": self.workers, "global_batch_size": self.global_batch_size,
-            "local_batch_size": self.local_batch_size, "settings": self.job.settings.to_dict(),
-            "epochs_to_target": plain(self.epochs), "seconds_to_target": plain(self.seconds),
-            "trust": self.trust, "reason": self.reason, "job": self.job.to_dict(),
-            "ranks_per_node": self.ranks_per_node, "micro_batch_size": self.micro_batch_size,
-            "accumulation_steps": self.accumulation_steps, "launcher": self.launcher,
-            "slot_seconds": self.slot_seconds, "chance_in_slot": self.chance_in_slot, "limited_by": self.limited_by,
-            "accelerator_hours": plain(self.accelerator_hours), "energy_kwh": plain(self.energy_kwh),
+            "id": self.id,
+            "study": self.study,
+            "kind": self.kind,
+            "machine": self.machine,
+            "nodes": self.nodes,
+            "workers": self.workers,
+            "global_batch_size": self.global_batch_size,
+            "local_batch_size": self.local_batch_size,
+            "settings": self.job.settings.to_dict(),
+            "epochs_to_target": plain(self.epochs),
+            "seconds_to_target": plain(self.seconds),
+            "trust": self.trust,
+            "reason": self.reason,
+            "job": self.job.to_dict(),
+            "ranks_per_node": self.ranks_per_node,
+            "micro_batch_size": self.micro_batch_size,
+            "accumulation_steps": self.accumulation_steps,
+            "launcher": self.launcher,
+            "slot_seconds": self.slot_seconds,
+            "chance_in_slot": self.chance_in_slot,
+            "limited_by": self.limited_by,
+            "accelerator_hours": plain(self.accelerator_hours),
+            "energy_kwh": plain(self.energy_kwh),
             "details": self.details,
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
         """The plan that :meth:`to_dict` gave; what files of version 0.1 do not hold is as it was then."""
+
         def interval(name: str) -> Interval | None:
             return Interval(**values[name]) if values.get(name) else None
 
-        return cls(study=values["study"], kind=PlanKind(values["kind"]), machine=values["machine"],
-                   nodes=values["nodes"], workers=values["workers"], job=TrainingJob.from_dict(values["job"]),
-                   epochs=interval("epochs_to_target"), seconds=interval("seconds_to_target"),
-                   trust=values["trust"], reason=values["reason"], id=values["id"],
-                   ranks_per_node=values.get("ranks_per_node", 0), launcher=values.get("launcher", "local"),
-                   slot_seconds=values.get("slot_seconds"), chance_in_slot=values.get("chance_in_slot"),
-                   limited_by=values.get("limited_by", ""), accelerator_hours=interval("accelerator_hours"),
-                   energy_kwh=interval("energy_kwh"), details=values.get("details"))
+        return cls(
+            study=values["study"],
+            kind=PlanKind(values["kind"]),
+            machine=values["machine"],
+            nodes=values["nodes"],
+            workers=values["workers"],
+            job=TrainingJob.from_dict(values["job"]),
+            epochs=interval("epochs_to_target"),
+            seconds=interval("seconds_to_target"),
+            trust=values["trust"],
+            reason=values["reason"],
+            id=values["id"],
+            ranks_per_node=values.get("ranks_per_node", 0),
+            launcher=values.get("launcher", "local"),
+            slot_seconds=values.get("slot_seconds"),
+            chance_in_slot=values.get("chance_in_slot"),
+            limited_by=values.get("limited_by", ""),
+            accelerator_hours=interval("accelerator_hours"),
+            energy_kwh=interval("energy_kwh"),
+            details=values.get("details"),
+        )
 
 
 def folder_name(plan: Plan) -> str:
@@ -120,8 +153,9 @@ def folder_name(plan: Plan) -> str:
     return f"{slug}-{plan.global_batch_size}-{plan.kind}"
 
 
-def planned_job(spec: StudySpec, settings: TrainingSettings, global_batch_size: int,
-                epochs: Interval | None) -> TrainingJob:
+def planned_job(
+    spec: StudySpec, settings: TrainingSettings, global_batch_size: int, epochs: Interval | None
+) -> TrainingJob:
     """What a plan trains. Its seed is one that the sweep did not use.
 
     It may train BUDGET_FACTOR times as long as the forecast's upper end says, and at least as long as a trial of the
@@ -130,7 +164,9 @@ def planned_job(spec: StudySpec, settings: TrainingSettings, global_batch_size: 
     budget = spec.budget.epochs_per_trial
     if epochs:
         budget = max(budget, float(math.ceil(BUDGET_FACTOR * epochs.high)))
-    return training_job(spec, settings, global_batch_size, seed=max(spec.seeds, spec.budget.trials), epochs=budget)
+    return training_job(
+        spec, settings, global_batch_size, seed=max(spec.seeds, spec.budget.trials), epochs=budget
+    )
 
 
 def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) -> None:
@@ -139,8 +175,10 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
     Every worker takes the same share of the global batch, in whole normalization batches.
     """
     if nodes < 1 or nodes > machine.nodes:
-        raise PlanError(f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got {nodes}",
-                        {"nodes": min(max(nodes, 1), machine.nodes)})
+        raise PlanError(
+            f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got {nodes}",
+            {"nodes": min(max(nodes, 1), machine.nodes)},
+        )
     if workers < 1:
         raise PlanError(f"workers must be at least 1, but got {workers}", {"workers": 1})
     unit = job.settings.normalization_batch_size
@@ -148,13 +186,23 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
         groups = job.global_batch_size // unit
         if job.global_batch_size % unit:
             nearest = max(1, round(job.global_batch_size / unit)) * unit
-            way_out, name = f"the nearest batch that whole normalization batches fill is {nearest}", "global_batch_size"
+            way_out, name = (
+                f"the nearest batch that whole normalization batches fill is {nearest}",
+                "global_batch_size",
+            )
         else:
-            nearest = next(each for step in range(workers) for each in (workers - step, workers + step)
-                           if groups % each == 0)
+            nearest = next(
+                each
+                for step in range(workers)
+                for each in (workers - step, workers + step)
+                if groups % each == 0
+            )
             way_out, name = f"the nearest number of workers that divides it is {nearest}", "workers"
-        raise PlanError(f"global batch size {job.global_batch_size} cannot be split over {workers} workers in whole "
-                        f"normalization batches of {unit} samples; {way_out}", {name: nearest})
+        raise PlanError(
+            f"global batch size {job.global_batch_size} cannot be split over {workers} workers in whole "
+            f"normalization batches of {unit} samples; {way_out}",
+            {name: nearest},
+        )
 
 
 def read_plan(path: Path) -> Plan:
@@ -163,6 +211,8 @@ def read_plan(path: Path) -> Plan:
     try:
         return Plan.from_dict(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
-        raise PlanError(f"there is no plan at {path}: `hpo plan STUDY --output {path}` writes one") from error
+        raise PlanError(
+            f"there is no plan at {path}: `hpo plan STUDY --output {path}` writes one"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PlanError(f"{file} is not a plan: {error}") from error

@@ -60,36 +60,102 @@ class PlanRequest:
     Raises :class:`PlanError` for a number out of its range and a word that is none of the choices.
     """
 
-    machine: str | Machine | None = field(default=None, metadata=_about(
-        "A machine of `hpo machines`, or the YAML file of one; that of the study's full_scale if not given, else "
-        "'local'.", unit="NAME|FILE"))
-    nodes: int | None = field(default=None, metadata=_about(
-        "Nodes to use; chosen if not given.", ge=1, le=MOST_WORKERS))
-    ranks_per_node: int | None = field(default=None, metadata=_about(
-        "Processes on each node; chosen if not given.", ge=1, le=10**4, unit="R"))
-    workers: int | None = field(default=None, metadata=_about(
-        "Worker processes of all nodes; chosen if not given.", ge=1, le=MOST_WORKERS))
-    global_batch_size: int | Literal["best"] | None = field(default=None, metadata=_about(
-        "Batch to plan for; the study's full-scale batch if not given, and with 'best', or where that batch cannot "
-        "fill the nodes, chosen within what the evidence supports.", ge=1, le=LARGEST_BATCH, unit="B|best"))
-    micro_batch_size: int | None = field(default=None, metadata=_about(
-        "Samples per forward pass; as many as the memory holds if not given.", ge=1, le=LARGEST_BATCH, unit="M"))
-    minimise: Objective | None = field(default=None, metadata=_about(
-        "What to minimise: the time, or with a deadline the accelerator hours, if not given.",
-        choices=get_args(Objective)))
-    deadline_hours: float | None = field(default=None, metadata=_about(
-        "Make the cheapest plan that meets it.", gt=0, le=MOST_HOURS, unit="HOURS", option="--deadline"))
-    slot_hours: float | None = field(default=None, metadata=_about(
-        "Time that the machine is lent for; tells the chance.", gt=0, le=MOST_HOURS, unit="HOURS", option="--slot"))
-    chance: float = field(default=0.9, metadata=_about(
-        "How probable it must be to meet the deadline, and should be to end within the slot.", gt=0, lt=1, unit="P"))
-    cost: str | WorkloadCost | None = field(default=None, metadata=_about(
-        "What a sample of the workload costs, where the study sweeps a smaller model: resnet50, tiramisu, "
-        "deeplabv3plus, or a file; what the study measured if not given.", unit="NAME|FILE"))
-    node_failure_hours: float | None = field(default=None, metadata=_about(
-        "Mean time between failures of one node; counts what checkpoints and restarts cost.", gt=0, unit="HOURS"))
-    launcher: Launcher | None = field(default=None, metadata=_about(
-        "The machine's own scheduler if not given.", choices=get_args(Launcher)))
+    machine: str | Machine | None = field(
+        default=None,
+        metadata=_about(
+            "A machine of `hpo machines`, or the YAML file of one; that of the study's full_scale if not given, else "
+            "'local'.",
+            unit="NAME|FILE",
+        ),
+    )
+    nodes: int | None = field(
+        default=None, metadata=_about("Nodes to use; chosen if not given.", ge=1, le=MOST_WORKERS)
+    )
+    ranks_per_node: int | None = field(
+        default=None,
+        metadata=_about("Processes on each node; chosen if not given.", ge=1, le=10**4, unit="R"),
+    )
+    workers: int | None = field(
+        default=None,
+        metadata=_about(
+            "Worker processes of all nodes; chosen if not given.", ge=1, le=MOST_WORKERS
+        ),
+    )
+    global_batch_size: int | Literal["best"] | None = field(
+        default=None,
+        metadata=_about(
+            "Batch to plan for; the study's full-scale batch if not given, and with 'best', or where that batch cannot "
+            "fill the nodes, chosen within what the evidence supports.",
+            ge=1,
+            le=LARGEST_BATCH,
+            unit="B|best",
+        ),
+    )
+    micro_batch_size: int | None = field(
+        default=None,
+        metadata=_about(
+            "Samples per forward pass; as many as the memory holds if not given.",
+            ge=1,
+            le=LARGEST_BATCH,
+            unit="M",
+        ),
+    )
+    minimise: Objective | None = field(
+        default=None,
+        metadata=_about(
+            "What to minimise: the time, or with a deadline the accelerator hours, if not given.",
+            choices=get_args(Objective),
+        ),
+    )
+    deadline_hours: float | None = field(
+        default=None,
+        metadata=_about(
+            "Make the cheapest plan that meets it.",
+            gt=0,
+            le=MOST_HOURS,
+            unit="HOURS",
+            option="--deadline",
+        ),
+    )
+    slot_hours: float | None = field(
+        default=None,
+        metadata=_about(
+            "Time that the machine is lent for; tells the chance.",
+            gt=0,
+            le=MOST_HOURS,
+            unit="HOURS",
+            option="--slot",
+        ),
+    )
+    chance: float = field(
+        default=0.9,
+        metadata=_about(
+            "How probable it must be to meet the deadline, and should be to end within the slot.",
+            gt=0,
+            lt=1,
+            unit="P",
+        ),
+    )
+    cost: str | WorkloadCost | None = field(
+        default=None,
+        metadata=_about(
+            "What a sample of the workload costs, where the study sweeps a smaller model: resnet50, tiramisu, "
+            "deeplabv3plus, or a file; what the study measured if not given.",
+            unit="NAME|FILE",
+        ),
+    )
+    node_failure_hours: float | None = field(
+        default=None,
+        metadata=_about(
+            "Mean time between failures of one node; counts what checkpoints and restarts cost.",
+            gt=0,
+            unit="HOURS",
+        ),
+    )
+    launcher: Launcher | None = field(
+        default=None,
+        metadata=_about("The machine's own scheduler if not given.", choices=get_args(Launcher)),
+    )
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
@@ -105,7 +171,9 @@ class PlanRequest:
         names = [each.name for each in dataclasses.fields(cls)]
         for name in options:
             if name not in names:
-                raise PlanError(f"a plan has no option {name!r}{nearest(name, names)}; there are {', '.join(names)}")
+                raise PlanError(
+                    f"a plan has no option {name!r}{nearest(name, names)}; there are {', '.join(names)}"
+                )
         return cls(**options)
 
 
@@ -131,15 +199,22 @@ def _check(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     """Raise :class:`PlanError` for a value that its field's rules do not allow."""
     if "choices" in rules:
         if value not in rules["choices"]:
-            raise PlanError(f"{name} must be one of {', '.join(rules['choices'])}, but got {value!r}")
+            raise PlanError(
+                f"{name} must be one of {', '.join(rules['choices'])}, but got {value!r}"
+            )
         return
     if not rules.keys() & {"ge", "gt"} or (name == "global_batch_size" and value == "best"):
         return
     whole = "ge" in rules
     kind = numbers.Integral if whole else numbers.Real
-    inside = isinstance(value, kind) and not isinstance(value, bool) and value >= rules.get("ge", -math.inf) \
-        and value > rules.get("gt", -math.inf) and value <= rules.get("le", math.inf) \
+    inside = (
+        isinstance(value, kind)
+        and not isinstance(value, bool)
+        and value >= rules.get("ge", -math.inf)
+        and value > rules.get("gt", -math.inf)
+        and value <= rules.get("le", math.inf)
         and value < rules.get("lt", math.inf)
+    )
     if not inside:
         shown = f"{value:g}" if isinstance(value, float) else repr(value)
         raise PlanError(f"{name} must be {_range(name, rules)}, but got {shown}")

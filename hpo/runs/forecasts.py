@@ -27,8 +27,13 @@ RACE_TRAININGS = 5
 """About what a race trains."""
 
 
-def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior | None = None, *,
-             budgets: Sequence[float] = ()) -> StudyForecast:
+def forecast(
+    result: StudyResult,
+    global_batch_size: int,
+    posterior: Posterior | None = None,
+    *,
+    budgets: Sequence[float] = (),
+) -> StudyForecast:
     """Settings and epochs to target at a batch size, from all trials of a study.
 
     The chance of reaching the target is told for each of ``budgets``, in epochs. Outcomes of earlier plans of this
@@ -42,39 +47,66 @@ def forecast(result: StudyResult, global_batch_size: int, posterior: Posterior |
         raise EvidenceError(f"global_batch_size must be at least 1, but got {global_batch_size}")
     best = best_settings(result.evidence(without=[global_batch_size]))
     if best is None:
-        raise EvidenceError(f"no trial of study {result.study.name!r} reached its target, so that there are no "
-                            "settings to start from; raise budget.epochs_per_trial or widen the ranges under search")
+        raise EvidenceError(
+            f"no trial of study {result.study.name!r} reached its target, so that there are no "
+            "settings to start from; raise budget.epochs_per_trial or widen the ranges under search"
+        )
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
-    raced = [observation(trial) for trial in result.raced if trial.global_batch_size == global_batch_size]
-    numbers = forecast_from(posterior, global_batch_size, budgets=budgets, past=past,
-                            race=[each for each in raced if each is not None])
-    numbers = dataclasses.replace(numbers, reason=" ".join(filter(None, (numbers.reason, _advice(result, numbers)))))
-    return StudyForecast(spec=result.spec, study_id=result.study.id, numbers=numbers,
-                         settings=complete_settings(best.settings, numbers, result.spec.search),
-                         train_samples=result.train_samples,
-                         samples_per_second=throughput(result.trials, result.train_samples), storage=result.storage,
-                         posterior=posterior, source=dataclasses.replace(result, forecast=None))
+    raced = [
+        observation(trial) for trial in result.raced if trial.global_batch_size == global_batch_size
+    ]
+    numbers = forecast_from(
+        posterior,
+        global_batch_size,
+        budgets=budgets,
+        past=past,
+        race=[each for each in raced if each is not None],
+    )
+    numbers = dataclasses.replace(
+        numbers, reason=" ".join(filter(None, (numbers.reason, _advice(result, numbers))))
+    )
+    return StudyForecast(
+        spec=result.spec,
+        study_id=result.study.id,
+        numbers=numbers,
+        settings=complete_settings(best.settings, numbers, result.spec.search),
+        train_samples=result.train_samples,
+        samples_per_second=throughput(result.trials, result.train_samples),
+        storage=result.storage,
+        posterior=posterior,
+        source=dataclasses.replace(result, forecast=None),
+    )
 
 
 def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyForecast:
     """The forecast by all but the trainings of a race at that batch."""
-    others = tuple(trial for trial in result.trials
-                   if not (trial.purpose == RACE and trial.global_batch_size == global_batch_size))
+    others = tuple(
+        trial
+        for trial in result.trials
+        if not (trial.purpose == RACE and trial.global_batch_size == global_batch_size)
+    )
     return forecast(dataclasses.replace(result, trials=others), global_batch_size)
 
 
 def _advice(result: StudyResult, numbers: Forecast) -> str:
     """What would raise a low trust most; "" where it is not low, or there was a race."""
     batch, rate = numbers.global_batch_size, throughput(result.trials, result.train_samples)
-    if numbers.trust != "low" or numbers.raced is not None or batch in result.spec.ladder or not result.train_samples:
+    if (
+        numbers.trust != "low"
+        or numbers.raced is not None
+        or batch in result.spec.ladder
+        or not result.train_samples
+    ):
         return ""
     most = RACE_TRAININGS * numbers.epochs_to_target.median
     if result.race_samples:
         most = min(most, result.race_samples / result.train_samples)
     here = f"about {_duration(most * result.train_samples / rate)} here" if rate else "here"
-    return (f"A race at {batch} (hpo forecast --race) would take {math.ceil(most)} epochs, {here}, and raise the trust "
-            "most.")
+    return (
+        f"A race at {batch} (hpo forecast --race) would take {math.ceil(most)} epochs, {here}, and raise the trust "
+        "most."
+    )
 
 
 def _duration(seconds: float) -> str:
@@ -87,10 +119,20 @@ def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[P
     Observed is the mean of a plan's runs where all reached the target, or all but those that crashed.
     """
     own = (result.study.name, global_batch_size)
-    return [PastForecast(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high,
-                         row.observed_epochs_mean if row.inside or row.reached == row.runs else None, row.inside)
-            for row in result.past if (row.study, row.global_batch_size) != own
-            and row.predicted_epochs_median and row.predicted_epochs_low and row.predicted_epochs_high]
+    return [
+        PastForecast(
+            row.predicted_epochs_median,
+            row.predicted_epochs_low,
+            row.predicted_epochs_high,
+            row.observed_epochs_mean if row.inside or row.reached == row.runs else None,
+            row.inside,
+        )
+        for row in result.past
+        if (row.study, row.global_batch_size) != own
+        and row.predicted_epochs_median
+        and row.predicted_epochs_low
+        and row.predicted_epochs_high
+    ]
 
 
 def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -> Posterior:
@@ -108,9 +150,11 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
 def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
     """The forecast of the same study at another batch size; :class:`PlanError` where its evidence is not at hand."""
     if made.source is None:
-        raise PlanError(f"this forecast holds for global batch size {made.global_batch_size} only, but got "
-                        f"{global_batch_size}; make another with hpo.forecast",
-                        {"global_batch_size": made.global_batch_size})
+        raise PlanError(
+            f"this forecast holds for global batch size {made.global_batch_size} only, but got "
+            f"{global_batch_size}; make another with hpo.forecast",
+            {"global_batch_size": made.global_batch_size},
+        )
     return forecast(made.source, global_batch_size, made.posterior)
 
 
@@ -118,4 +162,6 @@ def with_forecast(result: StudyResult, posterior: Posterior | None = None) -> St
     """The result with the forecast for its full-scale batch, where the study names one and its trials allow it."""
     if result.spec.full_scale is None or best_settings(result.trials) is None:
         return result
-    return dataclasses.replace(result, forecast=forecast(result, result.spec.full_scale.global_batch_size, posterior))
+    return dataclasses.replace(
+        result, forecast=forecast(result, result.spec.full_scale.global_batch_size, posterior)
+    )

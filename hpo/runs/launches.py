@@ -29,10 +29,18 @@ DEFAULT_FOLDER = Path(".hpo/plans")
 """Where launches write their files, unless the caller says where."""
 
 
-def launch_here(plan: Plan, *, directory: Path | str | None = None, backend: str | None = None,
-                workers: int | None = None, seeds: Sequence[int] | None = None, storage: str | None = None,
-                progress: Progress | None = None, max_restarts: int = MAX_RESTARTS,
-                checkpoint_minutes: float = 0.0) -> list[Launched]:
+def launch_here(
+    plan: Plan,
+    *,
+    directory: Path | str | None = None,
+    backend: str | None = None,
+    workers: int | None = None,
+    seeds: Sequence[int] | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+    max_restarts: int = MAX_RESTARTS,
+    checkpoint_minutes: float = 0.0,
+) -> list[Launched]:
     """Run a plan on this machine, once for each seed, and keep the outcomes if it came from ``storage``.
 
     ``seeds`` is the plan's own seed if not given. A run that loses a worker goes on from its last checkpoint, which is
@@ -41,8 +49,10 @@ def launch_here(plan: Plan, *, directory: Path | str | None = None, backend: str
     split over ``workers``.
     """
     if workers is None and plan.launcher != "local":
-        raise PlanError(f"plan {plan.id} is for {plan.machine} and its {plan.launcher}: submit_plan (`hpo launch`) "
-                        "hands it over, and with workers (--workers N) it runs on this machine")
+        raise PlanError(
+            f"plan {plan.id} is for {plan.machine} and its {plan.launcher}: submit_plan (`hpo launch`) "
+            "hands it over, and with workers (--workers N) it runs on this machine"
+        )
     progress, backend = progress or Progress(), choose_backend(backend)
     if workers is not None:
         check_workers(plan.job, workers, load_machine("local"), 1)
@@ -50,20 +60,36 @@ def launch_here(plan: Plan, *, directory: Path | str | None = None, backend: str
     folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
     runs = []
     for seed in seeds or (plan.job.seed,):
+
         def on_point(point: ConvergencePoint, seed: int = seed) -> None:
             progress.run(plan, seed, point)
 
-        runs.append(run_plan(plan, folder, backend=backend, seed=seed, max_restarts=max_restarts,
-                             checkpoint_minutes=checkpoint_minutes, on_restart=progress.message,
-                             on_point=on_point))
+        runs.append(
+            run_plan(
+                plan,
+                folder,
+                backend=backend,
+                seed=seed,
+                max_restarts=max_restarts,
+                checkpoint_minutes=checkpoint_minutes,
+                on_restart=progress.message,
+                on_point=on_point,
+            )
+        )
         if storage is not None and plan.id is not None:
             with open_store(storage) as store:
                 repository.keep_outcome(store, plan.id, seed, backend, plan.workers, runs[-1])
     return runs
 
 
-def submit_plan(plan: Plan, directory: Path | str | None = None, *, backend: str | None = None,
-                account: str | None = None, partition: str | None = None) -> Submitted:
+def submit_plan(
+    plan: Plan,
+    directory: Path | str | None = None,
+    *,
+    backend: str | None = None,
+    account: str | None = None,
+    partition: str | None = None,
+) -> Submitted:
     """Hand a plan to its machine's scheduler, in a folder that the machine's nodes see.
 
     A script that is in the folder already, with what was filled in there, is taken as it is, unless ``backend`` asks
@@ -76,8 +102,15 @@ def submit_plan(plan: Plan, directory: Path | str | None = None, *, backend: str
     return submit(plan.launcher, folder, account=account, partition=partition)
 
 
-def record(plan: Plan, outcome: Path | str, storage: str, *, backend: str | None = None, nodes: int | None = None,
-           workers: int | None = None) -> Outcome:
+def record(
+    plan: Plan,
+    outcome: Path | str,
+    storage: str,
+    *,
+    backend: str | None = None,
+    nodes: int | None = None,
+    workers: int | None = None,
+) -> Outcome:
     """Take back the report that a plan's script wrote, on whatever machine it ran.
 
     ``nodes`` and ``workers`` are what the report says of its last start, or the plan's, if not given.
@@ -87,5 +120,11 @@ def record(plan: Plan, outcome: Path | str, storage: str, *, backend: str | None
     report = read_launched(Path(outcome))
     launched = dataclasses.replace(report, nodes=nodes or report.nodes or plan.nodes)
     with open_store(storage, create=False) as store:
-        return repository.keep_outcome(store, plan.id, plan.job.seed, backend or choose_backend(None, plan.launcher),
-                                    workers or report.workers or plan.workers, launched)
+        return repository.keep_outcome(
+            store,
+            plan.id,
+            plan.job.seed,
+            backend or choose_backend(None, plan.launcher),
+            workers or report.workers or plan.workers,
+            launched,
+        )

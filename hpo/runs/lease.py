@@ -41,8 +41,10 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
     lease = store.take_study(study.id, process_name(), lease_seconds=lease_seconds, instead_of=gone)
     if lease is None:
         holder = store.study(study.name).lease_worker or "another process"
-        raise TuningError(f"{holder} is running study {study.name!r} already; watch it with `hpo show`, or cancel it "
-                          "there and run it again")
+        raise TuningError(
+            f"{holder} is running study {study.name!r} already; watch it with `hpo show`, or cancel it "
+            "there and run it again"
+        )
     return lease
 
 
@@ -53,20 +55,32 @@ class HeldLease:
     when the lease cannot be renewed or the study's log cannot be written.
     """
 
-    def __init__(self, store: Store, lease: Lease, *, on_warning: Callable[[str], None],
-                 lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        *,
+        on_warning: Callable[[str], None],
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
         self.lease, self.store = lease, store.leased(lease)
         self.lost = ""
         self._plain, self._seconds, self._on_warning = store, lease_seconds, on_warning
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name=f"lease of study {lease.study.id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._renew, name=f"lease of study {lease.study.id}", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.end()
 
     @property
@@ -104,7 +118,9 @@ class HeldLease:
     def event(self, kind: str, message: str, **data: object) -> None:
         """Write into the study's log; a log that cannot be written stops nothing."""
         try:
-            self._plain.add_event(self.study.id, kind, message, {"worker": self.lease.worker, **data})
+            self._plain.add_event(
+                self.study.id, kind, message, {"worker": self.lease.worker, **data}
+            )
         except StoreError as error:
             self._on_warning(f"could not write to the log of study {self.study.name!r}: {error}")
 
@@ -121,8 +137,10 @@ class HeldLease:
                 return
             except StoreError as error:
                 if not away:
-                    self._on_warning(f"the lease of study {self.study.name!r} could not be renewed, trying again: "
-                                     f"{error}")
+                    self._on_warning(
+                        f"the lease of study {self.study.name!r} could not be renewed, trying again: "
+                        f"{error}"
+                    )
                 away = True
 
 

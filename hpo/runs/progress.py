@@ -18,7 +18,9 @@ class Progress:
     def message(self, text: str) -> None:
         """One line about what happens next."""
 
-    def sweep(self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+    def sweep(
+        self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
+    ) -> None:
         """All trials of the sweep after an event, and the last convergence point of those that run, by trial id."""
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:

@@ -32,8 +32,9 @@ class RacePlan:
     forecast: StudyForecast
 
 
-def plan_race(result: StudyResult, global_batch_size: int, samples: int | None = None, *,
-              forced: bool = False) -> RacePlan:
+def plan_race(
+    result: StudyResult, global_batch_size: int, samples: int | None = None, *, forced: bool = False
+) -> RacePlan:
     """What is to be raced at a batch, by the evidence without that of a race there: the same however often it is asked.
 
     ``samples`` is what the race may process, the study's ``budget.race`` or a quarter of what its sweep has processed
@@ -52,25 +53,52 @@ def plan_race(result: StudyResult, global_batch_size: int, samples: int | None =
     lineup = choose_lineup(made.posterior, global_batch_size, most_epochs)
     at = f"at {global_batch_size}"
     if lineup is None:
-        return RacePlan(None, f"no race {at}: the study tunes no learning rate, so that there is nothing to choose by",
-                        made)
+        return RacePlan(
+            None,
+            f"no race {at}: the study tunes no learning rate, so that there is nothing to choose by",
+            made,
+        )
     if most_epochs < 2 * lineup.epochs:
-        return RacePlan(None, f"no race {at}: its budget of {number(float(most))} samples is {most_epochs:.3g} epochs, "
-                              f"too little for two trainings of {lineup.epochs:.3g} epochs; raise budget.race", made)
+        return RacePlan(
+            None,
+            f"no race {at}: its budget of {number(float(most))} samples is {most_epochs:.3g} epochs, "
+            f"too little for two trainings of {lineup.epochs:.3g} epochs; raise budget.race",
+            made,
+        )
     price = min((len(lineup.settings) + FINALISTS) * lineup.epochs, most_epochs)
     if lineup.worth_epochs < price and not (forced or begun):
-        return RacePlan(None, f"no race {at}: it would cost {price:.3g} epochs, and knowing the best settings there "
-                              f"would save at most {lineup.worth_epochs:.3g}", made)
+        return RacePlan(
+            None,
+            f"no race {at}: it would cost {price:.3g} epochs, and knowing the best settings there "
+            f"would save at most {lineup.worth_epochs:.3g}",
+            made,
+        )
     fields = made.settings.to_dict()
-    course = Course(global_batch_size, tuple({**fields, **settings} for settings in lineup.settings), lineup.epochs,
-                    lineup.limit_epochs, most_epochs)
-    return RacePlan(course, f"racing {len(lineup.settings)} configurations {at} within {most_epochs:.3g} epochs",
-                    made)
+    course = Course(
+        global_batch_size,
+        tuple({**fields, **settings} for settings in lineup.settings),
+        lineup.epochs,
+        lineup.limit_epochs,
+        most_epochs,
+    )
+    return RacePlan(
+        course,
+        f"racing {len(lineup.settings)} configurations {at} within {most_epochs:.3g} epochs",
+        made,
+    )
 
 
-def run_plan(plan: RacePlan, result: StudyResult, holding: HeldLease, *, folder: Path, progress: Progress,
-             ray: RayOptions | None = None, storage_patience: float = 300.0,
-             stop: Callable[[], bool] = lambda: False) -> SweepEnd | None:
+def run_plan(
+    plan: RacePlan,
+    result: StudyResult,
+    holding: HeldLease,
+    *,
+    folder: Path,
+    progress: Progress,
+    ray: RayOptions | None = None,
+    storage_patience: float = 300.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> SweepEnd | None:
     """Train what is left of a planned race for the holder of the study's lease; None where there is none."""
     from hpo.tuning.patience import Patience
     from hpo.tuning.tuner import run_race
@@ -78,17 +106,36 @@ def run_plan(plan: RacePlan, result: StudyResult, holding: HeldLease, *, folder:
     progress.message(plan.message)
     if plan.course is None:
         return None
-    patience = Patience(storage_patience, progress.message, stopped=lambda: bool(holding.lost) or stop())
-    end = run_race(result.spec, holding.study, holding.store, plan.course, folder=folder, progress=progress.race,
-                   ray=ray, patience=patience, stop=stop)
+    patience = Patience(
+        storage_patience, progress.message, stopped=lambda: bool(holding.lost) or stop()
+    )
+    end = run_race(
+        result.spec,
+        holding.study,
+        holding.store,
+        plan.course,
+        folder=folder,
+        progress=progress.race,
+        ray=ray,
+        patience=patience,
+        stop=stop,
+    )
     if end.message:
         progress.message(end.message)
     return end
 
 
-def race(result: StudyResult, global_batch_size: int | None = None, *, samples: int | None = None,
-         folder: Path | str = DEFAULT_FOLDER, progress: Progress | None = None, ray_address: str | None = None,
-         storage_patience: float = 300.0, stop: Callable[[], bool] = lambda: False) -> StudyResult:
+def race(
+    result: StudyResult,
+    global_batch_size: int | None = None,
+    *,
+    samples: int | None = None,
+    folder: Path | str = DEFAULT_FOLDER,
+    progress: Progress | None = None,
+    ray_address: str | None = None,
+    storage_patience: float = 300.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> StudyResult:
     """Race settings of a study at a batch, its full-scale batch if not given; the study as it is then, with a forecast.
 
     A race that is interrupted goes on with the same call; one that has ended is not run again. ``samples`` is what it
@@ -99,9 +146,17 @@ def race(result: StudyResult, global_batch_size: int | None = None, *, samples: 
 
     full = result.spec.full_scale
     if global_batch_size is None and full is None:
-        raise EvidenceError(f"a race needs a batch size, but study {result.study.name!r} names no full_scale; give "
-                            "global_batch_size")
-    batch = global_batch_size if global_batch_size is not None else full.global_batch_size if full else 0
+        raise EvidenceError(
+            f"a race needs a batch size, but study {result.study.name!r} names no full_scale; give "
+            "global_batch_size"
+        )
+    batch = (
+        global_batch_size
+        if global_batch_size is not None
+        else full.global_batch_size
+        if full
+        else 0
+    )
     plan = plan_race(result, batch, samples, forced=True)
     if plan.course is None:
         raise EvidenceError(plan.message)
@@ -110,10 +165,20 @@ def race(result: StudyResult, global_batch_size: int | None = None, *, samples: 
         study = store.study(result.study.name)
         before = study.state, study.message
         stack.enter_context(only_runner(folder, study))
-        holding = stack.enter_context(HeldLease(store, take_lease(store, study), on_warning=progress.message))
+        holding = stack.enter_context(
+            HeldLease(store, take_lease(store, study), on_warning=progress.message)
+        )
         try:
-            run_plan(plan, result, holding, folder=folder, progress=progress, ray=RayOptions(ray_address),
-                     storage_patience=storage_patience, stop=lambda: holding.stopping or stop())
+            run_plan(
+                plan,
+                result,
+                holding,
+                folder=folder,
+                progress=progress,
+                ray=RayOptions(ray_address),
+                storage_patience=storage_patience,
+                stop=lambda: holding.stopping or stop(),
+            )
         except StoreError:
             raise
         except BaseException:

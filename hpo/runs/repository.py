@@ -63,15 +63,23 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
     try:
         study = store.study(spec.name)
     except NotFound:
-        study = store.create_study(spec.name, workload=spec.workload, metric=spec.target.metric,
-                                   threshold=spec.target.threshold, higher_is_better=spec.target.higher_is_better,
-                                   spec=spec.text, folder=search_path(spec))
+        study = store.create_study(
+            spec.name,
+            workload=spec.workload,
+            metric=spec.target.metric,
+            threshold=spec.target.threshold,
+            higher_is_better=spec.target.higher_is_better,
+            spec=spec.text,
+            folder=search_path(spec),
+        )
     before = spec if study.spec == spec.text else stored_spec(study)
     for name, old, new in ((name, _value(before, name), _value(spec, name)) for name in COMPARABLE):
         if old != new:
-            raise spec.error(f"study {spec.name!r} is in the storage with another {name}, so that its trials and new "
-                             f"ones would not compare: {old} there, {new} here; give this study another name",
-                             *name.split("."))
+            raise spec.error(
+                f"study {spec.name!r} is in the storage with another {name}, so that its trials and new "
+                f"ones would not compare: {old} there, {new} here; give this study another name",
+                *name.split("."),
+            )
     return study
 
 
@@ -80,25 +88,43 @@ def stored_spec(study: Study) -> StudySpec:
     return parse_study(study.spec, folder=study.folder or None)
 
 
-COMPARABLE = ("workload", "data", "target", "search", "budget.epochs_per_trial", "budget.evaluations_per_epoch")
+COMPARABLE = (
+    "workload",
+    "data",
+    "target",
+    "search",
+    "budget.epochs_per_trial",
+    "budget.evaluations_per_epoch",
+)
 """What may not change when a study goes on; the ladder, the number of trials, seeds and full_scale may."""
 
 
-def read_result(store: Store, name: str, storage: str, spec: StudySpec | None = None) -> StudyResult:
+def read_result(
+    store: Store, name: str, storage: str, spec: StudySpec | None = None
+) -> StudyResult:
     """All that the store holds of a study; its newest forecast and the plans made from it.
 
     ``spec`` is what the study's file says, for a caller that has read it; if None the stored text is read.
     """
     study = store.study(name)
     spec = spec or stored_spec(study)
-    runs = tuple(dataclasses.replace(run, exhibits=store.exhibits(run.plan.id or 0)) if run.outcomes else run
-                 for run in planned_runs(store, study, spec))
+    runs = tuple(
+        dataclasses.replace(run, exhibits=store.exhibits(run.plan.id or 0)) if run.outcomes else run
+        for run in planned_runs(store, study, spec)
+    )
     trials = tuple(store.trials(study.id))
-    return StudyResult(spec=spec, study=study, trials=trials, storage=storage, runs=runs,
-                       train_samples=_train_samples(store, trials),
-                       noise_scales=noise_scales(store.convergence(measured_trials(trials))),
-                       past=tuple(store.calibration()), cost=_cost(store, study),
-                       throughputs=tuple(store.throughputs()))
+    return StudyResult(
+        spec=spec,
+        study=study,
+        trials=trials,
+        storage=storage,
+        runs=runs,
+        train_samples=_train_samples(store, trials),
+        noise_scales=noise_scales(store.convergence(measured_trials(trials))),
+        past=tuple(store.calibration()),
+        cost=_cost(store, study),
+        throughputs=tuple(store.throughputs()),
+    )
 
 
 def keep_cost(store: Store, study: Study, cost: WorkloadCost) -> None:
@@ -118,10 +144,14 @@ def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
     if _cost(store, study) is not None:
         return ""
     try:
-        keep_cost(store, study, workload_cost(load_workload(spec.workload, workload_data(spec), search_path(spec))))
+        keep_cost(
+            store,
+            study,
+            workload_cost(load_workload(spec.workload, workload_data(spec), search_path(spec))),
+        )
     except StoreError:
         raise
-    except Exception as error:      # the workload may be anybody's code
+    except Exception as error:  # the workload may be anybody's code
         return f"what a sample costs could not be measured, so that plans need --cost: {error}"
     return ""
 
@@ -144,76 +174,139 @@ def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
 def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun]:
     """Every plan of a study with its outcomes, in the order in which they were made."""
     reasons = {forecast.id: forecast.reason for forecast in store.forecasts(study.id)}
-    return [PlannedRun(_plan_of(stored, spec, reasons.get(stored.forecast_id or 0, "")),
-                       tuple(store.outcomes(stored.id))) for stored in store.plans(study.id)]
+    return [
+        PlannedRun(
+            _plan_of(stored, spec, reasons.get(stored.forecast_id or 0, "")),
+            tuple(store.outcomes(stored.id)),
+        )
+        for stored in store.plans(study.id)
+    ]
 
 
 def read_plan_of_storage(store: Store, plan_id: int) -> Plan:
     """The plan of this number, with its forecast's reason."""
     stored = store.plan(plan_id)
     study = store.study_by_id(stored.study_id)
-    return next(run.plan for run in planned_runs(store, study, stored_spec(study)) if run.plan.id == plan_id)
+    return next(
+        run.plan for run in planned_runs(store, study, stored_spec(study)) if run.plan.id == plan_id
+    )
 
 
 def keep_forecast(store: Store, forecast: StudyForecast) -> StudyForecast:
     """Store a forecast, unless the study's newest at this batch size says the same."""
     numbers = forecast.numbers
     new = NewForecast(
-        study_id=forecast.study_id, global_batch_size=forecast.global_batch_size,
-        epochs_median=numbers.epochs_to_target.median, epochs_low=numbers.epochs_to_target.low,
-        epochs_high=numbers.epochs_to_target.high, trust=Trust(numbers.trust), reason=numbers.reason,
-        settings=tuple(records.SettingForecast(name, each.median, each.low, each.high)
-                       for name, each in numbers.settings.items()),
-        laws=tuple(records.Law(law, parameter, each.median, each.low, each.high)
-                   for law, parameters in numbers.laws.items() for parameter, each in parameters.items()))
-    stored = [f for f in store.forecasts(forecast.study_id) if f.global_batch_size == new.global_batch_size]
-    same = stored and math.isclose(stored[-1].epochs_median, new.epochs_median) and stored[-1].settings == new.settings
+        study_id=forecast.study_id,
+        global_batch_size=forecast.global_batch_size,
+        epochs_median=numbers.epochs_to_target.median,
+        epochs_low=numbers.epochs_to_target.low,
+        epochs_high=numbers.epochs_to_target.high,
+        trust=Trust(numbers.trust),
+        reason=numbers.reason,
+        settings=tuple(
+            records.SettingForecast(name, each.median, each.low, each.high)
+            for name, each in numbers.settings.items()
+        ),
+        laws=tuple(
+            records.Law(law, parameter, each.median, each.low, each.high)
+            for law, parameters in numbers.laws.items()
+            for parameter, each in parameters.items()
+        ),
+    )
+    stored = [
+        f
+        for f in store.forecasts(forecast.study_id)
+        if f.global_batch_size == new.global_batch_size
+    ]
+    same = (
+        stored
+        and math.isclose(stored[-1].epochs_median, new.epochs_median)
+        and stored[-1].settings == new.settings
+    )
     return dataclasses.replace(forecast, id=stored[-1].id if same else store.add_forecast(new).id)
 
 
-def keep_plan(store: Store, forecast: StudyForecast, plan: Plan, directory: Path, backend: str) -> Plan:
+def keep_plan(
+    store: Store, forecast: StudyForecast, plan: Plan, directory: Path, backend: str
+) -> Plan:
     """Store a plan and write its folder; one that is already there, to the same end, is given back with its id."""
     study = store.study(forecast.spec.name)
     for run in planned_runs(store, study, forecast.spec):
         if dataclasses.replace(run.plan, id=None) == plan:
             return run.plan
     values = NewPlan(
-        study_id=forecast.study_id, forecast_id=forecast.id, kind=plan.kind, machine=plan.machine, nodes=plan.nodes,
-        workers=plan.workers, global_batch_size=plan.global_batch_size, local_batch_size=plan.local_batch_size,
-        micro_batch_size=plan.job.micro_batch_size, settings=plan.job.settings.to_dict(),
-        trust=Trust(plan.trust) if plan.trust else None, directory=str(directory), launcher=plan.launcher,
-        ranks_per_node=plan.ranks_per_node, slot_seconds=plan.slot_seconds, chance_in_slot=plan.chance_in_slot,
-        limited_by=plan.limited_by, details=_details(plan), **_ends("epochs", plan.epochs),
-        **_ends("seconds", plan.seconds))
+        study_id=forecast.study_id,
+        forecast_id=forecast.id,
+        kind=plan.kind,
+        machine=plan.machine,
+        nodes=plan.nodes,
+        workers=plan.workers,
+        global_batch_size=plan.global_batch_size,
+        local_batch_size=plan.local_batch_size,
+        micro_batch_size=plan.job.micro_batch_size,
+        settings=plan.job.settings.to_dict(),
+        trust=Trust(plan.trust) if plan.trust else None,
+        directory=str(directory),
+        launcher=plan.launcher,
+        ranks_per_node=plan.ranks_per_node,
+        slot_seconds=plan.slot_seconds,
+        chance_in_slot=plan.chance_in_slot,
+        limited_by=plan.limited_by,
+        details=_details(plan),
+        **_ends("epochs", plan.epochs),
+        **_ends("seconds", plan.seconds),
+    )
     kept = dataclasses.replace(plan, id=store.add_plan(values).id)
     write_plan(kept, directory, backend=backend)
     return kept
 
 
-def keep_outcome(store: Store, plan_id: int, seed: int, backend: str, workers: int,
-                 launched: Launched) -> Outcome:
+def keep_outcome(
+    store: Store, plan_id: int, seed: int, backend: str, workers: int, launched: Launched
+) -> Outcome:
     """Store what a launch of a plan really did, how fast it was, and what its model is shown by."""
     outcome = launched.outcome
-    kept = store.add_outcome(NewOutcome(
-        plan_id=plan_id, seed=seed, backend=backend, workers=workers, state=TrialState(outcome.state),
-        epochs_to_target=outcome.epochs_to_target, epochs=outcome.epochs, seconds=outcome.seconds,
-        best_metric=outcome.best_metric, reason=outcome.reason, restarts=launched.restarts,
-        nodes=launched.nodes or None, samples_per_second=launched.samples_per_second))
+    kept = store.add_outcome(
+        NewOutcome(
+            plan_id=plan_id,
+            seed=seed,
+            backend=backend,
+            workers=workers,
+            state=TrialState(outcome.state),
+            epochs_to_target=outcome.epochs_to_target,
+            epochs=outcome.epochs,
+            seconds=outcome.seconds,
+            best_metric=outcome.best_metric,
+            reason=outcome.reason,
+            restarts=launched.restarts,
+            nodes=launched.nodes or None,
+            samples_per_second=launched.samples_per_second,
+        )
+    )
     if launched.exhibit is not None:
         store.add_exhibit(kept.id, launched.exhibit)
     if launched.samples_per_second:
-        store.add_throughputs([_throughput(store, kept, launched.samples_per_second, launched.machine)])
+        store.add_throughputs(
+            [_throughput(store, kept, launched.samples_per_second, launched.machine)]
+        )
     return kept
 
 
-def _throughput(store: Store, outcome: Outcome, samples_per_second: float, machine: str) -> NewThroughput:
+def _throughput(
+    store: Store, outcome: Outcome, samples_per_second: float, machine: str
+) -> NewThroughput:
     plan = store.plan(outcome.plan_id)
     study = store.study_by_id(plan.study_id)
     return NewThroughput(
-        machine=machine or plan.machine, workload=study.workload, nodes=outcome.nodes or plan.nodes,
-        accelerators=outcome.workers, global_batch_size=plan.global_batch_size,
-        precision=str(plan.settings["precision"]), samples_per_second=samples_per_second,
-        source=f"outcome {outcome.id} of plan {plan.id}, {study.name}")
+        machine=machine or plan.machine,
+        workload=study.workload,
+        nodes=outcome.nodes or plan.nodes,
+        accelerators=outcome.workers,
+        global_batch_size=plan.global_batch_size,
+        precision=str(plan.settings["precision"]),
+        samples_per_second=samples_per_second,
+        source=f"outcome {outcome.id} of plan {plan.id}, {study.name}",
+    )
 
 
 def _value(spec: StudySpec, name: str) -> object:
@@ -229,21 +322,38 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
     seconds = _interval(stored.seconds_median, stored.seconds_low, stored.seconds_high)
     job = planned_job(spec, settings, stored.global_batch_size, epochs)
     details = json.loads(stored.details) if stored.details else {}
-    return Plan(study=spec.name, kind=stored.kind, machine=stored.machine, nodes=stored.nodes, workers=stored.workers,
-                job=dataclasses.replace(job, micro_batch_size=stored.micro_batch_size), epochs=epochs, seconds=seconds,
-                trust=str(stored.trust or ""), reason=reason if epochs else "", id=stored.id,
-                ranks_per_node=stored.ranks_per_node, launcher=stored.launcher, slot_seconds=stored.slot_seconds,
-                chance_in_slot=stored.chance_in_slot, limited_by=stored.limited_by,
-                accelerator_hours=Interval(**details["accelerator_hours"]) if details.get("accelerator_hours")
-                else None,
-                energy_kwh=Interval(**details["energy_kwh"]) if details.get("energy_kwh") else None,
-                details=details.get("details"))
+    return Plan(
+        study=spec.name,
+        kind=stored.kind,
+        machine=stored.machine,
+        nodes=stored.nodes,
+        workers=stored.workers,
+        job=dataclasses.replace(job, micro_batch_size=stored.micro_batch_size),
+        epochs=epochs,
+        seconds=seconds,
+        trust=str(stored.trust or ""),
+        reason=reason if epochs else "",
+        id=stored.id,
+        ranks_per_node=stored.ranks_per_node,
+        launcher=stored.launcher,
+        slot_seconds=stored.slot_seconds,
+        chance_in_slot=stored.chance_in_slot,
+        limited_by=stored.limited_by,
+        accelerator_hours=Interval(**details["accelerator_hours"])
+        if details.get("accelerator_hours")
+        else None,
+        energy_kwh=Interval(**details["energy_kwh"]) if details.get("energy_kwh") else None,
+        details=details.get("details"),
+    )
 
 
 def _details(plan: Plan) -> str | None:
     """What of a plan has no column of its own, as JSON; None where there is nothing of it."""
-    details = {"accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
-               "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(), "details": plan.details}
+    details = {
+        "accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
+        "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(),
+        "details": plan.details,
+    }
     return json_text(details) if any(details.values()) else None
 
 
@@ -253,4 +363,6 @@ def _interval(median: float | None, low: float | None, high: float | None) -> In
 
 def _ends(name: str, interval: Interval | None) -> dict[str, Any]:
     ends = dataclasses.astuple(interval) if interval else (None, None, None)
-    return {f"{name}_{end}": value for end, value in zip(("median", "low", "high"), ends, strict=True)}
+    return {
+        f"{name}_{end}": value for end, value in zip(("median", "low", "high"), ends, strict=True)
+    }

@@ -100,8 +100,11 @@ class StudyForecast:
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values: the contract of ``hpo extrapolate``, with laws and complete settings."""
-        return {**self.numbers.to_dict(), "laws": self.numbers.laws_dict(),
-                "complete_settings": self.settings.to_dict()}
+        return {
+            **self.numbers.to_dict(),
+            "laws": self.numbers.laws_dict(),
+            "complete_settings": self.settings.to_dict(),
+        }
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,11 @@ class PlannedRun:
     @property
     def reached(self) -> tuple[float, ...]:
         """Epochs to target of the launches that reached it."""
-        return tuple(outcome.epochs_to_target for outcome in self.outcomes if outcome.epochs_to_target is not None)
+        return tuple(
+            outcome.epochs_to_target
+            for outcome in self.outcomes
+            if outcome.epochs_to_target is not None
+        )
 
     @property
     def observed_epochs(self) -> float | None:
@@ -130,8 +137,12 @@ class PlannedRun:
     @property
     def inside(self) -> bool | None:
         """Whether the launches bore the forecast out, by the rule of the calibration; None where that is not known."""
-        low, high = (self.plan.epochs.low, self.plan.epochs.high) if self.plan.epochs else (None, None)
-        return is_inside(low, high, [(each.state, each.epochs_to_target, each.epochs) for each in self.outcomes])
+        low, high = (
+            (self.plan.epochs.low, self.plan.epochs.high) if self.plan.epochs else (None, None)
+        )
+        return is_inside(
+            low, high, [(each.state, each.epochs_to_target, each.epochs) for each in self.outcomes]
+        )
 
     def references(self, outcome: Outcome) -> dict[str, float]:
         """The target's metric of what an outcome's model must beat, by name; empty where its workload tells none."""
@@ -139,11 +150,25 @@ class PlannedRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"plan": self.plan.to_dict(), "observed_epochs_to_target": self.observed_epochs,
-                "outcomes": [{"seed": o.seed, "backend": o.backend, "workers": o.workers, "state": str(o.state),
-                              "epochs_to_target": o.epochs_to_target, "epochs": o.epochs, "seconds": o.seconds,
-                              "best_metric": o.best_metric, "references": self.references(o) or None,
-                              "reason": o.reason} for o in self.outcomes]}
+        return {
+            "plan": self.plan.to_dict(),
+            "observed_epochs_to_target": self.observed_epochs,
+            "outcomes": [
+                {
+                    "seed": o.seed,
+                    "backend": o.backend,
+                    "workers": o.workers,
+                    "state": str(o.state),
+                    "epochs_to_target": o.epochs_to_target,
+                    "epochs": o.epochs,
+                    "seconds": o.seconds,
+                    "best_metric": o.best_metric,
+                    "references": self.references(o) or None,
+                    "reason": o.reason,
+                }
+                for o in self.outcomes
+            ],
+        }
 
 
 @dataclass(frozen=True)
@@ -211,21 +236,40 @@ class StudyResult:
 
         Outcomes at the batch sizes ``without`` are left out: a forecast is compared with those, and may not know them.
         """
-        return (*self.trials, *(_as_trial(run.plan, outcome, self.study.id) for run in self.launched
-                                if run.plan.global_batch_size not in without for outcome in run.outcomes))
+        return (
+            *self.trials,
+            *(
+                _as_trial(run.plan, outcome, self.study.id)
+                for run in self.launched
+                if run.plan.global_batch_size not in without
+                for outcome in run.outcomes
+            ),
+        )
 
     def _newest(self, kind: PlanKind) -> PlannedRun | None:
         batch = self.spec.full_scale.global_batch_size if self.spec.full_scale else None
-        found = [run for run in self.runs if run.plan.kind is kind and batch in (None, run.plan.global_batch_size)]
+        found = [
+            run
+            for run in self.runs
+            if run.plan.kind is kind and batch in (None, run.plan.global_batch_size)
+        ]
         return found[-1] if found else None
 
     def to_dict(self) -> dict[str, Any]:
         """One document of plain values: study, trials by state, rungs, laws, forecast, plan, outcome, baselines."""
         return {
-            "study": {"name": self.study.name, "state": str(self.study.state), "message": self.study.message,
-                      "workload": self.study.workload, "ladder": list(self.spec.ladder),
-                      "target": {"metric": self.study.metric, "threshold": self.study.threshold,
-                                 "higher_is_better": self.study.higher_is_better}},
+            "study": {
+                "name": self.study.name,
+                "state": str(self.study.state),
+                "message": self.study.message,
+                "workload": self.study.workload,
+                "ladder": list(self.spec.ladder),
+                "target": {
+                    "metric": self.study.metric,
+                    "threshold": self.study.threshold,
+                    "higher_is_better": self.study.higher_is_better,
+                },
+            },
             "trials": {"total": len(self.swept), **_states(self.swept)},
             "rungs": _rungs(self.swept, self.spec.ladder),
             "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
@@ -238,11 +282,26 @@ class StudyResult:
 
 def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
     """An outcome as the trial that it is, numbered below all trials of the sweep."""
-    return Trial(id=-outcome.id, study_id=study_id, number=-outcome.id, state=outcome.state,
-                 global_batch_size=plan.global_batch_size, seed=outcome.seed, settings=plan.job.settings.to_dict(),
-                 purpose="outcome", epochs_to_target=outcome.epochs_to_target, epochs=outcome.epochs, steps=None,
-                 seconds=outcome.seconds, best_metric=outcome.best_metric, final_metric=None, reason=outcome.reason,
-                 resolution_epochs=None, started_at=None, finished_at=outcome.created_at)
+    return Trial(
+        id=-outcome.id,
+        study_id=study_id,
+        number=-outcome.id,
+        state=outcome.state,
+        global_batch_size=plan.global_batch_size,
+        seed=outcome.seed,
+        settings=plan.job.settings.to_dict(),
+        purpose="outcome",
+        epochs_to_target=outcome.epochs_to_target,
+        epochs=outcome.epochs,
+        steps=None,
+        seconds=outcome.seconds,
+        best_metric=outcome.best_metric,
+        final_metric=None,
+        reason=outcome.reason,
+        resolution_epochs=None,
+        started_at=None,
+        finished_at=outcome.created_at,
+    )
 
 
 def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[SweptConfiguration]:
@@ -251,8 +310,9 @@ def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[SweptCon
 
 
 def _candidate(epochs: float, runs: Sequence[Trial]) -> SweptConfiguration:
-    return SweptConfiguration(TrainingSettings.from_dict(runs[0].settings), runs[0].global_batch_size, epochs,
-                              len(runs))
+    return SweptConfiguration(
+        TrainingSettings.from_dict(runs[0].settings), runs[0].global_batch_size, epochs, len(runs)
+    )
 
 
 def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float, list[Trial]]]:
@@ -285,18 +345,27 @@ def best_settings(trials: Sequence[Trial]) -> SweptConfiguration | None:
     return None
 
 
-def complete_settings(best: TrainingSettings, numbers: Forecast, space: SearchSpace) -> TrainingSettings:
+def complete_settings(
+    best: TrainingSettings, numbers: Forecast, space: SearchSpace
+) -> TrainingSettings:
     """The best settings with every scaled one moved to its forecast, kept within what a setting allows."""
-    moved = {name: numbers.settings[name].median for name in space.scaled if name in numbers.settings}
-    whole = {name: round(value) for name, value in moved.items() if isinstance(space.domains[name], Int)}
+    moved = {
+        name: numbers.settings[name].median for name in space.scaled if name in numbers.settings
+    }
+    whole = {
+        name: round(value) for name, value in moved.items() if isinstance(space.domains[name], Int)
+    }
     return best.replace(**{**moved, **whole})
 
 
 def throughput(trials: Sequence[Trial], train_samples: int) -> float | None:
     """Samples per second of one worker, evaluation included: the median over the largest batch size that was timed."""
     for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
-        rates = [trial.epochs * train_samples / trial.seconds for trial in trials
-                 if trial.global_batch_size == batch and trial.epochs and trial.seconds]
+        rates = [
+            trial.epochs * train_samples / trial.seconds
+            for trial in trials
+            if trial.global_batch_size == batch and trial.epochs and trial.seconds
+        ]
         if rates:
             return statistics.median(rates)
     return None
@@ -309,8 +378,17 @@ def _states(trials: Sequence[Trial]) -> dict[str, int]:
 
 def _rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> list[dict[str, Any]]:
     best = best_of_rungs(trials, ladder)
-    states = {batch: [trial.state for trial in trials if trial.global_batch_size == batch] for batch in ladder}
-    return [{"global_batch_size": batch, "trials": len(states[batch]),
-             "reached": states[batch].count(TrialState.REACHED),
-             "best_epochs_to_target": best[batch].epochs if batch in best else None,
-             "best_settings": best[batch].settings.to_dict() if batch in best else None} for batch in ladder]
+    states = {
+        batch: [trial.state for trial in trials if trial.global_batch_size == batch]
+        for batch in ladder
+    }
+    return [
+        {
+            "global_batch_size": batch,
+            "trials": len(states[batch]),
+            "reached": states[batch].count(TrialState.REACHED),
+            "best_epochs_to_target": best[batch].epochs if batch in best else None,
+            "best_settings": best[batch].settings.to_dict() if batch in best else None,
+        }
+        for batch in ladder
+    ]

@@ -88,8 +88,11 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
     """
     from hpo.tuning.patience import Patience
 
-    patience = Patience(options.storage_patience, options.progress.message,
-                        stopped=lambda: bool(held.lost) or options.stop())
+    patience = Patience(
+        options.storage_patience,
+        options.progress.message,
+        stopped=lambda: bool(held.lost) or options.stop(),
+    )
     run = _Run(spec, held, storage, options, patience)
     try:
         made, state, message = run.all()
@@ -111,8 +114,14 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
 class _Run:
     """What the steps of one run share."""
 
-    def __init__(self, spec: StudySpec, held: HeldLease, storage: str, options: RunOptions,
-                 patience: Patience) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        held: HeldLease,
+        storage: str,
+        options: RunOptions,
+        patience: Patience,
+    ) -> None:
         self._spec, self._held, self._storage, self._options = spec, held, storage, options
         self._store, self._progress, self._patience = held.store, options.progress, patience
         self._ended, self._told_at = -1, time.monotonic()
@@ -126,8 +135,16 @@ class _Run:
         if options.check:
             check_workload(self._spec)
             check_full_scale(self._spec)
-        end = run_sweep(self._spec, self._held.study, self._store, folder=options.folder, progress=self._trials,
-                        ray=options.ray, patience=self._patience, stop=self._must_stop)
+        end = run_sweep(
+            self._spec,
+            self._held.study,
+            self._store,
+            folder=options.folder,
+            progress=self._trials,
+            ray=options.ray,
+            patience=self._patience,
+            stop=self._must_stop,
+        )
         if end.ending is Ending.STOPPED:
             raise _Stopped
         if end.message:
@@ -145,17 +162,30 @@ class _Run:
         from hpo.tuning.trainings import Ending
 
         full = self._spec.full_scale
-        if full is None or self._spec.budget.race == 0 or full.global_batch_size in self._spec.ladder:
+        if (
+            full is None
+            or self._spec.budget.race == 0
+            or full.global_batch_size in self._spec.ladder
+        ):
             return None
         result = self._read()
         if best_settings(result.swept) is None:
             return None
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         plan = plan_race(result, full.global_batch_size)
-        end = run_plan_of_race(plan, result, self._held, folder=self._options.folder, progress=self._progress,
-                               ray=self._options.ray, storage_patience=self._options.storage_patience,
-                               stop=self._must_stop)
-        self._held.event("race", plan.message if plan.course is None else self._raced(full.global_batch_size))
+        end = run_plan_of_race(
+            plan,
+            result,
+            self._held,
+            folder=self._options.folder,
+            progress=self._progress,
+            ray=self._options.ray,
+            storage_patience=self._options.storage_patience,
+            stop=self._must_stop,
+        )
+        self._held.event(
+            "race", plan.message if plan.course is None else self._raced(full.global_batch_size)
+        )
         if end is not None and end.ending is Ending.STOPPED:
             raise _Stopped
         return plan.forecast if end is None and not result.raced else None
@@ -166,24 +196,32 @@ class _Run:
         return f"{len(trials)} trainings at {batch}: {', '.join(f'{n} {state}' for state, n in sorted(states.items()))}"
 
     def _read(self) -> StudyResult:
-        return self._patience(lambda: repository.read_result(self._store, self._spec.name, self._storage, self._spec))
+        return self._patience(
+            lambda: repository.read_result(self._store, self._spec.name, self._storage, self._spec)
+        )
 
     def _measure_cost(self) -> None:
         """What a sample costs, for plans: in this process, so only once a trial has shown that the workload trains."""
         trials = self._patience(lambda: self._store.trials(self._held.study.id))
         if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
-            said = self._patience(lambda: repository.measure_cost(self._store, self._held.study, self._spec))
+            said = self._patience(
+                lambda: repository.measure_cost(self._store, self._held.study, self._spec)
+            )
             if said:
                 self._progress.message(said)
 
     def stopped(self) -> tuple[StudyState, str]:
         """The state of a study whose run was stopped, and what is to be said."""
         if self._held.cancelled:
-            return StudyState.CANCELLED, "cancelled; what has ended is kept, resuming the study goes on from there"
+            return (
+                StudyState.CANCELLED,
+                "cancelled; what has ended is kept, resuming the study goes on from there",
+            )
         return self._options.stopped_state, self._options.stopped_message
 
     def release(self, state: StudyState, message: str) -> Study:
         """Give the study back, also where the database is away for a while."""
+
         def released() -> Study | None:
             study = self._store.study(self._spec.name)
             return study if study.lease_worker is None and study.state is state else None
@@ -211,8 +249,12 @@ class _Run:
         if states.total() != self._ended:
             self._ended = states.total()
             of_them = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-            self._held.event("trials", f"{self._ended} of {self._spec.budget.trials} trials have ended"
-                                       f"{f': {of_them}' if of_them else ''}", **states)
+            self._held.event(
+                "trials",
+                f"{self._ended} of {self._spec.budget.trials} trials have ended"
+                f"{f': {of_them}' if of_them else ''}",
+                **states,
+            )
 
     def _conclude(self, known: StudyForecast | None) -> tuple[StudyForecast | None, str]:
         """Forecast, plan and validation at the full-scale batch; returns the forecast, and what is to be said.
@@ -228,7 +270,10 @@ class _Run:
         if full is None:
             return None, ""
         if best_settings(result.trials) is None:
-            return None, "no trial reached the target: no forecast; raise budget.epochs_per_trial or widen the ranges"
+            return (
+                None,
+                "no trial reached the target: no forecast; raise budget.epochs_per_trial or widen the ranges",
+            )
         if known is None:
             self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         made = self._keep_forecast(known or forecast(result, full.global_batch_size))
@@ -244,16 +289,27 @@ class _Run:
     def _keep_forecast(self, fitted: StudyForecast) -> StudyForecast:
         made = self._patience(lambda: repository.keep_forecast(self._store, fitted))
         epochs, batch = made.numbers.epochs_to_target, made.global_batch_size
-        self._held.event("forecast", f"at global batch size {batch} the target takes {epochs.median:.4g} epochs "
-                         f"({epochs.low:.4g} to {epochs.high:.4g}), trust {made.numbers.trust}",
-                         global_batch_size=batch, epochs_median=epochs.median)
+        self._held.event(
+            "forecast",
+            f"at global batch size {batch} the target takes {epochs.median:.4g} epochs "
+            f"({epochs.low:.4g} to {epochs.high:.4g}), trust {made.numbers.trust}",
+            global_batch_size=batch,
+            epochs_median=epochs.median,
+        )
         return made
 
     def _keep_plan(self, made: StudyForecast, plan: Plan, directory: Path) -> Plan:
-        kept = self._patience(lambda: repository.keep_plan(self._store, made, plan, directory,
-                                                             choose_backend(None, plan.launcher)))
-        self._held.event("plan", f"plan {kept.id}: {KIND_NAMES[kept.kind]} at {kept.global_batch_size} on "
-                         f"{kept.workers} workers of {kept.machine}", plan=kept.id)
+        kept = self._patience(
+            lambda: repository.keep_plan(
+                self._store, made, plan, directory, choose_backend(None, plan.launcher)
+            )
+        )
+        self._held.event(
+            "plan",
+            f"plan {kept.id}: {KIND_NAMES[kept.kind]} at {kept.global_batch_size} on "
+            f"{kept.workers} workers of {kept.machine}",
+            plan=kept.id,
+        )
         return kept
 
     def _validate(self, plan: Plan, directory: Path) -> None:
@@ -266,9 +322,13 @@ class _Run:
         def done() -> set[int]:
             return {outcome.seed for outcome in self._store.outcomes(plan_id)}
 
-        for seed in sorted(set(range(first, first + max(LEAST_SEEDS, self._spec.seeds))) - self._patience(done)):
-            self._progress.message(f"running {KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} "
-                                   f"workers, seed {seed}")
+        for seed in sorted(
+            set(range(first, first + max(LEAST_SEEDS, self._spec.seeds))) - self._patience(done)
+        ):
+            self._progress.message(
+                f"running {KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} "
+                f"workers, seed {seed}"
+            )
             launched = self._launch(plan, directory, backend, seed)
 
             def keep(seed: int = seed, launched: Launched = launched) -> bool:
@@ -276,15 +336,27 @@ class _Run:
                 return True
 
             self._patience(keep, lambda seed=seed: seed in done() or None)  # type: ignore[misc]
-            self._held.event("outcome", f"plan {plan_id}, seed {seed}: {launched.outcome.state} after "
-                             f"{launched.outcome.epochs:.4g} epochs", plan=plan_id, seed=seed)
+            self._held.event(
+                "outcome",
+                f"plan {plan_id}, seed {seed}: {launched.outcome.state} after "
+                f"{launched.outcome.epochs:.4g} epochs",
+                plan=plan_id,
+                seed=seed,
+            )
 
     def _launch(self, plan: Plan, directory: Path, backend: str, seed: int) -> Launched:
         def on_point(point: ConvergencePoint) -> None:
             self._progress.run(plan, seed, point)
 
-        return run_plan(plan, directory, backend=backend, seed=seed, on_point=on_point, check=self._check,
-                        on_restart=self._progress.message)
+        return run_plan(
+            plan,
+            directory,
+            backend=backend,
+            seed=seed,
+            on_point=on_point,
+            check=self._check,
+            on_restart=self._progress.message,
+        )
 
 
 def check_workload(spec: StudySpec) -> None:
@@ -309,19 +381,33 @@ def check_full_scale(spec: StudySpec) -> None:
         return
     try:
         machine = load_machine(full.machine)
-        fixed = {name: value for name, value in spec.search.fixed.items() if name == "normalization_batch_size"}
+        fixed = {
+            name: value
+            for name, value in spec.search.fixed.items()
+            if name == "normalization_batch_size"
+        }
         job = planned_job(spec, TrainingSettings.from_dict(fixed), full.global_batch_size, None)
         check_layout(job, machine, full.nodes, full.workers)
     except PlanError as error:
         raise spec.error(str(error), "full_scale") from error
     if full.validate_plan and full.machine != "local":
-        raise spec.error(f"validate runs the plan on this machine, but full_scale.machine is {full.machine!r}; "
-                         "leave validate out, and `hpo record` takes the outcome back", "full_scale", "validate")
+        raise spec.error(
+            f"validate runs the plan on this machine, but full_scale.machine is {full.machine!r}; "
+            "leave validate out, and `hpo record` takes the outcome back",
+            "full_scale",
+            "validate",
+        )
 
 
-def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path | str = DEFAULT_FOLDER,
-              progress: Progress | None = None, ray_address: str | None = None,
-              storage_patience: float = 300.0) -> StudyResult:
+def run_study(
+    spec: StudySpec,
+    storage: str = DEFAULT_STORAGE,
+    *,
+    folder: Path | str = DEFAULT_FOLDER,
+    progress: Progress | None = None,
+    ray_address: str | None = None,
+    storage_patience: float = 300.0,
+) -> StudyResult:
     """Sweep, extrapolate, plan and, where the study asks for it, validate; goes on with a study of this name.
 
     A call that is interrupted returns a result that is not ``complete``; the same call later goes on from the
@@ -338,9 +424,24 @@ def run_study(spec: StudySpec, storage: str = DEFAULT_STORAGE, *, folder: Path |
     with open_store(storage) as store, contextlib.ExitStack() as stack:
         study = repository.enter_study(store, spec)
         stack.enter_context(only_runner(folder, study))
-        held = stack.enter_context(HeldLease(store, take_lease(store, study), on_warning=progress.message))
+        held = stack.enter_context(
+            HeldLease(store, take_lease(store, study), on_warning=progress.message)
+        )
         held.store.update_spec(study.id, spec.text, search_path(spec))
-        end = run_held(spec, held, storage, RunOptions(
-            folder=folder, storage_patience=storage_patience, ray=RayOptions(ray_address), progress=progress))
+        end = run_held(
+            spec,
+            held,
+            storage,
+            RunOptions(
+                folder=folder,
+                storage_patience=storage_patience,
+                ray=RayOptions(ray_address),
+                progress=progress,
+            ),
+        )
         result = repository.read_result(store, study.name, storage, spec)
-        return dataclasses.replace(result, forecast=end.forecast) if end.forecast else with_forecast(result)
+        return (
+            dataclasses.replace(result, forecast=end.forecast)
+            if end.forecast
+            else with_forecast(result)
+        )

@@ -33,7 +33,9 @@ class Mean:
         """``8.31 ± 0.2 (5 runs)``."""
         spread = "" if self.error is None else f" ± {number(self.epochs * self.error)}"
         lost = f", {self.lost} lost" if self.lost else ""
-        return f"{number(self.epochs)}{spread} ({self.runs} run{'' if self.runs == 1 else 's'}{lost})"
+        return (
+            f"{number(self.epochs)}{spread} ({self.runs} run{'' if self.runs == 1 else 's'}{lost})"
+        )
 
 
 def mean_of(run: PlannedRun) -> Mean | None:
@@ -42,7 +44,9 @@ def mean_of(run: PlannedRun) -> Mean | None:
     if not logs:
         return None
     error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else None
-    return Mean(math.exp(statistics.fmean(logs)), error, len(run.outcomes), len(run.outcomes) - len(logs))
+    return Mean(
+        math.exp(statistics.fmean(logs)), error, len(run.outcomes), len(run.outcomes) - len(logs)
+    )
 
 
 def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
@@ -54,11 +58,19 @@ def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
         if not rule.outcomes or not forecast.outcomes:
             continue
         if ours is None or theirs is None:
-            told = "both lost every run" if ours is theirs else f"{name if ours else 'the forecast'} lost every run"
+            told = (
+                "both lost every run"
+                if ours is theirs
+                else f"{name if ours else 'the forecast'} lost every run"
+            )
             lines.append(f"against {name}: {told}")
             continue
-        lost = "" if ours.lost == theirs.lost == 0 else f"; lost: {ours.lost} of {ours.runs} by the forecast, " \
+        lost = (
+            ""
+            if ours.lost == theirs.lost == 0
+            else f"; lost: {ours.lost} of {ours.runs} by the forecast, "
             f"{theirs.lost} of {theirs.runs} by {name}"
+        )
         lines.append(f"against {name}: {_compared(ours, theirs)}{lost}")
     return lines
 

@@ -72,8 +72,12 @@ class StudyAnswer(Answer):
     budget_trials: int | None = Field(description="Trials that its file asks for.")
     max_samples: int | None = Field(description="Budget over all trials, in training samples.")
     max_accelerator_hours: float | None
-    trials: dict[str, int] = Field(description="Number of trials by state.", examples=[{"reached": 31, "pruned": 9}])
-    best_epochs_to_target: float | None = Field(description="Fewest epochs in which a trial reached the target.")
+    trials: dict[str, int] = Field(
+        description="Number of trials by state.", examples=[{"reached": 31, "pruned": 9}]
+    )
+    best_epochs_to_target: float | None = Field(
+        description="Fewest epochs in which a trial reached the target."
+    )
     samples: int = Field(description="Training samples that its trials used.")
 
 
@@ -81,7 +85,9 @@ class StudiesAnswer(Answer):
     """A page of studies."""
 
     studies: list[StudyAnswer]
-    next: int | None = Field(description="Give it back as `after` for the next page; null at the end.")
+    next: int | None = Field(
+        description="Give it back as `after` for the next page; null at the end."
+    )
 
 
 class UsageAnswer(Answer):
@@ -117,7 +123,9 @@ class TrialAnswer(Answer):
     global_batch_size: int = Field(description="Samples per update over all workers.")
     seed: int
     purpose: str
-    settings: dict[str, Any] = Field(description="Every setting by its name, in the unit of docs/settings.md.")
+    settings: dict[str, Any] = Field(
+        description="Every setting by its name, in the unit of docs/settings.md."
+    )
     epochs_to_target: float | None
     epochs: float | None
     steps: int | None
@@ -134,14 +142,18 @@ class TrialsAnswer(Answer):
     """A page of trials."""
 
     trials: list[TrialAnswer]
-    next: int | None = Field(description="Give it back as `after` for the next page; null at the end.")
+    next: int | None = Field(
+        description="Give it back as `after` for the next page; null at the end."
+    )
 
 
 class CurveAnswer(Answer):
     """The convergence of one trial, in columns of one length."""
 
     trial: int
-    points: int = Field(description="How many points are stored; the columns may hold fewer, see max_points.")
+    points: int = Field(
+        description="How many points are stored; the columns may hold fewer, see max_points."
+    )
     columns: dict[str, list[float | None]]
 
 
@@ -180,19 +192,35 @@ def trial_values(trial: Trial, *, with_settings: bool = True) -> dict[str, Any]:
     return values
 
 
-def study_values(study: Study, trials: Mapping[Any, int], best: float | None, samples: int) -> dict[str, Any]:
+def study_values(
+    study: Study, trials: Mapping[Any, int], best: float | None, samples: int
+) -> dict[str, Any]:
     """A study as :class:`StudyAnswer` describes it."""
-    return {"name": study.name, "state": study.state, "owner": study.owner, "priority": study.priority,
-            "workload": study.workload,
-            "target": {"metric": study.metric, "threshold": study.threshold,
-                       "higher_is_better": study.higher_is_better},
-            "message": study.message, "created_at": study.created_at, "updated_at": study.updated_at,
-            "cancel_requested": study.cancel_requested, "worker": study.lease_worker,
-            "lease_expires_at": study.lease_expires_at, "attempts": study.attempts,
-            "budget_trials": study_facts(study.spec).budget_trials, "max_samples": study.max_samples,
-            "max_accelerator_hours": study.max_accelerator_hours,
-            "trials": {str(state): count for state, count in trials.items()}, "best_epochs_to_target": best,
-            "samples": samples}
+    return {
+        "name": study.name,
+        "state": study.state,
+        "owner": study.owner,
+        "priority": study.priority,
+        "workload": study.workload,
+        "target": {
+            "metric": study.metric,
+            "threshold": study.threshold,
+            "higher_is_better": study.higher_is_better,
+        },
+        "message": study.message,
+        "created_at": study.created_at,
+        "updated_at": study.updated_at,
+        "cancel_requested": study.cancel_requested,
+        "worker": study.lease_worker,
+        "lease_expires_at": study.lease_expires_at,
+        "attempts": study.attempts,
+        "budget_trials": study_facts(study.spec).budget_trials,
+        "max_samples": study.max_samples,
+        "max_accelerator_hours": study.max_accelerator_hours,
+        "trials": {str(state): count for state, count in trials.items()},
+        "best_epochs_to_target": best,
+        "samples": samples,
+    }
 
 
 def plain(record: Any) -> dict[str, Any]:

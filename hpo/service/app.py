@@ -19,23 +19,40 @@ from hpo.service.routes import events, forecasts, login, operations, plans, stud
 
 PREFIX = "/api/v1"
 TAGS = [
-    {"name": "studies", "description": "What is swept: one study file each, with an owner and a place in the queue."},
-    {"name": "trials", "description": "Trainings of a study, and their convergence in columns for plots."},
-    {"name": "forecasts", "description": "Settings and epochs to target at batch sizes that were never swept."},
-    {"name": "plans", "description": "Forecasts on a machine: scripts to launch, and what became of them."},
+    {
+        "name": "studies",
+        "description": "What is swept: one study file each, with an owner and a place in the queue.",
+    },
+    {
+        "name": "trials",
+        "description": "Trainings of a study, and their convergence in columns for plots.",
+    },
+    {
+        "name": "forecasts",
+        "description": "Settings and epochs to target at batch sizes that were never swept.",
+    },
+    {
+        "name": "plans",
+        "description": "Forecasts on a machine: scripts to launch, and what became of them.",
+    },
     {"name": "events", "description": "What happens, while it happens, and what happened."},
     {"name": "tokens", "description": "Who may do what."},
     {"name": "operations", "description": "For whoever runs the server."},
 ]
-DESCRIPTION = ("Sweep large-batch training settings at small scale; forecast, plan and launch the full-machine run. "
-               "Every request under /api needs a token, as Authorization: Bearer lb_..., with a scope: read, submit "
-               "(which may read) or admin (which may do all). Every error is one JSON document: error.kind, "
-               "error.message, and where there is one error.way_out; every response has an X-Request-ID, which the "
-               "server's log has too.")
+DESCRIPTION = (
+    "Sweep large-batch training settings at small scale; forecast, plan and launch the full-machine run. "
+    "Every request under /api needs a token, as Authorization: Bearer lb_..., with a scope: read, submit "
+    "(which may read) or admin (which may do all). Every error is one JSON document: error.kind, "
+    "error.message, and where there is one error.way_out; every response has an X-Request-ID, which the "
+    "server's log has too."
+)
 
 
-def create_app(config: ServerConfig, extra_routers: Sequence[APIRouter] = (),
-               on_start: Callable[[Context], None] | None = None) -> FastAPI:
+def create_app(
+    config: ServerConfig,
+    extra_routers: Sequence[APIRouter] = (),
+    on_start: Callable[[Context], None] | None = None,
+) -> FastAPI:
     """The application; ``extra_routers`` are pages beside the API, such as a dashboard, whose ``/`` replaces ours.
 
     ``on_start`` is called with the server's context when it has started. The store opens with the first request that
@@ -52,15 +69,31 @@ def create_app(config: ServerConfig, extra_routers: Sequence[APIRouter] = (),
         context.live.close()
         context.close()
 
-    app = FastAPI(title="largebatch", version=importlib.metadata.version("largebatch"), description=DESCRIPTION,
-                  openapi_tags=TAGS, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False,
-                  openapi_url=None, separate_input_output_schemas=False)
+    app = FastAPI(
+        title="largebatch",
+        version=importlib.metadata.version("largebatch"),
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        openapi_url=None,
+        separate_input_output_schemas=False,
+    )
     app.state.context = context
     errors.install(app)
     for router in extra_routers:
         app.include_router(router)
-    for router in (studies.router, trials.router, forecasts.router, plans.router, events.router, tokens.router,
-                   operations.api_router):
+    for router in (
+        studies.router,
+        trials.router,
+        forecasts.router,
+        plans.router,
+        events.router,
+        tokens.router,
+        operations.api_router,
+    ):
         app.include_router(router, prefix=PREFIX)
     app.include_router(operations.router)
     app.include_router(login.router)
@@ -71,7 +104,9 @@ def create_app(config: ServerConfig, extra_routers: Sequence[APIRouter] = (),
 
 def _add_documents(app: FastAPI) -> None:
     """/openapi.json for programs, /docs for readers; both hold no secrets and need no token."""
-    policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+    policy = {
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+    }
     shown: dict[str, Any] = {}
 
     async def document(_: Request) -> Response:

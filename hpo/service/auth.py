@@ -41,7 +41,7 @@ class Principal:
 
     def allows(self, scope: str) -> bool:
         """Whether the token has the scope, or one above it."""
-        return any(each in self.scopes for each in SCOPES[SCOPES.index(scope):])
+        return any(each in self.scopes for each in SCOPES[SCOPES.index(scope) :])
 
     def owns(self, study: Study) -> bool:
         """Whether the study may be changed: it is the token's owner's, or the token is an admin's."""
@@ -58,32 +58,52 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def create_token(store: Store, *, owner: str, scope: str, name: str = "",
-                 lifetime: timedelta | None = None) -> tuple[str, Token]:
+def create_token(
+    store: Store, *, owner: str, scope: str, name: str = "", lifetime: timedelta | None = None
+) -> tuple[str, Token]:
     """A new token with its secret, which nobody can read again; RefusedError for a scope or owner that cannot be."""
     if scope not in SCOPES:
         raise RefusedError(422, f"scope must be one of {', '.join(SCOPES)}, but got {scope!r}")
     if not _OWNER.fullmatch(owner) or not owner.isprintable() or owner != owner.strip():
-        raise RefusedError(422, "owner must be 1 to 100 printable characters with no space at the ends, "
-                                f"but got {owner[:100]!r}")
+        raise RefusedError(
+            422,
+            "owner must be 1 to 100 printable characters with no space at the ends, "
+            f"but got {owner[:100]!r}",
+        )
     if not name.isprintable() or len(name) > 100:
-        raise RefusedError(422, f"name must be at most 100 printable characters, but got {name[:100]!r}")
+        raise RefusedError(
+            422, f"name must be at most 100 printable characters, but got {name[:100]!r}"
+        )
     secret = new_secret()
     expires_at = None if lifetime is None else datetime.now(UTC) + lifetime
-    token = store.add_token(NewToken(name=name, owner=owner, digest=digest_of(secret), scopes=frozenset({scope}),
-                                     expires_at=expires_at))
+    token = store.add_token(
+        NewToken(
+            name=name,
+            owner=owner,
+            digest=digest_of(secret),
+            scopes=frozenset({scope}),
+            expires_at=expires_at,
+        )
+    )
     return secret, token
 
 
 def check_token(token: Token | None, digest: str, now: datetime) -> Principal:
     """Whom a stored token stands for; RefusedError (401) for none, a revoked or an expired one."""
     if token is None or not hmac.compare_digest(token.digest, digest):
-        raise RefusedError(401, "this token is not known here", way_out="`hpo token create` makes one")
+        raise RefusedError(
+            401, "this token is not known here", way_out="`hpo token create` makes one"
+        )
     if token.revoked_at is not None:
-        raise RefusedError(401, "this token was revoked", way_out="ask for a new one: `hpo token create`")
+        raise RefusedError(
+            401, "this token was revoked", way_out="ask for a new one: `hpo token create`"
+        )
     if token.expires_at is not None and token.expires_at <= now:
-        raise RefusedError(401, f"this token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC",
-                           way_out="ask for a new one: `hpo token create`")
+        raise RefusedError(
+            401,
+            f"this token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC",
+            way_out="ask for a new one: `hpo token create`",
+        )
     return Principal(token.id, token.owner, token.scopes, token.expires_at)
 
 
@@ -101,20 +121,30 @@ class Tokens:
         if found is None or time.monotonic() - found[1] > REMEMBERED_SECONDS:
             return None
         principal = found[0]
-        return None if principal.expires_at and principal.expires_at <= datetime.now(UTC) else principal
+        return (
+            None
+            if principal.expires_at and principal.expires_at <= datetime.now(UTC)
+            else principal
+        )
 
     def look_up(self, store: Store, secret: str) -> Principal:
         """Who holds the secret; RefusedError (401) where nobody does."""
         if not _SECRET.fullmatch(secret):
-            raise RefusedError(401, f"a token begins with {PREFIX} and is followed by letters, digits, - and _",
-                               way_out="`hpo token create` makes one")
+            raise RefusedError(
+                401,
+                f"a token begins with {PREFIX} and is followed by letters, digits, - and _",
+                way_out="`hpo token create` makes one",
+            )
         digest = digest_of(secret)
         principal = check_token(store.token_by_hash(digest), digest, datetime.now(UTC))
         with self._lock:
             if len(self._known) > 10_000:
                 self._known.clear()
             self._known[digest] = principal, time.monotonic()
-            touch = time.monotonic() - self._touched.get(principal.token_id, -TOUCH_SECONDS) >= TOUCH_SECONDS
+            touch = (
+                time.monotonic() - self._touched.get(principal.token_id, -TOUCH_SECONDS)
+                >= TOUCH_SECONDS
+            )
             if touch:
                 self._touched[principal.token_id] = time.monotonic()
         if touch:

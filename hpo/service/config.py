@@ -37,17 +37,25 @@ class Limits(_ConfigSection):
     """What one request, one token and one owner may ask for; None stands for no limit."""
 
     body_bytes: int = Field(2_500_000, ge=1_000, description="Largest request body, in bytes.")
-    body_seconds: float = Field(30, gt=0, description="Time in which a request body must have arrived.")
+    body_seconds: float = Field(
+        30, gt=0, description="Time in which a request body must have arrived."
+    )
     requests_per_second: float = Field(500, gt=0, description="Of one token, over a longer time.")
     burst: int = Field(1_000, ge=1, description="Requests that a token may make at once.")
     streams: int = Field(500, ge=1, description="Open event streams of the server.")
     streams_per_token: int = Field(50, ge=1, description="Open event streams of one token.")
-    queued_studies: int = Field(1_000, ge=1, description="Studies of one owner that wait for a worker.")
+    queued_studies: int = Field(
+        1_000, ge=1, description="Studies of one owner that wait for a worker."
+    )
     priority: int = Field(10, ge=0, description="Highest priority that needs no admin scope.")
     trials: int = Field(100_000, ge=1, description="Budget of one study, in trials.")
     samples: int | None = Field(None, ge=1, description="Budget of one study, in training samples.")
-    accelerator_hours: float | None = Field(None, gt=0, description="Budget of one study, in accelerator hours.")
-    launch_workers: int = Field(64, ge=1, description="Processes of a validation run on a worker's machine.")
+    accelerator_hours: float | None = Field(
+        None, gt=0, description="Budget of one study, in accelerator hours."
+    )
+    launch_workers: int = Field(
+        64, ge=1, description="Processes of a validation run on a worker's machine."
+    )
     curves: int = Field(100, ge=1, description="Trials whose convergence one request reads.")
 
 
@@ -59,14 +67,22 @@ class ServerConfig(_ConfigSection):
     port: int = Field(8642, ge=0, le=65535, description="0 takes any free port.")
     folder: Path = Field(Path(".hpo"), description="Where plans and the login token are kept.")
     workloads: tuple[Annotated[str, AfterValidator(rules.check_workload)], ...] = Field(
-        BUILT_IN_WORKLOADS, description="What studies may train; package.module:Class is code of the server's own.")
-    data_folders: tuple[Path, ...] = Field((), description="Folders that the data of studies may lie in.")
-    shared_reading: bool = Field(True, description="Whether everyone with a token may read everyone's studies.")
+        BUILT_IN_WORKLOADS,
+        description="What studies may train; package.module:Class is code of the server's own.",
+    )
+    data_folders: tuple[Path, ...] = Field(
+        (), description="Folders that the data of studies may lie in."
+    )
+    shared_reading: bool = Field(
+        True, description="Whether everyone with a token may read everyone's studies."
+    )
     threads: int = Field(12, ge=1, le=200, description="Requests that are worked on at one time.")
     limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
     tls_certificate: Path | None = None
     tls_key: Path | None = None
-    trusted_proxies: tuple[str, ...] = Field((), description="Addresses whose X-Forwarded-For and -Proto are believed.")
+    trusted_proxies: tuple[str, ...] = Field(
+        (), description="Addresses whose X-Forwarded-For and -Proto are believed."
+    )
     log_format: Literal["text", "json"] = "text"
 
     @field_validator("data_folders")
@@ -74,7 +90,9 @@ class ServerConfig(_ConfigSection):
     def _absolute(cls, folders: tuple[Path, ...]) -> tuple[Path, ...]:
         for folder in folders:
             if not folder.is_absolute():
-                raise ValueError(f"must be absolute paths, as workers start anywhere, but got {str(folder)!r}")
+                raise ValueError(
+                    f"must be absolute paths, as workers start anywhere, but got {str(folder)!r}"
+                )
         return folders
 
     @model_validator(mode="after")
@@ -94,8 +112,9 @@ class ServerConfig(_ConfigSection):
         return "https" if self.tls_certificate else "http"
 
 
-def load_config(path: str | Path | None = None, environment: Mapping[str, str] | None = None,
-                **given: Any) -> ServerConfig:
+def load_config(
+    path: str | Path | None = None, environment: Mapping[str, str] | None = None, **given: Any
+) -> ServerConfig:
     """The configuration of a YAML file, over which go the environment and what is ``given`` (None is not).
 
     Raises :class:`SpecError` with every fault and its line.
@@ -107,9 +126,13 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
     try:
         return ServerConfig.model_validate(values)
     except ValidationError as error:
-        faults = [Fault(message, document.line(location), study_faults.dotted(location) or None)
-                  for location, message in study_faults.explain(error, ServerConfig)]
-        raise SpecError(faults, path="server configuration" if path is None else str(path)) from error
+        faults = [
+            Fault(message, document.line(location), study_faults.dotted(location) or None)
+            for location, message in study_faults.explain(error, ServerConfig)
+        ]
+        raise SpecError(
+            faults, path="server configuration" if path is None else str(path)
+        ) from error
 
 
 def _read(path: Path) -> yaml_text.Document:
@@ -117,23 +140,37 @@ def _read(path: Path) -> yaml_text.Document:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SpecError(f"the configuration must be a readable file, but {reason}", path=str(path)) from None
+        raise SpecError(
+            f"the configuration must be a readable file, but {reason}", path=str(path)
+        ) from None
     document = yaml_text.read(text)
     if document.faults:
-        raise SpecError([Fault(fault.message.replace("a study file", "a configuration"), fault.line, fault.key)
-                         for fault in document.faults], path=str(path))
+        raise SpecError(
+            [
+                Fault(
+                    fault.message.replace("a study file", "a configuration"), fault.line, fault.key
+                )
+                for fault in document.faults
+            ],
+            path=str(path),
+        )
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, dict):
-        raise SpecError(f"the configuration must be a mapping of keys to values, but got "
-                        f"{study_faults.shown(document.value)}", path=str(path))
+        raise SpecError(
+            f"the configuration must be a mapping of keys to values, but got "
+            f"{study_faults.shown(document.value)}",
+            path=str(path),
+        )
     return document
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ServerConfig.model_fields:
-        text = environment.get("HPO_STORAGE" if name == "storage" else f"{ENVIRONMENT_PREFIX}{name.upper()}")
+        text = environment.get(
+            "HPO_STORAGE" if name == "storage" else f"{ENVIRONMENT_PREFIX}{name.upper()}"
+        )
         if text is not None and name != "limits":
             is_list = name in ("workloads", "data_folders", "trusted_proxies")
             found[name] = [part for part in text.split(",") if part] if is_list else text

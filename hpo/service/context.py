@@ -29,9 +29,16 @@ SLASH = "\ue000"
 """Stands for a slash within a segment of a path, as in the name of a study; no name holds this character."""
 BIGGEST_ID = 2**63 - 1
 
-bearer = HTTPBearer(auto_error=False, description="`Authorization: Bearer lb_...`; `hpo token create` makes a token.")
-cookie = APIKeyCookie(name=COOKIE, auto_error=False, description="Set by /login; a request that changes something "
-                      "must come from a page of this server, or carry X-Requested-With.")
+bearer = HTTPBearer(
+    auto_error=False,
+    description="`Authorization: Bearer lb_...`; `hpo token create` makes a token.",
+)
+cookie = APIKeyCookie(
+    name=COOKIE,
+    auto_error=False,
+    description="Set by /login; a request that changes something "
+    "must come from a page of this server, or carry X-Requested-With.",
+)
 
 
 class Context:
@@ -44,7 +51,7 @@ class Context:
         self.config = config
         self.tokens = Tokens()
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
-        self.strangers = RateLimit(10, 100)       # requests of one address whose token is not known
+        self.strangers = RateLimit(10, 100)  # requests of one address whose token is not known
         self.metrics = Metrics()
         self.forecasts = Forecasts()
         self.live = Live(self.open_store)
@@ -83,8 +90,12 @@ class Context:
         """The study, or RefusedError where it is another's."""
         if who.owns(self.check_readable(who, study)):
             return study
-        raise RefusedError(403, f"study {study.name!r} belongs to {study.owner or 'nobody'}: only its owner and admins "
-                                "may change it", way_out="use a token of its owner, or one with the scope admin")
+        raise RefusedError(
+            403,
+            f"study {study.name!r} belongs to {study.owner or 'nobody'}: only its owner and admins "
+            "may change it",
+            way_out="use a token of its owner, or one with the scope admin",
+        )
 
     def read_study(self, who: Principal, name: str) -> Study:
         """The study of that name, if it may be read; a name that no study can have costs no query."""
@@ -97,13 +108,18 @@ class Context:
         except NotFound:
             if self.config.shared_reading:
                 raise
-            raise not_found(name) from None     # the storage's message offers the names of other studies
+            raise not_found(
+                name
+            ) from None  # the storage's message offers the names of other studies
 
 
 def not_found(name: str) -> RefusedError:
     """A study that is not there, or that may not be seen."""
-    return RefusedError(404, f"there is no study {name[:rules.MAX_NAME_CHARACTERS]!r}",
-                        way_out="GET /api/v1/studies lists those that you may read")
+    return RefusedError(
+        404,
+        f"there is no study {name[: rules.MAX_NAME_CHARACTERS]!r}",
+        way_out="GET /api/v1/studies lists those that you may read",
+    )
 
 
 def context_of(request: Request) -> Context:
@@ -112,8 +128,12 @@ def context_of(request: Request) -> Context:
     return context
 
 
-def study_name(name: Annotated[str, Path(description="The study's name, percent-encoded; a slash is %2F.",
-                                         examples=["digits"])]) -> str:
+def study_name(
+    name: Annotated[
+        str,
+        Path(description="The study's name, percent-encoded; a slash is %2F.", examples=["digits"]),
+    ],
+) -> str:
     """The name in the path, as the study has it."""
     return name.replace(SLASH, "/")
 
@@ -121,13 +141,18 @@ def study_name(name: Annotated[str, Path(description="The study's name, percent-
 def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
     """A dependency: whoever asks, if the token has the scope; RefusedError 401, 403 or 429 else."""
 
-    async def principal(request: Request,
-                        header: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
-                        session: Annotated[str | None, Security(cookie)]) -> Principal:
+    async def principal(
+        request: Request,
+        header: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
+        session: Annotated[str | None, Security(cookie)],
+    ) -> Principal:
         who = await _authenticate(request, None if header is None else header.credentials, session)
         if not who.allows(scope):
-            raise RefusedError(403, f"this needs the scope {scope}, and the token has {', '.join(sorted(who.scopes))}",
-                               way_out=f"use a token made with `hpo token create --scope {scope}`")
+            raise RefusedError(
+                403,
+                f"this needs the scope {scope}, and the token has {', '.join(sorted(who.scopes))}",
+                way_out=f"use a token made with `hpo token create --scope {scope}`",
+            )
         return who
 
     return principal
@@ -139,14 +164,22 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
         check_own_page(request)
         secret = session
     if secret is None:
-        raise RefusedError(401, "this needs a token", way_out="send Authorization: Bearer TOKEN; `hpo token create` "
-                           "makes a token")
+        raise RefusedError(
+            401,
+            "this needs a token",
+            way_out="send Authorization: Bearer TOKEN; `hpo token create` makes a token",
+        )
     who = context.tokens.remembered(secret) or await look_up(request, secret)
     request.state.principal, request.state.secret = who, secret
     wait = context.rates.wait(who.token_id)
     if wait > 0:
-        raise RefusedError(429, f"this token asks more than {context.config.limits.requests_per_second:g} times a "
-                           "second", way_out=f"wait {wait:.1f} s", retry_after=wait)
+        raise RefusedError(
+            429,
+            f"this token asks more than {context.config.limits.requests_per_second:g} times a "
+            "second",
+            way_out=f"wait {wait:.1f} s",
+            retry_after=wait,
+        )
     return who
 
 
@@ -155,8 +188,12 @@ async def look_up(request: Request, secret: str) -> Principal:
     context = context_of(request)
     address = request.client.host if request.client else ""
     if context.strangers.left(address) < 1:
-        raise RefusedError(429, "too many requests with tokens that are not known here", way_out="wait a second",
-                           retry_after=1)
+        raise RefusedError(
+            429,
+            "too many requests with tokens that are not known here",
+            way_out="wait a second",
+            retry_after=1,
+        )
     try:
         return await run_sync(lambda: context.tokens.look_up(context.open_store(), secret))
     except RefusedError:
@@ -171,8 +208,11 @@ def check_own_page(request: Request) -> None:
     origin = request.headers.get("origin")
     own = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
     if not own and "x-requested-with" not in request.headers:
-        raise RefusedError(403, "a request with a login cookie must come from a page of this server",
-                           way_out="send the header X-Requested-With, or a bearer token")
+        raise RefusedError(
+            403,
+            "a request with a login cookie must come from a page of this server",
+            way_out="send the header X-Requested-With, or a bearer token",
+        )
 
 
 Reader = Annotated[Principal, Depends(requires_scope("read"))]

@@ -24,8 +24,15 @@ RETRY_SECONDS = 2
 """When to come back after a 503: a database that restarts is back within seconds."""
 
 
-def error_reply(status: int, message: str, *, kind: str | None = None, way_out: str | None = None,
-                faults: Sequence[Mapping[str, Any]] = (), headers: Mapping[str, str] | None = None) -> Response:
+def error_reply(
+    status: int,
+    message: str,
+    *,
+    kind: str | None = None,
+    way_out: str | None = None,
+    faults: Sequence[Mapping[str, Any]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
     """The response of an error, in the one shape."""
     body: dict[str, Any] = {"kind": kind or KINDS.get(status, "error"), "message": message}
     if way_out:
@@ -47,25 +54,42 @@ def install(app: FastAPI) -> None:
 def told_error(error: Exception) -> Response:
     """The response for an error of the service, the storage or the trainers."""
     if isinstance(error, RefusedError):
-        headers = {} if error.retry_after is None else {"Retry-After": str(max(1, round(error.retry_after + 0.5)))}
+        headers = (
+            {}
+            if error.retry_after is None
+            else {"Retry-After": str(max(1, round(error.retry_after + 0.5)))}
+        )
         if error.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return error_reply(error.status, str(error), kind=error.kind, way_out=error.way_out, headers=headers)
+        return error_reply(
+            error.status, str(error), kind=error.kind, way_out=error.way_out, headers=headers
+        )
     if isinstance(error, SpecError):
-        faults = [{"message": fault.message, "line": fault.line, "key": fault.key} for fault in error.faults]
+        faults = [
+            {"message": fault.message, "line": fault.line, "key": fault.key}
+            for fault in error.faults
+        ]
         return error_reply(422, str(error), kind="spec", faults=faults)
     for kind, status, name in _STATUSES:
         if isinstance(error, kind):
             return error_reply(status, str(error), kind=name)
     # where the database is concerns whoever runs the server: the log has it
-    return error_reply(503, "the server cannot do this at the moment: its database or its disk does not answer",
-                       way_out="try again in some seconds; the server's log says what happened",
-                       headers={"Retry-After": str(RETRY_SECONDS)})
+    return error_reply(
+        503,
+        "the server cannot do this at the moment: its database or its disk does not answer",
+        way_out="try again in some seconds; the server's log says what happened",
+        headers={"Retry-After": str(RETRY_SECONDS)},
+    )
 
 
 _STATUSES: tuple[tuple[type[Exception], int, str | None], ...] = (
-    (StudyNotFoundError, 404, None), (NotFound, 404, None), (Conflict, 409, None), (InvalidRecord, 422, None),
-    (EvidenceError, 409, "no_evidence"), (PlanError, 422, "plan"), (TrainerError, 422, None),
+    (StudyNotFoundError, 404, None),
+    (NotFound, 404, None),
+    (Conflict, 409, None),
+    (InvalidRecord, 422, None),
+    (EvidenceError, 409, "no_evidence"),
+    (PlanError, 422, "plan"),
+    (TrainerError, 422, None),
 )
 
 
@@ -79,8 +103,11 @@ async def _hpo_error_reply(request: Request, error: Exception) -> Response:
 async def _invalid_request(_: Request, error: Exception) -> Response:
     found = error.errors() if isinstance(error, RequestValidationError) else []
     if any(fault["type"] == "json_invalid" for fault in found):
-        return error_reply(400, "the request body must be JSON, but it cannot be read",
-                           way_out="send one JSON document with Content-Type: application/json")
+        return error_reply(
+            400,
+            "the request body must be JSON, but it cannot be read",
+            way_out="send one JSON document with Content-Type: application/json",
+        )
     faults = [{"message": fault["msg"], "line": None, "key": _key(fault["loc"])} for fault in found]
     summary = "; ".join(f"{fault['key']}: {fault['message']}" for fault in faults[:5])
     return error_reply(422, summary or "the request breaks a rule", faults=faults)
@@ -88,10 +115,15 @@ async def _invalid_request(_: Request, error: Exception) -> Response:
 
 async def _of_framework(_: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
-    explanations = {404: "there is nothing at this address; /docs lists all that there is",
-                    405: "this address does not take this method; /docs lists all that there is"}
-    return error_reply(status, explanations.get(status, str(getattr(error, "detail", ""))),
-                       headers=getattr(error, "headers", None))
+    explanations = {
+        404: "there is nothing at this address; /docs lists all that there is",
+        405: "this address does not take this method; /docs lists all that there is",
+    }
+    return error_reply(
+        status,
+        explanations.get(status, str(getattr(error, "detail", ""))),
+        headers=getattr(error, "headers", None),
+    )
 
 
 def _key(location: Sequence[Any]) -> str:

@@ -31,10 +31,15 @@ def fit(result: StudyResult, left_out: Collection[int]) -> Posterior:
     if len(result.trials) < FROM_TRIALS:
         return fit_posterior(result, left_out)
     command = [sys.executable, "-m", "hpo.service.fit_process"]
-    done = subprocess.run(command, input=pickle.dumps((result, tuple(left_out))), capture_output=True, check=False)
+    done = subprocess.run(
+        command, input=pickle.dumps((result, tuple(left_out))), capture_output=True, check=False
+    )
     if done.returncode != 0:
-        LOG.warning("the process of a fit ended with %d; the server fits itself: %s", done.returncode,
-                    done.stderr.decode("utf-8", "replace")[-500:])
+        LOG.warning(
+            "the process of a fit ended with %d; the server fits itself: %s",
+            done.returncode,
+            done.stderr.decode("utf-8", "replace")[-500:],
+        )
         return fit_posterior(result, left_out)
     found: Posterior | EvidenceError = pickle.loads(done.stdout)
     if isinstance(found, EvidenceError):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hpo.extrapolation.inference.posterior import Posterior
 
 MOST_STUDIES = 16
-MOST_FORECASTS = 256        # of one state of one study
+MOST_FORECASTS = 256  # of one state of one study
 
 
 @dataclass
@@ -56,16 +56,18 @@ class Forecasts:
         self._limiter = self._limiter or CapacityLimiter(1)
         return self._limiter
 
-    def remembered(self, store: Store, study: Study, batches: Sequence[int],
-                   budgets: Sequence[float]) -> list[StudyForecast] | None:
+    def remembered(
+        self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float]
+    ) -> list[StudyForecast] | None:
         """The forecasts, where all of them were made already; cheap."""
         with self._lock:
             fitted = self._fitted.get(_state(store, study))
         found = [fitted.made.get((batch, *budgets)) for batch in batches] if fitted else []
         return [each for each in found if each] if found and all(found) else None
 
-    def make(self, store: Store, study: Study, batches: Sequence[int],
-             budgets: Sequence[float] = ()) -> list[StudyForecast]:
+    def make(
+        self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float] = ()
+    ) -> list[StudyForecast]:
         """The forecasts at these batch sizes; EvidenceError where the trials allow none. May take seconds."""
         fitted = self.fitted(store, study)
         forecasts = []
@@ -74,7 +76,9 @@ class Forecasts:
             if key not in fitted.made:
                 if len(fitted.made) >= MOST_FORECASTS:
                     fitted.made.clear()
-                fitted.made[key] = api.forecast(fitted.result, batch, _posterior(fitted, batch), budgets=budgets)
+                fitted.made[key] = api.forecast(
+                    fitted.result, batch, _posterior(fitted, batch), budgets=budgets
+                )
             forecasts.append(fitted.made[key])
         return forecasts
 
@@ -101,17 +105,27 @@ class Forecasts:
 
 
 def _posterior(fitted: Fitted, batch: int) -> Posterior:
-    launched = any(run.outcomes and run.plan.global_batch_size == batch for run in fitted.result.runs)
+    launched = any(
+        run.outcomes and run.plan.global_batch_size == batch for run in fitted.result.runs
+    )
     left_out = batch if launched else None
-    with fitted.lock:       # a page asks for several figures at once: they wait for one fit
+    with fitted.lock:  # a page asks for several figures at once: they wait for one fit
         if left_out not in fitted.posteriors:
-            fitted.posteriors[left_out] = fit_process.fit(fitted.result, [] if left_out is None else [left_out])
+            fitted.posteriors[left_out] = fit_process.fit(
+                fitted.result, [] if left_out is None else [left_out]
+            )
         return fitted.posteriors[left_out]
 
 
 def _state(store: Store, study: Study) -> Hashable:
     """What a forecast depends on: the study's file, its finished trials, and what became of earlier plans."""
-    finished = tuple(sorted((batch, str(state), count) for batch, states in store.counts(study.id).items()
-                            for state, count in states.items() if state.finished))
+    finished = tuple(
+        sorted(
+            (batch, str(state), count)
+            for batch, states in store.counts(study.id).items()
+            for state, count in states.items()
+            if state.finished
+        )
+    )
     past = tuple((row.plan_id, row.runs, row.reached) for row in store.calibration())
     return study.id, hash((study.spec, study.folder)), finished, past

@@ -79,7 +79,7 @@ class Live:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limiter: CapacityLimiter | None = None
         self._joining = asyncio.Lock()
-        self._last = 0      # the newest event that was handed on
+        self._last = 0  # the newest event that was handed on
         self._positions: dict[int, Position] = {}
         self.closed = False
 
@@ -97,8 +97,11 @@ class Live:
         """Join, before reading what was stored so far, so that nothing falls between; StoreUnavailable."""
         self._loop = asyncio.get_running_loop()
         async with self._joining:
-            if not self._listeners:     # nobody listened: the reader begins at what is newest now
-                self._last, self._positions = await run_sync(lambda: self._open_store().last_event_id()), {}
+            if not self._listeners:  # nobody listened: the reader begins at what is newest now
+                self._last, self._positions = (
+                    await run_sync(lambda: self._open_store().last_event_id()),
+                    {},
+                )
             listener = Listener(study, token_id, self._last)
             self._listeners.add(listener)
             if self._task is None or self._task.done():
@@ -118,7 +121,10 @@ class Live:
     def owners(self, events: Collection[Event]) -> dict[int | None, str | None]:
         """The owner of the study of each event, by the id of the study."""
         store = self._open_store()
-        return {study_id: self._owner(store, event) for study_id, event in {e.study_id: e for e in events}.items()}
+        return {
+            study_id: self._owner(store, event)
+            for study_id, event in {e.study_id: e for e in events}.items()
+        }
 
     def close(self) -> None:
         """End every stream, as the server stops; from any thread, or a signal handler."""
@@ -136,12 +142,18 @@ class Live:
         failed = False
         while self._listeners and not self.closed:
             began = time.monotonic()
-            studies = {each.study.id: each.study for each in self._listeners if each.study is not None}
+            studies = {
+                each.study.id: each.study for each in self._listeners if each.study is not None
+            }
             everything = any(each.study is None for each in self._listeners)
             try:
-                messages = await run_sync(self._poll, list(studies.values()), everything, limiter=self._limiter)
+                messages = await run_sync(
+                    self._poll, list(studies.values()), everything, limiter=self._limiter
+                )
                 failed = False
-            except StoreError as error:     # the database restarts: its clients stay, and go on when it is back
+            except (
+                StoreError
+            ) as error:  # the database restarts: its clients stay, and go on when it is back
                 if not failed:
                     LOG.warning("events are late: %s", error)
                 messages, failed = [], True
@@ -158,11 +170,16 @@ class Live:
         watched = {study.id: study.name for study in studies}
         if everything:
             watched.update(running_studies(store))
-            watched.update({study_id: position.name for study_id, position in list(self._positions.items())
-                            if not position.at_rest})
+            watched.update(
+                {
+                    study_id: position.name
+                    for study_id, position in list(self._positions.items())
+                    if not position.at_rest
+                }
+            )
         for study_id, name in watched.items():
             progress = read_progress(store, name, self._positions.get(study_id))
-            if progress is None:        # deleted
+            if progress is None:  # deleted
                 self._positions.pop(study_id, None)
             elif progress.position != self._positions.get(study_id):
                 self._positions[study_id] = progress.position
@@ -188,12 +205,23 @@ def event_message(event: Event, owner: str | None) -> Message:
 
 def event_values(event: Event) -> dict[str, Any]:
     """A stored event as plain values."""
-    return {"id": event.id, "study": event.study_name or None, "at": event.at, "kind": event.kind,
-            "message": event.message, "data": event.data}
+    return {
+        "id": event.id,
+        "study": event.study_name or None,
+        "at": event.at,
+        "kind": event.kind,
+        "message": event.message,
+        "data": event.data,
+    }
 
 
 def progress_message(progress: StudyProgress) -> Message:
     """How far a study has come, as it is sent."""
     position = progress.position
-    return Message("progress", json_bytes(progress.to_dict()), position.owner, progress.study_id,
-                   ends=position.at_rest)
+    return Message(
+        "progress",
+        json_bytes(progress.to_dict()),
+        position.owner,
+        progress.study_id,
+        ends=position.at_rest,
+    )

@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from storage.records import StudyState, Totals
 from storage.store import Store
 
-disable_created_metrics()       # type: ignore[no-untyped-call]  # a time series more for each, which nothing reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a time series more for each, which nothing reads
 COUNTED_SECONDS = 10.0
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
 
@@ -24,18 +24,39 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._totals: tuple[float, Totals] | None = None
         self._lock = threading.Lock()
-        self.requests = Counter("hpo_requests", "Requests answered.", ("method", "route", "status"),
-                                registry=self.registry)
-        self.seconds = Histogram("hpo_request_seconds", "Time to the end of a response, event streams aside.",
-                                 ("method", "route"), buckets=SECONDS, registry=self.registry)
+        self.requests = Counter(
+            "hpo_requests",
+            "Requests answered.",
+            ("method", "route", "status"),
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "hpo_request_seconds",
+            "Time to the end of a response, event streams aside.",
+            ("method", "route"),
+            buckets=SECONDS,
+            registry=self.registry,
+        )
         self.streams = Gauge("hpo_event_streams", "Open event streams.", registry=self.registry)
-        self._studies = Gauge("hpo_studies", "Studies by state.", ("state",), registry=self.registry)
-        self._workers = Gauge("hpo_workers", "Workers that were heard of within the last minute.",
-                              registry=self.registry)
-        self._queue_age = Gauge("hpo_queue_age_seconds", "How long the oldest queued study has waited; 0 without one.",
-                                registry=self.registry)
-        self._points = Gauge("hpo_convergence_points", "Convergence points in the database.", registry=self.registry)
-        self._trials = Gauge("hpo_trials", "Trials in the database by state.", ("state",), registry=self.registry)
+        self._studies = Gauge(
+            "hpo_studies", "Studies by state.", ("state",), registry=self.registry
+        )
+        self._workers = Gauge(
+            "hpo_workers",
+            "Workers that were heard of within the last minute.",
+            registry=self.registry,
+        )
+        self._queue_age = Gauge(
+            "hpo_queue_age_seconds",
+            "How long the oldest queued study has waited; 0 without one.",
+            registry=self.registry,
+        )
+        self._points = Gauge(
+            "hpo_convergence_points", "Convergence points in the database.", registry=self.registry
+        )
+        self._trials = Gauge(
+            "hpo_trials", "Trials in the database by state.", ("state",), registry=self.registry
+        )
 
     def text(self, store: Store) -> bytes:
         """The page in Prometheus' text format; StoreUnavailable where the database does not answer."""
@@ -45,7 +66,11 @@ class Metrics:
         for trial_state, count in totals.trials.items():
             self._trials.labels(str(trial_state)).set(count)
         self._workers.set(len(store.workers()))
-        waited = 0.0 if totals.oldest_queued is None else (datetime.now(UTC) - totals.oldest_queued).total_seconds()
+        waited = (
+            0.0
+            if totals.oldest_queued is None
+            else (datetime.now(UTC) - totals.oldest_queued).total_seconds()
+        )
         self._queue_age.set(max(0.0, waited))
         self._points.set(totals.points)
         return generate_latest(self.registry)

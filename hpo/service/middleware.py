@@ -35,7 +35,9 @@ class RequestMiddleware:
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        passing = _Passing(scope, send, given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8))
+        passing = _Passing(
+            scope, send, given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        )
         scope.setdefault("state", {})["request_id"] = passing.request_id
         scope["path"] = _path(scope)
         try:
@@ -43,34 +45,55 @@ class RequestMiddleware:
             if refusal is not None:
                 await refusal(scope, receive, passing.send)
             else:
-                await self.app(scope, receive if body is None else _replay(body, receive), passing.send)
+                await self.app(
+                    scope, receive if body is None else _replay(body, receive), passing.send
+                )
         except Exception as error:
             passing.failure = f"{type(error).__name__}: {error}"
-            LOG.exception("request %s failed", passing.request_id, extra={"fields": {"request_id": passing.request_id}})
+            LOG.exception(
+                "request %s failed",
+                passing.request_id,
+                extra={"fields": {"request_id": passing.request_id}},
+            )
             if not passing.status:
-                answer = error_reply(500, "the server failed at this request; its log has the request's number "
-                                          f"{passing.request_id}")
+                answer = error_reply(
+                    500,
+                    "the server failed at this request; its log has the request's number "
+                    f"{passing.request_id}",
+                )
                 await answer(scope, receive, passing.send)
         finally:
             self._tell(scope, passing)
 
-    async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> tuple[Response | None, bytes | None]:
+    async def _body(
+        self, scope: Scope, headers: Headers, receive: Receive
+    ) -> tuple[Response | None, bytes | None]:
         """The whole body, or the response that refuses it; (None, None) where there is none to read."""
         length = headers.get("content-length", "")
-        if scope["method"] in _BODILESS and length in ("", "0") and "transfer-encoding" not in headers:
+        if (
+            scope["method"] in _BODILESS
+            and length in ("", "0")
+            and "transfer-encoding" not in headers
+        ):
             return None, None
         limits = self.context.config.limits
         if length and not (length.isascii() and length.isdigit()):
             return _refuse(400, "Content-Length must be a whole number"), None
         if len(length) > 18 or int(length or 0) > limits.body_bytes:
-            return _refuse(413, f"a request body must have at most {limits.body_bytes:,} bytes"), None
+            return _refuse(
+                413, f"a request body must have at most {limits.body_bytes:,} bytes"
+            ), None
         try:
             async with asyncio.timeout(limits.body_seconds):
                 body = await _read(receive, limits.body_bytes)
         except TimeoutError:
-            return _refuse(408, f"a request body must arrive within {limits.body_seconds:g} s"), None
+            return _refuse(
+                408, f"a request body must arrive within {limits.body_seconds:g} s"
+            ), None
         if body is None:
-            return _refuse(413, f"a request body must have at most {limits.body_bytes:,} bytes"), None
+            return _refuse(
+                413, f"a request body must have at most {limits.body_bytes:,} bytes"
+            ), None
         return None, body
 
     def _tell(self, scope: Scope, passing: _Passing) -> None:
@@ -83,20 +106,40 @@ class RequestMiddleware:
         who = scope["state"].get("principal")
         failure = passing.failure or scope["state"].get("failure")
         fields: dict[str, Any] = {
-            "request_id": passing.request_id, "method": scope["method"], "path": scope["path"],
-            "route": route, "status": passing.status, "milliseconds": round(1000 * seconds, 2),
+            "request_id": passing.request_id,
+            "method": scope["method"],
+            "path": scope["path"],
+            "route": route,
+            "status": passing.status,
+            "milliseconds": round(1000 * seconds, 2),
             "client": scope["client"][0] if scope.get("client") else None,
-            "token": getattr(who, "token_id", None), "owner": getattr(who, "owner", None)}
+            "token": getattr(who, "token_id", None),
+            "owner": getattr(who, "owner", None),
+        }
         if failure:
             fields["failure"] = failure
         shown = scope["path"].replace(SLASH, "%2F")
-        ACCESS.info("%s %s %s %.0f ms%s", scope["method"], shown, passing.status or "-", 1000 * seconds,
-                    f" {failure}" if failure else "", extra={"fields": fields})
+        ACCESS.info(
+            "%s %s %s %.0f ms%s",
+            scope["method"],
+            shown,
+            passing.status or "-",
+            1000 * seconds,
+            f" {failure}" if failure else "",
+            extra={"fields": fields},
+        )
 
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_HEADERS = {"x-content-type-options": "nosniff", "x-frame-options": "DENY", "referrer-policy": "same-origin"}
-_API_HEADERS = {"cache-control": "no-store", "content-security-policy": "default-src 'none'; frame-ancestors 'none'"}
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+}
+_API_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 
 class _Passing:
@@ -121,7 +164,9 @@ class _Passing:
 
 
 def _refuse(status: int, message: str) -> Response:
-    return error_reply(status, message, headers={"Connection": "close"})    # what follows of the body is not read
+    return error_reply(
+        status, message, headers={"Connection": "close"}
+    )  # what follows of the body is not read
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:
@@ -141,7 +186,9 @@ def _path(scope: Scope) -> str:
     raw = scope.get("raw_path")
     if raw is None or not _ENCODED_SLASH.search(raw):
         return str(scope["path"])
-    return unquote(_ENCODED_SLASH.sub(SLASH.encode(), raw.split(b"?")[0]).decode("utf-8", "replace"))
+    return unquote(
+        _ENCODED_SLASH.sub(SLASH.encode(), raw.split(b"?")[0]).decode("utf-8", "replace")
+    )
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -19,7 +19,9 @@ from storage.store import Store
 
 MOST_CHANGED = 50
 NEWEST = ("step", "epochs", "seconds", "loss", "metric", "learning_rate", "global_batch_size")
-AT_REST = frozenset({StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED, StudyState.INTERRUPTED})
+AT_REST = frozenset(
+    {StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED, StudyState.INTERRUPTED}
+)
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,23 @@ class StudyProgress:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; ``points`` counts the convergence points of each running trial, by its number."""
         position = self.position
-        return {"study": position.name, "state": position.state, "cancel_requested": position.cancel_requested,
-                "trials": position.trials, "points": position.points, "newest": self.newest, "changed": self.changed}
+        return {
+            "study": position.name,
+            "state": position.state,
+            "cancel_requested": position.cancel_requested,
+            "trials": position.trials,
+            "points": position.points,
+            "newest": self.newest,
+            "changed": self.changed,
+        }
 
 
 def running_studies(store: Store) -> dict[int, str]:
     """The studies that run now, by id."""
-    return {each.study.id: each.study.name for each in store.page_studies(state=StudyState.RUNNING, limit=200)}
+    return {
+        each.study.id: each.study.name
+        for each in store.page_studies(state=StudyState.RUNNING, limit=200)
+    }
 
 
 def read_progress(store: Store, name: str, before: Position | None) -> StudyProgress | None:
@@ -69,11 +81,22 @@ def read_progress(store: Store, name: str, before: Position | None) -> StudyProg
     states, running = _trials(store, study.id)
     points = store.convergence(list(running))
     ids, firsts, counts = np.unique(points.trial_id, return_index=True, return_counts=True)
-    newest = tuple({"trial": running[int(trial)].number, **{name: getattr(points, name)[at].item() for name in NEWEST}}
-                   for trial, at in zip(ids, firsts + counts - 1, strict=True))
-    counted_points = {running[int(trial)].number: int(count) for trial, count in zip(ids, counts, strict=True)}
-    counted_points.update({trial.number: 0 for trial in running.values() if trial.number not in counted_points})
-    position = Position(study.name, study.owner, study.state, study.cancel_requested, states, counted_points)
+    newest = tuple(
+        {
+            "trial": running[int(trial)].number,
+            **{name: getattr(points, name)[at].item() for name in NEWEST},
+        }
+        for trial, at in zip(ids, firsts + counts - 1, strict=True)
+    )
+    counted_points = {
+        running[int(trial)].number: int(count) for trial, count in zip(ids, counts, strict=True)
+    }
+    counted_points.update(
+        {trial.number: 0 for trial in running.values() if trial.number not in counted_points}
+    )
+    position = Position(
+        study.name, study.owner, study.state, study.cancel_requested, states, counted_points
+    )
     return StudyProgress(study.id, position, newest, _changed(store, study.id, before, position))
 
 
@@ -89,16 +112,22 @@ def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Tria
     return dict(states), running
 
 
-def _changed(store: Store, study_id: int, before: Position | None,
-             position: Position) -> tuple[Mapping[str, Any], ...]:
+def _changed(
+    store: Store, study_id: int, before: Position | None, position: Position
+) -> tuple[Mapping[str, Any], ...]:
     """The trials that ended since ``before``, at most ``MOST_CHANGED``; none without a position before."""
     if before is None:
         return ()
     ended = sum(_ended(position.trials).values()) - sum(_ended(before.trials).values())
     if ended <= 0:
         return ()
-    found = store.page_trials(study_id, limit=min(ended, MOST_CHANGED), order="finished_at", descending=True,
-                              states=[state for state in TrialState if state.finished])
+    found = store.page_trials(
+        study_id,
+        limit=min(ended, MOST_CHANGED),
+        order="finished_at",
+        descending=True,
+        states=[state for state in TrialState if state.finished],
+    )
     return tuple(trial_values(trial, with_settings=False) for trial in reversed(found))
 
 

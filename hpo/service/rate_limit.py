@@ -11,7 +11,9 @@ MOST_CALLERS = 10_000
 class RateLimit:
     """``rate`` calls per second over a longer time, ``burst`` of them at once; see :meth:`wait`."""
 
-    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.rate, self.burst, self._clock = rate, burst, clock
         self._left: dict[Hashable, tuple[float, float]] = {}
 
@@ -21,7 +23,9 @@ class RateLimit:
         if left < 1:
             return (1 - left) / self.rate
         if len(self._left) >= MOST_CALLERS:
-            self._left = {each: found for each, found in self._left.items() if self.left(each) < self.burst}
+            self._left = {
+                each: found for each, found in self._left.items() if self.left(each) < self.burst
+            }
             if len(self._left) >= MOST_CALLERS:
                 self._left.clear()
         self._left[caller] = left - 1, self._clock()

@@ -37,8 +37,14 @@ class ServeError(HpoError):
     exit_code = 2
 
 
-def serve(config: ServerConfig, *, worker: bool, link: bool, extra_routers: Sequence[APIRouter] = (),
-          tell: Callable[[str], None] = print) -> None:
+def serve(
+    config: ServerConfig,
+    *,
+    worker: bool,
+    link: bool,
+    extra_routers: Sequence[APIRouter] = (),
+    tell: Callable[[str], None] = print,
+) -> None:
     """Answer requests until SIGTERM or Ctrl-C. ``tell`` gets the lines that a person reads.
 
     With ``link`` the address comes with a token of the user who starts it, as Jupyter's does. Raises
@@ -48,18 +54,24 @@ def serve(config: ServerConfig, *, worker: bool, link: bool, extra_routers: Sequ
     sock = listening_socket(config)
     port = sock.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
-    address = f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}"
+    address = (
+        f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}"
+    )
     app = create_app(config, extra_routers)
     child = WorkerProcess(worker_command(config)) if worker else None
     try:
-        tell(f"largebatch serves {without_password(config.storage)} at {address}"
-             f"{', with one worker' if worker else ', without a worker: start `hpo worker` where studies are to run'}")
+        tell(
+            f"largebatch serves {without_password(config.storage)} at {address}"
+            f"{', with one worker' if worker else ', without a worker: start `hpo worker` where studies are to run'}"
+        )
         if link:
             with open_store(config.storage) as store:
                 secret = login_secret(store, config.folder)
             tell(f"\n    {address}/login?token={quote(secret)}\n")
-            tell(f"The token of this link is kept in {secret_file(config.folder)}; for the command line: "
-                 f"HPO_SERVER={address}, HPO_TOKEN=(the token).")
+            tell(
+                f"The token of this link is kept in {secret_file(config.folder)}; for the command line: "
+                f"HPO_SERVER={address}, HPO_TOKEN=(the token)."
+            )
         else:
             tell("Make a token with `hpo token create --owner NAME --scope submit`.")
         tell("Ctrl-C stops it.")
@@ -81,8 +93,10 @@ def listening_socket(config: ServerConfig) -> socket.socket:
         sock.bind((config.host, config.port))
     except (OSError, UnicodeError) as error:
         sock.close()
-        raise ServeError(f"cannot listen at {config.host}:{config.port}: {getattr(error, 'strerror', None) or error}; "
-                         "give another --port (0 takes any free one) or --host") from error
+        raise ServeError(
+            f"cannot listen at {config.host}:{config.port}: {getattr(error, 'strerror', None) or error}; "
+            "give another --port (0 takes any free one) or --host"
+        ) from error
     return sock
 
 
@@ -100,8 +114,13 @@ def login_secret(store: Store, folder: Path) -> str:
             return secret
     except (OSError, UnicodeError, RefusedError):
         pass
-    secret, _ = create_token(store, owner=user_name(), scope="admin", name="login link of hpo serve",
-                             lifetime=LINK_LIFETIME)
+    secret, _ = create_token(
+        store,
+        owner=user_name(),
+        scope="admin",
+        name="login link of hpo serve",
+        lifetime=LINK_LIFETIME,
+    )
     folder.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
     file.touch(mode=0o600, exist_ok=False)
@@ -120,16 +139,35 @@ def user_name() -> str:
 def worker_command(config: ServerConfig) -> list[str]:
     """The worker of this server, in the interpreter of this process."""
     folders = [part for folder in config.data_folders for part in ("--data-folder", str(folder))]
-    return [sys.executable, "-m", "hpo.cli.main", "worker", "--storage", config.storage, "--folder", str(config.folder),
-            "--log-format", config.log_format, *folders]
+    return [
+        sys.executable,
+        "-m",
+        "hpo.cli.main",
+        "worker",
+        "--storage",
+        config.storage,
+        "--folder",
+        str(config.folder),
+        "--log-format",
+        config.log_format,
+        *folders,
+    ]
 
 
 def _uvicorn(config: ServerConfig, app: Any) -> uvicorn.Config:
-    return uvicorn.Config(app, log_config=None, access_log=False, server_header=False, lifespan="on",
-                          timeout_graceful_shutdown=GRACE_SECONDS, timeout_keep_alive=30,
-                          ssl_certfile=config.tls_certificate, ssl_keyfile=config.tls_key,
-                          proxy_headers=bool(config.trusted_proxies),
-                          forwarded_allow_ips=list(config.trusted_proxies) or None)
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=30,
+        ssl_certfile=config.tls_certificate,
+        ssl_keyfile=config.tls_key,
+        proxy_headers=bool(config.trusted_proxies),
+        forwarded_allow_ips=list(config.trusted_proxies) or None,
+    )
 
 
 class _Server(uvicorn.Server):

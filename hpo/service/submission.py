@@ -45,35 +45,60 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
     if spec.name in (".", ".."):
         yield ("name",), f"name must not be {spec.name!r}, which an address cannot hold"
     if spec.workload not in config.workloads:
-        yield ("workload",), (f"workload must be one that this server allows ({', '.join(config.workloads)}), but got "
-                              f"{shown(spec.workload)}{nearest(spec.workload, config.workloads)}; its configuration "
-                              "lists them under workloads")
+        yield (
+            ("workload",),
+            (
+                f"workload must be one that this server allows ({', '.join(config.workloads)}), but got "
+                f"{shown(spec.workload)}{nearest(spec.workload, config.workloads)}; its configuration "
+                "lists them under workloads"
+            ),
+        )
     yield from faults_of_data(spec.data, config.data_folders)
     limits, full = config.limits, spec.full_scale
     if spec.budget.trials > limits.trials:
-        yield ("budget", "trials"), f"budget.trials must be at most {limits.trials:,}, but got {spec.budget.trials:,}"
+        yield (
+            ("budget", "trials"),
+            f"budget.trials must be at most {limits.trials:,}, but got {spec.budget.trials:,}",
+        )
     if full is None:
         return
     fault = fault_of_machine(full.machine)
     if fault:
         yield ("full_scale", "machine"), f"full_scale.{fault}"
     if full.validate_plan and (full.workers or 1) > limits.launch_workers:
-        yield ("full_scale", "workers"), (f"full_scale.workers must be at most {limits.launch_workers} where the plan "
-                                          f"is run by the server's workers, but got {full.workers:,}")
+        yield (
+            ("full_scale", "workers"),
+            (
+                f"full_scale.workers must be at most {limits.launch_workers} where the plan "
+                f"is run by the server's workers, but got {full.workers:,}"
+            ),
+        )
 
 
-def faults_of_data(data: Mapping[str, Any], folders: Sequence[Path],
-                   ) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def faults_of_data(
+    data: Mapping[str, Any],
+    folders: Sequence[Path],
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """A fault for each path of a study's ``data`` section that does not lie in one of ``folders``, links followed."""
     roots = [folder.resolve() for folder in folders]
     for location, text in _paths(data, ("data",)):
         reason = _outside(text, roots)
         if reason and not roots:
-            yield location, (f"{dotted(location)} names a file or folder, and this server's configuration has no "
-                             f"data_folders that studies may read, but {reason}")
+            yield (
+                location,
+                (
+                    f"{dotted(location)} names a file or folder, and this server's configuration has no "
+                    f"data_folders that studies may read, but {reason}"
+                ),
+            )
         elif reason:
-            yield location, (f"{dotted(location)} must be an absolute path within one of the server's data_folders "
-                             f"({', '.join(map(str, folders))}), but {reason}")
+            yield (
+                location,
+                (
+                    f"{dotted(location)} must be an absolute path within one of the server's data_folders "
+                    f"({', '.join(map(str, folders))}), but {reason}"
+                ),
+            )
 
 
 def fault_of_machine(name: str) -> str | None:
@@ -81,8 +106,10 @@ def fault_of_machine(name: str) -> str | None:
     names = machine_names()
     if name in names:
         return None
-    return (f"machine must be one that comes with the service ({', '.join(names)}), but got {shown(name)}"
-            f"{nearest(name, names)}")
+    return (
+        f"machine must be one that comes with the service ({', '.join(names)}), but got {shown(name)}"
+        f"{nearest(name, names)}"
+    )
 
 
 def machine_names() -> list[str]:
@@ -107,23 +134,48 @@ def workload_metrics(workload: str) -> dict[str, bool] | None:
 
     Asked of a process of its own: neither torch nor the code of a workload is loaded into the server.
     """
-    program = ("import json, sys; from trainers.workloads import metrics_of; "
-               "print(json.dumps(dict(metrics_of(sys.argv[1]))))")
+    program = (
+        "import json, sys; from trainers.workloads import metrics_of; "
+        "print(json.dumps(dict(metrics_of(sys.argv[1]))))"
+    )
     try:
-        done = subprocess.run([sys.executable, "-c", program, workload], capture_output=True, text=True, check=True,
-                              timeout=METRICS_SECONDS, stdin=subprocess.DEVNULL)
-        return {str(name): bool(better) for name, better in json.loads(done.stdout.splitlines()[-1]).items()}
+        done = subprocess.run(
+            [sys.executable, "-c", program, workload],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=METRICS_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+        return {
+            str(name): bool(better)
+            for name, better in json.loads(done.stdout.splitlines()[-1]).items()
+        }
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
 
 
-def _paths(value: Any, location: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _paths(
+    value: Any, location: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if isinstance(value, str):
         named = any(part in PATH_OPTIONS for part in location[1:])
-        if named or "/" in value or "\\" in value or os.sep in value or value.startswith(("~", ".")):
+        if (
+            named
+            or "/" in value
+            or "\\" in value
+            or os.sep in value
+            or value.startswith(("~", "."))
+        ):
             yield location, value
         return
-    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    entries = (
+        value.items()
+        if isinstance(value, Mapping)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, entry in entries:
         yield from _paths(entry, (*location, key))
 
@@ -134,7 +186,6 @@ def _outside(text: str, roots: Sequence[Path]) -> str | None:
         if not path.is_absolute():
             return f"got {shown(text)}"
         resolved = path.resolve()
-    except (OSError, ValueError, RuntimeError) as error:      # NUL bytes, loops of links
+    except (OSError, ValueError, RuntimeError) as error:  # NUL bytes, loops of links
         return f"{shown(text)} cannot be: {error}"
     return None if any(resolved.is_relative_to(root) for root in roots) else f"got {shown(text)}"
-

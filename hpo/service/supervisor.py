@@ -59,29 +59,38 @@ class WorkerProcess:
         while not self._stopping.is_set():
             began = time.monotonic()
             # a session of its own: Ctrl-C reaches the server alone, which then stops its worker in order
-            self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
-                                             start_new_session=True,
-                                             preexec_fn=_end_with_server,  # noqa: PLW1509  (one system call)
-                                             )
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                start_new_session=True,
+                preexec_fn=_end_with_server,  # noqa: PLW1509  (one system call)
+            )
             self.starts += 1
             code = self._process.wait()
             if self._stopping.is_set():
                 return
-            wait = 1.0 if time.monotonic() - began > STEADY_SECONDS else min(2 * wait, LONGEST_WAIT_SECONDS)
-            LOG.warning("the worker ended with exit code %s; it is started again in %g s", code, wait)
+            wait = (
+                1.0
+                if time.monotonic() - began > STEADY_SECONDS
+                else min(2 * wait, LONGEST_WAIT_SECONDS)
+            )
+            LOG.warning(
+                "the worker ended with exit code %s; it is started again in %g s", code, wait
+            )
             self._stopping.wait(wait)
 
 
 def _end_with_server() -> None:
     """Have Linux tell the worker to stop when the server is killed; elsewhere it goes on by itself."""
     if _PRCTL is not None:
-        _PRCTL(1, signal.SIGTERM, 0, 0, 0)      # PR_SET_PDEATHSIG, see prctl(2)
+        _PRCTL(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG, see prctl(2)
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
     try:
         if number == signal.SIGKILL:
-            os.killpg(process.pid, number)      # with the trials that it left behind
+            os.killpg(process.pid, number)  # with the trials that it left behind
         else:
             process.send_signal(number)
     except ProcessLookupError:

@@ -95,13 +95,18 @@ class Worker:
     def run(self) -> int:
         """Work; returns how many studies were taken. Raises StorageUnavailableError where there is no database."""
         taken, options = 0, self._options
-        with open_store(options.storage) as store, _Presence(store, self.name, options.cores) as presence:
+        with (
+            open_store(options.storage) as store,
+            _Presence(store, self.name, options.cores) as presence,
+        ):
             LOG.info("worker %s takes studies from %s", self.name, store.url)
             try:
                 while not self._stopping.is_set() and self._empty < EMPTY_LOOKS:
                     lease = self._claim(store)
                     if lease is None:
-                        pause = min(options.poll_seconds, LONGEST_DRAIN_PAUSE if options.drain else math.inf)
+                        pause = min(
+                            options.poll_seconds, LONGEST_DRAIN_PAUSE if options.drain else math.inf
+                        )
                         self._stopping.wait(pause * random.uniform(0.75, 1.25))
                         continue
                     taken += 1
@@ -117,8 +122,11 @@ class Worker:
 
     def _claim(self, store: Store) -> Lease | None:
         try:
-            lease = store.claim_study(self.name, lease_seconds=self._options.lease_seconds,
-                                      per_owner=self._options.per_owner)
+            lease = store.claim_study(
+                self.name,
+                lease_seconds=self._options.lease_seconds,
+                per_owner=self._options.per_owner,
+            )
         except StoreUnavailable as error:
             LOG.warning("no study can be taken, trying again: %s", error)
             return None
@@ -128,12 +136,23 @@ class Worker:
     def _work(self, store: Store, lease: Lease) -> None:
         """Run one study; whatever happens to it, the worker goes on."""
         name = lease.study.name
-        with HeldLease(store, lease, lease_seconds=self._options.lease_seconds,
-                       on_warning=lambda text: LOG.warning("%s: %s", name, text)) as held:
-            how = "took it over from a worker that fell silent" if lease.taken_over else "took it from the queue"
+        with HeldLease(
+            store,
+            lease,
+            lease_seconds=self._options.lease_seconds,
+            on_warning=lambda text: LOG.warning("%s: %s", name, text),
+        ) as held:
+            how = (
+                "took it over from a worker that fell silent"
+                if lease.taken_over
+                else "took it from the queue"
+            )
             LOG.info("%s: %s %s", name, self.name, how)
-            held.event("taken_over" if lease.taken_over else "claimed", f"{self.name} {how}",
-                       attempt=lease.study.attempts)
+            held.event(
+                "taken_over" if lease.taken_over else "claimed",
+                f"{self.name} {how}",
+                attempt=lease.study.attempts,
+            )
             try:
                 state, message = self._run(held)
             except LeaseLost as error:
@@ -149,22 +168,35 @@ class Worker:
         """The state in which the study was left, and what is said of it."""
         options, study = self._options, held.study
         if study.attempts > options.max_attempts:
-            return self._fail(held, f"it was started {options.max_attempts} times, and no worker came to the end of "
-                                       "it: it may kill its workers, such as by using up their memory")
+            return self._fail(
+                held,
+                f"it was started {options.max_attempts} times, and no worker came to the end of "
+                "it: it may kill its workers, such as by using up their memory",
+            )
         try:
             spec = stored_spec(study)
         except HpoError as error:
             return self._fail(held, str(error))
-        data = workload_data(spec) if spec.search_path else spec.data      # the path that is opened
+        data = workload_data(spec) if spec.search_path else spec.data  # the path that is opened
         faults = list(faults_of_data(data, options.data_folders)) if options.data_folders else []
         if faults:
             return self._fail(held, "; ".join(message for _, message in faults))
         try:
-            end = run_held(spec, held, options.storage, RunOptions(
-                folder=options.folder, storage_patience=options.storage_patience, check=True,
-                ray=RayOptions(options.ray_address, options.cores, keep=True), stop=self._stopping.is_set,
-                stopped_state=StudyState.QUEUED, stopped_message=f"{self.name} was stopped; another worker goes on",
-                progress=_Log(study.name)))
+            end = run_held(
+                spec,
+                held,
+                options.storage,
+                RunOptions(
+                    folder=options.folder,
+                    storage_patience=options.storage_patience,
+                    check=True,
+                    ray=RayOptions(options.ray_address, options.cores, keep=True),
+                    stop=self._stopping.is_set,
+                    stopped_state=StudyState.QUEUED,
+                    stopped_message=f"{self.name} was stopped; another worker goes on",
+                    progress=_Log(study.name),
+                ),
+            )
         except (HpoError, TrainerError) as error:
             LOG.debug("%s failed", study.name, exc_info=True)
             return StudyState.FAILED, str(error)
@@ -204,16 +236,26 @@ class _Presence:
 
     def __init__(self, store: Store, name: str, cores: int | None) -> None:
         self._store, self._ended = store, threading.Event()
-        self._beating = WorkerBeat(name=name, host=socket.gethostname(), pid=os.getpid(), version=version("largebatch"),
-                                   cores=cores or os.cpu_count() or 1, accelerators=_accelerators())
+        self._beating = WorkerBeat(
+            name=name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("largebatch"),
+            cores=cores or os.cpu_count() or 1,
+            accelerators=_accelerators(),
+        )
         self._thread = threading.Thread(target=self._beat, name="sign of life", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._ended.set()
         self._thread.join()
 
@@ -235,4 +277,10 @@ def _accelerators() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
-    return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
+    return len(
+        [
+            path
+            for path in Path("/dev").glob("nvidia*")
+            if path.name.removeprefix("nvidia").isdigit()
+        ]
+    )

@@ -24,7 +24,9 @@ class SpecFaultsError(ValueError):
 
 def dotted(location: Location) -> str:
     """A location as it stands in messages: ``ladder[2]``, ``budget.trials``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in location
+    ).lstrip(".")
 
 
 def shown(value: Any) -> str:
@@ -36,19 +38,24 @@ def shown(value: Any) -> str:
 def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Location, str]]:
     """Location and message of every fault that pydantic found in ``model``."""
     errors = error.errors(include_url=False)
-    meant = {(*fault["loc"][:-1], _nearest_key(model, fault["loc"]))
-             for fault in errors if fault["type"] == "extra_forbidden"}
+    meant = {
+        (*fault["loc"][:-1], _nearest_key(model, fault["loc"]))
+        for fault in errors
+        if fault["type"] == "extra_forbidden"
+    }
     for fault in errors:
         location = tuple(part for part in fault["loc"] if part != "[key]")
         if location[:1] == ("data",):
-            location = location[:2]         # below, pydantic mixes the types that it tried into the keys
+            location = location[:2]  # below, pydantic mixes the types that it tried into the keys
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, SpecFaultsError):
             yield from (((*location, *below), message) for below, message in cause.faults)
         elif isinstance(cause, SearchSpaceError):
-            yield from (((*location, *filter(None, [name])), message) for name, message in cause.faults)
+            yield from (
+                ((*location, *filter(None, [name])), message) for name, message in cause.faults
+            )
         elif fault["type"] == "missing":
-            if location not in meant:       # a misspelt key is one fault, not two
+            if location not in meant:  # a misspelt key is one fault, not two
                 yield location, f"{dotted(location)} is missing; write {location[-1]}: ..."
         elif fault["type"] == "extra_forbidden":
             yield location, _unknown_key(model, location)
@@ -82,11 +89,13 @@ def _rule(fault: Any, cause: BaseException | None) -> str:
         return str(cause)
     kind, got = fault["type"], fault["input"]
     if kind in _WANTED:
-        quotes = f"; put it in quotes, \"{got}\"" if kind == "string_type" and _is_scalar(got) else ""
+        quotes = f'; put it in quotes, "{got}"' if kind == "string_type" and _is_scalar(got) else ""
         return f"must be {_WANTED[kind]}, but got {shown(got)}{quotes}"
     if kind in _BOUND:
         names = fault["ctx"].get("expected", "").replace("'", "").replace(" or ", ", ").split(", ")
-        return f"must be {_BOUND[kind](fault['ctx'])}, but got {shown(got)}{nearest(str(got), names)}"
+        return (
+            f"must be {_BOUND[kind](fault['ctx'])}, but got {shown(got)}{nearest(str(got), names)}"
+        )
     return f"must hold this rule: {fault['msg']}, but got {shown(got)}"
 
 
@@ -109,6 +118,9 @@ def _nearest_key(model: type[BaseModel], location: Location) -> str | None:
 def _keys(model: type[BaseModel], location: Location) -> list[str]:
     for part in location:
         kind = model.model_fields[str(part)].annotation
-        model = next(option for option in (kind, *get_args(kind))
-                     if isinstance(option, type) and issubclass(option, BaseModel))
+        model = next(
+            option
+            for option in (kind, *get_args(kind))
+            if isinstance(option, type) and issubclass(option, BaseModel)
+        )
     return [field.alias or name for name, field in model.model_fields.items()]

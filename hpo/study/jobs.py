@@ -23,12 +23,22 @@ def workload_data(spec: StudySpec) -> dict[str, Any]:
     return data
 
 
-def training_job(spec: StudySpec, settings: TrainingSettings, global_batch_size: int, seed: int,
-                 epochs: float | None = None) -> TrainingJob:
+def training_job(
+    spec: StudySpec,
+    settings: TrainingSettings,
+    global_batch_size: int,
+    seed: int,
+    epochs: float | None = None,
+) -> TrainingJob:
     """One training of the study: ``epochs`` is its budget, the study's own budget per trial if not given."""
     return TrainingJob(
-        workload=spec.workload, data=workload_data(spec),
-        target=Target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better), settings=settings,
-        global_batch_size=global_batch_size, seed=seed,
+        workload=spec.workload,
+        data=workload_data(spec),
+        target=Target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better),
+        settings=settings,
+        global_batch_size=global_batch_size,
+        seed=seed,
         epochs=spec.budget.epochs_per_trial if epochs is None else epochs,
-        evaluations_per_epoch=spec.budget.evaluations_per_epoch, search_path=search_path(spec))
+        evaluations_per_epoch=spec.budget.evaluations_per_epoch,
+        search_path=search_path(spec),
+    )

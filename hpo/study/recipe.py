@@ -39,7 +39,9 @@ def parse_search(search: Any, info: ValidationInfo) -> SearchSpace:
             return search
         search = search.to_plain()
     if not isinstance(search, Mapping):
-        raise ValueError(f"must be a mapping of settings to values or domains, but got {shown(search)}")
+        raise ValueError(
+            f"must be a mapping of settings to values or domains, but got {shown(search)}"
+        )
     if name is None:
         return SearchSpace.parse(search)
     return _over(recipe(name), search)
@@ -53,8 +55,9 @@ def own_settings(values: Any) -> frozenset[str]:
     return frozenset(map(str, search)) if isinstance(search, Mapping) else frozenset()
 
 
-def faults_of_durations(name: str | None, search: SearchSpace, own: Collection[str],
-                        epochs: float) -> Iterator[tuple[Location, str]]:
+def faults_of_durations(
+    name: str | None, search: SearchSpace, own: Collection[str], epochs: float
+) -> Iterator[tuple[Location, str]]:
     """A fault for each duration that the recipe brings and ``epochs``, the budget of a trial, does not hold."""
     if name is None:
         return
@@ -69,8 +72,9 @@ def faults_of_durations(name: str | None, search: SearchSpace, own: Collection[s
 
 
 def _over(published: Recipe, search: Mapping[str, Any]) -> SearchSpace:
-    faults: list[tuple[str | None, str]] = [(name, _not_named(published, name))
-                                            for name in published.moving if name not in search]
+    faults: list[tuple[str | None, str]] = [
+        (name, _not_named(published, name)) for name in published.moving if name not in search
+    ]
     space = None
     try:
         space = SearchSpace.parse(search, inherited=published.fixed)
@@ -82,18 +86,25 @@ def _over(published: Recipe, search: Mapping[str, Any]) -> SearchSpace:
 
 
 def _not_named(published: Recipe, name: str) -> str:
-    return (f"{name} moves with the batch size in recipe {published.name!r} ({published.published(name)}), so search "
-            f"must tune it, as by {name}: {{uniform: [low, high], role: scaled}}, or give it a value")
+    return (
+        f"{name} moves with the batch size in recipe {published.name!r} ({published.published(name)}), so search "
+        f"must tune it, as by {name}: {{uniform: [low, high], role: scaled}}, or give it a value"
+    )
 
 
 def _too_long(published: Recipe, setting: str, times: tuple[float, ...], epochs: float) -> str:
     shares = [f"{time * epochs / published.epochs:.3g}" for time in times]
     is_list = setting.endswith("milestones")
-    published_value, scaled = (f"[{', '.join(map(_number, times))}]", f"[{', '.join(shares)}]") if is_list else \
-        (_number(times[0]), shares[0])
-    return (f"recipe {published.name!r} is made for {published.epochs:g} epochs and sets {setting} to "
-            f"{published_value}, which budget.epochs_per_trial {epochs:g} does not hold; give {setting} in search "
-            f"(the same share of the budget is {scaled}), or raise the budget")
+    published_value, scaled = (
+        (f"[{', '.join(map(_number, times))}]", f"[{', '.join(shares)}]")
+        if is_list
+        else (_number(times[0]), shares[0])
+    )
+    return (
+        f"recipe {published.name!r} is made for {published.epochs:g} epochs and sets {setting} to "
+        f"{published_value}, which budget.epochs_per_trial {epochs:g} does not hold; give {setting} in search "
+        f"(the same share of the budget is {scaled}), or raise the budget"
+    )
 
 
 def _number(value: float) -> str:

@@ -19,16 +19,20 @@ _WORKLOAD = re.compile(r"[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 def check_name(name: str) -> str:
     """``name`` if it can stand in a table, a title and a log line; else ValueError."""
     if not name.isprintable() or name != name.strip() or not 1 <= len(name) <= MAX_NAME_CHARACTERS:
-        raise ValueError(f"must be 1 to {MAX_NAME_CHARACTERS} printable characters with no space at its "
-                         f"ends, but got {shown(name)}")
+        raise ValueError(
+            f"must be 1 to {MAX_NAME_CHARACTERS} printable characters with no space at its "
+            f"ends, but got {shown(name)}"
+        )
     return name
 
 
 def check_workload(workload: str) -> str:
     """``workload`` if it is a name or ``package.module:Class``; else ValueError."""
     if not _WORKLOAD.fullmatch(workload):
-        raise ValueError("must be the name of a workload, or package.module:Class for your own, "
-                         f"but got {shown(workload)}")
+        raise ValueError(
+            "must be the name of a workload, or package.module:Class for your own, "
+            f"but got {shown(workload)}"
+        )
     return workload
 
 
@@ -36,19 +40,27 @@ def check_ladder(ladder: tuple[int, ...]) -> tuple[int, ...]:
     """``ladder`` if its global batch sizes increase; else ValueError."""
     for rung, following in itertools.pairwise(ladder):
         if following <= rung:
-            raise ValueError(f"must increase, but got {following} after {rung} in {shown(list(ladder))}")
+            raise ValueError(
+                f"must increase, but got {following} after {rung} in {shown(list(ladder))}"
+            )
     return ladder
 
 
 def faults_of_budget(trials: int, ladder: Sequence[int]) -> Iterator[tuple[Location, str]]:
     """A fault if there are fewer trainings than rungs."""
     if trials < len(ladder):
-        yield ("budget", "trials"), (f"budget.trials must be at least {len(ladder)}, one for each rung of "
-                                     f"the ladder, but got {trials}")
+        yield (
+            ("budget", "trials"),
+            (
+                f"budget.trials must be at least {len(ladder)}, one for each rung of "
+                f"the ladder, but got {trials}"
+            ),
+        )
 
 
-def faults_of_normalization(search: SearchSpace, ladder: Sequence[int],
-                            full_scale: int | None) -> Iterator[tuple[Location, str]]:
+def faults_of_normalization(
+    search: SearchSpace, ladder: Sequence[int], full_scale: int | None
+) -> Iterator[tuple[Location, str]]:
     """A fault if a batch cannot be cut into groups of ``normalization_batch_size`` samples.
 
     Every group shares batch-norm statistics, at every rung and at the ``full_scale`` global batch size.
@@ -58,16 +70,24 @@ def faults_of_normalization(search: SearchSpace, ladder: Sequence[int],
         rung = next((rung for rung in ladder if rung % size), None)
         if rung is not None:
             divisor = _nearest_divisor(size, math.gcd(*ladder))
-            yield ("ladder",) if default else ("search", "normalization_batch_size"), (
-                f"normalization_batch_size must divide every rung of the ladder, but {size}"
-                f"{' (the default)' if default else ''} does not divide {rung}; the nearest that divides all "
-                f"is {divisor} (search: normalization_batch_size: {divisor})")
+            yield (
+                ("ladder",) if default else ("search", "normalization_batch_size"),
+                (
+                    f"normalization_batch_size must divide every rung of the ladder, but {size}"
+                    f"{' (the default)' if default else ''} does not divide {rung}; the nearest that divides all "
+                    f"is {divisor} (search: normalization_batch_size: {divisor})"
+                ),
+            )
             return
         if full_scale is not None and full_scale % size:
-            yield ("full_scale", "global_batch_size"), (
-                "full_scale.global_batch_size must be a multiple of normalization_batch_size "
-                f"{size}{' (the default)' if default else ''}, but got {full_scale}; the nearest is "
-                f"{max(1, round(full_scale / size)) * size}")
+            yield (
+                ("full_scale", "global_batch_size"),
+                (
+                    "full_scale.global_batch_size must be a multiple of normalization_batch_size "
+                    f"{size}{' (the default)' if default else ''}, but got {full_scale}; the nearest is "
+                    f"{max(1, round(full_scale / size)) * size}"
+                ),
+            )
             return
 
 

@@ -34,10 +34,10 @@ from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:
-    Json = Any          # each workload knows what its own data section holds
+    Json = Any  # each workload knows what its own data section holds
 else:
     Json = JsonValue
-BatchSize = Annotated[int, Field(gt=0, le=10**12)]      # samples per update
+BatchSize = Annotated[int, Field(gt=0, le=10**12)]  # samples per update
 Count = Annotated[int, Field(gt=0, le=10**9)]
 
 
@@ -82,7 +82,9 @@ class FullScale(_Section):
     machine: str = Field("local", min_length=1)
     workers: Count | None = None
     nodes: Count | None = None
-    validate_plan: bool = Field(False, alias="validate")    # pydantic's own models have a method `validate`
+    validate_plan: bool = Field(
+        False, alias="validate"
+    )  # pydantic's own models have a method `validate`
 
 
 class StudyBudget(_Section):
@@ -105,12 +107,16 @@ class StudySpec(_Section):
     workload: Annotated[str, AfterValidator(rules.check_workload)]
     data: dict[str, Json] = Field(default_factory=dict)
     target: StudyTarget
-    ladder: Annotated[tuple[BatchSize, ...], Field(strict=False, min_length=1),
-                      AfterValidator(rules.check_ladder)]
+    ladder: Annotated[
+        tuple[BatchSize, ...], Field(strict=False, min_length=1), AfterValidator(rules.check_ladder)
+    ]
     full_scale: FullScale | None = None
     recipe: Annotated[str, AfterValidator(study_recipe.check_recipe)] | None = None
-    search: Annotated[SearchSpace, PlainValidator(study_recipe.parse_search),
-                      PlainSerializer(SearchSpace.to_plain)]
+    search: Annotated[
+        SearchSpace,
+        PlainValidator(study_recipe.parse_search),
+        PlainSerializer(SearchSpace.to_plain),
+    ]
     budget: StudyBudget
     seeds: Count = 1
     sampler: Literal["tpe", "gp", "cmaes", "qmc", "random", "forecast"] = "tpe"
@@ -126,9 +132,13 @@ class StudySpec(_Section):
         study = handler(values)
         full_scale = None if study.full_scale is None else study.full_scale.global_batch_size
         own = study_recipe.own_settings(values)
-        faults = [*rules.faults_of_budget(study.budget.trials, study.ladder),
-                  *rules.faults_of_normalization(study.search, study.ladder, full_scale),
-                  *study_recipe.faults_of_durations(study.recipe, study.search, own, study.budget.epochs_per_trial)]
+        faults = [
+            *rules.faults_of_budget(study.budget.trials, study.ladder),
+            *rules.faults_of_normalization(study.search, study.ladder, full_scale),
+            *study_recipe.faults_of_durations(
+                study.recipe, study.search, own, study.budget.epochs_per_trial
+            ),
+        ]
         if faults:
             raise SpecFaultsError(faults)
         return study
@@ -159,7 +169,11 @@ class StudySpec(_Section):
         for section in ("target", "full_scale", "budget"):
             given = (plain.pop(section) or {}).items()
             plain[section] = {key: value for key, value in given if value is not None}
-        order = [name for name in type(self).model_fields if plain[name] or name not in ("full_scale", "recipe")]
+        order = [
+            name
+            for name in type(self).model_fields
+            if plain[name] or name not in ("full_scale", "recipe")
+        ]
         return {name: plain[name] for name in order}
 
     def to_yaml(self) -> str:
@@ -187,16 +201,25 @@ def load_study(path: str | Path) -> StudySpec:
     except FileNotFoundError:
         raise SpecError("the study file must exist, but there is none", path=str(path)) from None
     except (OSError, ValueError) as error:
-        reason = f"it is not UTF-8: {error.reason}" if isinstance(error, UnicodeDecodeError) else \
-            getattr(error, "strerror", None) or error
-        raise SpecError(f"the study file must be readable text, but {reason}", path=str(path)) from None
+        reason = (
+            f"it is not UTF-8: {error.reason}"
+            if isinstance(error, UnicodeDecodeError)
+            else getattr(error, "strerror", None) or error
+        )
+        raise SpecError(
+            f"the study file must be readable text, but {reason}", path=str(path)
+        ) from None
     if text is None:
-        raise SpecError(f"a study file must have at most {yaml_text.MAX_BYTES:,} bytes, but got more",
-                        path=str(path))
+        raise SpecError(
+            f"a study file must have at most {yaml_text.MAX_BYTES:,} bytes, but got more",
+            path=str(path),
+        )
     return parse_study(text, path)
 
 
-def parse_study(text: str, path: str | Path | None = None, *, folder: str | Path | None = None) -> StudySpec:
+def parse_study(
+    text: str, path: str | Path | None = None, *, folder: str | Path | None = None
+) -> StudySpec:
     """The study in a YAML text.
 
     ``path`` is the file that errors name. ``folder`` is where the study's own modules and data lie; that of ``path``
@@ -221,15 +244,26 @@ def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
     """
     metric = spec.target.metric
     if metric not in metrics:
-        raise spec.error(f"target.metric must be one that workload {spec.workload!r} measures "
-                         f"({', '.join(sorted(metrics))}), but got {metric!r}{nearest(metric, metrics)}",
-                         "target", "metric")
+        raise spec.error(
+            f"target.metric must be one that workload {spec.workload!r} measures "
+            f"({', '.join(sorted(metrics))}), but got {metric!r}{nearest(metric, metrics)}",
+            "target",
+            "metric",
+        )
     if spec.target.higher_is_better and not metrics[metric]:
-        raise spec.error(f"target.at_most must be used with {metric}, which is better when lower, "
-                         "but got at_least", "target", "at_least")
+        raise spec.error(
+            f"target.at_most must be used with {metric}, which is better when lower, "
+            "but got at_least",
+            "target",
+            "at_least",
+        )
     if metrics[metric] and not spec.target.higher_is_better:
-        raise spec.error(f"target.at_least must be used with {metric}, which is better when higher, "
-                         "but got at_most", "target", "at_most")
+        raise spec.error(
+            f"target.at_least must be used with {metric}, which is better when higher, "
+            "but got at_most",
+            "target",
+            "at_most",
+        )
 
 
 def _validated(document: yaml_text.Document, path: str | None) -> StudySpec:
@@ -237,8 +271,12 @@ def _validated(document: yaml_text.Document, path: str | None) -> StudySpec:
     spec = None
     if not isinstance(document.value, dict):
         if not faults:
-            faults.append(Fault("a study file must be a mapping of keys to values, but got "
-                                f"{study_faults.shown(document.value)}"))
+            faults.append(
+                Fault(
+                    "a study file must be a mapping of keys to values, but got "
+                    f"{study_faults.shown(document.value)}"
+                )
+            )
         raise SpecError(faults, path=path)
     try:
         spec = StudySpec.model_validate(document.value)

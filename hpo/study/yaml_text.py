@@ -64,7 +64,9 @@ def read(text: str) -> Document:
         document.faults.append(Fault(f"a study file must be UTF-8, but {error.reason}"))
         return document
     if size > MAX_BYTES:
-        document.faults.append(Fault(f"a study file must have at most {MAX_BYTES:,} bytes, but got {size:,}"))
+        document.faults.append(
+            Fault(f"a study file must have at most {MAX_BYTES:,} bytes, but got {size:,}")
+        )
         return document
     try:
         _check_events(text)
@@ -79,8 +81,16 @@ def read(text: str) -> Document:
 
 def write(value: Any) -> str:
     """The YAML text that :func:`read` turns back into ``value``; keys keep their order."""
-    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110,
-                         default_flow_style=None))
+    return str(
+        yaml.dump(
+            value,
+            Dumper=_Dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            width=110,
+            default_flow_style=None,
+        )
+    )
 
 
 class _Dumper(yaml.SafeDumper):
@@ -99,8 +109,9 @@ def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _quoted)
 
 
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"(?:{_FLOAT.pattern})$"),
-                              list("-+.0123456789"))
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(f"(?:{_FLOAT.pattern})$"), list("-+.0123456789")
+)
 
 
 class _GivenUpError(Exception):
@@ -136,13 +147,19 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise _GivenUpError("a key must be text, but got a list or a mapping", key_node.start_mark)
+                raise _GivenUpError(
+                    "a key must be text, but got a list or a mapping", key_node.start_mark
+                )
             key = str(key_node.value)
             if key in values:
                 first = self.document.lines[(*location, key)]
-                self.document.faults.append(Fault(
-                    f"a key must stand once, but got {key!r} a second time, after line {first}", line,
-                    ".".join(map(str, (*location, key)))))
+                self.document.faults.append(
+                    Fault(
+                        f"a key must stand once, but got {key!r} a second time, after line {first}",
+                        line,
+                        ".".join(map(str, (*location, key))),
+                    )
+                )
                 continue
             self.document.lines[(*location, key)] = line
             values[key] = self.plain(value_node, (*location, key))
@@ -150,11 +167,11 @@ class _Reader:
 
 
 def _scalar(text: str, style: str) -> str | int | float | bool | None:
-    if style:       # quoted, or a block of text
+    if style:  # quoted, or a block of text
         return text
     if text in _WORDS:
         return _WORDS[text]
-    if _INT.fullmatch(text) and len(text) <= 300:      # more digits do not fit a float
+    if _INT.fullmatch(text) and len(text) <= 300:  # more digits do not fit a float
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
 
@@ -163,13 +180,18 @@ def _check_events(text: str) -> None:
     # composing recurses once for each level and keeps every node, so size is checked on the flat stream first
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
-        if count > 3 * MAX_VALUES:      # a value takes a scalar event and its key's, or a start and an end
+        if (
+            count > 3 * MAX_VALUES
+        ):  # a value takes a scalar event and its key's, or a start and an end
             raise _GivenUpError(_TOO_MANY, event.start_mark)
         tag = getattr(event, "tag", None)
         if tag is not None:
-            raise _GivenUpError(f"a study file must hold plain values, but got the tag {tag!r}",
-                                event.start_mark)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            raise _GivenUpError(
+                f"a study file must hold plain values, but got the tag {tag!r}", event.start_mark
+            )
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if depth > MAX_DEPTH:
             raise _GivenUpError(_TOO_DEEP, event.start_mark)
 
@@ -178,5 +200,7 @@ def _fault(error: yaml.YAMLError) -> Fault:
     mark = getattr(error, "problem_mark", None)
     parts = [getattr(error, "context", None), getattr(error, "problem", None)]
     problem = ", ".join(part for part in parts if part) or " ".join(str(error).split())
-    return Fault(f"a study file must be YAML, but it cannot be read: {problem}",
-                 line=None if mark is None else mark.line + 1)
+    return Fault(
+        f"a study file must be YAML, but it cannot be read: {problem}",
+        line=None if mark is None else mark.line + 1,
+    )

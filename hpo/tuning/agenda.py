@@ -72,7 +72,10 @@ def rung_budgets(ladder: Sequence[int], trainings: int, seeds: int) -> dict[int,
     """
     share, rest = divmod(trainings, len(ladder))
     sizes = {batch: share + (index >= len(ladder) - rest) for index, batch in enumerate(ladder)}
-    return {batch: RungBudget(size, size // (2 * seeds) if seeds > 1 else 0, seeds) for batch, size in sizes.items()}
+    return {
+        batch: RungBudget(size, size // (2 * seeds) if seeds > 1 else 0, seeds)
+        for batch, size in sizes.items()
+    }
 
 
 def next_seed(trials: Sequence[Trial]) -> int:
@@ -92,7 +95,9 @@ def next_task(budgets: Mapping[int, RungBudget], trials: Sequence[Trial]) -> Tas
     """The next training of a sweep with these ``trials`` (of every state), the smallest open rung first."""
     waiting = False
     for batch in sorted(budgets):
-        task = _next_in_rung(batch, budgets[batch], [t for t in trials if t.global_batch_size == batch])
+        task = _next_in_rung(
+            batch, budgets[batch], [t for t in trials if t.global_batch_size == batch]
+        )
         if isinstance(task, (Explore, Repeat)):
             return task
         waiting = waiting or isinstance(task, Wait)
@@ -138,7 +143,7 @@ def _next_in_rung(batch: int, budget: RungBudget, trials: Sequence[Trial]) -> Ta
     reached = sorted((t for t in explored if t.state is TrialState.REACHED), key=_epochs)
     trained = Counter(_key(trial) for trial in trials)
     for seeds in range(1, budget.seeds):
-        for best in reached[:budget.repeated_settings]:
+        for best in reached[: budget.repeated_settings]:
             if trained[_key(best)] <= seeds:
                 return Repeat(batch, best.settings)
     # Too few settings reached the target to be worth repeating: look for better ones instead.

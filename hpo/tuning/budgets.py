@@ -25,6 +25,8 @@ class Budget:
         if samples is not None and used.samples >= samples:
             return f"the study's budget of {samples:,} samples is spent ({used.samples:,} were processed)"
         if hours is not None and used.accelerator_seconds >= 3600 * hours:
-            return (f"the study's budget of {hours:g} accelerator hours is spent "
-                    f"({used.accelerator_seconds / 3600:.4g} were used)")
+            return (
+                f"the study's budget of {hours:g} accelerator hours is spent "
+                f"({used.accelerator_seconds / 3600:.4g} were used)"
+            )
         return ""

@@ -29,26 +29,43 @@ class ForecastSampler:
     def __init__(self, spec: StudySpec, earlier: int = 0) -> None:
         self._ladder, self._space = spec.ladder, spec.search
         self._epochs = spec.budget.epochs_per_trial
-        self._inner = LadderSampler(spec.search, spec.ladder, sampler="tpe", name=spec.name, epochs=self._epochs,
-                                    earlier=earlier)
+        self._inner = LadderSampler(
+            spec.search,
+            spec.ladder,
+            sampler="tpe",
+            name=spec.name,
+            epochs=self._epochs,
+            earlier=earlier,
+        )
         target = spec.full_scale.global_batch_size if spec.full_scale else BEYOND * spec.ladder[-1]
         seed = int.from_bytes(hashlib.sha256(spec.name.encode()).digest()[:4], "big")
         self._tuned = tuned_settings(spec.search)
-        self._acquisition = Acquisition(spec.ladder, target, self._tuned, seed=seed,
-                                        resolution=1 / spec.budget.evaluations_per_epoch)
+        self._acquisition = Acquisition(
+            spec.ladder,
+            target,
+            self._tuned,
+            seed=seed,
+            resolution=1 / spec.budget.evaluations_per_epoch,
+        )
 
     def suggest(self, running: Iterable[Trial]) -> tuple[int, TrainingSettings, int]:
         """Batch size and settings to train next, with a ticket; ``running`` are the trials in flight."""
-        if not (self._tuned and len(self._tuned) == len(self._space.scaled) and self._acquisition.ready):
+        if not (
+            self._tuned and len(self._tuned) == len(self._space.scaled) and self._acquisition.ready
+        ):
             # where the smallest rung has no settings that reach the target, a larger one may
-            batch = self._ladder[len(self._acquisition.observations) // ENOUGH_TRIALS % len(self._ladder)]
+            batch = self._ladder[
+                len(self._acquisition.observations) // ENOUGH_TRIALS % len(self._ladder)
+            ]
             return batch, *self._inner.suggest(batch)
         in_flight = [(trial.global_batch_size, trial.settings) for trial in running]
 
         def choose(others: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
             choice = self._acquisition.choose(others, in_flight)
-            return choice.global_batch_size, {name: self._space.domains[name].clip(value)
-                                              for name, value in choice.settings.items()}
+            return choice.global_batch_size, {
+                name: self._space.domains[name].clip(value)
+                for name, value in choice.settings.items()
+            }
 
         return self._inner.suggest_by(choose)
 
@@ -62,7 +79,9 @@ class ForecastSampler:
             self._inner.tell(trial, ticket)
         seen = observation(trial)
         if seen is not None:
-            self._acquisition.samples_per_epoch = self._acquisition.samples_per_epoch or samples_per_epoch([trial])
+            self._acquisition.samples_per_epoch = (
+                self._acquisition.samples_per_epoch or samples_per_epoch([trial])
+            )
             self._acquisition.tell(seen)
 
     def limit_epochs(self, global_batch_size: int) -> float:

@@ -43,8 +43,13 @@ def train_all(sweep: Trainings, scheduler: LadderASHA | CurveStopping) -> None:
         number += 1
 
 
-def _train(trial: _Trial, run: TrialRun, recording: Recording, scheduler: LadderASHA | CurveStopping,
-           sweep: Trainings) -> None:
+def _train(
+    trial: _Trial,
+    run: TrialRun,
+    recording: Recording,
+    scheduler: LadderASHA | CurveStopping,
+    sweep: Trainings,
+) -> None:
     """The steps of Tune's own loop for one trial, in its order."""
     controller = _Controller()
     scheduler.on_trial_add(controller, trial)
@@ -52,7 +57,10 @@ def _train(trial: _Trial, run: TrialRun, recording: Recording, scheduler: Ladder
     ended = False
     while not (ended or sweep.interrupted):
         result = {**run.advance(), "trial_id": trial.trial_id}
-        ended = bool(result.get("done")) or scheduler.on_trial_result(controller, trial, result) == scheduler.STOP
+        ended = (
+            bool(result.get("done"))
+            or scheduler.on_trial_result(controller, trial, result) == scheduler.STOP
+        )
         recording.on_trial_result(0, [], trial, result)
         trial.last_result = result
     scheduler.on_trial_complete(controller, trial, trial.last_result)

@@ -42,7 +42,15 @@ if TYPE_CHECKING:
 
 TRIALS_AT_A_TIME = 500
 BATCH_SIZE = "global_batch_size"
-_RESULTS = ("epochs_to_target", "epochs", "steps", "seconds", "best_metric", "final_metric", "resolution_epochs")
+_RESULTS = (
+    "epochs_to_target",
+    "epochs",
+    "steps",
+    "seconds",
+    "best_metric",
+    "final_metric",
+    "resolution_epochs",
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +61,15 @@ class OptunaExport:
     trials: dict[str, int]
 
 
-def write_optuna(store: Store, study: Study, spec: StudySpec, url: str, *, replace: bool = False,
-                 points: int = 200) -> OptunaExport:
+def write_optuna(
+    store: Store,
+    study: Study,
+    spec: StudySpec,
+    url: str,
+    *,
+    replace: bool = False,
+    points: int = 200,
+) -> OptunaExport:
     """Write a study into the Optuna database at ``url``, which is made where it is not there.
 
     Optuna writes one row a statement; ``points`` bounds the intermediate values of a trial. Raises
@@ -64,8 +79,10 @@ def write_optuna(store: Store, study: Study, spec: StudySpec, url: str, *, repla
     try:
         import optuna
     except ImportError as error:
-        raise ExportError("writing an Optuna database needs Optuna, which is not installed; "
-                          "pip install 'largebatch[train]'") from error
+        raise ExportError(
+            "writing an Optuna database needs Optuna, which is not installed; "
+            "pip install 'largebatch[train]'"
+        ) from error
     _refuse_own_database(url)
     try:
         storage = optuna.storages.RDBStorage(url)
@@ -80,8 +97,10 @@ def write_optuna(store: Store, study: Study, spec: StudySpec, url: str, *, repla
             storage.remove_session()
             storage.engine.dispose()
     except (optuna.exceptions.StorageInternalError, ValueError, RuntimeError, ImportError) as error:
-        raise StorageUnavailableError(f"cannot write the Optuna database {url}: {_first_line(error)}; "
-                                      "give a URL such as sqlite:///optuna.db") from error
+        raise StorageUnavailableError(
+            f"cannot write the Optuna database {url}: {_first_line(error)}; "
+            "give a URL such as sqlite:///optuna.db"
+        ) from error
     return OptunaExport(study.name, written)
 
 
@@ -93,8 +112,10 @@ def _refuse_own_database(url: str) -> None:
     except StoreError as error:
         raise StorageUnavailableError(str(error)) from error
     if ours:
-        raise ExportError("an export must not go into the database of largebatch: Optuna's tables have the same "
-                          "names; give another, such as --to sqlite:///optuna.db")
+        raise ExportError(
+            "an export must not go into the database of largebatch: Optuna's tables have the same "
+            "names; give another, such as --to sqlite:///optuna.db"
+        )
 
 
 def _make_room(storage: optuna.storages.RDBStorage, name: str, *, replace: bool) -> None:
@@ -102,7 +123,9 @@ def _make_room(storage: optuna.storages.RDBStorage, name: str, *, replace: bool)
     if name not in there:
         return
     if not replace:
-        raise ExportError(f"the Optuna database has a study {name!r} already; give another database, or --replace")
+        raise ExportError(
+            f"the Optuna database has a study {name!r} already; give another database, or --replace"
+        )
     storage.delete_study(there[name])
 
 
@@ -119,11 +142,12 @@ def _new_study(storage: optuna.storages.RDBStorage, study: Study, spec: StudySpe
     return made
 
 
-def _frozen_trials(store: Store, trials: Sequence[Trial], spec: StudySpec,
-                   points: int) -> Iterator[optuna.trial.FrozenTrial]:
+def _frozen_trials(
+    store: Store, trials: Sequence[Trial], spec: StudySpec, points: int
+) -> Iterator[optuna.trial.FrozenTrial]:
     space = _space(spec, trials)
     for first in range(0, len(trials), TRIALS_AT_A_TIME):
-        part = trials[first:first + TRIALS_AT_A_TIME]
+        part = trials[first : first + TRIALS_AT_A_TIME]
         curves = store.convergence([trial.id for trial in part])
         for trial in part:
             yield _frozen(trial, space, curves.of(trial.id), points)
@@ -133,28 +157,51 @@ def _space(spec: StudySpec, trials: Sequence[Trial]) -> dict[str, BaseDistributi
     from optuna.distributions import IntDistribution
 
     batches = [*spec.ladder, *(trial.global_batch_size for trial in trials)]
-    return {BATCH_SIZE: IntDistribution(min(batches), max(batches), log=True), **spec.search.to_optuna()}
+    return {
+        BATCH_SIZE: IntDistribution(min(batches), max(batches), log=True),
+        **spec.search.to_optuna(),
+    }
 
 
-def _frozen(trial: Trial, space: Mapping[str, BaseDistribution], curve: Convergence,
-            points: int) -> optuna.trial.FrozenTrial:
+def _frozen(
+    trial: Trial, space: Mapping[str, BaseDistribution], curve: Convergence, points: int
+) -> optuna.trial.FrozenTrial:
     import optuna
 
     states = optuna.trial.TrialState
-    state = {TrialState.REACHED: states.COMPLETE, TrialState.CENSORED: states.PRUNED, TrialState.PRUNED: states.PRUNED,
-             TrialState.DIVERGED: states.FAIL, TrialState.FAILED: states.FAIL, TrialState.QUEUED: states.WAITING,
-             TrialState.RUNNING: states.RUNNING}[trial.state]
-    params = {name: trial.global_batch_size if name == BATCH_SIZE else trial.settings[name] for name in space}
+    state = {
+        TrialState.REACHED: states.COMPLETE,
+        TrialState.CENSORED: states.PRUNED,
+        TrialState.PRUNED: states.PRUNED,
+        TrialState.DIVERGED: states.FAIL,
+        TrialState.FAILED: states.FAIL,
+        TrialState.QUEUED: states.WAITING,
+        TrialState.RUNNING: states.RUNNING,
+    }[trial.state]
+    params = {
+        name: trial.global_batch_size if name == BATCH_SIZE else trial.settings[name]
+        for name in space
+    }
     used = {name: wide_enough(space[name], value) for name, value in params.items()}
-    distributions = {name: distribution for name, distribution in used.items() if distribution is not None}
+    distributions = {
+        name: distribution for name, distribution in used.items() if distribution is not None
+    }
     started = trial.started_at or trial.finished_at
     return optuna.trial.FrozenTrial(
-        number=trial.number, trial_id=-1, state=state, value=trial.epochs_to_target,
-        datetime_start=None if state == states.WAITING else _local(started) or datetime.fromtimestamp(0),
+        number=trial.number,
+        trial_id=-1,
+        state=state,
+        value=trial.epochs_to_target,
+        datetime_start=None
+        if state == states.WAITING
+        else _local(started) or datetime.fromtimestamp(0),
         datetime_complete=_local(trial.finished_at) if state.is_finished() else None,
-        params={name: params[name] for name in distributions}, distributions=distributions,
-        user_attrs=_attributes(trial, [name for name in params if name not in distributions]), system_attrs={},
-        intermediate_values=_intermediate(curve, points))
+        params={name: params[name] for name in distributions},
+        distributions=distributions,
+        user_attrs=_attributes(trial, [name for name in params if name not in distributions]),
+        system_attrs={},
+        intermediate_values=_intermediate(curve, points),
+    )
 
 
 def wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution | None:
@@ -171,33 +218,52 @@ def wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution 
             return distribution
         if distribution.log and value <= 0:
             return None
-        return type(distribution)(min(distribution.low, value), max(distribution.high, value), log=distribution.log)
+        return type(distribution)(
+            min(distribution.low, value), max(distribution.high, value), log=distribution.log
+        )
     return None
 
 
 def _intermediate(curve: Convergence, points: int) -> dict[int, float]:
     """The measured metric by step: at most ``points`` evaluations, spread evenly, the first and the last included."""
-    measured = [(step, metric) for step, metric in zip(curve.step.tolist(), curve.metric.tolist(), strict=True)
-                if not math.isnan(metric)]
+    measured = [
+        (step, metric)
+        for step, metric in zip(curve.step.tolist(), curve.metric.tolist(), strict=True)
+        if not math.isnan(metric)
+    ]
     if len(measured) > points:
-        places = {round(place * (len(measured) - 1) / max(points - 1, 1)) for place in range(points)}
+        places = {
+            round(place * (len(measured) - 1) / max(points - 1, 1)) for place in range(points)
+        }
         measured = [measured[place] for place in sorted(places | {len(measured) - 1})[-points:]]
     return dict(measured)
 
 
 def _attributes(trial: Trial, outside: Sequence[str]) -> dict[str, Any]:
-    told = {"state": str(trial.state), "seed": trial.seed, "purpose": trial.purpose, "reason": trial.reason,
-            **{name: getattr(trial, name) for name in _RESULTS}, **{name: trial.settings[name] for name in outside}}
+    told = {
+        "state": str(trial.state),
+        "seed": trial.seed,
+        "purpose": trial.purpose,
+        "reason": trial.reason,
+        **{name: getattr(trial, name) for name in _RESULTS},
+        **{name: trial.settings[name] for name in outside},
+    }
     return {name: value for name, value in told.items() if value not in (None, "")}
 
 
 def _about(study: Study, spec: StudySpec) -> dict[str, Any]:
     relation = ">=" if study.higher_is_better else "<="
-    return {"target": f"{study.metric} {relation} {study.threshold:g}", "workload": study.workload,
-            "value": "epochs to target", "intermediate_values": f"{study.metric} by optimizer step",
-            "fixed_settings": {name: list(value) if isinstance(value, tuple) else value
-                               for name, value in spec.search.fixed.items()},
-            "spec": study.spec}
+    return {
+        "target": f"{study.metric} {relation} {study.threshold:g}",
+        "workload": study.workload,
+        "value": "epochs to target",
+        "intermediate_values": f"{study.metric} by optimizer step",
+        "fixed_settings": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in spec.search.fixed.items()
+        },
+        "spec": study.spec,
+    }
 
 
 def _local(time: datetime | None) -> datetime | None:

@@ -20,7 +20,15 @@ PATIENCE_SECONDS = 300.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two attempts: doubled from the first to the longest."""
 
-HOPELESS = ("readonly", "read-only", "not a database", "malformed", "was closed", "password", "does not exist")
+HOPELESS = (
+    "readonly",
+    "read-only",
+    "not a database",
+    "malformed",
+    "was closed",
+    "password",
+    "does not exist",
+)
 """Words in the message of a database that waiting does not bring back."""
 
 
@@ -30,13 +38,21 @@ class Patience:
     ``told`` hears when it goes and when it comes back; ``stopped`` ends the waiting early, by the error itself.
     """
 
-    def __init__(self, seconds: float = PATIENCE_SECONDS, told: Callable[[str], None] | None = None,
-                 stopped: Callable[[], bool] = lambda: False, *, sleep: Callable[[float], None] = time.sleep,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        seconds: float = PATIENCE_SECONDS,
+        told: Callable[[str], None] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._seconds, self._told, self._stopped = seconds, told or _tell_nobody, stopped
         self._sleep, self._clock = sleep, clock
 
-    def __call__(self, call: Callable[[], T], committed: Callable[[], T | None] = lambda: None) -> T:
+    def __call__(
+        self, call: Callable[[], T], committed: Callable[[], T | None] = lambda: None
+    ) -> T:
         """What ``call`` returns; raises :class:`StoreUnavailable` where the database stays away.
 
         ``committed`` is asked before each repetition: where it returns something, the write was done, and that is
@@ -50,14 +66,20 @@ class Patience:
             first = error
         return self._wait(call, committed, first)
 
-    def _wait(self, call: Callable[[], T], committed: Callable[[], T | None], error: StoreUnavailable) -> T:
+    def _wait(
+        self, call: Callable[[], T], committed: Callable[[], T | None], error: StoreUnavailable
+    ) -> T:
         lost_at, pause = self._clock(), FIRST_PAUSE
-        self._told(f"{error}; results are kept in memory, and writing is tried again for up to {self._seconds:g} s")
+        self._told(
+            f"{error}; results are kept in memory, and writing is tried again for up to {self._seconds:g} s"
+        )
         while True:
             waited = self._clock() - lost_at
             if waited >= self._seconds or self._stopped():
-                self._told(f"gave up after {waited:.0f} s without the database; results since then are not stored, and "
-                           "their trials run again when the study goes on")
+                self._told(
+                    f"gave up after {waited:.0f} s without the database; results since then are not stored, and "
+                    "their trials run again when the study goes on"
+                )
                 raise error
             self._sleep(min(pause, max(self._seconds - waited, 0.0)))
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -69,7 +91,9 @@ class Patience:
                     raise
                 error = still
                 continue
-            self._told(f"the database is back after {self._clock() - lost_at:.1f} s; nothing was lost")
+            self._told(
+                f"the database is back after {self._clock() - lost_at:.1f} s; nothing was lost"
+            )
             return result
 
 

@@ -24,9 +24,11 @@ from storage.records import NewTrial, Study, Trial, TrialState
 from storage.store import Store
 
 PURPOSE = "race"
-FIRST_SEED = 100_000        # the trainings of the sweep have the seeds from 0, those of plans the ones that follow
-FINALISTS, SEEDS = 2, 2     # so many of the best are trained with so many seeds
-RESCUES = 2                 # where nothing reached the target: so often a lower rate with a longer warmup is tried
+FIRST_SEED = (
+    100_000  # the trainings of the sweep have the seeds from 0, those of plans the ones that follow
+)
+FINALISTS, SEEDS = 2, 2  # so many of the best are trained with so many seeds
+RESCUES = 2  # where nothing reached the target: so often a lower rate with a longer warmup is tried
 LOWER_RATE, LONGER_WARMUP = 0.5, 2.0
 
 
@@ -55,8 +57,11 @@ def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | W
         return fresh[0]
     if not all(trial.state.finished for trial in trials):
         return Wait()
-    ranked = sorted((_mean_log_epochs(runs), _key(runs[0].settings), runs) for runs in trained.values()
-                    if all(run.state is TrialState.REACHED for run in runs))
+    ranked = sorted(
+        (_mean_log_epochs(runs), _key(runs[0].settings), runs)
+        for runs in trained.values()
+        if all(run.state is TrialState.REACHED for run in runs)
+    )
     for _, _, runs in ranked[:FINALISTS]:
         if len(runs) < SEEDS:
             return runs[0].settings
@@ -68,7 +73,9 @@ def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | W
 def epochs_left(course: Course, trials: Sequence[Trial], reserved: Mapping[int, float]) -> float:
     """Epochs that a race may still train; ``reserved`` are those promised to the trials that run, by their id."""
     return course.most_epochs - math.fsum(
-        (trial.epochs or 0.0) if trial.state.finished else reserved.get(trial.id, 0.0) for trial in trials)
+        (trial.epochs or 0.0) if trial.state.finished else reserved.get(trial.id, 0.0)
+        for trial in trials
+    )
 
 
 class Race(Trainings):
@@ -80,17 +87,40 @@ class Race(Trainings):
 
     purpose = PURPOSE
 
-    def __init__(self, spec: StudySpec, study: Study, store: Store, course: Course, *, checkpoints: Path,
-                 progress: Progress, patience: Patience | None = None,
-                 stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        study: Study,
+        store: Store,
+        course: Course,
+        *,
+        checkpoints: Path,
+        progress: Progress,
+        patience: Patience | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.course, self._reserved = course, dict[int, float]()
-        super().__init__(spec, study, store, checkpoints=checkpoints, progress=progress, patience=patience, stop=stop)
+        super().__init__(
+            spec,
+            study,
+            store,
+            checkpoints=checkpoints,
+            progress=progress,
+            patience=patience,
+            stop=stop,
+        )
 
     @property
     def fewest_epochs(self) -> float:
         """The fewest epochs in which a training has reached the target; inf before any has."""
-        return min((trial.epochs_to_target for trial in self._trials.values() if trial.epochs_to_target is not None),
-                   default=math.inf)
+        return min(
+            (
+                trial.epochs_to_target
+                for trial in self._trials.values()
+                if trial.epochs_to_target is not None
+            ),
+            default=math.inf,
+        )
 
     @property
     def out_of_epochs(self) -> bool:
@@ -98,16 +128,26 @@ class Race(Trainings):
         return not isinstance(next_entry(self.course, self.trials), Done) and self._nothing_left()
 
     def _stored(self) -> list[Trial]:
-        return [trial for trial in super()._stored() if trial.global_batch_size == self.course.global_batch_size]
+        return [
+            trial
+            for trial in super()._stored()
+            if trial.global_batch_size == self.course.global_batch_size
+        ]
 
     def _config(self, trial: Trial) -> dict[str, Any]:
         first = trial.id in {each.id for each in explorations(self.trials)}
         others = {key: value for key, value in self._reserved.items() if key != trial.id}
-        left = epochs_left(self.course, [each for each in self.trials if each.id != trial.id], others)
+        left = epochs_left(
+            self.course, [each for each in self.trials if each.id != trial.id], others
+        )
         self._reserved[trial.id] = min(left, self.course.limit_epochs)
         # inside its warmup a training says nothing of what it does at the full rate
-        return {"limit_epochs": self.course.limit_epochs, "stoppable": first, "most_epochs": self._reserved[trial.id],
-                "patience_epochs": float(trial.settings.get("warmup_epochs") or 0.0)}
+        return {
+            "limit_epochs": self.course.limit_epochs,
+            "stoppable": first,
+            "most_epochs": self._reserved[trial.id],
+            "patience_epochs": float(trial.settings.get("warmup_epochs") or 0.0),
+        }
 
     def _budget_epochs(self, trial: Trial) -> float | None:  # noqa: ARG002
         return max(self._spec.budget.epochs_per_trial, float(math.ceil(self.course.limit_epochs)))
@@ -129,21 +169,34 @@ class Race(Trainings):
         if isinstance(entry, Wait):
             return None
         if not self._affordable():
-            return None if self._reserved else Done()       # a training that ends early gives back what it was promised
-        return self._add(NewTrial(global_batch_size=self.course.global_batch_size, settings=dict(entry),
-                                  seed=max(FIRST_SEED, next_seed(self.trials)), purpose=PURPOSE))
+            return (
+                None if self._reserved else Done()
+            )  # a training that ends early gives back what it was promised
+        return self._add(
+            NewTrial(
+                global_batch_size=self.course.global_batch_size,
+                settings=dict(entry),
+                seed=max(FIRST_SEED, next_seed(self.trials)),
+                purpose=PURPOSE,
+            )
+        )
 
 
 def _rescue(tried: Sequence[Trial]) -> dict[str, Any]:
     """The settings least likely to be lost of those tried, with a lower rate and a longer warmup."""
     rates = [float(trial.settings["learning_rate"]) for trial in tried]
     warmups = [float(trial.settings.get("warmup_epochs") or 0.0) for trial in tried]
-    return {**tried[rates.index(min(rates))].settings, "learning_rate": LOWER_RATE * min(rates),
-            "warmup_epochs": LONGER_WARMUP * max(warmups)}
+    return {
+        **tried[rates.index(min(rates))].settings,
+        "learning_rate": LOWER_RATE * min(rates),
+        "warmup_epochs": LONGER_WARMUP * max(warmups),
+    }
 
 
 def _mean_log_epochs(runs: Sequence[Trial]) -> float:
-    return math.fsum(math.log(run.epochs_to_target) for run in runs if run.epochs_to_target) / len(runs)
+    return math.fsum(math.log(run.epochs_to_target) for run in runs if run.epochs_to_target) / len(
+        runs
+    )
 
 
 def _key(settings: Mapping[str, Any]) -> str:

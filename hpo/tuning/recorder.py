@@ -35,7 +35,7 @@ class Recorder:
         point = ConvergencePoint(**values)
         before = self._last.get(trial_id)
         if before is not None and before.step >= point.step:
-            before = None       # the trial was started again
+            before = None  # the trial was started again
         self._resolution[trial_id] = point.epochs - (before.epochs if before else 0.0)
         self._last[trial_id] = point
         self._points[trial_id].append(point)
@@ -51,7 +51,9 @@ class Recorder:
             self._points.clear()
         self._written_at = time.monotonic()
 
-    def finish(self, trial: Trial, state: TrialState, outcome: Mapping[str, Any] | None, reason: str) -> Trial:
+    def finish(
+        self, trial: Trial, state: TrialState, outcome: Mapping[str, Any] | None, reason: str
+    ) -> Trial:
         """Write a trial's last points and its end in one transaction; the trial as it is stored then.
 
         ``outcome`` is what the trainer said at the end; a trial that something else ended (a pruned one, one
@@ -59,11 +61,25 @@ class Recorder:
         """
         last, resolution = self._last.pop(trial.id, None), self._resolution.pop(trial.id, None)
         if outcome is not None:
-            came = {name: outcome[name] for name in ("epochs_to_target", "epochs", "steps", "seconds", "best_metric",
-                                                     "final_metric")}
+            came = {
+                name: outcome[name]
+                for name in (
+                    "epochs_to_target",
+                    "epochs",
+                    "steps",
+                    "seconds",
+                    "best_metric",
+                    "final_metric",
+                )
+            }
             reason = reason or outcome["reason"]
         elif last is not None:
-            came = {"epochs": last.epochs, "steps": last.step, "seconds": last.seconds, "final_metric": last.metric}
+            came = {
+                "epochs": last.epochs,
+                "steps": last.step,
+                "seconds": last.seconds,
+                "final_metric": last.metric,
+            }
         else:
             came = {}
         result = TrialResult(state=state, reason=reason, resolution_epochs=resolution, **came)

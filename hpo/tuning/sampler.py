@@ -40,8 +40,16 @@ class LadderSampler:
     begin once more.
     """
 
-    def __init__(self, space: SearchSpace, ladder: Sequence[int], *, sampler: str, name: str,
-                 epochs: float, earlier: int = 0) -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        ladder: Sequence[int],
+        *,
+        sampler: str,
+        name: str,
+        epochs: float,
+        earlier: int = 0,
+    ) -> None:
         name = f"{name}/after {earlier}" if earlier else name
         self._space = space
         self._epochs = epochs
@@ -61,7 +69,10 @@ class LadderSampler:
             self._started.add(global_batch_size)
             for values in self._first_values(global_batch_size):
                 self._rungs[global_batch_size].enqueue_trial(values, skip_if_exists=True)
-        scaled, shared = self._rungs[global_batch_size].ask(self._scaled), self._ladder.ask(self._shared)
+        scaled, shared = (
+            self._rungs[global_batch_size].ask(self._scaled),
+            self._ladder.ask(self._shared),
+        )
         return self._ticket(scaled, scaled.params, shared)
 
     def suggest_by(self, choose: Chooser) -> tuple[int, TrainingSettings, int]:
@@ -73,8 +84,9 @@ class LadderSampler:
         batch, values = choose({**self._space.fixed, **shared.params})
         return batch, *self._ticket(None, values, shared)
 
-    def _ticket(self, scaled: optuna.Trial | None, values: Mapping[str, Any],
-                shared: optuna.Trial) -> tuple[TrainingSettings, int]:
+    def _ticket(
+        self, scaled: optuna.Trial | None, values: Mapping[str, Any], shared: optuna.Trial
+    ) -> tuple[TrainingSettings, int]:
         self._tickets += 1
         self._suggested[self._tickets] = (scaled, shared)
         return self._space.settings({**values, **shared.params}), self._tickets
@@ -118,8 +130,13 @@ class LadderSampler:
         source = below[-1]
         best = TrainingSettings.from_dict(self._best[source][1].settings)
         moved = [SCALING_RULES[rule](best, source, batch) for rule in WARM_START_RULES]
-        return [{name: self._space.domains[name].clip(getattr(settings, name)) for name in self._space.scaled}
-                for settings in moved]
+        return [
+            {
+                name: self._space.domains[name].clip(getattr(settings, name))
+                for name in self._space.scaled
+            }
+            for settings in moved
+        ]
 
     def _spread(self, count: int) -> list[dict[str, Any]]:
         """``count`` points of a Halton sequence: even in every setting and in pairs of them."""
@@ -128,8 +145,13 @@ class LadderSampler:
         if not self._space.scaled:
             return []
         points = qmc.Halton(len(self._space.scaled), scramble=False).random(count + 1)[1:]
-        return [{name: self._space.domains[name].from_unit(float(u))
-                 for name, u in zip(self._space.scaled, point, strict=True)} for point in points]
+        return [
+            {
+                name: self._space.domains[name].from_unit(float(u))
+                for name, u in zip(self._space.scaled, point, strict=True)
+            }
+            for point in points
+        ]
 
     def _value(self, trial: Trial) -> float | None:
         """What the samplers minimise: log epochs to target, or more than any reached trial for what missed it."""
@@ -141,12 +163,18 @@ class LadderSampler:
             return math.log(4 * self._epochs)
         return None
 
-    def _add(self, study: optuna.Study, space: Mapping[str, Any], trial: Trial, value: float) -> None:
+    def _add(
+        self, study: optuna.Study, space: Mapping[str, Any], trial: Trial, value: float
+    ) -> None:
         import optuna
 
         params = {name: trial.settings[name] for name in space}
-        if all(space[name]._contains(space[name].to_internal_repr(params[name])) for name in params):
-            study.add_trial(optuna.trial.create_trial(params=params, distributions=dict(space), value=value))
+        if all(
+            space[name]._contains(space[name].to_internal_repr(params[name])) for name in params
+        ):
+            study.add_trial(
+                optuna.trial.create_trial(params=params, distributions=dict(space), value=value)
+            )
 
 
 def _new_study(sampler: str, name: str) -> optuna.Study:
@@ -162,11 +190,16 @@ def _new_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
     from optuna import samplers
 
     makers: dict[str, Callable[[], samplers.BaseSampler]] = {
-        "tpe": lambda: samplers.TPESampler(seed=seed, n_startup_trials=EXPLORED_EVENLY, constant_liar=True),
+        "tpe": lambda: samplers.TPESampler(
+            seed=seed, n_startup_trials=EXPLORED_EVENLY, constant_liar=True
+        ),
         "gp": lambda: samplers.GPSampler(seed=seed, n_startup_trials=EXPLORED_EVENLY),
-        "cmaes": lambda: samplers.CmaEsSampler(seed=seed, n_startup_trials=EXPLORED_EVENLY,
-                                               warn_independent_sampling=False),
-        "qmc": lambda: samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False),
+        "cmaes": lambda: samplers.CmaEsSampler(
+            seed=seed, n_startup_trials=EXPLORED_EVENLY, warn_independent_sampling=False
+        ),
+        "qmc": lambda: samplers.QMCSampler(
+            seed=seed, scramble=True, warn_independent_sampling=False
+        ),
         "random": lambda: samplers.RandomSampler(seed=seed),
     }
     with warnings.catch_warnings():

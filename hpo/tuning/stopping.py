@@ -39,18 +39,34 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
     ``stopped`` collects the ids of the trials that it ended, so that they are recorded as pruned.
     """
 
-    def __init__(self, ladder: Sequence[int], epochs: float, *, higher_is_better: bool,
-                 interrupted: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        ladder: Sequence[int],
+        epochs: float,
+        *,
+        higher_is_better: bool,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__()
         self._interrupted = interrupted
         self.stopped: set[str] = set()
         self._milestones = [epochs / REDUCTION_FACTOR**power for power in range(MILESTONES, 0, -1)]
-        self._brackets = {batch: AsyncHyperBandScheduler(
-            time_attr="epochs", metric="metric", mode="max" if higher_is_better else "min", max_t=epochs,
-            grace_period=self._milestones[0], reduction_factor=REDUCTION_FACTOR,
-            stop_last_trials=False) for batch in ladder}
+        self._brackets = {
+            batch: AsyncHyperBandScheduler(
+                time_attr="epochs",
+                metric="metric",
+                mode="max" if higher_is_better else "min",
+                max_t=epochs,
+                grace_period=self._milestones[0],
+                reduction_factor=REDUCTION_FACTOR,
+                stop_last_trials=False,
+            )
+            for batch in ladder
+        }
 
-    def replay(self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]) -> None:
+    def replay(
+        self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]
+    ) -> None:
         """Tell a bracket of a trial that an earlier run of this study has finished."""
         bracket, stub = self._brackets[global_batch_size], _Stub(trial_id)
         bracket.on_trial_add(None, stub)
@@ -87,7 +103,9 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
         """How many trials were stopped."""
         return f"ASHA over {len(self._brackets)} batch sizes: {len(self.stopped)} trials stopped"
 
-    def _complete(self, bracket: AsyncHyperBandScheduler, trial: Any, result: Mapping[str, Any]) -> None:
+    def _complete(
+        self, bracket: AsyncHyperBandScheduler, trial: Any, result: Mapping[str, Any]
+    ) -> None:
         """A training that reached the target early stands, with that metric, at every later milestone too."""
         if result.get("state") == "reached":
             for milestone in self._milestones:
@@ -108,8 +126,13 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
     the ids of the trials that were ended here.
     """
 
-    def __init__(self, threshold: float, *, interrupted: Callable[[], bool] = lambda: False,
-                 most: Callable[[], float] = lambda: math.inf) -> None:
+    def __init__(
+        self,
+        threshold: float,
+        *,
+        interrupted: Callable[[], bool] = lambda: False,
+        most: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         super().__init__()
         self._threshold, self._interrupted, self._most = threshold, interrupted, most
         self._curves: dict[str, list[tuple[float, float]]] = {}
@@ -120,7 +143,9 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
         """The trials that were ended here."""
         return set(self._reasons)
 
-    def replay(self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]) -> None:
+    def replay(
+        self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]
+    ) -> None:
         """Nothing: a curve is measured by itself alone."""
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
@@ -134,8 +159,9 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
         epochs, metrics = [each for each, _ in curve], [each for _, each in curve]
         most, limit = trial.config.get("most_epochs", math.inf), self._limit(trial)
         if epochs[-1] + (epochs[-1] - epochs[-2] if len(epochs) > 1 else 0.0) > most:
-            self._reasons[trial.trial_id] = (f"the budget left it {most:.2f} epochs, of which it has trained "
-                                             f"{epochs[-1]:.2f}")
+            self._reasons[trial.trial_id] = (
+                f"the budget left it {most:.2f} epochs, of which it has trained {epochs[-1]:.2f}"
+            )
             return str(FIFOScheduler.STOP)
         if not _is_stoppable(trial) or limit is None:
             return str(FIFOScheduler.CONTINUE)
@@ -143,7 +169,8 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
         if epochs[-1] >= limit or (judged and hopeless(epochs, metrics, self._threshold, limit)):
             self._reasons[trial.trial_id] = (
                 f"by its curve up to epoch {epochs[-1]:.2f} it needs more than {limit:.2f} epochs, more than a trial "
-                "at this batch size is worth")
+                "at this batch size is worth"
+            )
             return str(FIFOScheduler.STOP)
         return str(FIFOScheduler.CONTINUE)
 

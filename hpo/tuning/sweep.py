@@ -36,11 +36,28 @@ class Sweep(Trainings):
 
     purpose = "sweep"
 
-    def __init__(self, spec: StudySpec, study: Study, store: Store, *, checkpoints: Path, progress: Progress,
-                 patience: Patience | None = None, stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        study: Study,
+        store: Store,
+        *,
+        checkpoints: Path,
+        progress: Progress,
+        patience: Patience | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
         self._tickets: dict[int, int] = {}
-        super().__init__(spec, study, store, checkpoints=checkpoints, progress=progress, patience=patience, stop=stop)
+        super().__init__(
+            spec,
+            study,
+            store,
+            checkpoints=checkpoints,
+            progress=progress,
+            patience=patience,
+            stop=stop,
+        )
 
     @property
     def explored(self) -> set[int]:
@@ -49,11 +66,18 @@ class Sweep(Trainings):
 
     def _take_up(self) -> None:
         spec, earlier = self._spec, len(self._trials)
-        self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in self._trials.values())})
+        self.batches = sorted(
+            {*spec.ladder, *(trial.global_batch_size for trial in self._trials.values())}
+        )
         self._forecasting = ForecastSampler(spec, earlier) if spec.sampler == "forecast" else None
         self._sampler = self._forecasting or LadderSampler(
-            spec.search, self.batches, sampler=spec.sampler, name=spec.name, epochs=spec.budget.epochs_per_trial,
-            earlier=earlier)
+            spec.search,
+            self.batches,
+            sampler=spec.sampler,
+            name=spec.name,
+            epochs=spec.budget.epochs_per_trial,
+            earlier=earlier,
+        )
         for trial in self._trials.values():
             if trial.state.finished:
                 self._sampler.tell(trial)
@@ -61,7 +85,9 @@ class Sweep(Trainings):
                 self._sampler.began(trial)
 
     def _config(self, trial: Trial) -> dict[str, Any]:
-        limit = self._forecasting.limit_epochs(trial.global_batch_size) if self._forecasting else None
+        limit = (
+            self._forecasting.limit_epochs(trial.global_batch_size) if self._forecasting else None
+        )
         return {"limit_epochs": limit, "stoppable": trial.id in self.explored}
 
     def _ended(self, trial: Trial) -> None:
@@ -74,13 +100,25 @@ class Sweep(Trainings):
         task, seed = self._next_task(), next_seed(self.trials)
         if isinstance(task, (Explore, Choose)):
             batch, settings, ticket = self._suggest(task)
-            trial = self._add(NewTrial(global_batch_size=batch, seed=seed, settings=settings.to_dict(),
-                                       purpose=self.purpose))
+            trial = self._add(
+                NewTrial(
+                    global_batch_size=batch,
+                    seed=seed,
+                    settings=settings.to_dict(),
+                    purpose=self.purpose,
+                )
+            )
             self._tickets[trial.id] = ticket
             return trial
         if isinstance(task, Repeat):
-            return self._add(NewTrial(global_batch_size=task.global_batch_size, seed=seed,
-                                      settings=dict(task.settings), purpose=self.purpose))
+            return self._add(
+                NewTrial(
+                    global_batch_size=task.global_batch_size,
+                    seed=seed,
+                    settings=dict(task.settings),
+                    purpose=self.purpose,
+                )
+            )
         return task if isinstance(task, Done) else None
 
     def _next_task(self) -> Task:
@@ -90,6 +128,8 @@ class Sweep(Trainings):
 
     def _suggest(self, task: Explore | Choose) -> tuple[int, TrainingSettings, int]:
         if isinstance(self._sampler, ForecastSampler):
-            return self._sampler.suggest(trial for trial in self._trials.values() if not trial.state.finished)
+            return self._sampler.suggest(
+                trial for trial in self._trials.values() if not trial.state.finished
+            )
         assert isinstance(task, Explore), "only an acquisition picks its rung"
         return task.global_batch_size, *self._sampler.suggest(task.global_batch_size)

@@ -40,9 +40,9 @@ GIVE_UP_AFTER = 4
 class Ending(StrEnum):
     """Why trainings came to their end."""
 
-    COMPLETE = "complete"   # every training that was to be done has ended
-    SPENT = "spent"         # the study's samples or accelerator hours are spent
-    STOPPED = "stopped"     # they were asked to stop, and go on when the study is run again
+    COMPLETE = "complete"  # every training that was to be done has ended
+    SPENT = "spent"  # the study's samples or accelerator hours are spent
+    STOPPED = "stopped"  # they were asked to stop, and go on when the study is run again
 
 
 class Trainings:
@@ -54,12 +54,24 @@ class Trainings:
     purpose: ClassVar[str]
     """What the trials are marked with in the database."""
 
-    def __init__(self, spec: StudySpec, study: Study, store: Store, *, checkpoints: Path, progress: Progress,
-                 patience: Patience | None = None, stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        study: Study,
+        store: Store,
+        *,
+        checkpoints: Path,
+        progress: Progress,
+        patience: Patience | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._spec, self._study, self._store = spec, study, store
         self._checkpoints, self._progress, self._stop = checkpoints, progress, stop
         self._patience = patience or Patience()
-        self._recorder, self._budget = Recorder(store, self._patience), Budget(study, store, self._patience)
+        self._recorder, self._budget = (
+            Recorder(store, self._patience),
+            Budget(study, store, self._patience),
+        )
         self._trials: dict[int, Trial] = {}
         self._ids: dict[str, int] = {}
         self._points: dict[int, Mapping[str, Any]] = {}
@@ -115,8 +127,10 @@ class Trainings:
         """Raise :class:`TuningError` where the first trials all failed: the rest would too."""
         ended = self.finished_trials
         if len(ended) >= GIVE_UP_AFTER and all(trial.state is TrialState.FAILED for trial in ended):
-            raise TuningError(f"the first {len(ended)} trials all failed, so the {self.purpose} stops; trial "
-                              f"{ended[0].number}: {ended[0].reason}")
+            raise TuningError(
+                f"the first {len(ended)} trials all failed, so the {self.purpose} stops; trial "
+                f"{ended[0].number}: {ended[0].reason}"
+            )
 
     @property
     def interrupted(self) -> bool:
@@ -153,8 +167,12 @@ class Trainings:
             return Done()
         self._trials[trial.id] = dataclasses.replace(trial, state=TrialState.RUNNING)
         self._ids[tune_id] = trial.id
-        return {"job": self._job(trial), "checkpoint_seconds": CHECKPOINT_SECONDS,
-                "checkpoint": str(self._checkpoints / f"{trial.number}.pt"), **self._config(trial)}
+        return {
+            "job": self._job(trial),
+            "checkpoint_seconds": CHECKPOINT_SECONDS,
+            "checkpoint": str(self._checkpoints / f"{trial.number}.pt"),
+            **self._config(trial),
+        }
 
     def result(self, tune_id: str, result: Mapping[str, Any]) -> None:
         """Take one report of a trial."""
@@ -171,7 +189,9 @@ class Trainings:
             self.failure = error
         self._show()
 
-    def end(self, tune_id: str, state: TrialState, outcome: Mapping[str, Any] | None, reason: str) -> None:
+    def end(
+        self, tune_id: str, state: TrialState, outcome: Mapping[str, Any] | None, reason: str
+    ) -> None:
         """Record the end of a trial and learn from it."""
         trial_id = self._ids[tune_id]
         if self.failure is not None:
@@ -216,14 +236,17 @@ class Trainings:
             return True
 
         def started() -> bool | None:
-            return self._store.trial(self._study.id, trial.number).state is TrialState.RUNNING or None
+            return (
+                self._store.trial(self._study.id, trial.number).state is TrialState.RUNNING or None
+            )
 
         self._patience(start, started)
 
     def _job(self, trial: Trial) -> dict[str, Any]:
         settings = TrainingSettings.from_dict(trial.settings)
-        return training_job(self._spec, settings, trial.global_batch_size, trial.seed,
-                            self._budget_epochs(trial)).to_dict()
+        return training_job(
+            self._spec, settings, trial.global_batch_size, trial.seed, self._budget_epochs(trial)
+        ).to_dict()
 
     def _show(self) -> None:
         """Whoever watches may interrupt; Tune is then asked to stop, for it does not clean up after an exception."""

@@ -53,7 +53,10 @@ class TrialRun:
         self._training = begin_training(job, workload=self._workloads[key])
         self._reported: list[dict[str, Any]] = []
         self._earlier: list[dict[str, Any]] = []
-        self._checkpoint, self._checkpoint_seconds = Path(config["checkpoint"]), config["checkpoint_seconds"]
+        self._checkpoint, self._checkpoint_seconds = (
+            Path(config["checkpoint"]),
+            config["checkpoint_seconds"],
+        )
         if self._checkpoint.exists():
             self._take_up()
         self._saved_at = time.monotonic()
@@ -76,7 +79,11 @@ class TrialRun:
         if not self._training.finished:
             point = dataclasses.asdict(self._training.advance())
             self._reported.append(point)
-            result |= {"points": [*result["points"], point], "epochs": point["epochs"], "metric": point["metric"]}
+            result |= {
+                "points": [*result["points"], point],
+                "epochs": point["epochs"],
+                "metric": point["metric"],
+            }
         if self._training.finished:
             outcome = self._training.outcome
             return result | {"state": outcome.state, "outcome": outcome.to_dict(), "done": True}
@@ -91,5 +98,8 @@ class TrialRun:
 
         # a disk that is full costs a checkpoint, not the training
         with contextlib.suppress(CheckpointError):
-            checkpoint.save(self._checkpoint, {"training": self._training.state_dict(), "points": self._reported})
+            checkpoint.save(
+                self._checkpoint,
+                {"training": self._training.state_dict(), "points": self._reported},
+            )
         self._saved_at = time.monotonic()

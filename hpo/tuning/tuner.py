@@ -38,7 +38,7 @@ RESTARTS = 2
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",     # a trial that failed at its start has no metric
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that failed at its start has no metric
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -69,9 +69,17 @@ _kept: list[RayOptions] = []
 """The Ray that this module has started: there is at most one in a process."""
 
 
-def run_sweep(spec: StudySpec, study: Study, store: Store, *, folder: Path, progress: Progress,
-              ray: RayOptions | None = None, patience: Patience | None = None,
-              stop: Callable[[], bool] = lambda: False) -> SweepEnd:
+def run_sweep(
+    spec: StudySpec,
+    study: Study,
+    store: Store,
+    *,
+    folder: Path,
+    progress: Progress,
+    ray: RayOptions | None = None,
+    patience: Patience | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> SweepEnd:
     """Train what is left of the study's budget.
 
     A sweep that stopped, because ``stop`` said so or by Ctrl-C, has stored everything finished, and the same call goes
@@ -79,34 +87,71 @@ def run_sweep(spec: StudySpec, study: Study, store: Store, *, folder: Path, prog
     Raises :class:`TuningError` where Ray cannot be started or fails as a whole, and the store's own errors where the
     database stays away for longer than ``patience`` allows or the study's lease is lost.
     """
-    sweep = Sweep(spec, study, store, checkpoints=_checkpoints(folder, study), progress=progress, patience=patience,
-                  stop=stop)
+    sweep = Sweep(
+        spec,
+        study,
+        store,
+        checkpoints=_checkpoints(folder, study),
+        progress=progress,
+        patience=patience,
+        stop=stop,
+    )
     return _run(spec, sweep, lambda: _scheduler(spec, sweep), _checkpoints(folder, study), ray)
 
 
-def run_race(spec: StudySpec, study: Study, store: Store, course: Course, *, folder: Path, progress: Progress,
-             ray: RayOptions | None = None, patience: Patience | None = None,
-             stop: Callable[[], bool] = lambda: False) -> SweepEnd:
+def run_race(
+    spec: StudySpec,
+    study: Study,
+    store: Store,
+    course: Course,
+    *,
+    folder: Path,
+    progress: Progress,
+    ray: RayOptions | None = None,
+    patience: Patience | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> SweepEnd:
     """Train what is left of a race; everything else is as in :func:`run_sweep`."""
     from hpo.tuning.stopping import FAR_BEHIND, CurveStopping
 
-    race = Race(spec, study, store, course, checkpoints=_checkpoints(folder, study), progress=progress,
-                patience=patience, stop=stop)
-    end = _run(spec, race, lambda: CurveStopping(
-        spec.target.threshold, interrupted=lambda: race.interrupted, most=lambda: FAR_BEHIND * race.fewest_epochs),
-        _checkpoints(folder, study), ray)
+    race = Race(
+        spec,
+        study,
+        store,
+        course,
+        checkpoints=_checkpoints(folder, study),
+        progress=progress,
+        patience=patience,
+        stop=stop,
+    )
+    end = _run(
+        spec,
+        race,
+        lambda: CurveStopping(
+            spec.target.threshold,
+            interrupted=lambda: race.interrupted,
+            most=lambda: FAR_BEHIND * race.fewest_epochs,
+        ),
+        _checkpoints(folder, study),
+        ray,
+    )
     if end.ending is Ending.COMPLETE and race.out_of_epochs:
         return SweepEnd(end.ending, "the budget of the race is spent")
     return end
 
 
-def _run(spec: StudySpec, trainings: Trainings, scheduler: Callable[[], LadderASHA | CurveStopping], checkpoints: Path,
-         ray: RayOptions | None) -> SweepEnd:
+def _run(
+    spec: StudySpec,
+    trainings: Trainings,
+    scheduler: Callable[[], LadderASHA | CurveStopping],
+    checkpoints: Path,
+    ray: RayOptions | None,
+) -> SweepEnd:
     if not (trainings.complete or trainings.interrupted):
         try:
             _train(spec, trainings, scheduler, ray or RayOptions())
         except KeyboardInterrupt:
-            pass    # a second Ctrl-C: what is stored is stored
+            pass  # a second Ctrl-C: what is stored is stored
         finally:
             trainings.close()
     end = SweepEnd(trainings.ending, trainings.spent)
@@ -141,13 +186,19 @@ def only_runner(folder: Path, study: Study) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise TuningError(f"another process is running study {study.name!r} from {folder}; wait for it, or "
-                              "interrupt it and run the study again") from error
+            raise TuningError(
+                f"another process is running study {study.name!r} from {folder}; wait for it, or "
+                "interrupt it and run the study again"
+            ) from error
         yield
 
 
-def _train(spec: StudySpec, trainings: Trainings, scheduler: Callable[[], LadderASHA | CurveStopping],
-           options: RayOptions) -> None:
+def _train(
+    spec: StudySpec,
+    trainings: Trainings,
+    scheduler: Callable[[], LadderASHA | CurveStopping],
+    options: RayOptions,
+) -> None:
     """Train in this process, or on Ray."""
     from trainers.workloads import workload_class
 
@@ -160,7 +211,7 @@ def _train(spec: StudySpec, trainings: Trainings, scheduler: Callable[[], Ladder
         try:
             _tune(trainings, scheduler(), Path(scratch))
         finally:
-            gc.collect()    # frees the actors of a run that was cut off, which would keep their cores
+            gc.collect()  # frees the actors of a run that was cut off, which would keep their cores
 
 
 def _scheduler(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
@@ -171,12 +222,17 @@ def _scheduler(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
     if spec.sampler == "forecast":
         scheduler = CurveStopping(spec.target.threshold, interrupted=lambda: sweep.interrupted)
     else:
-        scheduler = LadderASHA(sweep.batches, spec.budget.epochs_per_trial,
-                               higher_is_better=spec.target.higher_is_better, interrupted=lambda: sweep.interrupted)
+        scheduler = LadderASHA(
+            sweep.batches,
+            spec.budget.epochs_per_trial,
+            higher_is_better=spec.target.higher_is_better,
+            interrupted=lambda: sweep.interrupted,
+        )
     explored = sweep.explored
     for trial in sweep.finished_trials:
-        points: list[dict[str, Any]] = [{"epochs": point.epochs, "metric": point.metric}
-                                        for point in sweep.points(trial)]
+        points: list[dict[str, Any]] = [
+            {"epochs": point.epochs, "metric": point.metric} for point in sweep.points(trial)
+        ]
         if trial.id in explored and points:
             points[-1]["state"] = str(trial.state)
             scheduler.replay(f"stored-{trial.id}", trial.global_batch_size, points)
@@ -196,10 +252,21 @@ def _tune(sweep: Trainings, scheduler: LadderASHA | CurveStopping, scratch: Path
     # `tune.run`, not `Tuner`: the latter pickles searcher and callbacks, which hold the open database.
     try:
         tune.run(
-            TrialTrainable, resources_per_trial=resources, search_alg=SweepSearcher(sweep), scheduler=scheduler,
-            num_samples=-1, reuse_actors=True, max_concurrent_trials=concurrent, max_failures=RESTARTS,
-            callbacks=[Recording(sweep, scheduler)], stop=Stopping(sweep), storage_path=str(scratch), name="sweep",
-            verbose=0, raise_on_failed_trial=False)
+            TrialTrainable,
+            resources_per_trial=resources,
+            search_alg=SweepSearcher(sweep),
+            scheduler=scheduler,
+            num_samples=-1,
+            reuse_actors=True,
+            max_concurrent_trials=concurrent,
+            max_failures=RESTARTS,
+            callbacks=[Recording(sweep, scheduler)],
+            stop=Stopping(sweep),
+            storage_path=str(scratch),
+            name="sweep",
+            verbose=0,
+            raise_on_failed_trial=False,
+        )
     except (tune.TuneError, ray.exceptions.RayError) as error:
         last_line = str(error).strip().splitlines()[-1]
         raise TuningError(f"Ray Tune stopped: {last_line}") from error
@@ -221,7 +288,7 @@ def _ray(options: RayOptions) -> Iterator[None]:
         yield
     except TuningError:
         if options.keep:
-            stop_ray()      # the next sweep gets a new one
+            stop_ray()  # the next sweep gets a new one
         raise
     finally:
         if started and not options.keep:
@@ -235,8 +302,13 @@ def _start_ray(options: RayOptions) -> None:
     try:
         with _own_signals():
             # "local": without an address Ray would join whatever cluster was started on this machine
-            ray.init(address=address or "local", include_dashboard=None if address else False, log_to_driver=False,
-                     num_cpus=None if address else options.cores, logging_level=logging.ERROR)
+            ray.init(
+                address=address or "local",
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                num_cpus=None if address else options.cores,
+                logging_level=logging.ERROR,
+            )
     except Exception as error:
         where = f"the cluster at {address}" if address else "Ray on this machine"
         raise TuningError(f"could not start {where}: {error}") from error
@@ -256,6 +328,10 @@ def _own_signals() -> Iterator[None]:
 
 def _quiet_logs() -> None:
     """Tune tells at length of failed trials, which are recorded, and of result files, which are not meant to be."""
-    for name in ("ray.tune.analysis.experiment_analysis", "ray.tune.execution.tune_controller", "ray.tune.tune",
-                 "ray.tune.search.searcher"):
+    for name in (
+        "ray.tune.analysis.experiment_analysis",
+        "ray.tune.execution.tune_controller",
+        "ray.tune.tune",
+        "ray.tune.search.searcher",
+    ):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -26,14 +26,20 @@ from search_spaces.settings import SettingError, TrainingSettings, check_name
 
 CONFIDENCE = ("high", "medium", "low")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_KEYS = ({field.name for field in dataclasses.fields(Recipe)} | {"train_samples"})
+_KEYS = {field.name for field in dataclasses.fields(Recipe)} | {"train_samples"}
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
     """The names of all recipes, in alphabetical order."""
     folder = resources.files("search_spaces.recipes")
-    return tuple(sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")))
+    return tuple(
+        sorted(
+            file.name.removesuffix(".yaml")
+            for file in folder.iterdir()
+            if file.name.endswith(".yaml")
+        )
+    )
 
 
 @functools.cache
@@ -43,7 +49,11 @@ def recipe(name: str) -> Recipe:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the recipes are {', '.join(names())}"
         raise RecipeError(f"there is no recipe {name!r}; {hint}")
-    text = resources.files("search_spaces.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    text = (
+        resources.files("search_spaces.recipes")
+        .joinpath(f"{name}.yaml")
+        .read_text(encoding="utf-8")
+    )
     return parse_recipe(text, name)
 
 
@@ -66,16 +76,27 @@ def _recipe(values: Any, name: str) -> Recipe:
     _check_keys(values, _KEYS, "a recipe")
     plain: dict[str, Any] = dict(values)
     samples = plain.pop("train_samples", None)
-    made = Recipe(**{
-        **plain, "source": _section(Source, plain["source"], "source"),
-        "results": tuple(_result(each) for each in plain["results"]),
-        "scaling": {key: _section(Scaling, rule, f"scaling.{key}") for key, rule in plain.get("scaling", {}).items()},
-        "table": dict(_row(row, samples) for row in plain.get("table", [])),
-        "differs": tuple(plain.get("differs", ())), "notes": tuple(plain.get("notes", ())),
-    })
+    made = Recipe(
+        **{
+            **plain,
+            "source": _section(Source, plain["source"], "source"),
+            "results": tuple(_result(each) for each in plain["results"]),
+            "scaling": {
+                key: _section(Scaling, rule, f"scaling.{key}")
+                for key, rule in plain.get("scaling", {}).items()
+            },
+            "table": dict(_row(row, samples) for row in plain.get("table", [])),
+            "differs": tuple(plain.get("differs", ())),
+            "notes": tuple(plain.get("notes", ())),
+        }
+    )
     if made.table and made.global_batch_size not in made.table:
-        raise RecipeError(f"global_batch_size must be one of the table's, but got {made.global_batch_size}")
-    made = dataclasses.replace(made, settings={**made.settings, **made.table.get(made.global_batch_size, {})})
+        raise RecipeError(
+            f"global_batch_size must be one of the table's, but got {made.global_batch_size}"
+        )
+    made = dataclasses.replace(
+        made, settings={**made.settings, **made.table.get(made.global_batch_size, {})}
+    )
     _check(made)
     return made
 
@@ -83,7 +104,9 @@ def _recipe(values: Any, name: str) -> Recipe:
 def _result(values: Any) -> Result:
     result: Result = _section(Result, values, "results")
     if result.provenance not in PROVENANCE:
-        raise RecipeError(f"provenance must be one of {', '.join(PROVENANCE)}, but got {result.provenance!r}")
+        raise RecipeError(
+            f"provenance must be one of {', '.join(PROVENANCE)}, but got {result.provenance!r}"
+        )
     return result
 
 
@@ -93,7 +116,9 @@ def _row(values: Mapping[str, Any], train_samples: int | None) -> tuple[int, dic
 
     def epochs(steps: float) -> float:
         if train_samples is None:
-            raise RecipeError("durations in updates need train_samples, the size of the training set")
+            raise RecipeError(
+                "durations in updates need train_samples, the size of the training set"
+            )
         return steps * batch / train_samples
 
     if "warmup_steps" in row:
@@ -115,7 +140,9 @@ def _check(made: Recipe) -> None:
         check_name(name)
     for name, confidence in made.remembered.items():
         if confidence not in CONFIDENCE:
-            raise RecipeError(f"remembered.{name} must be one of {', '.join(CONFIDENCE)}, but got {confidence!r}")
+            raise RecipeError(
+                f"remembered.{name} must be one of {', '.join(CONFIDENCE)}, but got {confidence!r}"
+            )
     defaults = TrainingSettings().to_dict()
     stand_in = {name: defaults[name] for name in made.unknown}
     for batch in made.table or (made.global_batch_size,):

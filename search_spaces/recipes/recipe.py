@@ -11,10 +11,15 @@ from typing import Any
 from search_spaces.settings import SettingError, TrainingSettings, is_whole
 
 PROVENANCE = {
-    "text": "read in the paper's text", "abstract": "read in the paper's abstract", "code": "read in released code",
-    "log": "read in published logs", "article": "read in an article or a talk about it",
-    "calculated": "calculated from published figures", "memory high": "recalled, cross-checked by other figures",
-    "memory medium": "recalled, not checked", "memory low": "recalled, doubtful",
+    "text": "read in the paper's text",
+    "abstract": "read in the paper's abstract",
+    "code": "read in released code",
+    "log": "read in published logs",
+    "article": "read in an article or a talk about it",
+    "calculated": "calculated from published figures",
+    "memory high": "recalled, cross-checked by other figures",
+    "memory medium": "recalled, not checked",
+    "memory low": "recalled, doubtful",
 }
 """Where a figure comes from, and so how far it can be trusted."""
 
@@ -76,7 +81,11 @@ class Scaling:
         if self.power == 0:
             return f"{self.value:g}" + (f" above {self.above:,}, else 0" if self.above else "")
         most = f", at most {self.most:g}" if math.isfinite(self.most) else ""
-        return f"{self.value:g} x (B / {self.at:,})" + ("" if self.power == 1 else f"^{self.power:g}") + most
+        return (
+            f"{self.value:g} x (B / {self.at:,})"
+            + ("" if self.power == 1 else f"^{self.power:g}")
+            + most
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,9 @@ class Recipe:
     @property
     def published_batches(self) -> tuple[int, ...]:
         """The global batch sizes that were trained and published, increasing."""
-        told = {each.global_batch_size for each in self.results if each.global_batch_size is not None}
+        told = {
+            each.global_batch_size for each in self.results if each.global_batch_size is not None
+        }
         return tuple(sorted({self.global_batch_size, *self.table, *told}))
 
     @property
@@ -128,8 +139,12 @@ class Recipe:
     @property
     def moving(self) -> tuple[str, ...]:
         """The settings that a training at another batch size must find anew, in the order of the settings."""
-        names = {*self.scaling, *(name for row in self.table.values() for name in row), *self.unknown,
-                 *(name for name in BATCH_DEPENDENT if self.settings.get(name))}
+        names = {
+            *self.scaling,
+            *(name for row in self.table.values() for name in row),
+            *self.unknown,
+            *(name for name in BATCH_DEPENDENT if self.settings.get(name)),
+        }
         return tuple(name for name in TrainingSettings.__dataclass_fields__ if name in names)
 
     @property
@@ -146,36 +161,52 @@ class Recipe:
         missing = [name for name in self.unknown if name not in given]
         if missing:
             reasons = "; ".join(f"{name}: {self.unknown[name]}" for name in missing)
-            raise RecipeError(f"recipe {self.name!r} has no published value for {', '.join(missing)} ({reasons}); "
-                              f"give one: settings_at({global_batch_size}, {missing[0]}=...)")
-        return TrainingSettings.from_dict({**self.settings, **self._moved(global_batch_size), **given})
+            raise RecipeError(
+                f"recipe {self.name!r} has no published value for {', '.join(missing)} ({reasons}); "
+                f"give one: settings_at({global_batch_size}, {missing[0]}=...)"
+            )
+        return TrainingSettings.from_dict(
+            {**self.settings, **self._moved(global_batch_size), **given}
+        )
 
     def published(self, name: str) -> str:
         """How a setting was published, in words: its value here, its formula, or why it is unknown."""
         if name in self.unknown:
             return f"not published as far as known ({self.unknown[name]})"
         rule = f", by the rule {self.scaling[name]}" if name in self.scaling else ""
-        return f"{_shown(self.settings[name])} at global batch size {self.global_batch_size:,}{rule}"
+        return (
+            f"{_shown(self.settings[name])} at global batch size {self.global_batch_size:,}{rule}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain values that JSON holds."""
         plain = dataclasses.asdict(self)
-        plain["scaling"] = {name: {key: value for key, value in rule.items() if value != math.inf}
-                            for name, rule in plain["scaling"].items()}
-        plain["table"] = [{"global_batch_size": batch, **row} for batch, row in sorted(self.table.items())]
+        plain["scaling"] = {
+            name: {key: value for key, value in rule.items() if value != math.inf}
+            for name, rule in plain["scaling"].items()
+        }
+        plain["table"] = [
+            {"global_batch_size": batch, **row} for batch, row in sorted(self.table.items())
+        ]
         return plain
 
     def _moved(self, global_batch_size: int) -> dict[str, Any]:
         if global_batch_size < 1:
-            raise RecipeError(f"a global batch size must be at least 1, but got {global_batch_size}")
+            raise RecipeError(
+                f"a global batch size must be at least 1, but got {global_batch_size}"
+            )
         if self.table and global_batch_size not in self.table:
-            raise RecipeError(f"recipe {self.name!r} is published at the global batch sizes "
-                              f"{', '.join(map(str, sorted(self.table)))}, but got {global_batch_size}; take one of "
-                              "them, or let a study find the settings between")
+            raise RecipeError(
+                f"recipe {self.name!r} is published at the global batch sizes "
+                f"{', '.join(map(str, sorted(self.table)))}, but got {global_batch_size}; take one of "
+                "them, or let a study find the settings between"
+            )
         if not self.table and not self.scaling and global_batch_size != self.global_batch_size:
-            raise RecipeError(f"recipe {self.name!r} is published at global batch size {self.global_batch_size} alone "
-                              f"and has no rule for {global_batch_size}; let a study find "
-                              f"{', '.join(self.moving)} there")
+            raise RecipeError(
+                f"recipe {self.name!r} is published at global batch size {self.global_batch_size} alone "
+                f"and has no rule for {global_batch_size}; let a study find "
+                f"{', '.join(self.moving)} there"
+            )
         ruled = {name: rule(global_batch_size) for name, rule in self.scaling.items()}
         whole = {name: round(value) for name, value in ruled.items() if is_whole(name)}
         return {**ruled, **whole, **self.table.get(global_batch_size, {})}

@@ -63,14 +63,26 @@ def write_archive(database: Database, path: Path) -> Manifest:
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
-        with database.read() as connection, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as out:
-            manifest = Manifest(_revision(connection, database.url), datetime.now(UTC).isoformat(timespec="seconds"),
-                                tuple(_write_table(connection, out, name) for name in _tables(connection)))
-            out.writestr(_MANIFEST, json.dumps({"format": FORMAT, "version": VERSION, **asdict(manifest)}, indent=1))
+        with (
+            database.read() as connection,
+            zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as out,
+        ):
+            manifest = Manifest(
+                _revision(connection, database.url),
+                datetime.now(UTC).isoformat(timespec="seconds"),
+                tuple(_write_table(connection, out, name) for name in _tables(connection)),
+            )
+            out.writestr(
+                _MANIFEST,
+                json.dumps({"format": FORMAT, "version": VERSION, **asdict(manifest)}, indent=1),
+            )
         partial.replace(path)
     except OSError as error:
-        raise StoreUnavailable(str(path), f"the archive cannot be written ({error.strerror or error})",
-                               "give a file in a folder that you may write, on a disk with room") from error
+        raise StoreUnavailable(
+            str(path),
+            f"the archive cannot be written ({error.strerror or error})",
+            "give a file in a folder that you may write, on a disk with room",
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     return manifest
@@ -82,20 +94,29 @@ def read_manifest(path: Path) -> Manifest:
         with zipfile.ZipFile(path) as file:
             plain = json.loads(file.read(_MANIFEST))
         if plain["format"] != FORMAT or plain["version"] > VERSION:
-            raise InvalidRecord(f"{path} must be a {FORMAT} of version {VERSION} or earlier, but is "
-                                f"{plain['format']!r} of version {plain['version']}; upgrade largebatch")
-        tables = tuple(ArchivedTable(each["name"], tuple(each["columns"]), each["rows"]) for each in plain["tables"])
+            raise InvalidRecord(
+                f"{path} must be a {FORMAT} of version {VERSION} or earlier, but is "
+                f"{plain['format']!r} of version {plain['version']}; upgrade largebatch"
+            )
+        tables = tuple(
+            ArchivedTable(each["name"], tuple(each["columns"]), each["rows"])
+            for each in plain["tables"]
+        )
         for table in tables:
             if table.name not in metadata.tables:
-                raise InvalidRecord(f"{path} must hold tables of largebatch, but holds {table.name!r}")
+                raise InvalidRecord(
+                    f"{path} must hold tables of largebatch, but holds {table.name!r}"
+                )
         return Manifest(plain["schema"], plain["made_at"], tables)
     except FileNotFoundError:
         raise InvalidRecord(f"there is no file {path}; `hpo db backup {path}` writes one") from None
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
         if isinstance(error, InvalidRecord):
             raise
-        raise InvalidRecord(f"{path} must be an archive that `hpo db backup` wrote, but it is none, or was cut "
-                            f"off ({error})") from error
+        raise InvalidRecord(
+            f"{path} must be an archive that `hpo db backup` wrote, but it is none, or was cut "
+            f"off ({error})"
+        ) from error
 
 
 def load_archive(database: Database, path: Path, *, replace: bool = False) -> Manifest:
@@ -107,13 +128,17 @@ def load_archive(database: Database, path: Path, *, replace: bool = False) -> Ma
     manifest = read_manifest(path)
     if manifest.schema > migrations.HEAD:
         raise SchemaTooNew(str(path), manifest.schema, migrations.HEAD)
-    with database.translated(), migrations.changing(database.engine) as connection, zipfile.ZipFile(path) as file:
+    with (
+        database.translated(),
+        migrations.changing(database.engine) as connection,
+        zipfile.ZipFile(path) as file,
+    ):
         _make_room(connection, database.url, replace=replace)
         migrations.bring_to(connection, manifest.schema)
         for table in manifest.tables:
             _load_table(connection, file, table)
         migrations.bring_to(connection)
-        if (broken := broken_references(connection)):
+        if broken := broken_references(connection):
             raise InvalidRecord(f"{path} is damaged: {broken[0]}")
     return manifest
 
@@ -122,14 +147,21 @@ def broken_references(connection: Connection) -> list[str]:
     """Rows that point to rows that are not there, one line for each table; PostgreSQL never lets that happen."""
     if connection.dialect.name != "sqlite":
         return []
-    found = Counter((row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check"))
-    return [f"{count} rows of {child} point to {parent} that are not there" for (child, parent), count in found.items()]
+    found = Counter(
+        (row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
+    )
+    return [
+        f"{count} rows of {child} point to {parent} that are not there"
+        for (child, parent), count in found.items()
+    ]
 
 
 def _revision(connection: Connection, url: str) -> str:
     found = migrations.revision(connection)
     if found is None:
-        raise StoreUnavailable(url, "it holds no tables of largebatch", "check the URL, or run `hpo db upgrade`")
+        raise StoreUnavailable(
+            url, "it holds no tables of largebatch", "check the URL, or run `hpo db upgrade`"
+        )
     return found
 
 
@@ -139,7 +171,9 @@ def _tables(connection: Connection) -> list[str]:
 
 
 def _columns(connection: Connection, table: str) -> dict[str, Kind]:
-    return {column["name"]: kind_of(column["type"]) for column in inspect(connection).get_columns(table)}
+    return {
+        column["name"]: kind_of(column["type"]) for column in inspect(connection).get_columns(table)
+    }
 
 
 def _write_table(connection: Connection, out: zipfile.ZipFile, name: str) -> ArchivedTable:
@@ -152,17 +186,24 @@ def _write_table(connection: Connection, out: zipfile.ZipFile, name: str) -> Arc
     return ArchivedTable(name, tuple(columns), rows)
 
 
-def _written_by_sqlite(connection: Connection, name: str, columns: dict[str, Kind]) -> Iterator[bytes]:
+def _written_by_sqlite(
+    connection: Connection, name: str, columns: dict[str, Kind]
+) -> Iterator[bytes]:
     cursor: Any = connection.exec_driver_sql(f"SELECT {_names(columns)} FROM {name}").cursor
     lines = write_rows(iter(cursor), list(columns.values()))
     while block := b"".join(itertools.islice(lines, _ROWS)):
         yield block
 
 
-def _written_by_postgresql(connection: Connection, name: str, columns: dict[str, Kind]) -> Iterator[bytes]:
+def _written_by_postgresql(
+    connection: Connection, name: str, columns: dict[str, Kind]
+) -> Iterator[bytes]:
     for setting in ("timezone = 'UTC'", "datestyle = 'ISO, YMD'", "client_encoding = 'UTF8'"):
         connection.execute(text(f"SET LOCAL {setting}"))
-    with _cursor(connection) as cursor, cursor.copy(f"COPY {name} ({_names(columns)}) TO STDOUT") as copy:
+    with (
+        _cursor(connection) as cursor,
+        cursor.copy(f"COPY {name} ({_names(columns)}) TO STDOUT") as copy,
+    ):
         yield from map(bytes, copy)
 
 
@@ -170,18 +211,26 @@ def _load_table(connection: Connection, file: zipfile.ZipFile, table: ArchivedTa
     columns = _columns(connection, table.name)
     surplus = [name for name in table.columns if name not in columns]
     if surplus:
-        raise InvalidRecord(f"{table.name} has no column {', '.join(surplus)}: the archive does not fit its schema")
+        raise InvalidRecord(
+            f"{table.name} has no column {', '.join(surplus)}: the archive does not fit its schema"
+        )
     with file.open(f"{table.name}.tsv") as member:
         if connection.dialect.name == "sqlite":
             kinds = [columns[name] for name in table.columns]
-            rows = _into_sqlite(connection, table, read_rows(iter(member), kinds, f"{table.name}.tsv"))
+            rows = _into_sqlite(
+                connection, table, read_rows(iter(member), kinds, f"{table.name}.tsv")
+            )
         else:
             rows = _into_postgresql(connection, table, iter(lambda: member.read(_BLOCK), b""))
     if rows != table.rows:
-        raise InvalidRecord(f"{table.name} must have {table.rows} rows, but the archive holds {rows}")
+        raise InvalidRecord(
+            f"{table.name} must have {table.rows} rows, but the archive holds {rows}"
+        )
 
 
-def _into_sqlite(connection: Connection, table: ArchivedTable, rows: Iterator[tuple[Any, ...]]) -> int:
+def _into_sqlite(
+    connection: Connection, table: ArchivedTable, rows: Iterator[tuple[Any, ...]]
+) -> int:
     marks = ", ".join("?" * len(table.columns))
     statement, count = f"INSERT INTO {table.name} ({_names(table.columns)}) VALUES ({marks})", 0
     while block := list(itertools.islice(rows, _ROWS)):
@@ -198,11 +247,17 @@ def _into_postgresql(connection: Connection, table: ArchivedTable, blocks: Itera
                 for block in blocks:
                     copy.write(block)
         except connection.dialect.loaded_dbapi.Error as error:
-            raise InvalidRecord(f"{table.name} cannot be restored: {str(error).splitlines()[0]}") from error
+            raise InvalidRecord(
+                f"{table.name} cannot be restored: {str(error).splitlines()[0]}"
+            ) from error
         rows = int(cursor.rowcount)
-    if "id" in table.columns:   # else the next row that is added would take a number that is taken
-        connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), max(id)) "
-                                f"FROM {table.name} HAVING count(*) > 0"))
+    if "id" in table.columns:  # else the next row that is added would take a number that is taken
+        connection.execute(
+            text(
+                f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), max(id)) "
+                f"FROM {table.name} HAVING count(*) > 0"
+            )
+        )
     return rows
 
 
@@ -219,8 +274,10 @@ def _make_room(connection: Connection, url: str, *, replace: bool) -> None:
     tables = _tables(connection)
     for table in tables:
         if not replace and connection.execute(text(f"SELECT 1 FROM {table} LIMIT 1")).first():
-            raise Conflict(f"{url} must be empty to restore into, but its table {table} has rows; give a new database, "
-                           "or --replace, which removes what is there")
+            raise Conflict(
+                f"{url} must be empty to restore into, but its table {table} has rows; give a new database, "
+                "or --replace, which removes what is there"
+            )
     if migrations.revision(connection) is not None:
         for table in [*reversed(tables), migrations.VERSION_TABLE]:
             connection.execute(text(f"DROP TABLE {table}"))

@@ -16,7 +16,12 @@ from storage.records import StudyState, TrialState
 from storage.schema.tables import convergence, metadata, plans, studies, trials
 
 Level = Literal["ok", "warn", "fail"]
-_ENDED_STUDY = (StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED, StudyState.INTERRUPTED)
+_ENDED_STUDY = (
+    StudyState.FINISHED,
+    StudyState.FAILED,
+    StudyState.CANCELLED,
+    StudyState.INTERRUPTED,
+)
 _HAS_A_CURVE = (TrialState.REACHED, TrialState.CENSORED, TrialState.PRUNED)
 _REPAIR = "restore a backup: hpo db restore FILE"
 
@@ -49,8 +54,10 @@ def _integrity(connection: Connection) -> Finding:
         if said != ["ok"]:
             return Finding("integrity", "fail", "; ".join(said), _REPAIR)
         return Finding("integrity", "ok", "every page and index of the file is sound")
-    for table in metadata.sorted_tables:    # reads every row; a page that is damaged raises
-        connection.exec_driver_sql(f"SELECT count(*) FROM (SELECT t.*::text FROM {table.name} t) whole")
+    for table in metadata.sorted_tables:  # reads every row; a page that is damaged raises
+        connection.exec_driver_sql(
+            f"SELECT count(*) FROM (SELECT t.*::text FROM {table.name} t) whole"
+        )
     return Finding("integrity", "ok", "every row can be read")
 
 
@@ -58,9 +65,13 @@ def _references(connection: Connection) -> Finding:
     broken = broken_references(connection)
     if connection.dialect.name == "postgresql":
         names = ", ".join(f"'{table.name}'" for table in metadata.sorted_tables)
-        broken = [f"{row[1]} of {row[0]} is not enforced" for row in connection.exec_driver_sql(
-            "SELECT conrelid::regclass, conname FROM pg_constraint "
-            f"WHERE NOT convalidated AND conrelid::regclass::text IN ({names})")]
+        broken = [
+            f"{row[1]} of {row[0]} is not enforced"
+            for row in connection.exec_driver_sql(
+                "SELECT conrelid::regclass, conname FROM pg_constraint "
+                f"WHERE NOT convalidated AND conrelid::regclass::text IN ({names})"
+            )
+        ]
     if broken:
         return Finding("references", "fail", "; ".join(broken), _REPAIR)
     return Finding("references", "ok", "every row points to rows that are there")
@@ -70,61 +81,119 @@ def _schema(connection: Connection) -> Iterator[Finding]:
     found = migrations.revision(connection)
     if found != migrations.HEAD:
         way_out = "upgrade largebatch" if found and found > migrations.HEAD else "hpo db upgrade"
-        yield Finding("schema", "fail", f"the schema is {found or 'not there'}, this release needs {migrations.HEAD}",
-                      way_out)
+        yield Finding(
+            "schema",
+            "fail",
+            f"the schema is {found or 'not there'}, this release needs {migrations.HEAD}",
+            way_out,
+        )
         return
     differences = migrations.differences(connection)
     if differences:
-        yield Finding("schema", "fail", f"the tables are not those of schema {found}: {'; '.join(differences[:5])}",
-                      _REPAIR)
+        yield Finding(
+            "schema",
+            "fail",
+            f"the tables are not those of schema {found}: {'; '.join(differences[:5])}",
+            _REPAIR,
+        )
     else:
         yield Finding("schema", "ok", f"the schema is {found}, the newest")
 
 
 def _curves(connection: Connection) -> Finding:
     bare = trials.c.state.in_(_HAS_A_CURVE), ~exists().where(convergence.c.trial_id == trials.c.id)
-    of_studies = select(studies.c.name, func.count()).join(trials, trials.c.study_id == studies.c.id)
-    rows = connection.execute(of_studies.where(*bare).group_by(studies.c.name).order_by(studies.c.name)).all()
+    of_studies = select(studies.c.name, func.count()).join(
+        trials, trials.c.study_id == studies.c.id
+    )
+    rows = connection.execute(
+        of_studies.where(*bare).group_by(studies.c.name).order_by(studies.c.name)
+    ).all()
     if rows:
-        return Finding("curves", "warn", f"{sum(row[1] for row in rows)} finished trials have no convergence point, "
-                       f"in {_some(row[0] for row in rows)}", "their results stay usable; their curves are lost")
+        return Finding(
+            "curves",
+            "warn",
+            f"{sum(row[1] for row in rows)} finished trials have no convergence point, "
+            f"in {_some(row[0] for row in rows)}",
+            "their results stay usable; their curves are lost",
+        )
     return Finding("curves", "ok", "every trial that was trained has its curve")
 
 
 def _left_running(connection: Connection) -> Finding:
-    statement = select(studies.c.name).join(trials, trials.c.study_id == studies.c.id).where(
-        trials.c.state == TrialState.RUNNING, studies.c.state.in_(_ENDED_STUDY)).distinct().order_by(studies.c.name)
+    statement = (
+        select(studies.c.name)
+        .join(trials, trials.c.study_id == studies.c.id)
+        .where(trials.c.state == TrialState.RUNNING, studies.c.state.in_(_ENDED_STUDY))
+        .distinct()
+        .order_by(studies.c.name)
+    )
     names = list(connection.execute(statement).scalars())
     if names:
-        return Finding("trials", "warn", f"trials are marked as running in studies that are not: {_some(names)}",
-                       "run or resume the study: what was running starts again from its checkpoint")
+        return Finding(
+            "trials",
+            "warn",
+            f"trials are marked as running in studies that are not: {_some(names)}",
+            "run or resume the study: what was running starts again from its checkpoint",
+        )
     return Finding("trials", "ok", "no trial is marked as running in a study that is not")
 
 
 def _folders(connection: Connection, folder: Path | None) -> Iterator[Finding]:
-    gone = [f"plan {row.id}: {row.directory}" for row in connection.execute(
-        select(plans.c.id, plans.c.directory).where(plans.c.directory != "").order_by(plans.c.id))
-        if Path(row.directory).is_absolute() and not Path(row.directory).is_dir()]
+    gone = [
+        f"plan {row.id}: {row.directory}"
+        for row in connection.execute(
+            select(plans.c.id, plans.c.directory)
+            .where(plans.c.directory != "")
+            .order_by(plans.c.id)
+        )
+        if Path(row.directory).is_absolute() and not Path(row.directory).is_dir()
+    ]
     if gone:
-        yield Finding("plans", "warn", f"the folders of {len(gone)} plans are not on this machine: {_some(gone)}",
-                      "`hpo plan STUDY --output DIR` writes a plan's folder anew")
+        yield Finding(
+            "plans",
+            "warn",
+            f"the folders of {len(gone)} plans are not on this machine: {_some(gone)}",
+            "`hpo plan STUDY --output DIR` writes a plan's folder anew",
+        )
     else:
         yield Finding("plans", "ok", "every plan has its folder")
     orphans = [] if folder is None else orphan_checkpoints(connection, folder)
     if orphans:
-        yield Finding("checkpoints", "warn", f"{len(orphans)} checkpoints belong to no trial in flight: "
-                      f"{_some(map(str, orphans))}", "hpo db prune removes them")
+        yield Finding(
+            "checkpoints",
+            "warn",
+            f"{len(orphans)} checkpoints belong to no trial in flight: {_some(map(str, orphans))}",
+            "hpo db prune removes them",
+        )
     elif folder is not None:
-        yield Finding("checkpoints", "ok", f"every checkpoint in {folder} belongs to a trial that is not finished")
+        yield Finding(
+            "checkpoints",
+            "ok",
+            f"every checkpoint in {folder} belongs to a trial that is not finished",
+        )
 
 
 def orphan_checkpoints(connection: Connection, folder: Path) -> list[Path]:
     """Files under ``folder/checkpoints/STUDY/`` whose study is gone, or whose trial has ended."""
-    files = [path for path in sorted(folder.glob("checkpoints/*/*")) if path.is_file() and path.parent.name.isdigit()]
-    unfinished = {(row[0], row[1]) for row in connection.execute(
-        select(trials.c.study_id, trials.c.number).where(trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING])))}
-    named = [(path, path.name.split(".")[0]) for path in files]     # the trial's number, `7.pt`
-    return [path for path, name in named if name.isdigit() and (int(path.parent.name), int(name)) not in unfinished]
+    files = [
+        path
+        for path in sorted(folder.glob("checkpoints/*/*"))
+        if path.is_file() and path.parent.name.isdigit()
+    ]
+    unfinished = {
+        (row[0], row[1])
+        for row in connection.execute(
+            select(trials.c.study_id, trials.c.number).where(
+                trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING])
+            )
+        )
+    }
+    named = [(path, path.name.split(".")[0]) for path in files]  # the trial's number, `7.pt`
+    return [
+        path
+        for path, name in named
+        if name.isdigit() and (int(path.parent.name), int(name)) not in unfinished
+    ]
 
 
 def _some(names: Any, most: int = 3) -> str:

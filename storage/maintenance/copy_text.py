@@ -19,8 +19,21 @@ from storage.errors import InvalidRecord
 Kind = Literal["boolean", "time", "number", "integer", "text"]
 NULL = r"\N"
 _KINDS: tuple[tuple[type[TypeEngine[Any]], Kind], ...] = (
-    (Boolean, "boolean"), (DateTime, "time"), (Integer, "integer"), (Double, "number"), (Float, "number"))
-_WRITTEN = {"\\": r"\\", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v"}
+    (Boolean, "boolean"),
+    (DateTime, "time"),
+    (Integer, "integer"),
+    (Double, "number"),
+    (Float, "number"),
+)
+_WRITTEN = {
+    "\\": r"\\",
+    "\b": r"\b",
+    "\f": r"\f",
+    "\n": r"\n",
+    "\r": r"\r",
+    "\t": r"\t",
+    "\v": r"\v",
+}
 _READ = {text: character for character, text in _WRITTEN.items()}
 _TO_WRITE, _TO_READ = re.compile(r"[\\\b\f\n\r\t\v]"), re.compile(r"\\.", re.DOTALL)
 
@@ -34,17 +47,25 @@ def write_rows(rows: Iterator[Sequence[Any]], kinds: Sequence[Kind]) -> Iterator
     """Rows of raw SQLite values as lines."""
     writers = [_WRITERS[kind] for kind in kinds]
     for row in rows:
-        fields = (NULL if value is None else write(value) for value, write in zip(row, writers, strict=True))
+        fields = (
+            NULL if value is None else write(value)
+            for value, write in zip(row, writers, strict=True)
+        )
         yield ("\t".join(fields) + "\n").encode()
 
 
-def read_rows(lines: Iterator[bytes], kinds: Sequence[Kind], where: str) -> Iterator[tuple[Any, ...]]:
+def read_rows(
+    lines: Iterator[bytes], kinds: Sequence[Kind], where: str
+) -> Iterator[tuple[Any, ...]]:
     """Lines as rows of raw SQLite values; :class:`InvalidRecord` names the line that is none, after ``where``."""
     readers = [_READERS[kind] for kind in kinds]
     for number, line in enumerate(lines, 1):
         try:
             fields = line.decode().removesuffix("\n").split("\t")
-            yield tuple(None if field == NULL else read(field) for field, read in zip(fields, readers, strict=True))
+            yield tuple(
+                None if field == NULL else read(field)
+                for field, read in zip(fields, readers, strict=True)
+            )
         except ValueError as error:
             raise InvalidRecord(f"{where}, line {number}: {error}") from error
 
@@ -54,7 +75,11 @@ def _write_text(value: Any) -> str:
 
 
 def _read_text(field: str) -> str:
-    return _TO_READ.sub(lambda found: _READ.get(found[0], found[0][1]), field) if "\\" in field else field
+    return (
+        _TO_READ.sub(lambda found: _READ.get(found[0], found[0][1]), field)
+        if "\\" in field
+        else field
+    )
 
 
 def _write_number(value: Any) -> str:
@@ -73,7 +98,16 @@ def _read_time(field: str) -> str:
 
 
 _WRITERS: dict[Kind, Callable[[Any], str]] = {
-    "boolean": lambda value: "t" if value else "f", "time": _write_time, "number": _write_number,
-    "integer": lambda value: str(int(value)), "text": _write_text}
+    "boolean": lambda value: "t" if value else "f",
+    "time": _write_time,
+    "number": _write_number,
+    "integer": lambda value: str(int(value)),
+    "text": _write_text,
+}
 _READERS: dict[Kind, Callable[[str], Any]] = {
-    "boolean": lambda field: field == "t", "time": _read_time, "number": float, "integer": int, "text": _read_text}
+    "boolean": lambda field: field == "t",
+    "time": _read_time,
+    "number": float,
+    "integer": int,
+    "text": _read_text,
+}

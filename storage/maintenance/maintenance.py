@@ -26,7 +26,7 @@ from storage.schema.tables import metadata
 SQLITE_SIGNATURE = b"SQLite format 3\x00"
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 TIMEOUT_SECONDS = 30
-_PAGES = 1024       # copied at a time: writers get in between
+_PAGES = 1024  # copied at a time: writers get in between
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,15 @@ def vacuum(url: str) -> tuple[int, int]:
         with database.translated(), database.engine.connect() as connection:
             free = connection.execution_options(isolation_level="AUTOCOMMIT")
             if sqlite_file(database) is not None:
-                driver = free.connection.cursor()      # not in a transaction: SQLAlchemy would begin one
+                driver = (
+                    free.connection.cursor()
+                )  # not in a transaction: SQLAlchemy would begin one
                 for statement in ("VACUUM", "ANALYZE", "PRAGMA wal_checkpoint(TRUNCATE)"):
                     driver.execute(statement)
             else:
-                free.exec_driver_sql(f"VACUUM (ANALYZE) {', '.join(table.name for table in metadata.sorted_tables)}")
+                free.exec_driver_sql(
+                    f"VACUUM (ANALYZE) {', '.join(table.name for table in metadata.sorted_tables)}"
+                )
         return before, _size(database)
 
 
@@ -92,7 +96,9 @@ def backup(url: str, path: Path) -> Backup:
     into SQLite and PostgreSQL alike. An existing file is not overwritten: :class:`Conflict`.
     """
     if path.exists():
-        raise Conflict(f"the backup must be a new file, but {path} exists; give another name, or remove it")
+        raise Conflict(
+            f"the backup must be a new file, but {path} exists; give another name, or remove it"
+        )
     with _existing(url) as database:
         if path.suffix in _SQLITE_SUFFIXES:
             return _copy_sqlite(database, path)
@@ -112,7 +118,9 @@ def restore(url: str, path: Path, *, replace: bool = False) -> Backup:
     return Backup(path, "archive", manifest.schema, manifest.rows, path.stat().st_size)
 
 
-def prune(url: str, older_than: timedelta, *, keep_best: bool, dry_run: bool, folder: Path | None = None) -> Pruned:
+def prune(
+    url: str, older_than: timedelta, *, keep_best: bool, dry_run: bool, folder: Path | None = None
+) -> Pruned:
     """Remove what is old and no evidence, files of trials too: see :mod:`storage.maintenance.retention`."""
     with _existing(url) as database:
         with database.translated():
@@ -121,7 +129,9 @@ def prune(url: str, older_than: timedelta, *, keep_best: bool, dry_run: bool, fo
         with database.read() as connection:
             files = [] if folder is None else orphan_checkpoints(connection, folder)
         old = [file for file in files if datetime.fromtimestamp(file.stat().st_mtime, UTC) < before]
-        pruned = prune_database(database, before, keep_best=keep_best, dry_run=dry_run, checkpoints=len(old))
+        pruned = prune_database(
+            database, before, keep_best=keep_best, dry_run=dry_run, checkpoints=len(old)
+        )
         for file in () if dry_run else old:
             file.unlink(missing_ok=True)
         return pruned
@@ -130,18 +140,25 @@ def prune(url: str, older_than: timedelta, *, keep_best: bool, dry_run: bool, fo
 def _copy_sqlite(database: Database, path: Path) -> Backup:
     source = sqlite_file(database)
     if source is None:
-        raise InvalidRecord(f"{path} would be an SQLite file, but the database is PostgreSQL; name the file "
-                            f"{path.with_suffix('.zip').name} for an archive, which restores into both")
+        raise InvalidRecord(
+            f"{path} would be an SQLite file, but the database is PostgreSQL; name the file "
+            f"{path.with_suffix('.zip').name} for an archive, which restores into both"
+        )
     partial = path.with_name(f"{path.name}.partial")
     try:
         with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(partial)) as copy:
             live.backup(copy, pages=_PAGES, sleep=0.001)
-            copy.execute("PRAGMA journal_mode = DELETE")    # one file, without -wal and -shm beside it
+            copy.execute(
+                "PRAGMA journal_mode = DELETE"
+            )  # one file, without -wal and -shm beside it
             schema = _schema_of(copy)
         partial.replace(path)
     except (sqlite3.Error, OSError) as error:
-        raise StoreUnavailable(str(path), f"the backup cannot be written ({error})",
-                               "give a file in a folder that you may write, on a disk with room") from error
+        raise StoreUnavailable(
+            str(path),
+            f"the backup cannot be written ({error})",
+            "give a file in a folder that you may write, on a disk with room",
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     return Backup(path, "sqlite", schema, None, path.stat().st_size)
@@ -152,8 +169,10 @@ def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> Backup:
     with TemporaryDirectory() as folder:
         copied, archive = Path(folder, "copy.db"), Path(folder, "archive.zip")
         try:
-            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source, \
-                    closing(sqlite3.connect(copied)) as copy:
+            with (
+                closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+                closing(sqlite3.connect(copied)) as copy,
+            ):
                 source.backup(copy)
         except sqlite3.Error as error:
             raise InvalidRecord(f"{path} is damaged: {error}") from error
@@ -207,8 +226,16 @@ def sqlite_file(database: Database) -> Path | None:
 def _size(database: Database) -> int:
     file = sqlite_file(database)
     if file is not None:
-        return sum(each.stat().st_size for each in (file, file.with_name(f"{file.name}-wal")) if each.exists())
+        return sum(
+            each.stat().st_size
+            for each in (file, file.with_name(f"{file.name}-wal"))
+            if each.exists()
+        )
     with database.read() as connection:
         names = [table.name for table in metadata.sorted_tables]
-        return sum(connection.execute(text("SELECT pg_total_relation_size(CAST(:name AS regclass))"),
-                                      {"name": name}).scalar_one() for name in names)
+        return sum(
+            connection.execute(
+                text("SELECT pg_total_relation_size(CAST(:name AS regclass))"), {"name": name}
+            ).scalar_one()
+            for name in names
+        )

@@ -24,18 +24,36 @@ if TYPE_CHECKING:
     import pyarrow
 
 UNITS = {
-    "global_batch_size": "samples", "normalization_batch_size": "samples", "adascale_batch_size": "samples",
-    "samples": "samples", "gradient_noise_scale": "samples", "epochs": "epochs", "epochs_to_target": "epochs",
-    "resolution_epochs": "epochs", "warmup_epochs": "epochs", "decay_epochs": "epochs", "decay_milestones": "epochs",
-    "batch_milestones": "epochs", "rmsprop_center_epochs": "epochs", "rmsprop_period_epochs": "epochs",
-    "step": "optimizer steps", "steps": "optimizer steps", "gradient_lag": "optimizer steps", "seconds": "seconds",
-    "preconditioner_interval": "optimizer steps", "loss_scale_growth_updates": "optimizer steps",
-    "started_at": "UTC", "finished_at": "UTC",
+    "global_batch_size": "samples",
+    "normalization_batch_size": "samples",
+    "adascale_batch_size": "samples",
+    "samples": "samples",
+    "gradient_noise_scale": "samples",
+    "epochs": "epochs",
+    "epochs_to_target": "epochs",
+    "resolution_epochs": "epochs",
+    "warmup_epochs": "epochs",
+    "decay_epochs": "epochs",
+    "decay_milestones": "epochs",
+    "batch_milestones": "epochs",
+    "rmsprop_center_epochs": "epochs",
+    "rmsprop_period_epochs": "epochs",
+    "step": "optimizer steps",
+    "steps": "optimizer steps",
+    "gradient_lag": "optimizer steps",
+    "seconds": "seconds",
+    "preconditioner_interval": "optimizer steps",
+    "loss_scale_growth_updates": "optimizer steps",
+    "started_at": "UTC",
+    "finished_at": "UTC",
 }
 TRIALS_AT_A_TIME = 500
 _IDENTITY = ("number", "state", "global_batch_size", "seed", "purpose")
-_RESULTS = tuple(field.name for field in dataclasses.fields(Trial)
-                 if field.name not in ("id", "study_id", "settings", *_IDENTITY))
+_RESULTS = tuple(
+    field.name
+    for field in dataclasses.fields(Trial)
+    if field.name not in ("id", "study_id", "settings", *_IDENTITY)
+)
 
 
 @dataclass(frozen=True)
@@ -57,8 +75,10 @@ def write_parquet(store: Store, name: str, directory: Path) -> ParquetExport:
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise StoreError("writing Parquet needs pyarrow, which is not installed; "
-                         "pip install 'largebatch[export]'") from error
+        raise StoreError(
+            "writing Parquet needs pyarrow, which is not installed; "
+            "pip install 'largebatch[export]'"
+        ) from error
     study = store.study(name)
     trials = store.trials(study.id)
     try:
@@ -67,16 +87,24 @@ def write_parquet(store: Store, name: str, directory: Path) -> ParquetExport:
         _write_trials(study, trials, paths[0])
         points = _write_convergence(store, study, trials, paths[1])
     except OSError as error:
-        raise StoreError(f"{directory} cannot be written ({error.strerror or error}); give a folder that you may "
-                         "write, on a disk with room") from error
+        raise StoreError(
+            f"{directory} cannot be written ({error.strerror or error}); give a folder that you may "
+            "write, on a disk with room"
+        ) from error
     return ParquetExport(*paths, len(trials), points)
 
 
 def _write_trials(study: Study, trials: Sequence[Trial], path: Path) -> None:
     import pyarrow as pa
 
-    schema = pa.schema([*_fields("trials", _IDENTITY), *_fields("trials", SETTING_TYPES),
-                        *_fields("trials", _RESULTS)], metadata=_about(study))
+    schema = pa.schema(
+        [
+            *_fields("trials", _IDENTITY),
+            *_fields("trials", SETTING_TYPES),
+            *_fields("trials", _RESULTS),
+        ],
+        metadata=_about(study),
+    )
     rows = [_row(trial) for trial in trials]
     with _complete(path) as partial, _writer(partial, schema) as writer:
         writer.write_table(pa.Table.from_pylist(rows, schema=schema))
@@ -86,19 +114,30 @@ def _write_convergence(store: Store, study: Study, trials: Sequence[Trial], path
     import numpy as np
     import pyarrow as pa
 
-    columns = [column.name for column in metadata.tables["convergence"].c if column.name != "trial_id"]
-    schema = pa.schema([pa.field("trial", pa.int32(), nullable=False), *_fields("convergence", columns)],
-                       metadata=_about(study))
+    columns = [
+        column.name for column in metadata.tables["convergence"].c if column.name != "trial_id"
+    ]
+    schema = pa.schema(
+        [pa.field("trial", pa.int32(), nullable=False), *_fields("convergence", columns)],
+        metadata=_about(study),
+    )
     rows = 0
     with _complete(path) as partial, _writer(partial, schema) as writer:
         for first in range(0, len(trials), TRIALS_AT_A_TIME):
-            numbers = {trial.id: trial.number for trial in trials[first:first + TRIALS_AT_A_TIME]}
+            numbers = {trial.id: trial.number for trial in trials[first : first + TRIALS_AT_A_TIME]}
             read = store.convergence(list(numbers))
             ids, places = np.unique(read.trial_id, return_inverse=True)
             trial = np.array([numbers[each] for each in ids.tolist()], dtype=np.int32)[places]
-            arrays = [pa.array(trial), *(pa.array(getattr(read, name), from_pandas=True) for name in columns)]
-            writer.write_table(pa.Table.from_arrays(
-                [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema))
+            arrays = [
+                pa.array(trial),
+                *(pa.array(getattr(read, name), from_pandas=True) for name in columns),
+            ]
+            writer.write_table(
+                pa.Table.from_arrays(
+                    [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)],
+                    schema=schema,
+                )
+            )
             rows += len(read)
     return rows
 
@@ -109,8 +148,14 @@ def _fields(table: str, names: Sequence[str] | Mapping[str, Any]) -> list[pyarro
 
     from storage.schema.column_types import FloatList, Number, UtcDateTime
 
-    types = ((Boolean, pa.bool_()), (BigInteger, pa.int64()), (Integer, pa.int32()), (Number, pa.float64()),
-             (FloatList, pa.list_(pa.float64())), (UtcDateTime, pa.timestamp("us", tz="UTC")))
+    types = (
+        (Boolean, pa.bool_()),
+        (BigInteger, pa.int64()),
+        (Integer, pa.int32()),
+        (Number, pa.float64()),
+        (FloatList, pa.list_(pa.float64())),
+        (UtcDateTime, pa.timestamp("us", tz="UTC")),
+    )
     fields = []
     for name in names:
         column = metadata.tables[table].c[name]
@@ -127,7 +172,11 @@ def _row(trial: Trial) -> dict[str, Any]:
 
 def _about(study: Study) -> dict[str, str]:
     relation = ">=" if study.higher_is_better else "<="
-    return {"study": study.name, "target": f"{study.metric} {relation} {study.threshold!r}", "spec": study.spec}
+    return {
+        "study": study.name,
+        "target": f"{study.metric} {relation} {study.threshold!r}",
+        "spec": study.spec,
+    }
 
 
 @contextlib.contextmanager

@@ -22,28 +22,52 @@ def probe(url: str) -> list[Finding]:
         with opened(url) as database:
             file = sqlite_file(database)
             if file is not None and not file.exists():
-                return [Finding("storage", "ok", f"{database.url} is not there yet; the first study makes it")]
+                return [
+                    Finding(
+                        "storage",
+                        "ok",
+                        f"{database.url} is not there yet; the first study makes it",
+                    )
+                ]
             with database.read() as connection:
                 found = migrations.revision(connection)
             if found is None:
-                return [Finding("storage", "ok", f"{database.url} can be read; its tables are not there yet"),
-                        _clock(database)]
+                return [
+                    Finding(
+                        "storage", "ok", f"{database.url} can be read; its tables are not there yet"
+                    ),
+                    _clock(database),
+                ]
             if found != migrations.HEAD:
-                return [Finding("storage", "warn" if found < migrations.HEAD else "fail",
-                                f"{database.url} has schema {found}, this release {migrations.HEAD}",
-                                "hpo db upgrade" if found < migrations.HEAD else "upgrade largebatch")]
+                return [
+                    Finding(
+                        "storage",
+                        "warn" if found < migrations.HEAD else "fail",
+                        f"{database.url} has schema {found}, this release {migrations.HEAD}",
+                        "hpo db upgrade" if found < migrations.HEAD else "upgrade largebatch",
+                    )
+                ]
             with database.write() as connection:
                 connection.execute(update(studies).where(studies.c.id == -1).values(message=""))
-            return [Finding("storage", "ok", f"{database.url} can be read and written, schema {found}"),
-                    _clock(database), *_shared_memory(database)]
+            return [
+                Finding("storage", "ok", f"{database.url} can be read and written, schema {found}"),
+                _clock(database),
+                *_shared_memory(database),
+            ]
     except StoreError as error:
-        return [Finding("storage", "fail", str(error).split("; ")[0], str(error).partition("; ")[2])]
+        return [
+            Finding("storage", "fail", str(error).split("; ")[0], str(error).partition("; ")[2])
+        ]
 
 
 def _clock(database: Database) -> Finding:
     """How far the clock of this machine is from that of the database, by which leases run out."""
     if sqlite_file(database) is not None:
-        return Finding("clock", "ok", f"leases run by this machine's clock, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+        return Finding(
+            "clock",
+            "ok",
+            f"leases run by this machine's clock, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        )
     with database.read() as connection:
         before = datetime.now(UTC)
         there = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
@@ -51,13 +75,27 @@ def _clock(database: Database) -> Finding:
     seconds = (here - there).total_seconds()
     said = f"this machine's clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} the database's"
     if abs(seconds) > MOST_OFFSET_SECONDS:
-        return Finding("clock", "warn", said, "set the clock by NTP; leases run by the database's, logs by this one")
+        return Finding(
+            "clock",
+            "warn",
+            said,
+            "set the clock by NTP; leases run by the database's, logs by this one",
+        )
     return Finding("clock", "ok", said)
 
 
 def _shared_memory(database: Database) -> list[Finding]:
     with database.read() as connection:
-        if sqlite_file(database) is None or connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal":
+        if (
+            sqlite_file(database) is None
+            or connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        ):
             return []
-    return [Finding("storage", "warn", "the file system has no shared memory, so that readers and writers wait for "
-                    "each other", "give a path on a local disk, or a PostgreSQL URL")]
+    return [
+        Finding(
+            "storage",
+            "warn",
+            "the file system has no shared memory, so that readers and writers wait for each other",
+            "give a path on a local disk, or a PostgreSQL URL",
+        )
+    ]

@@ -33,8 +33,9 @@ class Pruned:
     dry_run: bool
 
 
-def prune_database(database: Database, before: datetime, *, keep_best: bool, dry_run: bool,
-                   checkpoints: int = 0) -> Pruned:
+def prune_database(
+    database: Database, before: datetime, *, keep_best: bool, dry_run: bool, checkpoints: int = 0
+) -> Pruned:
     """Remove what is older than ``before``, all or nothing; a dry run counts it.
 
     These are curves of ended studies that were not touched since, events, workers that were not seen since, and
@@ -45,25 +46,47 @@ def prune_database(database: Database, before: datetime, *, keep_best: bool, dry
         affected = select(func.count(func.distinct(convergence.c.trial_id))).where(curves)
         thinned = connection.execute(affected).scalar_one()
         old = {name: _remove(connection, name, before, dry_run=dry_run) for name in _AGES}
-        return Pruned(points=_delete(connection, convergence, curves, dry_run=dry_run), trials=thinned, **old,
-                      checkpoints=checkpoints, dry_run=dry_run)
+        return Pruned(
+            points=_delete(connection, convergence, curves, dry_run=dry_run),
+            trials=thinned,
+            **old,
+            checkpoints=checkpoints,
+            dry_run=dry_run,
+        )
 
 
 def _curves(before: datetime, keep_best: bool) -> ColumnElement[bool]:
     """The points of old trials, except for the last of each."""
-    old = select(trials.c.id).join(studies, studies.c.id == trials.c.study_id).where(
-        studies.c.state.in_(_ENDED), studies.c.updated_at < before)
+    old = (
+        select(trials.c.id)
+        .join(studies, studies.c.id == trials.c.study_id)
+        .where(studies.c.state.in_(_ENDED), studies.c.updated_at < before)
+    )
     if keep_best:
-        order = func.row_number().over(partition_by=(trials.c.study_id, trials.c.global_batch_size),
-                                       order_by=(trials.c.epochs_to_target, trials.c.id))
-        ranked = select(trials.c.id, order.label("rank")).where(trials.c.state == TrialState.REACHED).subquery()
+        order = func.row_number().over(
+            partition_by=(trials.c.study_id, trials.c.global_batch_size),
+            order_by=(trials.c.epochs_to_target, trials.c.id),
+        )
+        ranked = (
+            select(trials.c.id, order.label("rank"))
+            .where(trials.c.state == TrialState.REACHED)
+            .subquery()
+        )
         old = old.where(trials.c.id.not_in(select(ranked.c.id).where(ranked.c.rank == 1)))
     of_trial = convergence.alias()
-    last = select(func.max(of_trial.c.step)).where(of_trial.c.trial_id == convergence.c.trial_id).scalar_subquery()
+    last = (
+        select(func.max(of_trial.c.step))
+        .where(of_trial.c.trial_id == convergence.c.trial_id)
+        .scalar_subquery()
+    )
     return convergence.c.trial_id.in_(old) & (convergence.c.step < last)
 
 
-_AGES: dict[str, tuple[str, ...]] = {"events": ("at",), "tokens": ("expires_at", "revoked_at"), "workers": ("seen_at",)}
+_AGES: dict[str, tuple[str, ...]] = {
+    "events": ("at",),
+    "tokens": ("expires_at", "revoked_at"),
+    "workers": ("seen_at",),
+}
 """The columns that tell when a row became old: any of them."""
 
 
@@ -75,7 +98,13 @@ def _remove(connection: Connection, name: str, before: datetime, *, dry_run: boo
     return _delete(connection, table, old, dry_run=dry_run)
 
 
-def _delete(connection: Connection, table: Table, condition: ColumnElement[bool], *, dry_run: bool) -> int:
+def _delete(
+    connection: Connection, table: Table, condition: ColumnElement[bool], *, dry_run: bool
+) -> int:
     if dry_run:
-        return int(connection.execute(select(func.count()).select_from(table).where(condition)).scalar_one())
+        return int(
+            connection.execute(
+                select(func.count()).select_from(table).where(condition)
+            ).scalar_one()
+        )
     return connection.execute(delete(table).where(condition)).rowcount

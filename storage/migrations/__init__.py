@@ -32,7 +32,9 @@ def upgrade(engine: Engine, *, create: bool = True) -> None:
     if found == HEAD:
         return
     if found is None and not create:
-        raise StoreUnavailable(engine.url.render_as_string(), "nothing is stored in it yet", NOTHING_STORED)
+        raise StoreUnavailable(
+            engine.url.render_as_string(), "nothing is stored in it yet", NOTHING_STORED
+        )
     with changing(engine) as connection:
         bring_to(connection)
 
@@ -50,7 +52,9 @@ def revision(connection: Connection) -> str | None:
     """The schema's revision, or None in a database without our tables."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    found: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    found: str | None = connection.execute(
+        text(f"SELECT version_num FROM {VERSION_TABLE}")
+    ).scalar()
     return found
 
 
@@ -60,11 +64,19 @@ def differences(connection: Connection) -> list[str]:
     from alembic.migration import MigrationContext
 
     ours = {VERSION_TABLE, *tables.metadata.tables}
-    context = MigrationContext.configure(connection, opts={
-        "version_table": VERSION_TABLE, "compare_type": True,
-        "include_name": lambda name, kind, _: kind != "table" or name in ours})    # the database may be shared
+    context = MigrationContext.configure(
+        connection,
+        opts={
+            "version_table": VERSION_TABLE,
+            "compare_type": True,
+            "include_name": lambda name, kind, _: kind != "table" or name in ours,
+        },
+    )  # the database may be shared
     found = compare_metadata(context, tables.metadata)
-    return [" ".join(map(str, change[:4] if isinstance(change, tuple) else change[0][:4])) for change in found]
+    return [
+        " ".join(map(str, change[:4] if isinstance(change, tuple) else change[0][:4]))
+        for change in found
+    ]
 
 
 def bring_to(connection: Connection, to: str = "head") -> None:
@@ -81,7 +93,9 @@ def bring_to(connection: Connection, to: str = "head") -> None:
     url, found = connection.engine.url.render_as_string(), revision(connection)
     if found is None:
         _refuse_foreign_tables(connection, url)
-    elif found not in {known.revision for known in ScriptDirectory.from_config(config).walk_revisions()}:
+    elif found not in {
+        known.revision for known in ScriptDirectory.from_config(config).walk_revisions()
+    }:
         raise SchemaTooNew(url, found, HEAD)
     command.upgrade(config, to)
 
@@ -89,8 +103,11 @@ def bring_to(connection: Connection, to: str = "head") -> None:
 def _refuse_foreign_tables(connection: Connection, url: str) -> None:
     taken = sorted(set(tables.metadata.tables) & set(inspect(connection).get_table_names()))
     if taken:
-        raise StoreUnavailable(url, f"another program uses it, with tables named {', '.join(taken)}",
-                               "give a new file or database")
+        raise StoreUnavailable(
+            url,
+            f"another program uses it, with tables named {', '.join(taken)}",
+            "give a new file or database",
+        )
 
 
 def _lock(connection: Connection) -> None:
@@ -105,7 +122,9 @@ def _foreign_keys_off(connection: Connection) -> Iterator[None]:
     if connection.dialect.name != "sqlite":
         yield
         return
-    driver = connection.connection.cursor()  # not through SQLAlchemy: no effect once a transaction has begun
+    driver = (
+        connection.connection.cursor()
+    )  # not through SQLAlchemy: no effect once a transaction has begun
     driver.execute("PRAGMA foreign_keys = OFF")
     try:
         yield

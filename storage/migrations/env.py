@@ -7,7 +7,11 @@ from alembic import context
 from storage.migrations import VERSION_TABLE
 from storage.schema.tables import metadata
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata,
-                  version_table=VERSION_TABLE, render_as_batch=True)
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+    render_as_batch=True,
+)
 with context.begin_transaction():
     context.run_migrations()

@@ -10,15 +10,23 @@ from sqlalchemy import text as sql
 
 from storage.schema.column_types import Number, UtcDateTime
 
-metadata = MetaData(naming_convention={
-    "pk": "pk_%(table_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-})
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
 
-_SINGULAR = {"studies": "study", "trials": "trial", "forecasts": "forecast", "plans": "plan", "outcomes": "outcome"}
+_SINGULAR = {
+    "studies": "study",
+    "trials": "trial",
+    "forecasts": "forecast",
+    "plans": "plan",
+    "outcomes": "outcome",
+}
 
 
 def identity() -> Column[int]:
@@ -26,17 +34,29 @@ def identity() -> Column[int]:
     return Column("id", Integer, primary_key=True)
 
 
-def parent(table: str, *, nullable: bool = False, primary_key: bool = False,
-           on_delete: str = "CASCADE") -> Column[int]:
+def parent(
+    table: str, *, nullable: bool = False, primary_key: bool = False, on_delete: str = "CASCADE"
+) -> Column[int]:
     """The row of another table to which this one belongs, and with which it goes."""
-    return Column(f"{_SINGULAR[table]}_id", ForeignKey(f"{table}.id", ondelete=on_delete), nullable=nullable,
-                  primary_key=primary_key)
+    return Column(
+        f"{_SINGULAR[table]}_id",
+        ForeignKey(f"{table}.id", ondelete=on_delete),
+        nullable=nullable,
+        primary_key=primary_key,
+    )
 
 
 def one_of(kind: type[StrEnum], rule: str) -> Enum:
     """One of the values of an enumeration, as text; the database refuses any other."""
-    return Enum(kind, values_callable=lambda members: [member.value for member in members], name=rule,
-                length=16, native_enum=False, create_constraint=True, validate_strings=True)
+    return Enum(
+        kind,
+        values_callable=lambda members: [member.value for member in members],
+        name=rule,
+        length=16,
+        native_enum=False,
+        create_constraint=True,
+        validate_strings=True,
+    )
 
 
 def number(name: str, *, nullable: bool = False) -> Column[float]:
@@ -46,12 +66,22 @@ def number(name: str, *, nullable: bool = False) -> Column[float]:
 
 def whole(name: str, *, nullable: bool = False, earlier: str | None = None) -> Column[int]:
     """A whole number; ``earlier`` is that of rows older than the column."""
-    return Column(name, Integer, nullable=nullable, server_default=sql(earlier) if earlier is not None else None)
+    return Column(
+        name,
+        Integer,
+        nullable=nullable,
+        server_default=sql(earlier) if earlier is not None else None,
+    )
 
 
 def text(name: str, *, earlier: str | None = None) -> Column[str]:
     """Text; ``earlier`` is that of rows older than the column."""
-    return Column(name, Text, nullable=False, server_default=sql(f"'{earlier}'") if earlier is not None else None)
+    return Column(
+        name,
+        Text,
+        nullable=False,
+        server_default=sql(f"'{earlier}'") if earlier is not None else None,
+    )
 
 
 def time(name: str, *, nullable: bool = False) -> Column[Any]:

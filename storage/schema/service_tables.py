@@ -11,7 +11,10 @@ from storage.schema.columns import identity, metadata, number, parent, rule, tex
 
 # Readers ask for what came after the last id they have seen, so that no id may come twice: AUTOINCREMENT.
 events = Table(
-    "events", metadata, identity(), parent("studies", nullable=True),
+    "events",
+    metadata,
+    identity(),
+    parent("studies", nullable=True),
     time("at"),
     text("kind"),
     text("message"),
@@ -21,7 +24,9 @@ events = Table(
 )
 
 tokens = Table(
-    "tokens", metadata, identity(),
+    "tokens",
+    metadata,
+    identity(),
     text("name"),
     text("owner"),
     Column("digest", Text, nullable=False, unique=True),
@@ -34,7 +39,8 @@ tokens = Table(
 )
 
 workers = Table(
-    "workers", metadata,
+    "workers",
+    metadata,
     Column("name", Text, primary_key=True),
     text("host"),
     Column("pid", BigInteger, nullable=False),
@@ -48,7 +54,9 @@ workers = Table(
 )
 
 workload_costs = Table(
-    "workload_costs", metadata, parent("studies", primary_key=True),
+    "workload_costs",
+    metadata,
+    parent("studies", primary_key=True),
     Column("parameters", BigInteger, nullable=False),
     Column("gradient_tensors", Integer, nullable=False),
     number("flops_per_sample"),
@@ -57,7 +65,9 @@ workload_costs = Table(
 )
 
 throughputs = Table(
-    "throughputs", metadata, identity(),
+    "throughputs",
+    metadata,
+    identity(),
     text("machine"),
     text("workload"),
     whole("nodes"),

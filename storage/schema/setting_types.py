@@ -69,27 +69,63 @@ SETTING_TYPES: dict[str, TypeEngine[Any]] = {
     "staleness_bound": Integer(),
     "epoch_quorum": Number(),
 }
-OPTIONAL_SETTINGS = frozenset({"momentum_form", "decay_bias", "decay_epochs", "gradient_clip_norm",
-                               "weight_norm_limit", "batch_limit_factor", "adascale_batch_size", "zero_gamma"})
+OPTIONAL_SETTINGS = frozenset(
+    {
+        "momentum_form",
+        "decay_bias",
+        "decay_epochs",
+        "gradient_clip_norm",
+        "weight_norm_limit",
+        "batch_limit_factor",
+        "adascale_batch_size",
+        "zero_gamma",
+    }
+)
 
 # What trainings of an earlier schema did, in SQL, for each setting that came later and may not be NULL.
 EARLIER_VALUES = {
-    "beta1": "0.9", "beta2": "0.999", "epsilon": "1e-08", "bias_correction": "1",
-    "trust_epsilon": "0", "adapt_norm_and_bias": "0", "larc_mode": "clip", "larc_optimizer": "sgd",
-    "rmsprop_learning_rate": "0.0003", "rmsprop_center_epochs": "10", "rmsprop_period_epochs": "5",
-    "preconditioner_interval": "10", "preconditioner_size_limit": "1024", "warmup_shape": "gradual",
-    "decay_values": "''", "batch_control": "constant", "batch_milestones": "''", "batch_factors": "''",
-    "batch_rate_rule": "none", "class_weighting": "none", "normalization_momentum": "0.9", "precision": "fp32",
-    "reduced_weights": "0", "loss_scaling": "none", "loss_scale": "65536", "loss_scale_growth_updates": "2000",
-    "gradient_lag": "0", "gradient_compression": "none", "gradient_reduction": "mean", "update_mode": "synchronous",
-    "asynchronous_workers": "4", "staleness_bound": "3", "epoch_quorum": "0.75",
+    "beta1": "0.9",
+    "beta2": "0.999",
+    "epsilon": "1e-08",
+    "bias_correction": "1",
+    "trust_epsilon": "0",
+    "adapt_norm_and_bias": "0",
+    "larc_mode": "clip",
+    "larc_optimizer": "sgd",
+    "rmsprop_learning_rate": "0.0003",
+    "rmsprop_center_epochs": "10",
+    "rmsprop_period_epochs": "5",
+    "preconditioner_interval": "10",
+    "preconditioner_size_limit": "1024",
+    "warmup_shape": "gradual",
+    "decay_values": "''",
+    "batch_control": "constant",
+    "batch_milestones": "''",
+    "batch_factors": "''",
+    "batch_rate_rule": "none",
+    "class_weighting": "none",
+    "normalization_momentum": "0.9",
+    "precision": "fp32",
+    "reduced_weights": "0",
+    "loss_scaling": "none",
+    "loss_scale": "65536",
+    "loss_scale_growth_updates": "2000",
+    "gradient_lag": "0",
+    "gradient_compression": "none",
+    "gradient_reduction": "mean",
+    "update_mode": "synchronous",
+    "asynchronous_workers": "4",
+    "staleness_bound": "3",
+    "epoch_quorum": "0.75",
 }
 
 
 def setting_columns() -> list[Column[Any]]:
     """The columns of complete settings, for one table."""
-    return [Column(name, kind, nullable=name in OPTIONAL_SETTINGS, server_default=_earlier(name, kind))
-            for name, kind in SETTING_TYPES.items()]
+    return [
+        Column(name, kind, nullable=name in OPTIONAL_SETTINGS, server_default=_earlier(name, kind))
+        for name, kind in SETTING_TYPES.items()
+    ]
 
 
 def _earlier(name: str, kind: TypeEngine[Any]) -> str | TextClause | ColumnElement[Any] | None:

@@ -14,14 +14,18 @@ from storage.schema.setting_types import OPTIONAL_SETTINGS, SETTING_TYPES
 def check_setting(name: str) -> None:
     """Raise :class:`InvalidRecord`, with the nearest name, unless ``name`` has a column."""
     if name not in SETTING_TYPES:
-        raise InvalidRecord(f"there is no setting {name!r}; {nearest(name, SETTING_TYPES, 'settings')}")
+        raise InvalidRecord(
+            f"there is no setting {name!r}; {nearest(name, SETTING_TYPES, 'settings')}"
+        )
 
 
 def to_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Column values of complete settings; an unknown or missing setting raises :class:`InvalidRecord`."""
     for name in settings:
         check_setting(name)
-    missing = [name for name in SETTING_TYPES if name not in settings and name not in OPTIONAL_SETTINGS]
+    missing = [
+        name for name in SETTING_TYPES if name not in settings and name not in OPTIONAL_SETTINGS
+    ]
     if missing:
         raise InvalidRecord(f"settings must be complete, but got none for {', '.join(missing)}")
     return {name: settings.get(name) for name in SETTING_TYPES}

@@ -32,8 +32,23 @@ from storage.schema.columns import (
 from storage.schema.service_tables import events, throughputs, tokens, workers, workload_costs
 from storage.schema.setting_types import setting_columns
 
-__all__ = ["convergence", "events", "exhibits", "forecast_settings", "forecasts", "laws", "metadata", "outcomes",
-           "plans", "studies", "throughputs", "tokens", "trials", "workers", "workload_costs"]
+__all__ = [
+    "convergence",
+    "events",
+    "exhibits",
+    "forecast_settings",
+    "forecasts",
+    "laws",
+    "metadata",
+    "outcomes",
+    "plans",
+    "studies",
+    "throughputs",
+    "tokens",
+    "trials",
+    "workers",
+    "workload_costs",
+]
 
 
 def _reached_has_epochs() -> CheckConstraint:
@@ -41,7 +56,9 @@ def _reached_has_epochs() -> CheckConstraint:
 
 
 studies = Table(
-    "studies", metadata, identity(),
+    "studies",
+    metadata,
+    identity(),
     Column("name", Text, nullable=False, unique=True),
     Column("state", one_of(StudyState, "state"), nullable=False),
     text("workload"),
@@ -70,7 +87,10 @@ studies = Table(
 )
 
 trials = Table(
-    "trials", metadata, identity(), parent("studies"),
+    "trials",
+    metadata,
+    identity(),
+    parent("studies"),
     whole("number"),
     Column("state", one_of(TrialState, "state"), nullable=False),
     whole("global_batch_size"),
@@ -97,7 +117,9 @@ trials = Table(
 
 # Clustered by trial and step, so that a training lies on neighbouring pages. NULL is NaN, which SQLite lacks.
 convergence = Table(
-    "convergence", metadata, parent("trials", primary_key=True),
+    "convergence",
+    metadata,
+    parent("trials", primary_key=True),
     Column("step", BigInteger, primary_key=True),
     Column("samples", BigInteger, nullable=False),
     number("epochs"),
@@ -112,7 +134,10 @@ convergence = Table(
 )
 
 forecasts = Table(
-    "forecasts", metadata, identity(), parent("studies"),
+    "forecasts",
+    metadata,
+    identity(),
+    parent("studies"),
     whole("global_batch_size"),
     number("epochs_median"),
     number("epochs_low"),
@@ -126,7 +151,9 @@ forecasts = Table(
 )
 
 forecast_settings = Table(
-    "forecast_settings", metadata, parent("forecasts", primary_key=True),
+    "forecast_settings",
+    metadata,
+    parent("forecasts", primary_key=True),
     Column("name", Text, primary_key=True),
     whole("position"),
     number("median"),
@@ -136,7 +163,9 @@ forecast_settings = Table(
 )
 
 laws = Table(
-    "laws", metadata, parent("forecasts", primary_key=True),
+    "laws",
+    metadata,
+    parent("forecasts", primary_key=True),
     Column("name", Text, primary_key=True),
     Column("parameter", Text, primary_key=True),
     whole("position"),
@@ -147,7 +176,11 @@ laws = Table(
 )
 
 plans = Table(
-    "plans", metadata, identity(), parent("studies"), parent("forecasts", nullable=True),
+    "plans",
+    metadata,
+    identity(),
+    parent("studies"),
+    parent("forecasts", nullable=True),
     Column("kind", one_of(PlanKind, "kind"), nullable=False),
     text("machine"),
     whole("nodes"),
@@ -173,16 +206,25 @@ plans = Table(
     Column("details", Text),
     Index(None, "study_id"),
     Index(None, "forecast_id"),
-    rule("sizes_positive", "nodes > 0 AND workers > 0 AND global_batch_size > 0 AND local_batch_size > 0 "
-                            "AND (micro_batch_size IS NULL OR micro_batch_size > 0)"),
-    rule("forecast_predicts", "kind <> 'forecast' OR (forecast_id IS NOT NULL AND epochs_median IS NOT NULL "
-                               "AND epochs_low IS NOT NULL AND epochs_high IS NOT NULL)"),
+    rule(
+        "sizes_positive",
+        "nodes > 0 AND workers > 0 AND global_batch_size > 0 AND local_batch_size > 0 "
+        "AND (micro_batch_size IS NULL OR micro_batch_size > 0)",
+    ),
+    rule(
+        "forecast_predicts",
+        "kind <> 'forecast' OR (forecast_id IS NOT NULL AND epochs_median IS NOT NULL "
+        "AND epochs_low IS NOT NULL AND epochs_high IS NOT NULL)",
+    ),
     rule("epochs_interval", "epochs_low <= epochs_high"),
     rule("seconds_interval", "seconds_low <= seconds_high"),
 )
 
 outcomes = Table(
-    "outcomes", metadata, identity(), parent("plans"),
+    "outcomes",
+    metadata,
+    identity(),
+    parent("plans"),
     Column("seed", BigInteger, nullable=False),
     text("backend"),
     whole("workers"),
@@ -205,6 +247,8 @@ outcomes = Table(
 
 # What the model of an outcome is shown by, as JSON: a table of its own, so that reading outcomes does not read it.
 exhibits = Table(
-    "exhibits", metadata, parent("outcomes", primary_key=True),
+    "exhibits",
+    metadata,
+    parent("outcomes", primary_key=True),
     text("content"),
 )

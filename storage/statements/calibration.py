@@ -20,8 +20,9 @@ def rows(connection: Connection, study_id: int | None) -> list[CalibrationRow]:
     return list(_rows(connection, study_id))
 
 
-def is_inside(low: float | None, high: float | None,
-              runs: Sequence[tuple[TrialState, float | None, float]]) -> bool | None:
+def is_inside(
+    low: float | None, high: float | None, runs: Sequence[tuple[TrialState, float | None, float]]
+) -> bool | None:
     """Whether the mean epochs to target of the runs lie in [low, high]; None where that is not known.
 
     ``runs`` holds the state, the epochs to target and the epochs run of each. Crashed and pruned runs say
@@ -41,12 +42,28 @@ def is_inside(low: float | None, high: float | None,
 
 
 def _rows(connection: Connection, study_id: int | None) -> Iterator[CalibrationRow]:
-    statement = select(
-        plans.c.id, plans.c.kind, plans.c.trust, plans.c.machine, plans.c.global_batch_size,
-        plans.c.epochs_median, plans.c.epochs_low, plans.c.epochs_high,
-        plans.c.seconds_median, plans.c.seconds_low, plans.c.seconds_high, studies.c.name.label("study"),
-        outcomes.c.state, outcomes.c.epochs_to_target, outcomes.c.epochs, outcomes.c.seconds,
-    ).select_from(outcomes.join(plans).join(studies)).where(plans.c.kind != PlanKind.IMPORTED)
+    statement = (
+        select(
+            plans.c.id,
+            plans.c.kind,
+            plans.c.trust,
+            plans.c.machine,
+            plans.c.global_batch_size,
+            plans.c.epochs_median,
+            plans.c.epochs_low,
+            plans.c.epochs_high,
+            plans.c.seconds_median,
+            plans.c.seconds_low,
+            plans.c.seconds_high,
+            studies.c.name.label("study"),
+            outcomes.c.state,
+            outcomes.c.epochs_to_target,
+            outcomes.c.epochs,
+            outcomes.c.seconds,
+        )
+        .select_from(outcomes.join(plans).join(studies))
+        .where(plans.c.kind != PlanKind.IMPORTED)
+    )
     statement = statement.order_by(plans.c.id, outcomes.c.id)
     if study_id is not None:
         statement = statement.where(plans.c.study_id == study_id)
@@ -58,7 +75,11 @@ def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
     plan, reached = runs[0], [run for run in runs if run.state is TrialState.REACHED]
     seconds = fmean(run.seconds for run in reached) if reached else None
     return CalibrationRow(
-        plan_id=plan.id, study=plan.study, kind=plan.kind, trust=plan.trust, machine=plan.machine,
+        plan_id=plan.id,
+        study=plan.study,
+        kind=plan.kind,
+        trust=plan.trust,
+        machine=plan.machine,
         global_batch_size=plan.global_batch_size,
         predicted_epochs_median=plan.epochs_median,
         predicted_epochs_low=plan.epochs_low,
@@ -66,12 +87,16 @@ def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
         observed_epochs_mean=fmean(run.epochs_to_target for run in reached) if reached else None,
         runs=len(runs),
         reached=len(reached),
-        inside=is_inside(plan.epochs_low, plan.epochs_high,
-                         [(run.state, run.epochs_to_target, run.epochs) for run in runs]),
+        inside=is_inside(
+            plan.epochs_low,
+            plan.epochs_high,
+            [(run.state, run.epochs_to_target, run.epochs) for run in runs],
+        ),
         predicted_seconds_median=plan.seconds_median,
         predicted_seconds_low=plan.seconds_low,
         predicted_seconds_high=plan.seconds_high,
         observed_seconds_mean=seconds,
-        inside_seconds=None if seconds is None or plan.seconds_low is None or plan.seconds_high is None
+        inside_seconds=None
+        if seconds is None or plan.seconds_low is None or plan.seconds_high is None
         else plan.seconds_low <= seconds <= plan.seconds_high,
     )

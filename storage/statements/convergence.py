@@ -22,14 +22,20 @@ from storage.schema.tables import convergence
 from storage.statements import copy_points, trials
 
 _COLUMNS = tuple(column.name for column in convergence.c)
-_DTYPE = np.dtype([(column.name, np.float64 if isinstance(column.type, Number) else np.int64)
-                   for column in convergence.c])
+_DTYPE = np.dtype(
+    [
+        (column.name, np.float64 if isinstance(column.type, Number) else np.int64)
+        for column in convergence.c
+    ]
+)
 _COPY_FROM = 200  # points; below, the statements that COPY needs take longer than the rows
 
 
 def _replacing(new: Any) -> Any:
-    return new.on_conflict_do_update(index_elements=["trial_id", "step"],
-                                     set_={name: new.excluded[name] for name in _COLUMNS[2:]})
+    return new.on_conflict_do_update(
+        index_elements=["trial_id", "step"],
+        set_={name: new.excluded[name] for name in _COLUMNS[2:]},
+    )
 
 
 # Compiled once: that takes longer than writing the ten points of a small trial.
@@ -68,15 +74,19 @@ def read_points(connection: Connection, trial_id: int) -> list[ConvergencePoint]
     trials.check_exist(connection, [trial_id])
     columns = read(connection, [trial_id])
     rows = zip(*(getattr(columns, name).tolist() for name in _COLUMNS[1:]), strict=True)
-    return [ConvergencePoint(*(*measured, None if isnan(noise_scale) else noise_scale))
-            for *measured, noise_scale in rows]
+    return [
+        ConvergencePoint(*(*measured, None if isnan(noise_scale) else noise_scale))
+        for *measured, noise_scale in rows
+    ]
 
 
 def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
     if connection.dialect.name == "postgresql":
         return copy_points.read(connection, trial_ids)[list(_COLUMNS)].astype(_DTYPE)
     statement = select(convergence).where(convergence.c.trial_id.in_(trial_ids))
-    cursor: Any = connection.execute(statement.order_by(convergence.c.trial_id, convergence.c.step)).cursor
+    cursor: Any = connection.execute(
+        statement.order_by(convergence.c.trial_id, convergence.c.step)
+    ).cursor
     return np.fromiter(cursor, dtype=_DTYPE)
 
 
@@ -105,10 +115,14 @@ def _table(points: Convergence) -> Any:
         try:
             columns[name] = np.asarray(getattr(points, name), dtype=_DTYPE[name])
         except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidRecord(f"the column {name} of the points must hold numbers, but {error}") from error
+            raise InvalidRecord(
+                f"the column {name} of the points must hold numbers, but {error}"
+            ) from error
     shapes = {name: column.shape for name, column in columns.items()}
     if set(shapes.values()) != {(len(points),)}:
-        raise InvalidRecord(f"columns of points must have one length, shape (points,), but got {shapes}")
+        raise InvalidRecord(
+            f"columns of points must have one length, shape (points,), but got {shapes}"
+        )
     table = np.empty(len(points), _DTYPE)
     for name, column in columns.items():
         table[name] = column
@@ -119,5 +133,7 @@ def _last_of_each_step(table: Any) -> Any:
     """Rows by trial and step, of equal ones the last: PostgreSQL does not change a row twice in one statement."""
     order = np.lexsort((table["step"], table["trial_id"]))
     table = table[order]
-    same = (table["trial_id"][1:] == table["trial_id"][:-1]) & (table["step"][1:] == table["step"][:-1])
+    same = (table["trial_id"][1:] == table["trial_id"][:-1]) & (
+        table["step"][1:] == table["step"][:-1]
+    )
     return table[np.append(~same, True)] if same.any() else table

@@ -24,21 +24,39 @@ _ROWS = 50_000  # laid out at a time: 6.6 MB
 _NAMES = tuple(column.name for column in convergence.c)
 _NUMBERS = frozenset(column.name for column in convergence.c if isinstance(column.type, Number))
 _TYPES = {column.name: column.type.compile(_DIALECT) for column in convergence.c}
-_LAYOUT = np.dtype([("columns", ">i2"), *(
-    field for name in _NAMES
-    for field in ((f"{name} bytes", ">i4"), (name, ">f8" if name in _NUMBERS else ">i8")))])
+_LAYOUT = np.dtype(
+    [
+        ("columns", ">i2"),
+        *(
+            field
+            for name in _NAMES
+            for field in ((f"{name} bytes", ">i4"), (name, ">f8" if name in _NUMBERS else ">i8"))
+        ),
+    ]
+)
 
-_CREATE = ("CREATE TEMPORARY TABLE IF NOT EXISTS incoming_convergence ("
-           + ", ".join(f"{name} {'double precision' if name in _NUMBERS else 'bigint'}" for name in _NAMES)
-           + ") ON COMMIT DELETE ROWS")
+_CREATE = (
+    "CREATE TEMPORARY TABLE IF NOT EXISTS incoming_convergence ("
+    + ", ".join(f"{name} {'double precision' if name in _NUMBERS else 'bigint'}" for name in _NAMES)
+    + ") ON COMMIT DELETE ROWS"
+)
 _COPY = f"COPY incoming_convergence ({', '.join(_NAMES)}) FROM STDIN (FORMAT BINARY)"
-_UPSERT = (f"INSERT INTO convergence ({', '.join(_NAMES)}) SELECT "
-           + ", ".join(f"NULLIF({name}, 'NaN')" if name in _NUMBERS else f"{name}::{_TYPES[name]}" for name in _NAMES)
-           + " FROM incoming_convergence ON CONFLICT (trial_id, step) DO UPDATE SET "
-           + ", ".join(f"{name} = excluded.{name}" for name in _NAMES[2:]))
-_READ = ("COPY (SELECT " + ", ".join(f"COALESCE({name}, 'NaN')" if name in _NUMBERS else f"{name}::bigint"
-                                     for name in _NAMES)
-         + " FROM convergence WHERE trial_id = ANY(%s) ORDER BY trial_id, step) TO STDOUT (FORMAT BINARY)")
+_UPSERT = (
+    f"INSERT INTO convergence ({', '.join(_NAMES)}) SELECT "
+    + ", ".join(
+        f"NULLIF({name}, 'NaN')" if name in _NUMBERS else f"{name}::{_TYPES[name]}"
+        for name in _NAMES
+    )
+    + " FROM incoming_convergence ON CONFLICT (trial_id, step) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _NAMES[2:])
+)
+_READ = (
+    "COPY (SELECT "
+    + ", ".join(
+        f"COALESCE({name}, 'NaN')" if name in _NUMBERS else f"{name}::bigint" for name in _NAMES
+    )
+    + " FROM convergence WHERE trial_id = ANY(%s) ORDER BY trial_id, step) TO STDOUT (FORMAT BINARY)"
+)
 
 
 def upsert(connection: Connection, table: Any) -> None:
@@ -48,7 +66,7 @@ def upsert(connection: Connection, table: Any) -> None:
     with driver, driver.copy(_COPY) as copy:
         copy.write(_HEADER)
         for first in range(0, len(table), _ROWS):
-            copy.write(_laid_out(table[first:first + _ROWS]))
+            copy.write(_laid_out(table[first : first + _ROWS]))
         copy.write(_TRAILER)
     connection.exec_driver_sql(_UPSERT)
 
@@ -58,7 +76,12 @@ def read(connection: Connection, trial_ids: Sequence[int]) -> Any:
     driver: Any = connection.connection.cursor()
     with driver, driver.copy(_READ, (list(trial_ids),)) as copy:
         content = b"".join(copy)
-    return np.frombuffer(content, _LAYOUT, offset=len(_HEADER), count=(len(content) - len(_HEADER)) // _LAYOUT.itemsize)
+    return np.frombuffer(
+        content,
+        _LAYOUT,
+        offset=len(_HEADER),
+        count=(len(content) - len(_HEADER)) // _LAYOUT.itemsize,
+    )
 
 
 def _laid_out(table: Any) -> bytes:

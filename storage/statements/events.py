@@ -18,34 +18,64 @@ from storage.statements import studies
 _LOCK_KEY = 0x6C62_6576
 
 
-def add(connection: Connection, study_id: int | None, kind: str, message: str, data: Mapping[str, Any] | None) -> Event:
+def add(
+    connection: Connection,
+    study_id: int | None,
+    kind: str,
+    message: str,
+    data: Mapping[str, Any] | None,
+) -> Event:
     """Store an event; ids become visible in their order, so that a reader that asks for later ones misses none."""
     name = studies.by_id(connection, study_id).name if study_id is not None else ""
     content = _to_json(data)
-    if connection.dialect.name == "postgresql":  # an id is drawn before the commit: another's commit may overtake it
+    if (
+        connection.dialect.name == "postgresql"
+    ):  # an id is drawn before the commit: another's commit may overtake it
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
     row = connection.execute(
-        insert(events).values(study_id=study_id, at=clock.now(connection), kind=kind, message=message, data=content)
-        .returning(events)).one()
+        insert(events)
+        .values(
+            study_id=study_id, at=clock.now(connection), kind=kind, message=message, data=content
+        )
+        .returning(events)
+    ).one()
     return _event(row, name)
 
 
 def after(connection: Connection, last: int, study_id: int | None, limit: int) -> list[Event]:
     """Events with a larger id, oldest first."""
     name = func.coalesce(studies_table.c.name, "").label("study_name")
-    statement = select(events, name).select_from(events.outerjoin(studies_table)).where(events.c.id > last)
+    statement = (
+        select(events, name).select_from(events.outerjoin(studies_table)).where(events.c.id > last)
+    )
     if study_id is not None:
         statement = statement.where(events.c.study_id == study_id)
-    return [_event(row, row.study_name) for row in connection.execute(statement.order_by(events.c.id).limit(limit))]
+    return [
+        _event(row, row.study_name)
+        for row in connection.execute(statement.order_by(events.c.id).limit(limit))
+    ]
 
 
 def _event(row: Row[Any], study_name: str) -> Event:
-    return Event(id=row.id, study_id=row.study_id, study_name=study_name, at=row.at, kind=row.kind,
-                 message=row.message, data=json.loads(row.data) if row.data is not None else None)
+    return Event(
+        id=row.id,
+        study_id=row.study_id,
+        study_name=study_name,
+        at=row.at,
+        kind=row.kind,
+        message=row.message,
+        data=json.loads(row.data) if row.data is not None else None,
+    )
 
 
 def _to_json(data: Mapping[str, Any] | None) -> str | None:
     try:
-        return json.dumps(dict(data), allow_nan=False, separators=(",", ":")) if data is not None else None
+        return (
+            json.dumps(dict(data), allow_nan=False, separators=(",", ":"))
+            if data is not None
+            else None
+        )
     except (TypeError, ValueError) as error:
-        raise InvalidRecord(f"the data of an event must be plain JSON values, but {error}") from error
+        raise InvalidRecord(
+            f"the data of an event must be plain JSON values, but {error}"
+        ) from error

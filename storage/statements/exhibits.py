@@ -20,8 +20,15 @@ def add(connection: Connection, outcome_id: int, exhibit: Mapping[str, Any]) -> 
     """Store the exhibit of an outcome."""
     content = _to_json(exhibit)
     if connection.execute(select(outcomes.c.id).where(outcomes.c.id == outcome_id)).first() is None:
-        raise NotFound(f"there is no outcome with id {outcome_id}; Store.outcomes(plan_id) lists those of a plan")
-    if connection.execute(select(exhibits.c.outcome_id).where(exhibits.c.outcome_id == outcome_id)).first() is not None:
+        raise NotFound(
+            f"there is no outcome with id {outcome_id}; Store.outcomes(plan_id) lists those of a plan"
+        )
+    if (
+        connection.execute(
+            select(exhibits.c.outcome_id).where(exhibits.c.outcome_id == outcome_id)
+        ).first()
+        is not None
+    ):
         raise Conflict(f"outcome {outcome_id} has an exhibit already")
     connection.execute(insert(exhibits).values(outcome_id=outcome_id, content=content))
 
@@ -29,8 +36,12 @@ def add(connection: Connection, outcome_id: int, exhibit: Mapping[str, Any]) -> 
 def of_plan(connection: Connection, plan_id: int) -> dict[int, dict[str, Any]]:
     """The exhibits of a plan's outcomes, by the id of the outcome."""
     plans.by_id(connection, plan_id)
-    statement = select(exhibits.c.outcome_id, exhibits.c.content).select_from(exhibits.join(outcomes)).where(
-        outcomes.c.plan_id == plan_id).order_by(exhibits.c.outcome_id)
+    statement = (
+        select(exhibits.c.outcome_id, exhibits.c.content)
+        .select_from(exhibits.join(outcomes))
+        .where(outcomes.c.plan_id == plan_id)
+        .order_by(exhibits.c.outcome_id)
+    )
     return {row.outcome_id: json.loads(row.content) for row in connection.execute(statement)}
 
 
@@ -39,7 +50,9 @@ def _to_json(exhibit: Mapping[str, Any]) -> str:
         content = json.dumps(dict(exhibit), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InvalidRecord(f"an exhibit must hold plain JSON values, but {error}") from error
-    if len(content) > MAX_BYTES:        # ASCII, as json writes it
-        raise InvalidRecord(f"an exhibit must have at most {MAX_BYTES:,} bytes as JSON, but got {len(content):,}; "
-                            "keep fewer or smaller panels")
+    if len(content) > MAX_BYTES:  # ASCII, as json writes it
+        raise InvalidRecord(
+            f"an exhibit must have at most {MAX_BYTES:,} bytes as JSON, but got {len(content):,}; "
+            "keep fewer or smaller panels"
+        )
     return content

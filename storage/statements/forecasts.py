@@ -23,7 +23,9 @@ def add(connection: Connection, new: NewForecast) -> StoredForecast:
         settings_columns.check_setting(setting.name)
     own = (field.name for field in fields(new) if field.name not in ("settings", "laws"))
     values = {name: getattr(new, name) for name in own}
-    statement = insert(forecasts).values(created_at=clock.now(connection), **values).returning(forecasts)
+    statement = (
+        insert(forecasts).values(created_at=clock.now(connection), **values).returning(forecasts)
+    )
     row = connection.execute(statement).one()
     _add_parts(connection, forecast_settings, row.id, new.settings)
     _add_parts(connection, laws, row.id, new.laws)
@@ -35,15 +37,23 @@ def of_study(connection: Connection, study_id: int) -> list[StoredForecast]:
     statement = select(forecasts).where(forecasts.c.study_id == study_id).order_by(forecasts.c.id)
     settings = _parts(connection, forecast_settings, study_id)
     fitted = _parts(connection, laws, study_id)
-    return [StoredForecast(settings=tuple(SettingForecast(**part) for part in settings[row.id]),
-                           laws=tuple(Law(**part) for part in fitted[row.id]), **row._asdict())
-            for row in connection.execute(statement)]
+    return [
+        StoredForecast(
+            settings=tuple(SettingForecast(**part) for part in settings[row.id]),
+            laws=tuple(Law(**part) for part in fitted[row.id]),
+            **row._asdict(),
+        )
+        for row in connection.execute(statement)
+    ]
 
 
-def _add_parts(connection: Connection, table: Table, forecast_id: int,
-               parts: Iterable[SettingForecast | Law]) -> None:
-    rows = [{"forecast_id": forecast_id, "position": position, **asdict(part)}
-            for position, part in enumerate(parts)]
+def _add_parts(
+    connection: Connection, table: Table, forecast_id: int, parts: Iterable[SettingForecast | Law]
+) -> None:
+    rows = [
+        {"forecast_id": forecast_id, "position": position, **asdict(part)}
+        for position, part in enumerate(parts)
+    ]
     if rows:
         connection.execute(insert(table), rows)
 

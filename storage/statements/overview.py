@@ -23,15 +23,18 @@ def trial_ids(connection: Connection, study_id: int, numbers: Collection[int]) -
     """The ids of some trials of a study, by number; a number that is not there is left out."""
     found: dict[int, int] = {}
     for chunk in chunks(sorted(set(numbers))):
-        wanted = select(trials.c.number, trials.c.id).where(trials.c.study_id == study_id, trials.c.number.in_(chunk))
+        wanted = select(trials.c.number, trials.c.id).where(
+            trials.c.study_id == study_id, trials.c.number.in_(chunk)
+        )
         found.update((row.number, row.id) for row in connection.execute(wanted))
     return found
 
 
 def queued_of(connection: Connection, owner: str, besides: str) -> int:
     """How many studies of an owner wait in the queue, that of one name left out."""
-    waiting = select(func.count()).where(studies.c.owner == owner, studies.c.state == StudyState.QUEUED,
-                                         studies.c.name != besides)
+    waiting = select(func.count()).where(
+        studies.c.owner == owner, studies.c.state == StudyState.QUEUED, studies.c.name != besides
+    )
     return connection.execute(waiting).scalar_one()
 
 
@@ -39,8 +42,12 @@ def totals(connection: Connection) -> Totals:
     """How many studies and trials stand where, how many points there are, and since when the queue waits."""
     waiting = select(func.min(studies.c.queued_at)).where(studies.c.state == StudyState.QUEUED)
     points = connection.execute(select(func.count()).select_from(convergence)).scalar_one()
-    return Totals(studies=_by_state(connection, studies), trials=_by_state(connection, trials),
-                  points=points, oldest_queued=connection.execute(waiting).scalar())
+    return Totals(
+        studies=_by_state(connection, studies),
+        trials=_by_state(connection, trials),
+        points=points,
+        oldest_queued=connection.execute(waiting).scalar(),
+    )
 
 
 def _by_state(connection: Connection, table: Table) -> dict[str, int]:

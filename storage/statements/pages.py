@@ -24,8 +24,15 @@ ORDERS = tuple(column.name for column in trials.c if not isinstance(column.type,
 """What a page of trials can be ordered by."""
 
 
-def of_studies(connection: Connection, *, owner: str | None, state: StudyState | None, search: str | None,
-               after: int | None, limit: int) -> list[StudySummary]:
+def of_studies(
+    connection: Connection,
+    *,
+    owner: str | None,
+    state: StudyState | None,
+    search: str | None,
+    after: int | None,
+    limit: int,
+) -> list[StudySummary]:
     """Studies with a summary of their trials, newest first."""
     wanted = select(*study_statements.COLUMNS).order_by(studies.c.id.desc()).limit(limit)
     if owner is not None:
@@ -33,26 +40,54 @@ def of_studies(connection: Connection, *, owner: str | None, state: StudyState |
     if state is not None:
         wanted = wanted.where(studies.c.state == StudyState(state))
     if search:
-        wanted = wanted.where(or_(studies.c.name.icontains(search, autoescape=True),
-                                  studies.c.workload.icontains(search, autoescape=True)))
+        wanted = wanted.where(
+            or_(
+                studies.c.name.icontains(search, autoescape=True),
+                studies.c.workload.icontains(search, autoescape=True),
+            )
+        )
     if after is not None:
         wanted = wanted.where(studies.c.id < after)
     page = wanted.cte("page")
-    counted = select(
-        trials.c.study_id, trials.c.state.label("trial_state"), func.count().label("trials"),
-        func.min(trials.c.epochs_to_target).label("best"), func.sum(_so_far("samples")).label("samples"),
-    ).where(trials.c.study_id.in_(select(page.c.id))).group_by(trials.c.study_id, trials.c.state).subquery()
-    statement = select(page, counted.c.trial_state, counted.c.trials, counted.c.best, counted.c.samples).select_from(
-        page.outerjoin(counted, counted.c.study_id == page.c.id)).order_by(page.c.id.desc(), counted.c.trial_state)
-    return [_summary(list(rows)) for _, rows in groupby(connection.execute(statement), key=lambda row: row.id)]
+    counted = (
+        select(
+            trials.c.study_id,
+            trials.c.state.label("trial_state"),
+            func.count().label("trials"),
+            func.min(trials.c.epochs_to_target).label("best"),
+            func.sum(_so_far("samples")).label("samples"),
+        )
+        .where(trials.c.study_id.in_(select(page.c.id)))
+        .group_by(trials.c.study_id, trials.c.state)
+        .subquery()
+    )
+    statement = (
+        select(page, counted.c.trial_state, counted.c.trials, counted.c.best, counted.c.samples)
+        .select_from(page.outerjoin(counted, counted.c.study_id == page.c.id))
+        .order_by(page.c.id.desc(), counted.c.trial_state)
+    )
+    return [
+        _summary(list(rows))
+        for _, rows in groupby(connection.execute(statement), key=lambda row: row.id)
+    ]
 
 
-def of_trials(connection: Connection, study_id: int, *, after: int | None, limit: int,
-              states: Collection[TrialState] | None, global_batch_size: int | None, order: str,
-              descending: bool) -> list[Trial]:
+def of_trials(
+    connection: Connection,
+    study_id: int,
+    *,
+    after: int | None,
+    limit: int,
+    states: Collection[TrialState] | None,
+    global_batch_size: int | None,
+    order: str,
+    descending: bool,
+) -> list[Trial]:
     """Trials in any order; what has no value comes last."""
     if order not in ORDERS:
-        raise InvalidRecord(f"trials cannot be ordered by {order!r}; {nearest(order, ORDERS, 'orders')}")
+        raise InvalidRecord(
+            f"trials cannot be ordered by {order!r}; {nearest(order, ORDERS, 'orders')}"
+        )
     key = trials.c[order]
     # Only ids are sorted: a trial has some eighty columns. Within a study they rise with the numbers, and lie in every
     # index of SQLite.
@@ -74,27 +109,44 @@ def usage(connection: Connection, study_id: int) -> Usage:
     """What the trials of a study and the launches of its plans have used, so far."""
     study_statements.by_id(connection, study_id)
     swept = connection.execute(
-        select(func.count(), func.sum(_so_far("samples")), func.sum(_so_far("seconds")))
-        .where(trials.c.study_id == study_id)).one()
+        select(func.count(), func.sum(_so_far("samples")), func.sum(_so_far("seconds"))).where(
+            trials.c.study_id == study_id
+        )
+    ).one()
     launched = connection.execute(
-        select(func.sum(outcomes.c.seconds * outcomes.c.workers)).select_from(outcomes.join(plans))
-        .where(plans.c.study_id == study_id, plans.c.kind != PlanKind.IMPORTED)).scalar()
-    return Usage(trials=swept[0], samples=int(swept[1] or 0),
-                 accelerator_seconds=float(swept[2] or 0.0) + float(launched or 0.0))
+        select(func.sum(outcomes.c.seconds * outcomes.c.workers))
+        .select_from(outcomes.join(plans))
+        .where(plans.c.study_id == study_id, plans.c.kind != PlanKind.IMPORTED)
+    ).scalar()
+    return Usage(
+        trials=swept[0],
+        samples=int(swept[1] or 0),
+        accelerator_seconds=float(swept[2] or 0.0) + float(launched or 0.0),
+    )
 
 
 def _so_far(name: str) -> ColumnElement[Any]:
     """``samples`` or ``seconds`` of a trial, from its last point while it has not ended."""
-    last = select(convergence.c[name]).where(convergence.c.trial_id == trials.c.id).order_by(
-        convergence.c.step.desc()).limit(1).correlate(trials).scalar_subquery()
+    last = (
+        select(convergence.c[name])
+        .where(convergence.c.trial_id == trials.c.id)
+        .order_by(convergence.c.step.desc())
+        .limit(1)
+        .correlate(trials)
+        .scalar_subquery()
+    )
     return case((_UNFINISHED, last), else_=trials.c[name])
 
 
-def _comes_after(connection: Connection, study_id: int, number: int, key: ColumnElement[Any],
-                 descending: bool) -> ColumnElement[bool]:
+def _comes_after(
+    connection: Connection, study_id: int, number: int, key: ColumnElement[Any], descending: bool
+) -> ColumnElement[bool]:
     """Behind the trial of that number."""
-    last = connection.execute(select(trials.c.id, key.label("key")).where(
-        trials.c.study_id == study_id, trials.c.number == number)).first()
+    last = connection.execute(
+        select(trials.c.id, key.label("key")).where(
+            trials.c.study_id == study_id, trials.c.number == number
+        )
+    ).first()
     if last is None:
         raise NotFound(f"there is no trial {number} in the study with id {study_id} to go on after")
     if key is trials.c.number:
@@ -111,5 +163,8 @@ def _summary(rows: list[Row[Any]]) -> StudySummary:
     counted = [row for row in rows if row.trial_state is not None]
     best = [row.best for row in counted if row.best is not None]
     return StudySummary(
-        study=study_statements.to_study(rows[0]), trials={row.trial_state: row.trials for row in counted},
-        best_epochs_to_target=min(best) if best else None, samples=int(sum(row.samples or 0 for row in counted)))
+        study=study_statements.to_study(rows[0]),
+        trials={row.trial_state: row.trials for row in counted},
+        best_epochs_to_target=min(best) if best else None,
+        samples=int(sum(row.samples or 0 for row in counted)),
+    )

@@ -20,8 +20,14 @@ def add(connection: Connection, new: NewPlan) -> StoredPlan:
     studies.lock(connection, new.study_id)
     if new.forecast_id is not None:
         _check_forecast(connection, new.forecast_id, new.study_id)
-    values = {field.name: getattr(new, field.name) for field in fields(new) if field.name != "settings"}
-    columns = {**values, "created_at": clock.now(connection), **settings_columns.to_columns(new.settings)}
+    values = {
+        field.name: getattr(new, field.name) for field in fields(new) if field.name != "settings"
+    }
+    columns = {
+        **values,
+        "created_at": clock.now(connection),
+        **settings_columns.to_columns(new.settings),
+    }
     return _plan(connection.execute(insert(plans).values(columns).returning(plans)).one())
 
 
@@ -29,7 +35,11 @@ def by_id(connection: Connection, plan_id: int) -> StoredPlan:
     """The plan with that id."""
     row = connection.execute(select(plans).where(plans.c.id == plan_id)).first()
     if row is None:
-        known = connection.execute(select(plans.c.id).order_by(plans.c.id.desc()).limit(5)).scalars().all()
+        known = (
+            connection.execute(select(plans.c.id).order_by(plans.c.id.desc()).limit(5))
+            .scalars()
+            .all()
+        )
         hint = f"the newest are {', '.join(map(str, known))}" if known else "there are no plans yet"
         raise NotFound(f"there is no plan {plan_id}; {hint}")
     return _plan(row)
@@ -45,7 +55,9 @@ def add_outcome(connection: Connection, new: NewOutcome) -> Outcome:
     """Store what a launch of a plan did."""
     by_id(connection, new.plan_id)
     values = {field.name: getattr(new, field.name) for field in fields(new)}
-    statement = insert(outcomes).values(created_at=clock.now(connection), **values).returning(outcomes)
+    statement = (
+        insert(outcomes).values(created_at=clock.now(connection), **values).returning(outcomes)
+    )
     return _outcome(connection.execute(statement).one())
 
 
@@ -57,13 +69,19 @@ def outcomes_of(connection: Connection, plan_id: int) -> list[Outcome]:
 
 
 def _check_forecast(connection: Connection, forecast_id: int, study_id: int) -> None:
-    owner = connection.execute(select(forecasts.c.study_id).where(forecasts.c.id == forecast_id)).scalar()
+    owner = connection.execute(
+        select(forecasts.c.study_id).where(forecasts.c.id == forecast_id)
+    ).scalar()
     if owner is None:
-        raise NotFound(f"there is no forecast with id {forecast_id}; Store.forecasts({study_id}) lists the "
-                       "study's own")
+        raise NotFound(
+            f"there is no forecast with id {forecast_id}; Store.forecasts({study_id}) lists the "
+            "study's own"
+        )
     if owner != study_id:
-        raise InvalidRecord("a plan and its forecast must be of one study, but got a plan of study "
-                            f"{study_id} and a forecast of study {owner}")
+        raise InvalidRecord(
+            "a plan and its forecast must be of one study, but got a plan of study "
+            f"{study_id} and a forecast of study {owner}"
+        )
 
 
 def _plan(row: Row[Any]) -> StoredPlan:

@@ -31,31 +31,57 @@ from storage.schema.tables import studies
 from storage.statements.studies import COLUMNS, to_study
 
 _LEASED = and_(studies.c.state == StudyState.RUNNING, studies.c.lease_worker.is_not(None))
-_FREE: dict[str, Any] = {"lease_worker": None, "lease_expires_at": None, "lease_seconds": None,
-                         "cancel_requested": False}
+_FREE: dict[str, Any] = {
+    "lease_worker": None,
+    "lease_expires_at": None,
+    "lease_seconds": None,
+    "cancel_requested": False,
+}
 
 
 def has_work(connection: Connection) -> bool:
     """Whether a claim may find a study, or a lease to put right; takes no lock."""
     now = clock.now(connection)
-    waiting = connection.execute(select(studies.c.id).where(_claimable(now)).limit(1)).first() is not None
-    return waiting or any(lease.lease_expires_at > _latest(lease, now) for lease in _leases(connection))
+    waiting = (
+        connection.execute(select(studies.c.id).where(_claimable(now)).limit(1)).first() is not None
+    )
+    return waiting or any(
+        lease.lease_expires_at > _latest(lease, now) for lease in _leases(connection)
+    )
 
 
 def settle(connection: Connection) -> None:
     """Put right what no worker will: a study that was cancelled after its worker died, a lease from the future."""
     now = clock.now(connection)
     dead = _LEASED & (studies.c.lease_expires_at <= now) & studies.c.cancel_requested
-    connection.execute(update(studies).where(_unlocked(dead)).values(
-        {**end_lease(now), "state": StudyState.CANCELLED, "message": "cancelled after its worker fell silent"}))
+    connection.execute(
+        update(studies)
+        .where(_unlocked(dead))
+        .values(
+            {
+                **end_lease(now),
+                "state": StudyState.CANCELLED,
+                "message": "cancelled after its worker fell silent",
+            }
+        )
+    )
     for lease in _leases(connection):
         if lease.lease_expires_at > _latest(lease, now):
-            same = (studies.c.id == lease.id) & (studies.c.lease_generation == lease.lease_generation)
-            connection.execute(update(studies).where(_unlocked(same)).values(lease_expires_at=_latest(lease, now)))
+            same = (studies.c.id == lease.id) & (
+                studies.c.lease_generation == lease.lease_generation
+            )
+            connection.execute(
+                update(studies).where(_unlocked(same)).values(lease_expires_at=_latest(lease, now))
+            )
 
 
-def claim(connection: Connection, worker: str, lease_seconds: float, per_owner: int | None,
-          passed_over: frozenset[str]) -> Lease | str | None:
+def claim(
+    connection: Connection,
+    worker: str,
+    lease_seconds: float,
+    per_owner: int | None,
+    passed_over: frozenset[str],
+) -> Lease | str | None:
     """The first study in the queue under a new lease, or None; the owner's name where that has enough running.
 
     On PostgreSQL the row is locked by SKIP LOCKED, so that workers do not wait for one another; with ``per_owner``
@@ -67,11 +93,18 @@ def claim(connection: Connection, worker: str, lease_seconds: float, per_owner: 
         wanted &= studies.c.owner.not_in(passed_over)
     if per_owner is not None:
         wanted &= studies.c.owner.not_in(
-            select(studies.c.owner).where(_live(now)).group_by(studies.c.owner).having(func.count() >= per_owner))
+            select(studies.c.owner)
+            .where(_live(now))
+            .group_by(studies.c.owner)
+            .having(func.count() >= per_owner)
+        )
     row = connection.execute(
-        select(studies.c.id, studies.c.owner, studies.c.state).where(wanted)
+        select(studies.c.id, studies.c.owner, studies.c.state)
+        .where(wanted)
         .order_by(studies.c.priority.desc(), studies.c.queued_at, studies.c.id)
-        .limit(1).with_for_update(skip_locked=True, key_share=True)).first()
+        .limit(1)
+        .with_for_update(skip_locked=True, key_share=True)
+    ).first()
     if row is None:
         return None
     if per_owner is not None and _running(connection, row.owner, now) >= per_owner:
@@ -79,13 +112,16 @@ def claim(connection: Connection, worker: str, lease_seconds: float, per_owner: 
     return _take(connection, row, worker, now, lease_seconds)
 
 
-def take(connection: Connection, study: Study, worker: str, lease_seconds: float,
-         instead_of: str | None) -> Lease | None:
+def take(
+    connection: Connection, study: Study, worker: str, lease_seconds: float, instead_of: str | None
+) -> Lease | None:
     """This very study, whose row is locked, under a new lease; None while another than ``instead_of`` works on it."""
     now = clock.now(connection)
     if has_live_lease(study, now) and study.lease_worker != instead_of:
         return None
-    connection.execute(update(studies).where(studies.c.id == study.id).values(cancel_requested=False))
+    connection.execute(
+        update(studies).where(studies.c.id == study.id).values(cancel_requested=False)
+    )
     return _take(connection, study, worker, now, lease_seconds)
 
 
@@ -93,8 +129,11 @@ def renew(connection: Connection, lease: Lease, lease_seconds: float) -> Lease:
     """The lease, from now on, with the study as it stands."""
     expires_at = clock.now(connection) + timedelta(seconds=lease_seconds)
     row = connection.execute(
-        update(studies).where(*_is(lease)).values(lease_expires_at=expires_at, lease_seconds=lease_seconds)
-        .returning(*COLUMNS)).first()
+        update(studies)
+        .where(*_is(lease))
+        .values(lease_expires_at=expires_at, lease_seconds=lease_seconds)
+        .returning(*COLUMNS)
+    ).first()
     if row is None:
         raise _lost(connection, lease)
     return replace(lease, study=to_study(row), expires_at=expires_at)
@@ -106,7 +145,9 @@ def release(connection: Connection, lease: Lease, state: StudyState, message: st
     values = {"state": state, "message": message, "updated_at": now, **_FREE}
     if state is StudyState.QUEUED:
         values["queued_at"] = func.coalesce(studies.c.queued_at, now)
-    row = connection.execute(update(studies).where(*_is(lease)).values(values).returning(*COLUMNS)).first()
+    row = connection.execute(
+        update(studies).where(*_is(lease)).values(values).returning(*COLUMNS)
+    ).first()
     if row is None:
         raise _lost(connection, lease)
     return to_study(row)
@@ -126,19 +167,43 @@ def end_lease(now: datetime) -> dict[str, Any]:
 
 def has_live_lease(study: Study, now: datetime) -> bool:
     """Whether a worker runs the study and is alive, as far as can be known."""
-    return study.state is StudyState.RUNNING and study.lease_expires_at is not None and study.lease_expires_at > now
+    return (
+        study.state is StudyState.RUNNING
+        and study.lease_expires_at is not None
+        and study.lease_expires_at > now
+    )
 
 
-def _take(connection: Connection, row: Row[*tuple[Any, ...]] | Study, worker: str, now: datetime,
-          lease_seconds: float) -> Lease:
+def _take(
+    connection: Connection,
+    row: Row[*tuple[Any, ...]] | Study,
+    worker: str,
+    now: datetime,
+    lease_seconds: float,
+) -> Lease:
     expires_at = now + timedelta(seconds=lease_seconds)
-    values = {"state": StudyState.RUNNING, "lease_worker": worker, "lease_seconds": lease_seconds,
-              "lease_expires_at": expires_at, "lease_generation": studies.c.lease_generation + 1,
-              "attempts": studies.c.attempts + 1, "updated_at": now}
-    taken = connection.execute(update(studies).where(studies.c.id == row.id).values(values)
-                               .returning(*COLUMNS, studies.c.lease_generation)).one()
-    return Lease(study=to_study(taken), worker=worker, generation=taken.lease_generation, expires_at=expires_at,
-                 taken_over=row.state is StudyState.RUNNING)
+    values = {
+        "state": StudyState.RUNNING,
+        "lease_worker": worker,
+        "lease_seconds": lease_seconds,
+        "lease_expires_at": expires_at,
+        "lease_generation": studies.c.lease_generation + 1,
+        "attempts": studies.c.attempts + 1,
+        "updated_at": now,
+    }
+    taken = connection.execute(
+        update(studies)
+        .where(studies.c.id == row.id)
+        .values(values)
+        .returning(*COLUMNS, studies.c.lease_generation)
+    ).one()
+    return Lease(
+        study=to_study(taken),
+        worker=worker,
+        generation=taken.lease_generation,
+        expires_at=expires_at,
+        taken_over=row.state is StudyState.RUNNING,
+    )
 
 
 def _claimable(now: datetime) -> ColumnElement[bool]:
@@ -153,15 +218,25 @@ def _live(now: datetime) -> ColumnElement[bool]:
 def _running(connection: Connection, owner: str, now: datetime) -> int:
     """How many studies of an owner are under a lease; holds back other claims for the owner until this one ends."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('largebatch owner'), hashtext(:owner))"),
-                           {"owner": owner})
-    statement = select(func.count()).select_from(studies).where(studies.c.owner == owner, _live(now))
+        connection.execute(
+            text("SELECT pg_advisory_xact_lock(hashtext('largebatch owner'), hashtext(:owner))"),
+            {"owner": owner},
+        )
+    statement = (
+        select(func.count()).select_from(studies).where(studies.c.owner == owner, _live(now))
+    )
     return connection.execute(statement).scalar_one()
 
 
 def _leases(connection: Connection) -> Sequence[Row[*tuple[Any, ...]]]:
-    return connection.execute(select(studies.c.id, studies.c.lease_generation, studies.c.lease_seconds,
-                                     studies.c.lease_expires_at).where(_LEASED)).all()
+    return connection.execute(
+        select(
+            studies.c.id,
+            studies.c.lease_generation,
+            studies.c.lease_seconds,
+            studies.c.lease_expires_at,
+        ).where(_LEASED)
+    ).all()
 
 
 def _latest(lease: Row[*tuple[Any, ...]], now: datetime) -> datetime:
@@ -172,23 +247,34 @@ def _latest(lease: Row[*tuple[Any, ...]], now: datetime) -> datetime:
 
 def _unlocked(condition: ColumnElement[bool]) -> ColumnElement[bool]:
     """The studies of a condition that nobody else is changing just now."""
-    return studies.c.id.in_(select(studies.c.id).where(condition).with_for_update(skip_locked=True, key_share=True))
+    return studies.c.id.in_(
+        select(studies.c.id).where(condition).with_for_update(skip_locked=True, key_share=True)
+    )
 
 
 def _is(lease: Lease) -> tuple[ColumnElement[bool], ...]:
     """The study under this very lease; a study that was deleted may have left its id to another."""
-    return (studies.c.id == lease.study.id, studies.c.created_at == lease.study.created_at,
-            studies.c.lease_worker == lease.worker, studies.c.lease_generation == lease.generation)
+    return (
+        studies.c.id == lease.study.id,
+        studies.c.created_at == lease.study.created_at,
+        studies.c.lease_worker == lease.worker,
+        studies.c.lease_generation == lease.generation,
+    )
 
 
 def _lost(connection: Connection, lease: Lease) -> LeaseLost:
-    row = connection.execute(select(studies.c.name, studies.c.state, studies.c.lease_worker)
-                             .where(studies.c.id == lease.study.id)).first()
+    row = connection.execute(
+        select(studies.c.name, studies.c.state, studies.c.lease_worker).where(
+            studies.c.id == lease.study.id
+        )
+    ).first()
     if row is None or row.name != lease.study.name:
         now_is = "the study was deleted"
     elif row.lease_worker is not None:
         now_is = f"{row.lease_worker!r} has taken it over"
     else:
         now_is = f"the study is {str(row.state)!r} now"
-    return LeaseLost(f"worker {lease.worker!r} no longer holds the study {lease.study.name!r}: {now_is}; stop work on "
-                     "it, what was stored stays")
+    return LeaseLost(
+        f"worker {lease.worker!r} no longer holds the study {lease.study.name!r}: {now_is}; stop work on "
+        "it, what was stored stays"
+    )

@@ -21,17 +21,22 @@ def create(connection: Connection, name: str, values: dict[str, Any]) -> Study:
     insert(connection, name, values)
     study = by_name(connection, name)
     if study.spec != values["spec"]:
-        raise Conflict(f"a study named {name!r} exists with another spec; give this one another name, or "
-                       "restore the spec of the study that exists")
+        raise Conflict(
+            f"a study named {name!r} exists with another spec; give this one another name, or "
+            "restore the spec of the study that exists"
+        )
     return study
 
 
 def insert(connection: Connection, name: str, values: dict[str, Any]) -> bool:
     """Add a queued study; False where its name or its key is taken."""
     now = clock.now(connection)
-    new = insert_into(connection, studies).values(name=name, state=StudyState.QUEUED, created_at=now,
-                                                  updated_at=now, message="", **values)
-    return connection.execute(new.on_conflict_do_nothing().returning(studies.c.id)).first() is not None
+    new = insert_into(connection, studies).values(
+        name=name, state=StudyState.QUEUED, created_at=now, updated_at=now, message="", **values
+    )
+    return (
+        connection.execute(new.on_conflict_do_nothing().returning(studies.c.id)).first() is not None
+    )
 
 
 def by_name(connection: Connection, name: str) -> Study:
@@ -58,7 +63,11 @@ def every(connection: Connection) -> list[Study]:
 
 def change(connection: Connection, study_id: int, **values: Any) -> Study:
     """Set columns of one study, and the time of the change."""
-    statement = update(studies).where(studies.c.id == study_id).values({"updated_at": clock.now(connection), **values})
+    statement = (
+        update(studies)
+        .where(studies.c.id == study_id)
+        .values({"updated_at": clock.now(connection), **values})
+    )
     row = connection.execute(statement.returning(*COLUMNS)).first()
     if row is None:
         raise no_study(study_id)

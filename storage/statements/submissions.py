@@ -29,7 +29,9 @@ def request_cancel(connection: Connection, study_id: int) -> Study:
         return study
     if has_live_lease(study, now):
         return studies.change(connection, study_id, cancel_requested=True)
-    return studies.change(connection, study_id, **end_lease(now), state=StudyState.CANCELLED, message="cancelled")
+    return studies.change(
+        connection, study_id, **end_lease(now), state=StudyState.CANCELLED, message="cancelled"
+    )
 
 
 def requeue(connection: Connection, study_id: int) -> Study:
@@ -38,8 +40,15 @@ def requeue(connection: Connection, study_id: int) -> Study:
     _refuse_running(study, now)
     if study.state is StudyState.QUEUED and study.queued_at is not None:
         return study
-    return studies.change(connection, study_id, **end_lease(now), state=StudyState.QUEUED, message="", queued_at=now,
-                          attempts=0)
+    return studies.change(
+        connection,
+        study_id,
+        **end_lease(now),
+        state=StudyState.QUEUED,
+        message="",
+        queued_at=now,
+        attempts=0,
+    )
 
 
 def delete(connection: Connection, study_id: int) -> None:
@@ -48,21 +57,27 @@ def delete(connection: Connection, study_id: int) -> None:
     studies.remove(connection, study_id)
 
 
-def set_state(connection: Connection, study_id: int, state: StudyState, message: str, *, leased: bool) -> None:
+def set_state(
+    connection: Connection, study_id: int, state: StudyState, message: str, *, leased: bool
+) -> None:
     """Set where a study stands; who does so without a lease ends the lease of a worker that fell silent."""
     if leased:
         studies.change(connection, study_id, state=state, message=message)
         return
     study, now = studies.lock(connection, study_id), clock.now(connection)
     if has_live_lease(study, now):
-        raise Conflict(f"worker {study.lease_worker!r} is working on the study {study.name!r}; cancel it first, or "
-                       "wait for its end")
+        raise Conflict(
+            f"worker {study.lease_worker!r} is working on the study {study.name!r}; cancel it first, or "
+            "wait for its end"
+        )
     studies.change(connection, study_id, **end_lease(now), state=state, message=message)
 
 
 def _refuse_running(study: Study, now: datetime) -> None:
     """A study that runs without a lease is run by a process of which nothing is known here: it counts as alive."""
-    if study.state is StudyState.RUNNING and (study.lease_worker is None or has_live_lease(study, now)):
+    if study.state is StudyState.RUNNING and (
+        study.lease_worker is None or has_live_lease(study, now)
+    ):
         raise Conflict(f"the study {study.name!r} is running; cancel it first, or wait for its end")
 
 
@@ -71,18 +86,29 @@ def _found(connection: Connection, name: str, values: dict[str, Any]) -> Study:
     owner, key = values["owner"], values["idempotency_key"]
     if key is not None:
         of_key = connection.execute(
-            select(table.c.name).where(table.c.owner == owner, table.c.idempotency_key == key)).scalar()
+            select(table.c.name).where(table.c.owner == owner, table.c.idempotency_key == key)
+        ).scalar()
         if of_key is not None and of_key != name:
-            raise Conflict(f"the idempotency key {key!r} was used for the study {of_key!r}; give each submission a key "
-                           "of its own")
+            raise Conflict(
+                f"the idempotency key {key!r} was used for the study {of_key!r}; give each submission a key "
+                "of its own"
+            )
     study = studies.by_name(connection, name)
     if study.owner != owner:
-        raise Conflict(f"a study named {name!r} exists and belongs to somebody else; give this one another name")
+        raise Conflict(
+            f"a study named {name!r} exists and belongs to somebody else; give this one another name"
+        )
     if study.spec != values["spec"]:
-        raise Conflict(f"a study named {name!r} exists with another spec; give this one another name, or restore the "
-                       "spec of the study that exists")
-    taken_by = connection.execute(select(table.c.idempotency_key).where(table.c.id == study.id)).scalar()
+        raise Conflict(
+            f"a study named {name!r} exists with another spec; give this one another name, or restore the "
+            "spec of the study that exists"
+        )
+    taken_by = connection.execute(
+        select(table.c.idempotency_key).where(table.c.id == study.id)
+    ).scalar()
     if key is not None and key != taken_by:
-        raise Conflict(f"a study named {name!r} exists from an earlier submission; give this one another name, or "
-                       "queue the study that exists again")
+        raise Conflict(
+            f"a study named {name!r} exists from an earlier submission; give this one another name, or "
+            "queue the study that exists again"
+        )
     return study

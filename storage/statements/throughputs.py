@@ -19,8 +19,10 @@ def add(connection: Connection, rows: Sequence[NewThroughput]) -> None:
     now = clock.now(connection)
     if rows:
         names = [field.name for field in fields(NewThroughput)]
-        connection.execute(insert(throughputs), [
-            {**{name: getattr(row, name) for name in names}, "created_at": now} for row in rows])
+        connection.execute(
+            insert(throughputs),
+            [{**{name: getattr(row, name) for name in names}, "created_at": now} for row in rows],
+        )
 
 
 def every(connection: Connection, machine: str | None, workload: str | None) -> list[Throughput]:
@@ -38,13 +40,18 @@ def keep_cost(connection: Connection, study_id: int, cost: WorkloadCost) -> None
     studies.lock(connection, study_id)
     values = asdict(cost)
     new = insert_into(connection, workload_costs).values(study_id=study_id, **values)
-    connection.execute(new.on_conflict_do_update(
-        index_elements=["study_id"], set_={name: new.excluded[name] for name in values}))
+    connection.execute(
+        new.on_conflict_do_update(
+            index_elements=["study_id"], set_={name: new.excluded[name] for name in values}
+        )
+    )
 
 
 def cost(connection: Connection, study_id: int) -> WorkloadCost | None:
     """What the workload of a study costs, where that is known."""
-    row = connection.execute(select(workload_costs).where(workload_costs.c.study_id == study_id)).first()
+    row = connection.execute(
+        select(workload_costs).where(workload_costs.c.study_id == study_id)
+    ).first()
     if row is None:
         return None
     values = row._asdict()

@@ -21,9 +21,18 @@ def add(connection: Connection, new: NewToken) -> Token:
     wrong = sorted(scope for scope in new.scopes if not re.fullmatch(r"[\w:.-]+", scope))
     if wrong:
         raise InvalidRecord(f"a scope is one word, but got {wrong[0]!r}")
-    row = connection.execute(insert(tokens).values(
-        name=new.name, owner=new.owner, digest=new.digest, scopes=" ".join(sorted(new.scopes)),
-        created_at=clock.now(connection), expires_at=new.expires_at).returning(tokens)).one()
+    row = connection.execute(
+        insert(tokens)
+        .values(
+            name=new.name,
+            owner=new.owner,
+            digest=new.digest,
+            scopes=" ".join(sorted(new.scopes)),
+            created_at=clock.now(connection),
+            expires_at=new.expires_at,
+        )
+        .returning(tokens)
+    ).one()
     return _token(row)
 
 
@@ -45,8 +54,11 @@ def revoke(connection: Connection, token_id: int) -> None:
     """End a token; the first time counts."""
     if connection.execute(select(tokens.c.id).where(tokens.c.id == token_id)).first() is None:
         raise NotFound(f"there is no token with id {token_id}; Store.tokens() lists them")
-    connection.execute(update(tokens).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
-                       .values(revoked_at=clock.now(connection)))
+    connection.execute(
+        update(tokens)
+        .where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
+        .values(revoked_at=clock.now(connection))
+    )
 
 
 def is_stale(connection: Connection, token_id: int) -> bool:
@@ -57,7 +69,9 @@ def is_stale(connection: Connection, token_id: int) -> bool:
 
 def touch(connection: Connection, token_id: int) -> None:
     """Store that a token was used now."""
-    connection.execute(update(tokens).where(tokens.c.id == token_id).values(last_used_at=clock.now(connection)))
+    connection.execute(
+        update(tokens).where(tokens.c.id == token_id).values(last_used_at=clock.now(connection))
+    )
 
 
 def _is_past(used_at: datetime | None, now: datetime) -> bool:

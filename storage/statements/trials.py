@@ -24,7 +24,9 @@ def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[
     studies.lock(connection, study_id)
     if not new:
         return []
-    last = connection.execute(select(func.max(trials.c.number)).where(trials.c.study_id == study_id)).scalar()
+    last = connection.execute(
+        select(func.max(trials.c.number)).where(trials.c.study_id == study_id)
+    ).scalar()
     first = 0 if last is None else last + 1
     rows = [_new_row(study_id, number, trial) for number, trial in enumerate(new, first)]
     connection.execute(insert(trials), rows)
@@ -37,12 +39,16 @@ def start(connection: Connection, ids: Collection[int]) -> None:
     wanted, started = sorted(set(ids)), 0
     for chunk in chunks(wanted):
         started += connection.execute(
-            update(trials).where(trials.c.id.in_(chunk), trials.c.state == TrialState.QUEUED)
-            .values(state=TrialState.RUNNING, started_at=clock.now(connection))).rowcount
+            update(trials)
+            .where(trials.c.id.in_(chunk), trials.c.state == TrialState.QUEUED)
+            .values(state=TrialState.RUNNING, started_at=clock.now(connection))
+        ).rowcount
     if started < len(wanted):
         check_exist(connection, wanted)
-        raise Conflict(f"only queued trials can be started, but {len(wanted) - started} of the trials "
-                       f"{_shown(wanted)} are running or finished; requeue_running() queues running ones")
+        raise Conflict(
+            f"only queued trials can be started, but {len(wanted) - started} of the trials "
+            f"{_shown(wanted)} are running or finished; requeue_running() queues running ones"
+        )
 
 
 def finish(connection: Connection, trial_id: int, result: TrialResult) -> None:
@@ -50,18 +56,32 @@ def finish(connection: Connection, trial_id: int, result: TrialResult) -> None:
     values = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     unfinished = trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING])
     statement = update(trials).where(trials.c.id == trial_id, unfinished)
-    if connection.execute(statement.values(finished_at=clock.now(connection), **values)).rowcount == 0:
+    if (
+        connection.execute(statement.values(finished_at=clock.now(connection), **values)).rowcount
+        == 0
+    ):
         check_exist(connection, [trial_id])
-        state = connection.execute(select(trials.c.state).where(trials.c.id == trial_id)).scalar_one()
-        raise Conflict(f"trial {trial_id} is finished already, as {str(state)!r}; a result is written once")
+        state = connection.execute(
+            select(trials.c.state).where(trials.c.id == trial_id)
+        ).scalar_one()
+        raise Conflict(
+            f"trial {trial_id} is finished already, as {str(state)!r}; a result is written once"
+        )
 
 
 def count_samples(connection: Connection, trial_id: int) -> None:
     """Note how many samples a trial has processed: those of its last point, or of its steps where it has none."""
-    last = select(convergence.c.samples).where(convergence.c.trial_id == trials.c.id).order_by(
-        convergence.c.step.desc()).limit(1).scalar_subquery()
+    last = (
+        select(convergence.c.samples)
+        .where(convergence.c.trial_id == trials.c.id)
+        .order_by(convergence.c.step.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
     steps = trials.c.steps * cast(trials.c.global_batch_size, BigInteger)
-    connection.execute(update(trials).where(trials.c.id == trial_id).values(samples=func.coalesce(last, steps)))
+    connection.execute(
+        update(trials).where(trials.c.id == trial_id).values(samples=func.coalesce(last, steps))
+    )
 
 
 def requeue(connection: Connection, study_id: int) -> list[Trial]:
@@ -71,14 +91,21 @@ def requeue(connection: Connection, study_id: int) -> list[Trial]:
     ids = connection.execute(select(trials.c.id).where(*running)).scalars().all()
     requeued: list[Trial] = []
     for chunk in chunks(ids):
-        connection.execute(update(trials).where(trials.c.id.in_(chunk))
-                           .values(state=TrialState.QUEUED, started_at=None))
+        connection.execute(
+            update(trials)
+            .where(trials.c.id.in_(chunk))
+            .values(state=TrialState.QUEUED, started_at=None)
+        )
         requeued += map(to_trial, connection.execute(select(trials).where(trials.c.id.in_(chunk))))
     return sorted(requeued, key=lambda trial: trial.number)
 
 
-def select_all(connection: Connection, study_id: int, states: Collection[TrialState] | None,
-               purpose: str | None) -> list[Trial]:
+def select_all(
+    connection: Connection,
+    study_id: int,
+    states: Collection[TrialState] | None,
+    purpose: str | None,
+) -> list[Trial]:
     """Trials of a study by number, some states or one purpose only where given."""
     statement = select(trials).where(trials.c.study_id == study_id).order_by(trials.c.number)
     if states is not None:
@@ -91,18 +118,25 @@ def select_all(connection: Connection, study_id: int, states: Collection[TrialSt
 def by_number(connection: Connection, study_id: int, number: int) -> Trial:
     """One trial of a study."""
     row = connection.execute(
-        select(trials).where(trials.c.study_id == study_id, trials.c.number == number)).first()
+        select(trials).where(trials.c.study_id == study_id, trials.c.number == number)
+    ).first()
     if row is None:
-        held = connection.execute(select(func.count()).where(trials.c.study_id == study_id)).scalar_one()
+        held = connection.execute(
+            select(func.count()).where(trials.c.study_id == study_id)
+        ).scalar_one()
         numbers = f"its trials are numbered 0 to {held - 1}" if held else "it has no trials yet"
         raise NotFound(f"there is no trial {number} in the study with id {study_id}; {numbers}")
     return to_trial(row)
 
 
-def count(connection: Connection, study_id: int, purpose: str | None) -> dict[int, dict[TrialState, int]]:
+def count(
+    connection: Connection, study_id: int, purpose: str | None
+) -> dict[int, dict[TrialState, int]]:
     """How many trials stand where: global batch size to state to count; absent where there is none."""
     by = (trials.c.global_batch_size, trials.c.state)
-    statement = select(*by, func.count()).where(trials.c.study_id == study_id).group_by(*by).order_by(*by)
+    statement = (
+        select(*by, func.count()).where(trials.c.study_id == study_id).group_by(*by).order_by(*by)
+    )
     if purpose is not None:
         statement = statement.where(trials.c.purpose == purpose)
     counts: dict[int, dict[TrialState, int]] = {}
@@ -115,7 +149,9 @@ def check_exist(connection: Connection, ids: Collection[int]) -> None:
     """Raise :class:`NotFound`, naming the first that are missing, unless all ids are those of trials."""
     known: set[int] = set()
     for chunk in chunks(sorted(ids)):
-        known.update(connection.execute(select(trials.c.id).where(trials.c.id.in_(chunk))).scalars())
+        known.update(
+            connection.execute(select(trials.c.id).where(trials.c.id.in_(chunk))).scalars()
+        )
     missing = sorted(set(ids) - known)
     if missing:
         raise NotFound(f"there is no trial with id {_shown(missing)}; add_trials() gives the ids")
@@ -124,7 +160,7 @@ def check_exist(connection: Connection, ids: Collection[int]) -> None:
 def chunks(items: Sequence[_Item], size: int = _CHUNK) -> Iterator[Sequence[_Item]]:
     """Runs of at most ``size`` items, in order."""
     for first in range(0, len(items), size):
-        yield items[first:first + size]
+        yield items[first : first + size]
 
 
 def _shown(ids: Sequence[int]) -> str:
@@ -132,9 +168,16 @@ def _shown(ids: Sequence[int]) -> str:
 
 
 def _new_row(study_id: int, number: int, trial: NewTrial) -> dict[str, Any]:
-    return {"study_id": study_id, "number": number, "state": TrialState.QUEUED, "seed": trial.seed,
-            "global_batch_size": trial.global_batch_size, "purpose": trial.purpose, "reason": "",
-            **settings_columns.to_columns(trial.settings)}
+    return {
+        "study_id": study_id,
+        "number": number,
+        "state": TrialState.QUEUED,
+        "seed": trial.seed,
+        "global_batch_size": trial.global_batch_size,
+        "purpose": trial.purpose,
+        "reason": "",
+        **settings_columns.to_columns(trial.settings),
+    }
 
 
 def to_trial(row: Row[Any]) -> Trial:

@@ -11,11 +11,21 @@ from benchmarks.dashboard_browser import NoBrowserError, Server, browser, servin
 from tests.dashboard.browser_samples import STUDY
 
 # what a browser says when the server is away, as a test wants it, or refuses, as a page then tells
-EXPECTED_ERRORS = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE",
-                   "status of 404", "status of 409", "status of 422", "status of 401")
+EXPECTED_ERRORS = (
+    "ERR_CONNECTION_REFUSED",
+    "ERR_INCOMPLETE_CHUNKED",
+    "ERR_CONNECTION_RESET",
+    "ERR_EMPTY_RESPONSE",
+    "status of 404",
+    "status of 409",
+    "status of 422",
+    "status of 401",
+)
 
 
-@pytest.fixture(scope="module")     # no longer: while it lives, no other test of this process can run an event loop
+@pytest.fixture(
+    scope="module"
+)  # no longer: while it lives, no other test of this process can run an event loop
 def chromium() -> Iterator[Any]:
     try:
         with browser() as running:
@@ -38,7 +48,9 @@ class Watched:
 
     def __init__(self, page: Any) -> None:
         self.page, self.errors = page, list[str]()
-        page.on("console", lambda message: self._hear(message.text) if message.type == "error" else None)
+        page.on(
+            "console", lambda message: self._hear(message.text) if message.type == "error" else None
+        )
         page.on("pageerror", lambda error: self._hear(str(error)))
 
     def _hear(self, text: str) -> None:

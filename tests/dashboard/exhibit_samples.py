@@ -10,9 +10,12 @@ CLASSES = ["background", "storm", "river"]
 
 
 def make_exhibit(panels: int = 2, rows: int = 48, columns: int = 72) -> dict[str, Any]:
-    return {"title": "Weather: fields, labels and prediction",
-            "references": {"majority class": 0.3252, "per-pixel linear classifier": 0.4135},
-            "classes": CLASSES, "panels": [_panel(seed, rows, columns) for seed in range(panels)]}
+    return {
+        "title": "Weather: fields, labels and prediction",
+        "references": {"majority class": 0.3252, "per-pixel linear classifier": 0.4135},
+        "classes": CLASSES,
+        "panels": [_panel(seed, rows, columns) for seed in range(panels)],
+    }
 
 
 def _panel(seed: int, rows: int, columns: int) -> dict[str, Any]:
@@ -24,10 +27,18 @@ def _panel(seed: int, rows: int, columns: int) -> dict[str, Any]:
     storm = distance < 6
     labels = np.where(storm, 1, np.where(river, 2, 0))
     prediction = np.where(distance < 5, 1, np.where((along < 4) & (x > columns * 0.55), 2, 0))
-    moisture = np.exp(-distance / 9) + np.exp(-along / 4) * (x > columns * 0.45) + 0.05 * rng.standard_normal(x.shape)
+    moisture = (
+        np.exp(-distance / 9)
+        + np.exp(-along / 4) * (x > columns * 0.45)
+        + 0.05 * rng.standard_normal(x.shape)
+    )
     pressure = 1 - np.exp(-distance / 8) + 0.03 * rng.standard_normal(x.shape)
-    return {"name": f"sample {7 + seed}", "fields": {"moisture": _grey(moisture), "pressure": _grey(pressure)},
-            "labels": labels.tolist(), "prediction": prediction.tolist()}
+    return {
+        "name": f"sample {7 + seed}",
+        "fields": {"moisture": _grey(moisture), "pressure": _grey(pressure)},
+        "labels": labels.tolist(),
+        "prediction": prediction.tolist(),
+    }
 
 
 def _grey(field: np.ndarray) -> list[list[int]]:

@@ -9,17 +9,33 @@ import pytest
 from benchmarks.dashboard_browser import Server
 from tests.dashboard.browser_samples import until
 
-PAGES = {"studies": "/", "submit": "/submit", "calibration": "/calibration", "workers": "/workers",
-         "study": "/studies/done", "forecast": "/studies/done/forecast", "trial": "/studies/done/trials/2",
-         "compare": "/studies/done/compare?trials=0,3"}
-READY = {"studies": "#studies td", "submit": "#lines span", "calibration": "#verdict :not(.skeleton)",
-         "workers": "#workers td", "study": "#ladder .main-svg", "forecast": "#front .main-svg",
-         "trial": "#metric .main-svg", "compare": "#facts td"}
+PAGES = {
+    "studies": "/",
+    "submit": "/submit",
+    "calibration": "/calibration",
+    "workers": "/workers",
+    "study": "/studies/done",
+    "forecast": "/studies/done/forecast",
+    "trial": "/studies/done/trials/2",
+    "compare": "/studies/done/compare?trials=0,3",
+}
+READY = {
+    "studies": "#studies td",
+    "submit": "#lines span",
+    "calibration": "#verdict :not(.skeleton)",
+    "workers": "#workers td",
+    "study": "#ladder .main-svg",
+    "forecast": "#front .main-svg",
+    "trial": "#metric .main-svg",
+    "compare": "#facts td",
+}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_no_serious_fault(page: Any, server: Server, theme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python").Axe()
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python"
+    ).Axe()
     page.emulate_media(color_scheme=theme)
     found = []
     for name, address in PAGES.items():
@@ -27,13 +43,18 @@ def test_axe_finds_no_serious_fault(page: Any, server: Server, theme: str) -> No
         page.wait_for_selector(READY[name])
         assert page.evaluate("document.documentElement.dataset.theme") == theme
         violations = axe.run(page).response["violations"]
-        found += [(name, each["id"], each["nodes"][0]["html"][:200]) for each in violations
-                  if each["impact"] in ("serious", "critical")]
+        found += [
+            (name, each["id"], each["nodes"][0]["html"][:200])
+            for each in violations
+            if each["impact"] in ("serious", "critical")
+        ]
     assert found == []
 
 
 def test_axe_finds_no_serious_fault_in_the_login(fresh_page: Any, server: Server) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python").Axe()
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python"
+    ).Axe()
     fresh_page.goto(f"{server.address}/login")
     violations = axe.run(fresh_page).response["violations"]
     assert [each["id"] for each in violations if each["impact"] in ("serious", "critical")] == []
@@ -62,7 +83,7 @@ def test_the_main_path_needs_no_mouse(page: Any, server: Server) -> None:
     page.goto(server.address)
     page.wait_for_selector("#studies td")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"      # straight to the content
+    assert page.evaluate("document.activeElement.className") == "skip"  # straight to the content
     tab_to(page, "a[href='/studies/done']")
     page.keyboard.press("Enter")
     page.wait_for_url("**/studies/done")
@@ -75,7 +96,7 @@ def test_the_main_path_needs_no_mouse(page: Any, server: Server) -> None:
     page.keyboard.type("learning rate > 0.001")
     tab_to(page, "#table input[data-trial='0']", 100)
     page.keyboard.press("Space")
-    assert page.evaluate("document.activeElement.dataset.trial") == "0"     # it stays where it was
+    assert page.evaluate("document.activeElement.dataset.trial") == "0"  # it stays where it was
     tab_to(page, "#table input[data-trial='1']")
     page.keyboard.press("Space")
     while not page.evaluate("document.activeElement.id === 'compare'"):

@@ -23,21 +23,40 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def running_trial(store: Store, name: str) -> int:
     """A study that runs, with one trial that trains; returns the trial's id."""
-    study = store.create_study(name, workload="noisy_quadratic", metric="loss", threshold=0.05, higher_is_better=False,
-                               spec=STUDY.format(name=name, trials=10))
+    study = store.create_study(
+        name,
+        workload="noisy_quadratic",
+        metric="loss",
+        threshold=0.05,
+        higher_is_better=False,
+        spec=STUDY.format(name=name, trials=10),
+    )
     store.set_study_state(study.id, StudyState.RUNNING)
     settings = TrainingSettings(learning_rate=0.1).to_dict()
-    trial, _ = store.add_trials(study.id, [NewTrial(global_batch_size=16, seed=0, settings=settings)] * 2)
+    trial, _ = store.add_trials(
+        study.id, [NewTrial(global_batch_size=16, seed=0, settings=settings)] * 2
+    )
     store.start_trials([trial.id])
     return trial.id
 
 
 def point(step: int, loss: float) -> ConvergencePoint:
-    return ConvergencePoint(step=step, samples=16 * step, epochs=step / 32, seconds=step / 10, train_loss=loss,
-                            loss=loss, metric=loss, learning_rate=0.1, global_batch_size=16)
+    return ConvergencePoint(
+        step=step,
+        samples=16 * step,
+        epochs=step / 32,
+        seconds=step / 10,
+        train_loss=loss,
+        loss=loss,
+        metric=loss,
+        learning_rate=0.1,
+        global_batch_size=16,
+    )
 
 
-def test_points_arrive_before_and_after_a_restart_without_a_reload(fresh_page: Any, quiet: Server) -> None:
+def test_points_arrive_before_and_after_a_restart_without_a_reload(
+    fresh_page: Any, quiet: Server
+) -> None:
     page = fresh_page
     page.goto(quiet.link)
     with Store.open(quiet.storage) as store:
@@ -59,34 +78,60 @@ def test_points_arrive_before_and_after_a_restart_without_a_reload(fresh_page: A
         until(page, "() => document.getElementById('curves').data[0].y.at(-1) === 0.555")
         store.record({trial: [point(128, 0.04)]})
         until(page, "() => document.getElementById('newest').innerText.includes('0.04')")
-        store.finish_trial(trial, TrialResult(state=TrialState.REACHED, epochs_to_target=4.0, epochs=4.0, steps=128,
-                                              seconds=12.8, best_metric=0.04, final_metric=0.04, resolution_epochs=1))
+        store.finish_trial(
+            trial,
+            TrialResult(
+                state=TrialState.REACHED,
+                epochs_to_target=4.0,
+                epochs=4.0,
+                steps=128,
+                seconds=12.8,
+                best_metric=0.04,
+                final_metric=0.04,
+                resolution_epochs=1,
+            ),
+        )
         page.wait_for_selector("#table .reached")
         assert page.evaluate("window.same")
 
 
-def test_a_study_that_only_diverged_and_an_empty_one_say_what_to_do(fresh_page: Any, quiet: Server) -> None:
+def test_a_study_that_only_diverged_and_an_empty_one_say_what_to_do(
+    fresh_page: Any, quiet: Server
+) -> None:
     page = fresh_page
     with Store.open(quiet.storage) as store:
         trial = running_trial(store, "wild")
         study = store.study("wild").id
-        store.finish_trial(trial, TrialResult(state=TrialState.DIVERGED, epochs=1.0, steps=32, seconds=1.0,
-                                              reason="the loss is not a number"))
+        store.finish_trial(
+            trial,
+            TrialResult(
+                state=TrialState.DIVERGED,
+                epochs=1.0,
+                steps=32,
+                seconds=1.0,
+                reason="the loss is not a number",
+            ),
+        )
         store.set_study_state(study, StudyState.FINISHED)
     quiet.submit(STUDY.format(name="alone", trials=10))
     page.goto(quiet.link)
     page.goto(f"{quiet.address}/studies/wild")
-    until(page, "() => document.getElementById('headline').innerText.includes('Every training diverged')")
+    until(
+        page,
+        "() => document.getElementById('headline').innerText.includes('Every training diverged')",
+    )
     assert "learning rates" in page.inner_text("#headline")
     page.wait_for_selector("#ladder .main-svg")
     assert page.locator("#table .diverged").count() == 1
     page.goto(f"{quiet.address}/studies/alone")
-    until(page, "() => document.getElementById('headline').innerText.includes('No worker is there')")
+    until(
+        page, "() => document.getElementById('headline').innerText.includes('No worker is there')"
+    )
     assert "hpo worker" in page.inner_text("#headline")
     assert not page.is_visible("#evidence")
     assert not page.is_visible("#forecast")
     page.goto(f"{quiet.address}/studies/wild/forecast")
-    page.wait_for_selector("#said .notice")                 # why there is none, and no empty figures beside it
+    page.wait_for_selector("#said .notice")  # why there is none, and no empty figures beside it
     assert not page.is_visible("#details")
     page.goto(f"{quiet.address}/studies/nobody")
     page.wait_for_selector("#headline .notice")

@@ -15,10 +15,12 @@ from tests.dashboard.dashboard_samples import make_study
 FINISHED = "#state .finished"
 
 
-def test_a_study_is_submitted_watched_compared_planned_and_taken_along(fresh_page: Any, server: Server) -> None:
+def test_a_study_is_submitted_watched_compared_planned_and_taken_along(
+    fresh_page: Any, server: Server
+) -> None:
     page = fresh_page
     page.goto(f"{server.address}/submit")
-    page.wait_for_url("**/login?next=*")                    # whoever is not logged in comes back where they wanted to
+    page.wait_for_url("**/login?next=*")  # whoever is not logged in comes back where they wanted to
     page.fill("input[name=token]", server.secret)
     page.click("button")
     page.wait_for_url("**/submit")
@@ -26,15 +28,15 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(fresh_pag
     page.fill("#spec", STUDY.format(name="by form", trials=12).replace("momentum:", "momentun:"))
     page.click("#send")
     page.wait_for_selector("#lines .fault")
-    line = STUDY[:STUDY.index("momentum")].count("\n") + 1
+    line = STUDY[: STUDY.index("momentum")].count("\n") + 1
     assert page.inner_text("#lines .fault") == str(line)
-    assert "momentum" in page.inner_text("#faults")         # what was meant
+    assert "momentum" in page.inner_text("#faults")  # what was meant
     page.fill("#spec", STUDY.format(name="by form", trials=12))
     page.press("#spec", "Control+Enter")
 
     page.wait_for_url("**/studies/by%20form")
     page.evaluate("window.same = true")
-    page.wait_for_selector(FINISHED, timeout=60_000)        # live: nobody reloaded the page
+    page.wait_for_selector(FINISHED, timeout=60_000)  # live: nobody reloaded the page
     assert page.evaluate("window.same")
     page.wait_for_selector("#headline .trust")
     assert "At global batch size 256" in page.inner_text("#headline")
@@ -55,13 +57,20 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(fresh_pag
     page.click("#compare")
     page.wait_for_url("**/compare?trials=0,3")
     page.wait_for_selector("#facts tr.differs")
-    assert [each.inner_text() for each in page.locator("#facts thead a").all()[:2]] == ["trial 0", "trial 3"]
+    assert [each.inner_text() for each in page.locator("#facts thead a").all()[:2]] == [
+        "trial 0",
+        "trial 3",
+    ]
 
     page.goto(f"{server.address}/studies/by%20form/forecast")
     page.wait_for_selector("#tiles .tile")
     before = page.inner_text("#tiles")
     told = page.locator("#prospects dt").all_inner_texts()
-    assert {"chance of reaching the target", "risk of divergence", "twice the learning rate"} <= set(told)
+    assert {
+        "chance of reaching the target",
+        "risk of divergence",
+        "twice the learning rate",
+    } <= set(told)
     page.focus("#batch")
     page.keyboard.press("ArrowRight")
     until(page, "text => document.getElementById('tiles').innerText !== text", before)
@@ -74,8 +83,14 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(fresh_pag
     assert download.value.path().read_text().startswith("#!")
 
 
-def test_a_study_is_cancelled_and_the_next_in_the_queue_says_what_it_waits_for(page: Any, server: Server) -> None:
-    server.submit(STUDY.format(name="endless", trials=5000).replace("epochs_per_trial: 40", "epochs_per_trial: 4000"))
+def test_a_study_is_cancelled_and_the_next_in_the_queue_says_what_it_waits_for(
+    page: Any, server: Server
+) -> None:
+    server.submit(
+        STUDY.format(name="endless", trials=5000).replace(
+            "epochs_per_trial: 40", "epochs_per_trial: 4000"
+        )
+    )
     server.wait("endless", "running")
     server.submit(STUDY.format(name="behind it", trials=10))
     page.goto(f"{server.address}/studies/behind%20it")
@@ -86,7 +101,7 @@ def test_a_study_is_cancelled_and_the_next_in_the_queue_says_what_it_waits_for(p
     until(page, "() => document.getElementById('headline').innerText.includes('resuming goes on')")
 
     page.goto(f"{server.address}/studies/endless")
-    page.wait_for_selector("#newest li")                    # what trains now, with its newest point
+    page.wait_for_selector("#newest li")  # what trains now, with its newest point
     page.goto(server.address)
     page.wait_for_selector("tr:has-text('endless') .running")
     page.click("text=endless")
@@ -112,10 +127,14 @@ def test_trials_are_filtered_sorted_and_selected(page: Any, server: Server) -> N
     page.focus("button.sort >> text=momentum")
     page.keyboard.press("Enter")
     assert page.inner_text("#table tbody a >> nth=0") == str(momenta.index(max(momenta)))
-    assert page.evaluate("document.activeElement.dataset.column") == "momentum"     # the focus stays on the heading
+    assert (
+        page.evaluate("document.activeElement.dataset.column") == "momentum"
+    )  # the focus stays on the heading
     page.select_option("#filter_batch", "32")
     shown = {int(each) for each in page.locator("#table tbody a").all_inner_texts()}
-    assert shown == {n for n, batch in enumerate(trials["columns"]["global_batch_size"]) if batch == 32}
+    assert shown == {
+        n for n, batch in enumerate(trials["columns"]["global_batch_size"]) if batch == 32
+    }
 
 
 def test_a_report_is_downloaded_and_stands_alone(page: Any, server: Server) -> None:
@@ -126,30 +145,69 @@ def test_a_report_is_downloaded_and_stands_alone(page: Any, server: Server) -> N
     assert download.value.suggested_filename == "done.html"
     text = download.value.path().read_text()
     assert "Epochs to target against batch size" in text
-    assert server.storage not in text                       # a reader of the server need not know where it stores
+    assert server.storage not in text  # a reader of the server need not know where it stores
 
 
 def test_the_trust_in_every_launched_forecast_is_in_sight(page: Any, server: Server) -> None:
     with Store.open(server.storage) as store:
         study = make_study(store, name="a study with quite a name")
-        ends = {"epochs_median": 71.4, "epochs_low": 42.3, "epochs_high": 1180.0, "trust": Trust.MEDIUM}
-        forecast = store.add_forecast(NewForecast(study_id=study, global_batch_size=131_072, reason="", **ends))
-        plan = store.add_plan(NewPlan(
-            study_id=study, forecast_id=forecast.id, machine="azure_nd_h100_v5", nodes=64, workers=512,
-            global_batch_size=131_072, local_batch_size=256, settings=TrainingSettings().to_dict(), directory="plans",
-            seconds_median=50_000.0, seconds_low=40_000.0, seconds_high=2e5, **ends))
-        store.add_outcome(NewOutcome(plan_id=plan.id, seed=0, backend="torch", workers=512, state=TrialState.REACHED,
-                                     epochs_to_target=128.0, epochs=128.0, seconds=60_000.0))
+        ends = {
+            "epochs_median": 71.4,
+            "epochs_low": 42.3,
+            "epochs_high": 1180.0,
+            "trust": Trust.MEDIUM,
+        }
+        forecast = store.add_forecast(
+            NewForecast(study_id=study, global_batch_size=131_072, reason="", **ends)
+        )
+        plan = store.add_plan(
+            NewPlan(
+                study_id=study,
+                forecast_id=forecast.id,
+                machine="azure_nd_h100_v5",
+                nodes=64,
+                workers=512,
+                global_batch_size=131_072,
+                local_batch_size=256,
+                settings=TrainingSettings().to_dict(),
+                directory="plans",
+                seconds_median=50_000.0,
+                seconds_low=40_000.0,
+                seconds_high=2e5,
+                **ends,
+            )
+        )
+        store.add_outcome(
+            NewOutcome(
+                plan_id=plan.id,
+                seed=0,
+                backend="torch",
+                workers=512,
+                state=TrialState.REACHED,
+                epochs_to_target=128.0,
+                epochs=128.0,
+                seconds=60_000.0,
+            )
+        )
     page.goto(f"{server.address}/calibration")
     page.wait_for_selector("#plans td")
     assert page.inner_text("#plans tbody td >> nth=-1") == "medium"
-    assert page.evaluate("(() => { const of = document.querySelector('#plans .scroll'); "
-                         "return of.scrollWidth - of.clientWidth; })()") <= 0       # at 1280 pixels
+    assert (
+        page.evaluate(
+            "(() => { const of = document.querySelector('#plans .scroll'); "
+            "return of.scrollWidth - of.clientWidth; })()"
+        )
+        <= 0
+    )  # at 1280 pixels
 
 
 def test_a_name_with_markup_is_text_everywhere(page: Any, server: Server) -> None:
     name = '<img src=x onerror="document.title=1">&amp; <b>bold</b>'
-    server.submit(STUDY.format(name=json.dumps(name), trials=5).replace("ladder: [16, 32, 64]", "ladder: [16]"))
+    server.submit(
+        STUDY.format(name=json.dumps(name), trials=5).replace(
+            "ladder: [16, 32, 64]", "ladder: [16]"
+        )
+    )
     page.goto(server.address)
     page.wait_for_selector(f"a:text-is({json.dumps(name)})")
     page.click(f"a:text-is({json.dumps(name)})")

@@ -22,20 +22,29 @@ def test_every_picture_is_the_array_that_was_given() -> None:
     shown = make_exhibit()
     figure = figures.exhibit(shown)
     heatmaps = [trace for trace in figure.data if trace.type == "heatmap"]
-    given = [picture for panel in shown["panels"]
-             for picture in (*panel["fields"].values(), panel["labels"], panel["prediction"])]
+    given = [
+        picture
+        for panel in shown["panels"]
+        for picture in (*panel["fields"].values(), panel["labels"], panel["prediction"])
+    ]
     assert len(heatmaps) == len(given) == 8
     for trace, rows in zip(heatmaps, given, strict=True):
         np.testing.assert_array_equal(np.asarray(trace.z), rows)
     titles = [note.text for note in figure.layout.annotations]
     assert titles == ["moisture", "pressure", "labels", "prediction"]
     assert [axis.title.text for axis in figure.select_yaxes(col=1)] == ["sample 7", "sample 8"]
-    assert all(axis.autorange == "reversed" for axis in figure.select_yaxes())      # the first row is the top
+    assert all(
+        axis.autorange == "reversed" for axis in figure.select_yaxes()
+    )  # the first row is the top
 
 
 def test_each_label_has_the_colour_of_its_class() -> None:
     figure = figures.exhibit(make_exhibit(1))
-    labels = next(trace for trace in figure.data if trace.type == "heatmap" and "labels" in trace.hovertemplate)
+    labels = next(
+        trace
+        for trace in figure.data
+        if trace.type == "heatmap" and "labels" in trace.hovertemplate
+    )
     legend = {trace.name: trace.marker.color for trace in figure.data if trace.type == "scatter"}
     assert list(legend) == CLASSES
     for label, name in enumerate(CLASSES):
@@ -50,7 +59,9 @@ def test_many_classes_and_single_pictures() -> None:
     many = [str(number) for number in range(len(CLASS_COLOURS) + 2)]
     wide = figures.exhibit({"classes": many, "panels": [{"prediction": [[len(many) - 1, 0]]}]})
     assert [trace.type for trace in wide.data].count("heatmap") == 1
-    bare = figures.exhibit({"panels": [{"name": "<b>", "fields": {"<i>": [[0, 9]]}}, {"fields": {"other": [[1]]}}]})
+    bare = figures.exhibit(
+        {"panels": [{"name": "<b>", "fields": {"<i>": [[0, 9]]}}, {"fields": {"other": [[1]]}}]}
+    )
     assert [note.text for note in bare.layout.annotations] == ["&lt;i&gt;", "other"]
     assert [trace.type for trace in bare.data] == ["heatmap", "heatmap"]
     assert "there is no picture" in figures.exhibit({}).layout.annotations[0].text
@@ -64,7 +75,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fill(store, study_id)
         add_plans(store, study_id)
         by_rule = store.plans(1)[1]
-        store.add_exhibit(store.outcomes(by_rule.id)[0].id, {**make_exhibit(), "title": "of another plan"})
+        store.add_exhibit(
+            store.outcomes(by_rule.id)[0].id, {**make_exhibit(), "title": "of another plan"}
+        )
         first, second = store.outcomes(1)
         store.add_exhibit(first.id, {"title": "the earlier run's"})
         store.add_exhibit(second.id, make_exhibit())
@@ -73,16 +86,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_report_shows_the_newest_run_of_the_forecast(folder: Path) -> None:
     text = write_report("small", url_of(folder), folder / "report.html").read_text("utf-8")
-    assert ("Settings from forecast, global batch size 256, seed 3: top1 not measured; majority class 0.325; "
-            "per-pixel linear classifier 0.413. Fields in grey" in text)
-    assert "<h2>Weather: fields, labels and prediction</h2>" in text and "of another plan" not in text
+    assert (
+        "Settings from forecast, global batch size 256, seed 3: top1 not measured; majority class 0.325; "
+        "per-pixel linear classifier 0.413. Fields in grey" in text
+    )
+    assert (
+        "<h2>Weather: fields, labels and prediction</h2>" in text and "of another plan" not in text
+    )
     assert text.count('<div id="figure-exhibit"') == 1
 
 
-def test_the_references_stand_beside_what_was_reached(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_references_stand_beside_what_was_reached(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = api.read_study("small", url_of(folder))
     outcome = json.loads(json.dumps(result.to_dict()))["outcome"]
-    assert [each["references"] for each in outcome["outcomes"]] == [None, make_exhibit()["references"]]
+    assert [each["references"] for each in outcome["outcomes"]] == [
+        None,
+        make_exhibit()["references"],
+    ]
     tables.show_study(result)
-    assert ("forecast at 256, seed 3: top1 not measured; majority class 0.325; per-pixel linear classifier 0.413"
-            in capsys.readouterr().out)
+    assert (
+        "forecast at 256, seed 3: top1 not measured; majority class 0.325; per-pixel linear classifier 0.413"
+        in capsys.readouterr().out
+    )

@@ -31,8 +31,16 @@ from tests.dashboard.dashboard_samples import (
 )
 from tests.service.api_server import listening
 
-PAGES = ("/", "/submit", "/calibration", "/workers", "/studies/small", "/studies/small/forecast",
-         "/studies/small/compare", "/studies/small/trials/0")
+PAGES = (
+    "/",
+    "/submit",
+    "/calibration",
+    "/workers",
+    "/studies/small",
+    "/studies/small/forecast",
+    "/studies/small/compare",
+    "/studies/small/trials/0",
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +51,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> str:
         fill(store, study)
         add_plans(store, study)
         wild = make_study(store, name="wild")
-        add_trial(store, wild, 16, 1.0, 0, ended(TrialState.DIVERGED, 1.0, "the loss is not a number"))
+        add_trial(
+            store, wild, 16, 1.0, 0, ended(TrialState.DIVERGED, 1.0, "the loss is not a number")
+        )
     return url
 
 
@@ -53,8 +63,10 @@ def client(storage: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
     with Store.open(storage) as store:
         secret, _ = create_token(store, owner="ada", scope="read")
     headers = {"Authorization": f"Bearer {secret}"}
-    with listening(create_app(config, dashboard_routers())) as address, \
-            httpx.Client(base_url=address, headers=headers, timeout=60) as asked:
+    with (
+        listening(create_app(config, dashboard_routers())) as address,
+        httpx.Client(base_url=address, headers=headers, timeout=60) as asked,
+    ):
         yield asked
 
 
@@ -67,8 +79,10 @@ def get(client: httpx.Client, path: str, **query: Any) -> Any:
 def values(column: Any) -> list[float]:
     """A column of a figure: a list, or an array as plotly packs it."""
     if isinstance(column, dict):
-        kind = {"f8": np.float64, "f4": np.float32, "i2": np.int16, "i1": np.int8, "i4": np.int32}[column["dtype"]]
-        return np.frombuffer(base64.b64decode(column["bdata"]), kind).tolist()      # type: ignore[no-any-return]
+        kind = {"f8": np.float64, "f4": np.float32, "i2": np.int16, "i1": np.int8, "i4": np.int32}[
+            column["dtype"]
+        ]
+        return np.frombuffer(base64.b64decode(column["bdata"]), kind).tolist()  # type: ignore[no-any-return]
     return list(column)
 
 
@@ -76,7 +90,9 @@ def values(column: Any) -> list[float]:
 def test_pages_forbid_foreign_scripts_and_frames(client: httpx.Client, page: str) -> None:
     answer = client.get(page)
     assert answer.status_code == 200
-    policy = dict(each.strip().split(" ", 1) for each in answer.headers["content-security-policy"].split(";"))
+    policy = dict(
+        each.strip().split(" ", 1) for each in answer.headers["content-security-policy"].split(";")
+    )
     assert policy["script-src"] == "'self'"
     assert policy["default-src"] == "'none'"
     assert policy["frame-ancestors"] == "'none'"
@@ -89,7 +105,10 @@ def test_pages_hold_no_data_so_that_they_need_no_token(client: httpx.Client) -> 
     answer = client.get("/studies/small", headers={"Authorization": ""})
     assert answer.status_code == 200
     assert "top1" not in answer.text
-    assert client.get("/api/v1/studies/small/columns", headers={"Authorization": ""}).status_code == 401
+    assert (
+        client.get("/api/v1/studies/small/columns", headers={"Authorization": ""}).status_code
+        == 401
+    )
 
 
 def test_a_name_with_markup_is_escaped_in_the_page(client: httpx.Client) -> None:
@@ -98,8 +117,19 @@ def test_a_name_with_markup_is_escaped_in_the_page(client: httpx.Client) -> None
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;" in text
 
 
-@pytest.mark.parametrize("path", ["..%2Fpages.py", "%2e%2e/pages.py", "..%5Cpages.py", "%2Fetc%2Fpasswd", "", "none.js",
-                                  "....//pages.py", "app.js%00.css"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "..%2Fpages.py",
+        "%2e%2e/pages.py",
+        "..%5Cpages.py",
+        "%2Fetc%2Fpasswd",
+        "",
+        "none.js",
+        "....//pages.py",
+        "app.js%00.css",
+    ],
+)
 def test_static_files_are_those_of_the_folder_alone(client: httpx.Client, path: str) -> None:
     assert client.get(f"/static/{path}").status_code in (400, 404)
 
@@ -117,7 +147,14 @@ def test_scripts_are_short_and_put_text_nowhere_as_markup() -> None:
     for file in STATIC.glob("*.js"):
         text = file.read_text("utf-8")
         assert text.count("\n") < 400, file.name
-        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        for way in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+        ):
             assert way not in text, (file.name, way)
 
 
@@ -125,13 +162,29 @@ def test_every_script_imports_what_its_modules_have() -> None:
     """A name that is missing is found by the browser alone, and then the page is blank."""
     import re
 
-    exported = {file.name: set(re.findall(r"^export (?:async )?(?:function|const|class|let) (\w+)",
-                                          file.read_text("utf-8"), re.M)) for file in STATIC.glob("*.js")}
+    exported = {
+        file.name: set(
+            re.findall(
+                r"^export (?:async )?(?:function|const|class|let) (\w+)",
+                file.read_text("utf-8"),
+                re.M,
+            )
+        )
+        for file in STATIC.glob("*.js")
+    }
     for file in STATIC.glob("*.js"):
-        for names, module in re.findall(r'^import \{ ([^}]+) \} from "\./(\S+)";', file.read_text("utf-8"), re.M):
-            assert {name.strip() for name in names.split(",")} <= exported[module], (file.name, module)
+        for names, module in re.findall(
+            r'^import \{ ([^}]+) \} from "\./(\S+)";', file.read_text("utf-8"), re.M
+        ):
+            assert {name.strip() for name in names.split(",")} <= exported[module], (
+                file.name,
+                module,
+            )
             for name in names.split(","):
-                assert len(re.findall(rf"\b{name.strip()}\b", file.read_text("utf-8"))) > 1, (file.name, name)
+                assert len(re.findall(rf"\b{name.strip()}\b", file.read_text("utf-8"))) > 1, (
+                    file.name,
+                    name,
+                )
 
 
 def test_columns_are_those_of_the_trials(client: httpx.Client, storage: str) -> None:
@@ -140,16 +193,36 @@ def test_columns_are_those_of_the_trials(client: httpx.Client, storage: str) -> 
         trials = store.trials(store.study("small").id)
     assert found["columns"]["number"] == [trial.number for trial in trials]
     assert found["columns"]["epochs_to_target"] == [trial.epochs_to_target for trial in trials]
-    assert found["settings"]["learning_rate"] == [trial.settings["learning_rate"] for trial in trials]
-    assert set(found["settings"]) == set(get(client, "/studies/small/tuned")["names"]) == {"learning_rate", "nesterov"}
+    assert found["settings"]["learning_rate"] == [
+        trial.settings["learning_rate"] for trial in trials
+    ]
+    assert (
+        set(found["settings"])
+        == set(get(client, "/studies/small/tuned")["names"])
+        == {"learning_rate", "nesterov"}
+    )
 
 
-def test_the_ladder_without_laws_has_every_trial_and_with_them_the_band_and_the_regimes(client: httpx.Client) -> None:
-    bare, fitted = (get(client, "/studies/small/figures/ladder", laws=laws) for laws in (False, True))
-    numbers = sorted(number for trace in bare["data"] if "customdata" in trace for number in trace["customdata"])
-    ended_trials = [number for number, state in zip(*(get(client, "/studies/small/columns")["columns"][each]
-                                                      for each in ("number", "state")), strict=True)
-                    if TrialState(state).finished]
+def test_the_ladder_without_laws_has_every_trial_and_with_them_the_band_and_the_regimes(
+    client: httpx.Client,
+) -> None:
+    bare, fitted = (
+        get(client, "/studies/small/figures/ladder", laws=laws) for laws in (False, True)
+    )
+    numbers = sorted(
+        number for trace in bare["data"] if "customdata" in trace for number in trace["customdata"]
+    )
+    ended_trials = [
+        number
+        for number, state in zip(
+            *(
+                get(client, "/studies/small/columns")["columns"][each]
+                for each in ("number", "state")
+            ),
+            strict=True,
+        )
+        if TrialState(state).finished
+    ]
     assert numbers == ended_trials
     assert not any(trace.get("name") == "90 % band" for trace in bare["data"])
     assert any(trace.get("name") == "90 % band" for trace in fitted["data"])
@@ -164,7 +237,9 @@ def test_figures_that_are_not_there_are_named(client: httpx.Client) -> None:
     assert answer.status_code == 404
     assert "ladder" in answer.json()["error"]["message"]
     assert client.get("/api/v1/figures/pie").status_code == 404
-    assert client.get("/api/v1/studies/small/figures/setting", params={"setting": "momentum"}).status_code in (409, 422)
+    assert client.get(
+        "/api/v1/studies/small/figures/setting", params={"setting": "momentum"}
+    ).status_code in (409, 422)
 
 
 def test_a_study_that_only_diverged_has_its_figures(client: httpx.Client) -> None:
@@ -180,12 +255,18 @@ def test_a_preview_keeps_nothing_and_draws_the_plan(client: httpx.Client, storag
     assert found["forecast"]["global_batch_size"] == FULL_SCALE
     told = dict(found["prospects"])
     assert told["risk of divergence"] == percent(found["forecast"]["divergence"])
-    for name, row in zip(("half", "twice"), found["forecast"]["sensitivity"]["learning_rate"], strict=True):
-        assert told[f"{name} the learning rate"].startswith(f"{number(row['epochs_factor']['median'])} (")
+    for name, row in zip(
+        ("half", "twice"), found["forecast"]["sensitivity"]["learning_rate"], strict=True
+    ):
+        assert told[f"{name} the learning rate"].startswith(
+            f"{number(row['epochs_factor']['median'])} ("
+        )
     front = found["plan"]["details"]["front"]
     drawn = found["figures"]["front"]["data"][0]
     assert values(drawn["x"]) == pytest.approx([row["accelerator_hours"] for row in front])
-    assert sum(drawn["marker"]["symbol"][at] == "star" for at in range(len(front))) == sum(r["chosen"] for r in front)
+    assert sum(drawn["marker"]["symbol"][at] == "star" for at in range(len(front))) == sum(
+        r["chosen"] for r in front
+    )
     shares = found["figures"]["shares"]["data"][0]
     assert sum(values(shares["x"])) == pytest.approx(100, abs=0.5)
 
@@ -195,7 +276,9 @@ def test_a_preview_tells_why_there_is_no_plan(client: httpx.Client) -> None:
     assert found["plan"] is None
     assert "nowhere" in found["refused"]
     assert found["forecast"]["epochs_to_target"]["median"] > 0
-    answer = client.get("/api/v1/studies/small/preview", params={"at": FULL_SCALE, "cost": "/etc/passwd"})
+    answer = client.get(
+        "/api/v1/studies/small/preview", params={"at": FULL_SCALE, "cost": "/etc/passwd"}
+    )
     assert "cost must be one of" in answer.json()["refused"]
     assert client.get("/api/v1/studies/small/preview", params={"at": 0}).status_code == 422
 
@@ -210,7 +293,9 @@ def test_a_trial_s_job_is_what_trained_it(client: httpx.Client, storage: str) ->
     assert client.get("/api/v1/studies/small/trials/99999999999999/job").status_code == 422
 
 
-def test_the_report_is_a_download_that_names_no_database(client: httpx.Client, storage: str) -> None:
+def test_the_report_is_a_download_that_names_no_database(
+    client: httpx.Client, storage: str
+) -> None:
     answer = client.get("/api/v1/studies/small/report")
     assert answer.headers["content-disposition"] == 'attachment; filename="small.html"'
     assert "Epochs to target against batch size" in answer.text
@@ -220,8 +305,10 @@ def test_the_report_is_a_download_that_names_no_database(client: httpx.Client, s
 def test_calibration_is_drawn_for_epochs_and_time(client: httpx.Client) -> None:
     found = get(client, "/figures/calibration")
     placed = [trace for trace in found["data"] if trace.get("mode") == "markers"]
-    assert [values(trace["y"]) for trace in placed] == [[19.0]]         # the mean of 18 and 20
-    assert get(client, "/figures/calibration_of_time")["layout"]["annotations"]     # no time was forecast
+    assert [values(trace["y"]) for trace in placed] == [[19.0]]  # the mean of 18 and 20
+    assert get(client, "/figures/calibration_of_time")["layout"][
+        "annotations"
+    ]  # no time was forecast
 
 
 def test_thousands_of_trials_are_thinned_evenly(tmp_path: Path) -> None:
@@ -239,4 +326,4 @@ def test_thousands_of_trials_are_thinned_evenly(tmp_path: Path) -> None:
     epochs = [trial.epochs_to_target or math.nan for trial in kept if trial.global_batch_size == 16]
     assert (min(epochs), max(epochs)) == (1.0, 39.0)
     assert max(np.diff(sorted(epochs))) <= 39 / 10 * 1.5
-    assert any(trial.global_batch_size == 32 for trial in kept)         # a rung with one trial is not lost
+    assert any(trial.global_batch_size == 32 for trial in kept)  # a rung with one trial is not lost

@@ -36,7 +36,11 @@ class References(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.found += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+        self.found += [
+            value or ""
+            for name, value in attrs
+            if name in ("src", "href", "srcset", "data", "action")
+        ]
 
 
 def parse(text: str) -> References:
@@ -47,7 +51,9 @@ def parse(text: str) -> References:
 
 def visible(text: str) -> str:
     """The words of a page, its scripts and styles left out."""
-    return html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"(?s)<(script|style)\b.*?</\1>", " ", text)))
+    return html.unescape(
+        re.sub(r"<[^>]+>", " ", re.sub(r"(?s)<(script|style)\b.*?</\1>", " ", text))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +82,15 @@ def test_nothing_is_fetched(report: str) -> None:
 def test_plotly_is_embedded_once_and_every_figure_is_there(view: StudyView, report: str) -> None:
     assert len(re.findall(r"plotly\.js v\d", report)) == 1
     drawn = [picture.key for picture in page.pictures(view)]
-    assert drawn == ["validation", "ladder", "batch-learning_rate", "batch-nesterov", "response-learning_rate",
-                     "response-nesterov", "curves"]
+    assert drawn == [
+        "validation",
+        "ladder",
+        "batch-learning_rate",
+        "batch-nesterov",
+        "response-learning_rate",
+        "response-nesterov",
+        "curves",
+    ]
     assert re.findall(r'<div id="figure-([\w-]+)"', report) == drawn
 
 
@@ -94,8 +107,14 @@ def test_what_else_the_forecast_says_is_all_there(view: StudyView, report: str) 
     assert view.result.forecast is not None
     rows = prospects(view.result.forecast.numbers)
     assert [name for name, _ in rows] == [
-        "regime", "chance of reaching the target", "risk of divergence", "half the learning rate",
-        "twice the learning rate", "laws that fit alike", "earlier forecasts"]
+        "regime",
+        "chance of reaching the target",
+        "risk of divergence",
+        "half the learning rate",
+        "twice the learning rate",
+        "laws that fit alike",
+        "earlier forecasts",
+    ]
     words = " ".join(visible(report).split())
     for name, text in rows:
         assert f"{name} {text}" in words
@@ -103,11 +122,22 @@ def test_what_else_the_forecast_says_is_all_there(view: StudyView, report: str) 
 
 def test_a_forecast_in_words() -> None:
     told = Forecast(
-        512, Interval(20.0, 15.0, 30.0), {}, "low", "", regime="diminishing returns", disagreement=1.31,
-        laws={"epochs_to_target": {"B_crit": Interval(209.4, 126.0, 347.0)}}, divergence=0.023,
-        chances=(Chance(16.0, 0.0), Chance(20.0, 0.494), Chance(40.0, 0.9964)), calibration=Calibration(3, 2, 1.25),
-        sensitivity=(Sensitivity(0.5, Interval(1.79, 1.1, 1.94), 0.004),
-                     Sensitivity(3.0, Interval(2.5, 1.5, 3.0), 1.0)))
+        512,
+        Interval(20.0, 15.0, 30.0),
+        {},
+        "low",
+        "",
+        regime="diminishing returns",
+        disagreement=1.31,
+        laws={"epochs_to_target": {"B_crit": Interval(209.4, 126.0, 347.0)}},
+        divergence=0.023,
+        chances=(Chance(16.0, 0.0), Chance(20.0, 0.494), Chance(40.0, 0.9964)),
+        calibration=Calibration(3, 2, 1.25),
+        sensitivity=(
+            Sensitivity(0.5, Interval(1.79, 1.1, 1.94), 0.004),
+            Sensitivity(3.0, Interval(2.5, 1.5, 3.0), 1.0),
+        ),
+    )
     assert dict(prospects(told)) == {
         "regime": "diminishing returns; critical batch size 209 (126 to 347)",
         "chance of reaching the target": "0 % within 16 epochs, 49 % within 20, >99 % within 40",
@@ -115,11 +145,20 @@ def test_a_forecast_in_words() -> None:
         "half the learning rate": "1.79 (1.1 to 1.94) times the epochs, <1 % risk of divergence",
         "3 times the learning rate": "2.5 (1.5 to 3) times the epochs, 100 % risk of divergence",
         "laws that fit alike": "differ by a factor of 1.31 in the epochs",
-        "earlier forecasts": "2 of 3 held; the interval is 1.25 times as wide as by the laws alone"}
-    of_a_table = dict(prospects(dataclasses.replace(told, divergence=None, sensitivity=(), disagreement=1.0,
-                                                    calibration=Calibration())))
+        "earlier forecasts": "2 of 3 held; the interval is 1.25 times as wide as by the laws alone",
+    }
+    of_a_table = dict(
+        prospects(
+            dataclasses.replace(
+                told, divergence=None, sensitivity=(), disagreement=1.0, calibration=Calibration()
+            )
+        )
+    )
     assert of_a_table["risk of divergence"].startswith("not known")
-    assert (of_a_table["laws that fit alike"], of_a_table["earlier forecasts"]) == ("agree", "none to judge by yet")
+    assert (of_a_table["laws that fit alike"], of_a_table["earlier forecasts"]) == (
+        "agree",
+        "none to judge by yet",
+    )
 
 
 def test_the_tables(view: StudyView) -> None:
@@ -127,12 +166,23 @@ def test_the_tables(view: StudyView) -> None:
     assert runs is not None
     rows = {row[0]: dict(zip(runs.columns, row, strict=True)) for row in runs.rows}
     assert rows["forecast"]["epochs forecast"] == "18 (15 to 22)"
-    assert (rows["forecast"]["epochs observed"], rows["forecast"]["inside the interval"]) == ("19", "yes")
+    assert (rows["forecast"]["epochs observed"], rows["forecast"]["inside the interval"]) == (
+        "19",
+        "yes",
+    )
     assert rows["linear scaling"]["epochs observed"] == "–"
     assert rows["linear scaling"]["each run"] == "25, censored after 60 epochs"
-    assert (rows["no scaling"]["epochs observed"], rows["no scaling"]["learning rate"]) == ("31", "0.9")
+    assert (rows["no scaling"]["epochs observed"], rows["no scaling"]["learning rate"]) == (
+        "31",
+        "0.9",
+    )
     rung = dict(zip(rungs.columns, rungs.rows[2], strict=True))
-    assert (rung["batch size"], rung["trials"], rung["reached"], rung["diverged"]) == ("64", "12", "10", "2")
+    assert (rung["batch size"], rung["trials"], rung["reached"], rung["diverged"]) == (
+        "64",
+        "12",
+        "10",
+        "2",
+    )
     assert (rung["best learning rate"], rung["best epochs"], rung["seeds"]) == ("0.2", "8.36", "2")
 
 
@@ -141,8 +191,10 @@ def test_the_verdict(view: StudyView) -> None:
     assert said.startswith("The forecast's plan took 19 epochs, inside its 90 % interval. ")
     # log(sqrt(30 * 32) / sqrt(18 * 20)) = 0.490, its standard error hypot(log(20 / 18), log(32 / 30)) / 2 = 0.0618
     assert "Against no scaling: the forecast needs 39 % fewer epochs (7.9 standard errors)." in said
-    assert "Against linear scaling: no verdict on a single run; lost: 0 of 2 by the forecast, 1 of 2 by linear" \
+    assert (
+        "Against linear scaling: no verdict on a single run; lost: 0 of 2 by the forecast, 1 of 2 by linear"
         in said
+    )
 
 
 def test_the_study_file_and_the_launch_command_are_told(view: StudyView, report: str) -> None:
@@ -194,16 +246,26 @@ def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
     assert command.startswith("hpo run")
 
 
-@pytest.mark.parametrize(("state", "advice"), [
-    (TrialState.DIVERGED, "lower the learning rates"), (TrialState.FAILED, "mend the workload"),
-    (TrialState.CENSORED, "budget.epochs_per_trial"), (TrialState.PRUNED, "budget.epochs_per_trial")])
-def test_a_sweep_that_came_to_nothing_says_why(tmp_path: Path, state: TrialState, advice: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "advice"),
+    [
+        (TrialState.DIVERGED, "lower the learning rates"),
+        (TrialState.FAILED, "mend the workload"),
+        (TrialState.CENSORED, "budget.epochs_per_trial"),
+        (TrialState.PRUNED, "budget.epochs_per_trial"),
+    ],
+)
+def test_a_sweep_that_came_to_nothing_says_why(
+    tmp_path: Path, state: TrialState, advice: str
+) -> None:
     text, _ = reported(tmp_path, StudyState.FINISHED, *[ended(state, 3.0)] * 2)
     assert advice in text
 
 
 def test_a_study_without_full_scale_points_to_the_forecast(tmp_path: Path) -> None:
-    _, command = reported(tmp_path, StudyState.FINISHED, reached(4.0), reached(4.2), full_scale=None)
+    _, command = reported(
+        tmp_path, StudyState.FINISHED, reached(4.0), reached(4.2), full_scale=None
+    )
     assert command.startswith("hpo forecast small --at BATCH")
 
 
@@ -227,6 +289,8 @@ def test_a_missing_folder_and_a_folder_as_file(folder: Path, view: StudyView) ->
 
 def test_the_command(folder: Path, view: StudyView) -> None:
     output = folder / "by-command.html"
-    done = CliRunner().invoke(main, ["report", "small", "-o", str(output), "--storage", url_of(folder)])
+    done = CliRunner().invoke(
+        main, ["report", "small", "-o", str(output), "--storage", url_of(folder)]
+    )
     assert (done.exit_code, done.output) == (0, f"wrote {output}\n")
     assert output.stat().st_size > 1_000_000

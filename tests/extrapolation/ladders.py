@@ -26,32 +26,61 @@ class Truth:
     def best_rate(self, batch: float) -> float:
         return self.max_rate / (1 + self.noise_scale / batch)
 
-    def trial(self, batch: int, rate: float, warmup: float, seed: int, rng: np.random.Generator) -> Observation:
+    def trial(
+        self, batch: int, rate: float, warmup: float, seed: int, rng: np.random.Generator
+    ) -> Observation:
         settings = {"learning_rate": rate, "warmup_epochs": warmup}
         miss = np.log(rate / self.best_rate(batch))
         if miss > np.log(4):
             return Observation(batch, "diverged", 1.0, settings, seed)
-        cost = np.hypot(0.7, min(miss, 0)) - 0.7 + max(miss, 0) ** 2 / 1.2 + 0.02 * (warmup - 1) ** 2
+        cost = (
+            np.hypot(0.7, min(miss, 0)) - 0.7 + max(miss, 0) ** 2 / 1.2 + 0.02 * (warmup - 1) ** 2
+        )
         epochs = self.epochs(batch) * np.exp(cost + self.seed_scatter * rng.standard_normal())
         if epochs > self.budget_epochs:
             return Observation(batch, "censored", self.budget_epochs, settings, seed)
         return Observation(batch, "reached", float(epochs), settings, seed)
 
 
-TUNED = (ScaledSetting("learning_rate", "log", 0.01, 1.28), ScaledSetting("warmup_epochs", "linear", 0, 5))
+TUNED = (
+    ScaledSetting("learning_rate", "log", 0.01, 1.28),
+    ScaledSetting("warmup_epochs", "linear", 0, 5),
+)
 
 
-def sweep(truth: Truth, rng: np.random.Generator, batches: tuple[int, ...] = (16, 32, 64, 128), settings: int = 10,
-          seeds: int = 2) -> Evidence:
+def sweep(
+    truth: Truth,
+    rng: np.random.Generator,
+    batches: tuple[int, ...] = (16, 32, 64, 128),
+    settings: int = 10,
+    seeds: int = 2,
+) -> Evidence:
     """A random search of ``settings`` settings, each with ``seeds`` seeds, at every rung."""
-    trials = [truth.trial(batch, rate, warmup, seed, rng) for batch in batches for rate, warmup in
-              zip(np.exp(rng.uniform(np.log(0.01), np.log(1.28), settings)), rng.uniform(0, 5, settings), strict=True)
-              for seed in range(seeds)]
+    trials = [
+        truth.trial(batch, rate, warmup, seed, rng)
+        for batch in batches
+        for rate, warmup in zip(
+            np.exp(rng.uniform(np.log(0.01), np.log(1.28), settings)),
+            rng.uniform(0, 5, settings),
+            strict=True,
+        )
+        for seed in range(seeds)
+    ]
     return Evidence(observations=trials, tuned=TUNED)
 
 
-def table(truth: Truth, rng: np.random.Generator, batches: tuple[int, ...], recipe_scatter: float = 0.04) -> Evidence:
+def table(
+    truth: Truth, rng: np.random.Generator, batches: tuple[int, ...], recipe_scatter: float = 0.04
+) -> Evidence:
     """Rows of tuned configurations whose recipes differ by ``recipe_scatter``."""
-    rows = [Aggregate(batch, float(truth.epochs(batch) * np.exp(recipe_scatter * rng.standard_normal())), 10,
-                      0.02 * truth.epochs(batch), {"learning_rate": truth.best_rate(batch)}) for batch in batches]
+    rows = [
+        Aggregate(
+            batch,
+            float(truth.epochs(batch) * np.exp(recipe_scatter * rng.standard_normal())),
+            10,
+            0.02 * truth.epochs(batch),
+            {"learning_rate": truth.best_rate(batch)},
+        )
+        for batch in batches
+    ]
     return Evidence(aggregates=rows, tuned=[ScaledSetting("learning_rate")])

@@ -11,22 +11,45 @@ RATE = (ScaledSetting("learning_rate", "log", 0.01, 1.0),)
 
 
 def _trials(batches, state="reached", epochs=8.0, rates=(0.05, 0.1, 0.2), seeds=(0, 1)):
-    return [Observation(batch, state, epochs, {"learning_rate": rate}, seed)
-            for batch in batches for rate in rates for seed in seeds]
+    return [
+        Observation(batch, state, epochs, {"learning_rate": rate}, seed)
+        for batch in batches
+        for rate in rates
+        for seed in seeds
+    ]
 
 
 def _rows(*pairs):
-    return Evidence(aggregates=[Aggregate(batch, epochs, 10, 0.1, {"learning_rate": 0.1}) for batch, epochs in pairs],
-                    tuned=RATE)
+    return Evidence(
+        aggregates=[
+            Aggregate(batch, epochs, 10, 0.1, {"learning_rate": 0.1}) for batch, epochs in pairs
+        ],
+        tuned=RATE,
+    )
 
 
 CASES = {
     "one rung": (Evidence(observations=_trials([64]), tuned=RATE), "only one rung"),
-    "all censored": (Evidence(observations=_trials([16, 32, 64], "censored"), tuned=RATE), "no trial reached"),
-    "all pruned": (Evidence(observations=_trials([16, 32, 64], "pruned"), tuned=RATE), "no trial reached"),
-    "all diverged": (Evidence(observations=_trials([16, 32, 64], "diverged", 0.0), tuned=RATE), "every trial diverged"),
-    "all diverged, nothing tuned": (Evidence(observations=_trials([16, 32], "diverged", 0.5)), "every trial diverged"),
-    "one trial": (Evidence(observations=_trials([64], rates=(0.1,), seeds=(0,)), tuned=RATE), "only one rung"),
+    "all censored": (
+        Evidence(observations=_trials([16, 32, 64], "censored"), tuned=RATE),
+        "no trial reached",
+    ),
+    "all pruned": (
+        Evidence(observations=_trials([16, 32, 64], "pruned"), tuned=RATE),
+        "no trial reached",
+    ),
+    "all diverged": (
+        Evidence(observations=_trials([16, 32, 64], "diverged", 0.0), tuned=RATE),
+        "every trial diverged",
+    ),
+    "all diverged, nothing tuned": (
+        Evidence(observations=_trials([16, 32], "diverged", 0.5)),
+        "every trial diverged",
+    ),
+    "one trial": (
+        Evidence(observations=_trials([64], rates=(0.1,), seeds=(0,)), tuned=RATE),
+        "only one rung",
+    ),
     "single row": (_rows((64, 8.0)), "only one rung"),
     "two rows": (_rows((64, 8.0), (128, 9.0)), "only two rungs"),
     "row repeated": (_rows((64, 8.0), (64, 8.0), (64, 8.0)), "only one rung"),
@@ -46,7 +69,9 @@ def test_degenerate_evidence_gets_a_wide_answer_and_low_trust(name):
 
 
 def test_identical_settings_and_one_seed_are_no_high_trust():
-    evidence = Evidence(observations=_trials([16, 32, 64, 128], rates=(0.1,), seeds=(0,)), tuned=RATE)
+    evidence = Evidence(
+        observations=_trials([16, 32, 64, 128], rates=(0.1,), seeds=(0,)), tuned=RATE
+    )
     found = forecast(fit(evidence, rng=np.random.default_rng(0)), 256)
     assert found.trust != "high"
     assert "one seed" in found.reason and "learning_rate was never varied" in found.reason
@@ -66,17 +91,26 @@ def test_no_censored_budget_is_forecast_to_be_enough():
 
 
 def test_settings_stay_legal_and_near_the_evidence():
-    rows = [Aggregate(batch, 8.0, 5, 0.1, {"momentum": momentum, "warmup_epochs": 0.0, "learning_rate": rate})
-            for batch, momentum, rate in ((16, 0.9, 0.1), (32, 0.95, 0.2), (64, 0.98, 0.4))]
+    rows = [
+        Aggregate(
+            batch, 8.0, 5, 0.1, {"momentum": momentum, "warmup_epochs": 0.0, "learning_rate": rate}
+        )
+        for batch, momentum, rate in ((16, 0.9, 0.1), (32, 0.95, 0.2), (64, 0.98, 0.4))
+    ]
     tuned = [ScaledSetting("momentum", "linear"), ScaledSetting("warmup_epochs", "linear"), *RATE]
-    found = forecast(fit(Evidence(aggregates=rows, tuned=tuned), rng=np.random.default_rng(0)), 10**7).settings
+    found = forecast(
+        fit(Evidence(aggregates=rows, tuned=tuned), rng=np.random.default_rng(0)), 10**7
+    ).settings
     assert found["momentum"].high < 1
     assert found["warmup_epochs"].low >= 0
     assert found["learning_rate"].median <= 0.4 * 2 * 10**7 / 64
 
 
 def test_a_far_batch_is_trusted_less_than_a_near_one():
-    posterior = fit(_rows((16, 8.0), (32, 8.5), (64, 9.5), (128, 11.5), (256, 15.5)), rng=np.random.default_rng(0))
+    posterior = fit(
+        _rows((16, 8.0), (32, 8.5), (64, 9.5), (128, 11.5), (256, 15.5)),
+        rng=np.random.default_rng(0),
+    )
     near, far = forecast(posterior, 512), forecast(posterior, 256 * 64)
     assert near.trust in {"high", "medium"}
     assert far.trust == "low"
@@ -84,7 +118,10 @@ def test_a_far_batch_is_trusted_less_than_a_near_one():
 
 
 def test_mixed_rows_and_trials_are_fitted_together():
-    rows = [Aggregate(batch, epochs, 5, 0.2, {"learning_rate": 0.1}) for batch, epochs in ((16, 8.0), (32, 8.6))]
+    rows = [
+        Aggregate(batch, epochs, 5, 0.2, {"learning_rate": 0.1})
+        for batch, epochs in ((16, 8.0), (32, 8.6))
+    ]
     evidence = Evidence(observations=_trials([64], epochs=9.8), aggregates=rows, tuned=RATE)
     found = forecast(fit(evidence, rng=np.random.default_rng(0)), 64).epochs_to_target
     assert found.median == pytest.approx(9.8, rel=0.15)

@@ -24,10 +24,16 @@ BATCHES = np.log([1e-3, 1.0, 50.0, 500.0, 4e3, 1e6, 1e7])
 
 
 def values(decay=DECAY, wall=WALL, lags=3.0, anchor=0.1):
-    return {"log_critical": np.log([CRITICAL]), "log_min_epochs": np.log([5.0]), "log_exponent": np.zeros(1),
-            "descent.log_decay": np.log([decay]), "descent.log_wall": np.log([wall]),
-            "descent.log_fewest_lags": np.log([lags]), "descent.log_corner": np.log([2.0]),
-            "learning_rate.anchor": np.log([anchor])}
+    return {
+        "log_critical": np.log([CRITICAL]),
+        "log_min_epochs": np.log([5.0]),
+        "log_exponent": np.zeros(1),
+        "descent.log_decay": np.log([decay]),
+        "descent.log_wall": np.log([wall]),
+        "descent.log_fewest_lags": np.log([lags]),
+        "descent.log_corner": np.log([2.0]),
+        "learning_rate.anchor": np.log([anchor]),
+    }
 
 
 def without_floor(momentum=0.0):
@@ -53,9 +59,13 @@ def test_the_best_rate_obeys_the_linear_rule_at_small_batches_and_the_bound_at_l
     shares = np.exp(law.log_best(values(), batches, law.lags)[0])
     assert shares[1] / shares[0] == pytest.approx(2.0, rel=1e-3)
     assert shares[2] == pytest.approx(1.0, abs=0.01)
-    at_half = np.exp(law.log_best(values(), batches[:1], lags(0.5))[0] + law.log_ceiling(values(), lags(0.5))[0])
-    at_none = np.exp(law.log_best(values(), batches[:1], lags(0.0))[0] + law.log_ceiling(values(), lags(0.0))[0])
-    assert at_half / at_none == pytest.approx(0.5, rel=1e-3)        # lr / (1 - m) counts
+    at_half = np.exp(
+        law.log_best(values(), batches[:1], lags(0.5))[0] + law.log_ceiling(values(), lags(0.5))[0]
+    )
+    at_none = np.exp(
+        law.log_best(values(), batches[:1], lags(0.0))[0] + law.log_ceiling(values(), lags(0.0))[0]
+    )
+    assert at_half / at_none == pytest.approx(0.5, rel=1e-3)  # lr / (1 - m) counts
 
 
 def test_momentum_raises_the_critical_batch_by_its_speed_up():
@@ -66,9 +76,16 @@ def test_momentum_raises_the_critical_batch_by_its_speed_up():
 
 def test_no_training_is_shorter_than_the_floor_of_its_momentum():
     law = Descent(0.9, float(np.log(256)), float(np.log(SAMPLES)), tuned=False)
-    updates = 5.0 * np.exp(law.log_growth(values(lags=3.0), BATCHES, lags(0.9))[0]) * SAMPLES / np.exp(BATCHES)
+    updates = (
+        5.0
+        * np.exp(law.log_growth(values(lags=3.0), BATCHES, lags(0.9))[0])
+        * SAMPLES
+        / np.exp(BATCHES)
+    )
     assert (updates >= 3.0 / 0.1).all()
-    assert updates[-1] == pytest.approx(np.hypot(30.0, 5.0 * SAMPLES / CRITICAL), rel=0.01)      # both terms, q = 2
+    assert updates[-1] == pytest.approx(
+        np.hypot(30.0, 5.0 * SAMPLES / CRITICAL), rel=0.01
+    )  # both terms, q = 2
 
 
 def test_the_best_momentum_balances_the_ceiling_and_the_floor():
@@ -90,7 +107,9 @@ def test_the_tabled_optimum_is_that_of_the_formula(decay, wall):
     for noise, best in zip(log_noise, found, strict=True):
         share = np.exp(noise + grid) / -np.expm1(wall * grid)
         with np.errstate(invalid="ignore", divide="ignore"):
-            epochs = np.where(share < 1, -grid - np.log1p(-np.minimum(share, 1 - 1e-12)) / decay, np.inf)
+            epochs = np.where(
+                share < 1, -grid - np.log1p(-np.minimum(share, 1 - 1e-12)) / decay, np.inf
+            )
         assert np.interp(best, grid, epochs) == pytest.approx(epochs.min(), abs=2e-3)
 
 
@@ -124,8 +143,11 @@ def exact_trials(problem, target, momentum):
     for batch in LADDER:
         best = optimum(problem, target, batch, momentum=momentum)
         for rate in best.learning_rate * np.exp(np.linspace(-2.0, 1.0, 13)):
-            epochs = float(epochs_to_target(problem, target, learning_rate=rate, global_batch_size=batch,
-                                            momentum=momentum))
+            epochs = float(
+                epochs_to_target(
+                    problem, target, learning_rate=rate, global_batch_size=batch, momentum=momentum
+                )
+            )
             if rate < 0.98 * limit and epochs < 4 * best.epochs:
                 found.append((rate, batch, epochs))
     return np.array(found).T
@@ -134,42 +156,80 @@ def exact_trials(problem, target, momentum):
 @pytest.mark.parametrize("exponent", [1.0, 1.4])
 def test_a_noisy_quadratic_follows_the_law_up_to_16_times_the_ladder(exponent):
     """Fitted to exact epochs at 16 to 256, by least squares and with the bound of stability known."""
-    problem, target = Problem(modes=150, curvature_exponent=exponent, noise_scale=10.0, train_samples=4_000), 0.05
+    problem, target = (
+        Problem(modes=150, curvature_exponent=exponent, noise_scale=10.0, train_samples=4_000),
+        0.05,
+    )
     rate, batch, epochs = exact_trials(problem, target, 0.0)
     limit = float(stability_limit(problem.curvature, momentum=0.0))
     law = without_floor()
 
     def at(unknown, rate, batch):
-        known = values() | {"log_critical": unknown[:1], "descent.log_decay": unknown[1:2],
-                            "descent.log_wall": unknown[2:3]}
-        return unknown[3] + law.log_epochs(known, np.log(batch), law.lags, np.log(rate / limit)[None, :])[0]
+        known = values() | {
+            "log_critical": unknown[:1],
+            "descent.log_decay": unknown[1:2],
+            "descent.log_wall": unknown[2:3],
+        }
+        return (
+            unknown[3]
+            + law.log_epochs(known, np.log(batch), law.lags, np.log(rate / limit)[None, :])[0]
+        )
 
-    fitted = least_squares(lambda unknown: at(unknown, rate, batch) - np.log(epochs),
-                           [np.log(300.0), 0.3, 0.6, np.log(epochs.min())])
+    fitted = least_squares(
+        lambda unknown: at(unknown, rate, batch) - np.log(epochs),
+        [np.log(300.0), 0.3, 0.6, np.log(epochs.min())],
+    )
     assert np.sqrt(np.mean(fitted.fun**2)) < 0.04
     rates = limit * np.linspace(0.02, 0.99, 400)
     chosen = rates[np.argmin(at(fitted.x, rates, np.full(400, 4096.0)))]
-    needed = float(epochs_to_target(problem, target, learning_rate=chosen, global_batch_size=4096, momentum=0.0))
+    needed = float(
+        epochs_to_target(
+            problem, target, learning_rate=chosen, global_batch_size=4096, momentum=0.0
+        )
+    )
     assert needed / optimum(problem, target, 4096, momentum=0.0).epochs < 1.08
 
 
 def sgd(evidence, **settings):
-    observations = [Observation(item.global_batch_size, item.state, item.epochs,
-                                {**item.settings, "optimizer": "sgd", **settings}, item.seed)
-                    for item in evidence.observations]
+    observations = [
+        Observation(
+            item.global_batch_size,
+            item.state,
+            item.epochs,
+            {**item.settings, "optimizer": "sgd", **settings},
+            item.seed,
+        )
+        for item in evidence.observations
+    ]
     return Evidence(observations=observations, tuned=evidence.tuned)
 
 
 def quadratic_evidence(momentum=0.0):
-    problem, target = Problem(modes=150, curvature_exponent=1.2, noise_scale=10.0, train_samples=4_000), 0.05
+    problem, target = (
+        Problem(modes=150, curvature_exponent=1.2, noise_scale=10.0, train_samples=4_000),
+        0.05,
+    )
     rng = np.random.default_rng(3)
-    trials = [Observation(int(batch), "reached", float(epochs * np.exp(0.03 * rng.standard_normal())),
-                          {"optimizer": "sgd", "learning_rate": float(rate), "momentum": momentum}, seed)
-              for seed, (rate, batch, epochs) in enumerate(exact_trials(problem, target, momentum).T)]
+    trials = [
+        Observation(
+            int(batch),
+            "reached",
+            float(epochs * np.exp(0.03 * rng.standard_normal())),
+            {"optimizer": "sgd", "learning_rate": float(rate), "momentum": momentum},
+            seed,
+        )
+        for seed, (rate, batch, epochs) in enumerate(exact_trials(problem, target, momentum).T)
+    ]
     limit = float(stability_limit(problem.curvature, momentum=momentum))
-    trials += [Observation(batch, "diverged", 0.25, {"optimizer": "sgd", "learning_rate": limit * factor,
-                                                     "momentum": momentum})
-               for batch, factor in ((16, 2.0), (64, 1.3), (256, 1.05))]
+    trials += [
+        Observation(
+            batch,
+            "diverged",
+            0.25,
+            {"optimizer": "sgd", "learning_rate": limit * factor, "momentum": momentum},
+        )
+        for batch, factor in ((16, 2.0), (64, 1.3), (256, 1.05))
+    ]
     tuned = (ScaledSetting("learning_rate", "log", 1e-4, 2 * limit),)
     return problem, target, Evidence(observations=trials, samples_per_epoch=4_000.0, tuned=tuned)
 
@@ -182,8 +242,15 @@ def test_trials_of_a_quadratic_choose_the_law_of_descent_and_forecast_the_truth(
     best = optimum(problem, target, 4096, momentum=0.0)
     assert found.epochs_to_target.low < best.epochs < found.epochs_to_target.high
     assert found.epochs_to_target.high / found.epochs_to_target.low < 2.0
-    needed = float(epochs_to_target(problem, target, learning_rate=found.settings["learning_rate"].median,
-                                    global_batch_size=4096, momentum=0.0))
+    needed = float(
+        epochs_to_target(
+            problem,
+            target,
+            learning_rate=found.settings["learning_rate"].median,
+            global_batch_size=4096,
+            momentum=0.0,
+        )
+    )
     assert needed / best.epochs < 1.15
     assert {"decay", "wall"} <= set(found.laws["epochs_to_target"])
 
@@ -196,7 +263,9 @@ def test_trials_that_hardly_mind_their_rate_choose_the_general_law():
 
 def test_another_optimizer_is_never_read_by_the_law_of_descent():
     _, _, evidence = quadratic_evidence()
-    other = Evidence(observations=sgd(evidence, optimizer="lars").observations, tuned=evidence.tuned)
+    other = Evidence(
+        observations=sgd(evidence, optimizer="lars").observations, tuned=evidence.tuned
+    )
     assert fit(other, rng=np.random.default_rng(0)).model.descent is None
 
 
@@ -209,7 +278,10 @@ def test_nesterov_and_untold_momenta_are_not_read_by_the_law_of_descent():
     told = dataclasses.replace(evidence, tuned=tuned)
     found = make_descent(told, told.observations)
     assert found is not None and found.tuned
-    untold = [dataclasses.replace(item, settings={**item.settings, "momentum": None}) for item in told.observations]
+    untold = [
+        dataclasses.replace(item, settings={**item.settings, "momentum": None})
+        for item in told.observations
+    ]
     assert make_descent(told, untold) is None
 
 
@@ -218,8 +290,12 @@ def test_the_rate_goes_with_the_momentum_that_is_recommended_though_all_trials_h
     tuned = (*evidence.tuned, ScaledSetting("momentum", "linear", 0.0, 0.99))
     told = dataclasses.replace(evidence, tuned=tuned)
     descent = make_descent(told, told.observations)
-    law = next(law for law in make_laws(told, told.observations, descent) if law.name == "learning_rate")
-    half, more = (law.best(values(), np.log([16.0]), np.array([momentum]))[0, 0] for momentum in (0.5, 0.9))
+    law = next(
+        law for law in make_laws(told, told.observations, descent) if law.name == "learning_rate"
+    )
+    half, more = (
+        law.best(values(), np.log([16.0]), np.array([momentum]))[0, 0] for momentum in (0.5, 0.9)
+    )
     assert np.exp(half - more) == pytest.approx(5.0, rel=0.05)
 
 
@@ -227,9 +303,14 @@ def test_where_momentum_sets_the_epochs_the_interval_holds_every_rate_that_serve
     """One particle at a batch where the floor is three times the free epochs: a plateau below the best rate."""
     law = Descent(0.9, float(np.log(256)), float(np.log(SAMPLES)), tuned=False)
     known, batch = values(lags=30.0), np.log([3e4])
-    rates = DescentRate(ScaledSetting("learning_rate"), 0.0, 1.0, (-5.0, 5.0), law.log_anchor, descent=law)
-    known |= {"learning_rate.log_margin": np.zeros(1), "learning_rate.follow": np.full(1, -9.0),
-              "learning_rate.log_divergence_width": np.full(1, -4.0)}
+    rates = DescentRate(
+        ScaledSetting("learning_rate"), 0.0, 1.0, (-5.0, 5.0), law.log_anchor, descent=law
+    )
+    known |= {
+        "learning_rate.log_margin": np.zeros(1),
+        "learning_rate.follow": np.full(1, -9.0),
+        "learning_rate.log_divergence_width": np.full(1, -4.0),
+    }
     response = rates.response(known, batch)
     low, high = serve_alike(response)
     grid = response.best[0, 0] + np.linspace(-2, 2, 4001)
@@ -240,10 +321,18 @@ def test_where_momentum_sets_the_epochs_the_interval_holds_every_rate_that_serve
 
 def test_a_rate_above_all_that_were_tried_is_a_doubt_where_none_diverged():
     _, _, evidence = quadratic_evidence()
-    highest = max(item.settings["learning_rate"] for item in evidence.observations if item.state == "reached")
-    stable = Evidence(observations=[item for item in evidence.observations if item.state == "reached"],
-                      samples_per_epoch=4_000.0, tuned=evidence.tuned)
+    highest = max(
+        item.settings["learning_rate"] for item in evidence.observations if item.state == "reached"
+    )
+    stable = Evidence(
+        observations=[item for item in evidence.observations if item.state == "reached"],
+        samples_per_epoch=4_000.0,
+        tuned=evidence.tuned,
+    )
     found = forecast(fit(stable, rng=np.random.default_rng(0)), 16_384)
     assert found.settings["learning_rate"].median > highest
     assert "above all that were tried" in found.reason
-    assert "above all that were tried" not in forecast(fit(evidence, rng=np.random.default_rng(0)), 16_384).reason
+    assert (
+        "above all that were tried"
+        not in forecast(fit(evidence, rng=np.random.default_rng(0)), 16_384).reason
+    )

@@ -26,8 +26,10 @@ def test_hyperbola_obeys_mccandlish_equation():
 
 @given(positive, positive)
 def test_generalised_hyperbola_holds_the_hyperbola(min_epochs, critical):
-    np.testing.assert_allclose(laws.epochs_generalised(BATCHES, min_epochs, critical),
-                               laws.epochs_hyperbola(BATCHES, min_epochs, critical))
+    np.testing.assert_allclose(
+        laws.epochs_generalised(BATCHES, min_epochs, critical),
+        laws.epochs_hyperbola(BATCHES, min_epochs, critical),
+    )
 
 
 @given(positive, shape, shape)
@@ -52,12 +54,14 @@ def test_learning_rate_rules_of_thumb():
 
 
 def test_saturating_rate_is_linear_far_below_the_noise_scale_and_flat_far_above():
-    assert laws.learning_rate_saturating(2e-3, 1.0, 1e3) / laws.learning_rate_saturating(1e-3, 1.0, 1e3) == \
-        pytest.approx(2.0, rel=1e-5)
+    assert laws.learning_rate_saturating(2e-3, 1.0, 1e3) / laws.learning_rate_saturating(
+        1e-3, 1.0, 1e3
+    ) == pytest.approx(2.0, rel=1e-5)
     assert laws.learning_rate_saturating(1e9, 0.7, 1e3) == pytest.approx(0.7, rel=1e-5)
     assert laws.learning_rate_saturating(1e3, 0.7, 1e3) == pytest.approx(0.35)
-    assert laws.learning_rate_saturating(4e-3, 1.0, 1e3, 0.5) / laws.learning_rate_saturating(1e-3, 1.0, 1e3, 0.5) == \
-        pytest.approx(2.0, rel=1e-5)
+    assert laws.learning_rate_saturating(4e-3, 1.0, 1e3, 0.5) / laws.learning_rate_saturating(
+        1e-3, 1.0, 1e3, 0.5
+    ) == pytest.approx(2.0, rel=1e-5)
 
 
 def test_surge_peaks_at_the_noise_scale_and_is_sqrt_below():

@@ -15,11 +15,32 @@ from hpo.extrapolation.evidence.evidence import Aggregate
 from hpo.extrapolation.inference.learn import Series, learn, read_reference_points
 from hpo.extrapolation.laws.priors import Priors
 
-RUN = {"run_id": "x", "round": "v1", "submitter": "Lab", "division": "closed", "benchmark": "resnet", "target": "0.759",
-       "framework": "MXNet 1.3", "optimizer": "lars", "global_batch_size": "64", "base_lr": "2", "warmup_epochs": "5",
-       "momentum": "", "weight_decay": "0.1", "bn_span": "32", "decay_type": "poly", "end_lr": "0",
-       "schedule_total_epochs": "40", "status": "success", "epochs_to_target": "8", "last_epoch": "8", "n_evals": "2"}
-SERIES = Series("made up", [Aggregate(batch, 2 * (1 + batch / 100)) for batch in (10, 20, 40, 80, 400)])
+RUN = {
+    "run_id": "x",
+    "round": "v1",
+    "submitter": "Lab",
+    "division": "closed",
+    "benchmark": "resnet",
+    "target": "0.759",
+    "framework": "MXNet 1.3",
+    "optimizer": "lars",
+    "global_batch_size": "64",
+    "base_lr": "2",
+    "warmup_epochs": "5",
+    "momentum": "",
+    "weight_decay": "0.1",
+    "bn_span": "32",
+    "decay_type": "poly",
+    "end_lr": "0",
+    "schedule_total_epochs": "40",
+    "status": "success",
+    "epochs_to_target": "8",
+    "last_epoch": "8",
+    "n_evals": "2",
+}
+SERIES = Series(
+    "made up", [Aggregate(batch, 2 * (1 + batch / 100)) for batch in (10, 20, 40, 80, 400)]
+)
 
 
 def test_every_prefix_of_three_rungs_predicts_every_larger_rung():
@@ -47,8 +68,10 @@ def test_each_series_counts_once():
 
 
 def test_a_rung_is_a_batch_and_all_its_configurations_are_seen_or_each_is_predicted():
-    rows = [CoarseRow(batch, epochs, resolution_epochs=4.0) for batch, epochs in
-            ((40, 16.0), (10, 8.0), (20, 8.0), (10, 9.0), (80, 20.0), (80, 26.0))]
+    rows = [
+        CoarseRow(batch, epochs, resolution_epochs=4.0)
+        for batch, epochs in ((40, 16.0), (10, 8.0), (20, 8.0), (10, 9.0), (80, 20.0), (80, 26.0))
+    ]
     seen = []
 
     def forecaster(_, rows, batches):
@@ -59,7 +82,10 @@ def test_a_rung_is_a_batch_and_all_its_configurations_are_seen_or_each_is_predic
     assert seen == [[(10, 8.0), (10, 9.0), (20, 8.0), (40, 16.0)]]
     assert [(case.observed, case.distance) for case in found] == [(20.0, 2.0), (26.0, 2.0)]
     # the target of the second was reached in (22, 26], after the interval; had it been evaluated rarer, within it
-    assert [case.covered for case in found] == [True, False] and [case.met for case in found] == [True, False]
+    assert [case.covered for case in found] == [True, False] and [case.met for case in found] == [
+        True,
+        False,
+    ]
     assert Case("", 3, 2.0, 26.0, 18.0, 15.0, 21.0, resolution=6.0).met
     assert not Case("", 3, 2.0, 14.0, 18.0, 15.0, 21.0, resolution=6.0).met
 
@@ -73,25 +99,49 @@ def _runs(path: Path, *changes: dict[str, str]) -> Path:
 
 
 def test_runs_become_configurations_of_teams(tmp_path):
-    path = _runs(tmp_path / "runs.csv", {}, {"epochs_to_target": "12", "last_epoch": "12", "n_evals": "3"},
-                 {"base_lr": "3", "epochs_to_target": "9"}, {"global_batch_size": "128", "submitter": "LAB/system_2"},
-                 {"global_batch_size": "128", "framework": "NGC MXNet 21, NGC TensorFlow 21", "submitter": "Partner"},
-                 {"global_batch_size": "256", "division": "open"}, {"global_batch_size": "256", "status": "aborted"},
-                 {"global_batch_size": "256", "round": "v2"}, {"global_batch_size": "256", "target": "0.749"},
-                 {"global_batch_size": "256", "optimizer": "sgd"}, {"global_batch_size": "256", "framework": "TF"},
-                 {"global_batch_size": ""})
+    path = _runs(
+        tmp_path / "runs.csv",
+        {},
+        {"epochs_to_target": "12", "last_epoch": "12", "n_evals": "3"},
+        {"base_lr": "3", "epochs_to_target": "9"},
+        {"global_batch_size": "128", "submitter": "LAB/system_2"},
+        {
+            "global_batch_size": "128",
+            "framework": "NGC MXNet 21, NGC TensorFlow 21",
+            "submitter": "Partner",
+        },
+        {"global_batch_size": "256", "division": "open"},
+        {"global_batch_size": "256", "status": "aborted"},
+        {"global_batch_size": "256", "round": "v2"},
+        {"global_batch_size": "256", "target": "0.749"},
+        {"global_batch_size": "256", "optimizer": "sgd"},
+        {"global_batch_size": "256", "framework": "TF"},
+        {"global_batch_size": ""},
+    )
     (team,) = load(path)
     assert team.name == "resnet 0.759 v1 mxnet lars lab"
     first, second, third = team.rows
     assert (first.global_batch_size, first.epochs_to_target, first.runs) == (64, 10.0, 2)
     assert first.sd == pytest.approx(8**0.5) and first.resolution_epochs == 4.0
-    assert first.settings == {"learning_rate": 2.0, "warmup_epochs": 5.0, "weight_decay": 0.1,
-                              "normalization_batch_size": 32.0}
-    assert (second.settings["learning_rate"], second.epochs_to_target, second.sd) == (3.0, 9.0, None)
+    assert first.settings == {
+        "learning_rate": 2.0,
+        "warmup_epochs": 5.0,
+        "weight_decay": 0.1,
+        "normalization_batch_size": 32.0,
+    }
+    assert (second.settings["learning_rate"], second.epochs_to_target, second.sd) == (
+        3.0,
+        9.0,
+        None,
+    )
     assert (third.global_batch_size, third.runs) == (128, 1)
     (pooled,) = load(path, "round")
     assert pooled.name == "resnet 0.759 v1 mxnet lars"
-    assert [(row.global_batch_size, row.runs) for row in pooled.rows] == [(64, 2), (64, 1), (128, 2)]
+    assert [(row.global_batch_size, row.runs) for row in pooled.rows] == [
+        (64, 2),
+        (64, 1),
+        (128, 2),
+    ]
 
 
 def test_simulated_series_are_their_seeds_and_scatter_about_a_growing_law():
@@ -106,7 +156,7 @@ def test_simulated_series_are_their_seeds_and_scatter_about_a_growing_law():
 
 
 def test_baselines_find_what_they_assume():
-    (median, _, _), = hyperbola("", SERIES.rows[:3], [400])
+    ((median, _, _),) = hyperbola("", SERIES.rows[:3], [400])
     assert median == pytest.approx(10.0, rel=1e-4)
     straight = [Aggregate(batch, 3 * batch**0.5) for batch in (1, 4, 16)]
     assert power_law("", straight, [64])[0][0] == pytest.approx(24.0)
@@ -115,16 +165,32 @@ def test_baselines_find_what_they_assume():
 def test_the_table_of_facts_holds_the_reference_points():
     series = {one.name: one.rows for one in read_reference_points()}
     assert {name: len(rows) for name, rows in series.items()} == {
-        "bert": 13, "deepcam": 5, "gnn": 5, "llama31_8b": 5, "maskrcnn": 7, "resnet": 12, "rnnt": 6, "ssd300": 4}
+        "bert": 13,
+        "deepcam": 5,
+        "gnn": 5,
+        "llama31_8b": 5,
+        "maskrcnn": 7,
+        "resnet": 12,
+        "rnnt": 6,
+        "ssd300": 4,
+    }
     first = series["resnet"][0]
     assert (first.global_batch_size, first.epochs_to_target, first.runs) == (1632, 35.0, 17)
     assert first.settings["learning_rate"] == 7.4
 
 
 def test_a_fact_from_a_raw_row():
-    row = {"benchmark": "deepcam", "batch_size": "2048", "epochs_mean": "22.9", "epochs_sd": "1.2866", "n": "10",
-           "unit": "epochs", "round": "hpc_3.0.0", "rcp_id": "x",
-           "hyperparams": '{"opt_lr": 0.0055, "scheduler_lr_warmup_steps": 400}'}
+    row = {
+        "benchmark": "deepcam",
+        "batch_size": "2048",
+        "epochs_mean": "22.9",
+        "epochs_sd": "1.2866",
+        "n": "10",
+        "unit": "epochs",
+        "round": "hpc_3.0.0",
+        "rcp_id": "x",
+        "hyperparams": '{"opt_lr": 0.0055, "scheduler_lr_warmup_steps": 400}',
+    }
     made = fact(row)
     assert made["learning_rate"] == 0.0055
     assert made["warmup_epochs"] == pytest.approx(400 * 2048 / 121266, abs=1e-3)
@@ -133,12 +199,34 @@ def test_a_fact_from_a_raw_row():
 def test_raw_and_shipped_tables_load_alike(tmp_path):
     raw = tmp_path / "raw.csv"
     with raw.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["benchmark", "batch_size", "epochs_mean", "epochs_sd", "n", "unit", "round",
-                                       "rcp_id", "hyperparams"])
+        writer = csv.DictWriter(
+            file,
+            [
+                "benchmark",
+                "batch_size",
+                "epochs_mean",
+                "epochs_sd",
+                "n",
+                "unit",
+                "round",
+                "rcp_id",
+                "hyperparams",
+            ],
+        )
         writer.writeheader()
-        writer.writerow({"benchmark": "gnn", "batch_size": 4096, "epochs_mean": 0.79, "epochs_sd": 0.034793, "n": 20,
-                         "unit": "epochs (fraction)", "round": "training_4.1.0", "rcp_id": "gnn_ref_4096",
-                         "hyperparams": '{"opt_base_learning_rate": 0.001}'})
+        writer.writerow(
+            {
+                "benchmark": "gnn",
+                "batch_size": 4096,
+                "epochs_mean": 0.79,
+                "epochs_sd": 0.034793,
+                "n": 20,
+                "unit": "epochs (fraction)",
+                "round": "training_4.1.0",
+                "rcp_id": "gnn_ref_4096",
+                "hyperparams": '{"opt_base_learning_rate": 0.001}',
+            }
+        )
     shipped = next(one for one in load(None) if one.name == "gnn")
     assert load(raw)[0].rows[0] == shipped.rows[0]
 
@@ -153,8 +241,10 @@ def test_the_priors_in_the_code_are_those_that_the_table_teaches():
 @pytest.mark.slow
 def test_the_joint_model_beats_the_hyperbola_with_the_scored_series_left_out():
     series = load(None)
-    ours, theirs = (score([case for one in series for case in cases(one, forecaster)])
-                    for forecaster in (JointModel(series, lambda name: (name,)), hyperbola))
+    ours, theirs = (
+        score([case for one in series for case in cases(one, forecaster)])
+        for forecaster in (JointModel(series, lambda name: (name,)), hyperbola)
+    )
     assert all(ours < theirs for ours, theirs in zip(ours.error, theirs.error, strict=True))
     assert 0.8 <= ours.coverage <= 0.97
     assert ours.width <= 1.7

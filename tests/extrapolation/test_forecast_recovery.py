@@ -31,14 +31,20 @@ def test_epochs_and_learning_rate_come_out_of_a_sweep(ahead):
     assert ahead.epochs_to_target.low < TRUTH.epochs(512) < ahead.epochs_to_target.high
     assert ahead.epochs_to_target.median == pytest.approx(TRUTH.epochs(512), rel=0.25)
     assert ahead.settings["learning_rate"].median == pytest.approx(TRUTH.best_rate(512), rel=0.35)
-    assert ahead.settings["learning_rate"].low < TRUTH.best_rate(512) < ahead.settings["learning_rate"].high
+    assert (
+        ahead.settings["learning_rate"].low
+        < TRUTH.best_rate(512)
+        < ahead.settings["learning_rate"].high
+    )
 
 
 def test_the_rungs_themselves_are_known_well(fitted):
     for batch in (16, 64, 128):
         inside = forecast(fitted, batch)
         assert inside.epochs_to_target.median == pytest.approx(TRUTH.epochs(batch), rel=0.15)
-        assert inside.settings["learning_rate"].median == pytest.approx(TRUTH.best_rate(batch), rel=0.3)
+        assert inside.settings["learning_rate"].median == pytest.approx(
+            TRUTH.best_rate(batch), rel=0.3
+        )
 
 
 def test_intervals_widen_with_the_distance(fitted):
@@ -73,8 +79,12 @@ def test_a_near_stability_bound_lowers_the_recommended_rate():
         epochs, state = 8 * np.sqrt(0.16 / rate), "reached" if rate < 0.2 else "diverged"
         return Observation(batch, state, epochs, {"learning_rate": rate}, seed)
 
-    trials = [trial(batch, rate, seed) for batch in (16, 32, 64) for rate in (0.04, 0.08, 0.16, 0.2, 0.3, 0.5)
-              for seed in (0, 1)]
+    trials = [
+        trial(batch, rate, seed)
+        for batch in (16, 32, 64)
+        for rate in (0.04, 0.08, 0.16, 0.2, 0.3, 0.5)
+        for seed in (0, 1)
+    ]
     posterior = fit(Evidence(observations=trials, tuned=TUNED[:1]), rng=np.random.default_rng(0))
     response = response_at(posterior, posterior.law("learning_rate"), float(np.log(64)), None)
     high, low = response.risk(np.log([0.4, 0.1])).mean(axis=0)
@@ -92,21 +102,32 @@ def test_divergence_at_small_rungs_tells_of_the_ceiling_at_large_ones():
         cost = np.hypot(0.6, min(np.log(rate / best), 0)) - 0.6 + max(np.log(rate / best), 0) ** 2
         epochs = 8 * np.exp(cost)
         state = "diverged" if rate >= 1.0 else "reached" if epochs < 40 else "censored"
-        return Observation(batch, state, min(epochs, 40.0), {"learning_rate": rate, "optimizer": "sgd"}, seed)
+        return Observation(
+            batch, state, min(epochs, 40.0), {"learning_rate": rate, "optimizer": "sgd"}, seed
+        )
 
     rates = np.geomspace(0.01, 3, 14)
     trials = [trial(batch, rate, 0) for batch in (8, 16, 32, 64) for rate in rates]
-    found = forecast(fit(Evidence(observations=trials, tuned=TUNED[:1]), rng=np.random.default_rng(0)), 1024)
+    found = forecast(
+        fit(Evidence(observations=trials, tuned=TUNED[:1]), rng=np.random.default_rng(0)), 1024
+    )
     assert 0.3 < found.settings["learning_rate"].median < 1.0
 
 
 def test_what_a_rung_has_over_is_carried_to_its_neighbours():
-    posterior = fit(table(TRUTH, np.random.default_rng(2), (16, 64, 256)), rng=np.random.default_rng(0))
-    above = dataclasses.replace(posterior, residual_log_batch=np.log([256.0]),
-                                residuals=np.full((len(posterior.residuals), 1), 0.1))
+    posterior = fit(
+        table(TRUTH, np.random.default_rng(2), (16, 64, 256)), rng=np.random.default_rng(0)
+    )
+    above = dataclasses.replace(
+        posterior,
+        residual_log_batch=np.log([256.0]),
+        residuals=np.full((len(posterior.residuals), 1), 0.1),
+    )
     for distance in (0.0, 1.0, 3.0):
         at = np.log(256.0) + distance
-        carried = above.log_epochs(at)[0] - posterior.model.mean(posterior.values, np.array([at]))[:, 0]
+        carried = (
+            above.log_epochs(at)[0] - posterior.model.mean(posterior.values, np.array([at]))[:, 0]
+        )
         np.testing.assert_allclose(carried, 0.1 * SHARED * np.exp(-distance / LENGTH))
 
 
@@ -114,7 +135,9 @@ def test_drawn_residuals_have_the_conditional_mean():
     evidence = table(TRUTH, np.random.default_rng(2), (16, 64, 256))
     posterior = fit(evidence, rng=np.random.default_rng(0))
     rows = posterior.model.rows
-    values = {name: np.repeat(value[:1], 20_000, axis=0) for name, value in posterior.values.items()}
+    values = {
+        name: np.repeat(value[:1], 20_000, axis=0) for name, value in posterior.values.items()
+    }
     mean = posterior.model.mean(values, rows.log_batch)
     drawn = rows.draw_residuals(values, mean, np.random.default_rng(1))
     prior = np.exp(2 * values["log_recipe_scatter"][0]) * kernel(rows.log_batch)
@@ -126,13 +149,21 @@ def test_drawn_residuals_have_the_conditional_mean():
 
 def test_the_same_generator_gives_the_same_forecast():
     evidence = sweep(TRUTH, np.random.default_rng(3), settings=5)
-    first, second = (forecast(fit(evidence, rng=np.random.default_rng(7)), 512).to_dict() for _ in range(2))
+    first, second = (
+        forecast(fit(evidence, rng=np.random.default_rng(7)), 512).to_dict() for _ in range(2)
+    )
     assert first == second
 
 
 def test_the_json_is_the_contract(ahead):
     plain = json.loads(json.dumps(ahead.to_dict()))
-    assert list(plain)[:5] == ["global_batch_size", "epochs_to_target", "settings", "trust", "reason"]
+    assert list(plain)[:5] == [
+        "global_batch_size",
+        "epochs_to_target",
+        "settings",
+        "trust",
+        "reason",
+    ]
     assert set(plain["settings"]) == {"learning_rate", "warmup_epochs"}
     assert set(plain["epochs_to_target"]) == {"median", "low", "high"}
     assert plain["trust"] in {"high", "medium", "low"}
@@ -145,11 +176,15 @@ def test_censored_trials_count_as_longer_not_as_missing():
     full = fit(sweep(generous, rng, (16, 32, 64, 128), 10), rng=np.random.default_rng(0))
     # at batch 128 nothing reaches the target in 5.5 epochs: 6.6 are needed
     cut = sweep(tight, np.random.default_rng(5), (16, 32, 64, 128), 10)
-    assert not any(item.state == "reached" for item in cut.observations if item.global_batch_size == 128)
+    assert not any(
+        item.state == "reached" for item in cut.observations if item.global_batch_size == 128
+    )
     alive = [item for item in cut.observations if item.state == "reached"]
     seeing = fit(cut, rng=np.random.default_rng(0))
     blind = fit(Evidence(observations=alive, tuned=TUNED), rng=np.random.default_rng(0))
-    with_censored, without = (forecast(posterior, 128).epochs_to_target for posterior in (seeing, blind))
+    with_censored, without = (
+        forecast(posterior, 128).epochs_to_target for posterior in (seeing, blind)
+    )
     assert without.median < with_censored.median and without.low < 0.95 * with_censored.low
     far = forecast(seeing, 512).epochs_to_target
     assert far.low < forecast(full, 512).epochs_to_target.median < far.high
@@ -157,9 +192,14 @@ def test_censored_trials_count_as_longer_not_as_missing():
 
 def test_a_coarse_evaluation_means_earlier_and_wider():
     def at(resolution):
-        trials = [Observation(batch, "reached", epochs, {}, seed, resolution) for seed in range(3)
-                  for batch, epochs in ((16, 8.0), (32, 8.0), (64, 12.0), (128, 12.0))]
-        return forecast(fit(Evidence(observations=trials), rng=np.random.default_rng(0)), 128).epochs_to_target
+        trials = [
+            Observation(batch, "reached", epochs, {}, seed, resolution)
+            for seed in range(3)
+            for batch, epochs in ((16, 8.0), (32, 8.0), (64, 12.0), (128, 12.0))
+        ]
+        return forecast(
+            fit(Evidence(observations=trials), rng=np.random.default_rng(0)), 128
+        ).epochs_to_target
 
     sharp, coarse = at(0.0), at(4.0)
     assert 8.0 < coarse.median < min(sharp.median, 12.0)
@@ -168,7 +208,10 @@ def test_a_coarse_evaluation_means_earlier_and_wider():
 
 def test_the_measured_noise_scale_moves_the_critical_batch():
     def critical(noise_scale):
-        trials = [Observation(16, "reached", 8.0, {}, seed, gradient_noise_scale=noise_scale) for seed in range(3)]
+        trials = [
+            Observation(16, "reached", 8.0, {}, seed, gradient_noise_scale=noise_scale)
+            for seed in range(3)
+        ]
         posterior = fit(Evidence(observations=trials), rng=np.random.default_rng(0))
         return forecast(posterior, 64).laws["epochs_to_target"]["B_crit"]
 
@@ -193,8 +236,13 @@ def test_sweep_intervals_hold_about_as_often_as_they_say():
     truths = [TRUTH.epochs(256), TRUTH.best_rate(256)]
     inside = []
     for seed in range(10):
-        found = forecast(fit(sweep(TRUTH, np.random.default_rng(100 + seed), settings=6),
-                             rng=np.random.default_rng(seed)), 256)
+        found = forecast(
+            fit(
+                sweep(TRUTH, np.random.default_rng(100 + seed), settings=6),
+                rng=np.random.default_rng(seed),
+            ),
+            256,
+        )
         ends = (found.epochs_to_target, found.settings["learning_rate"])
         inside += [end.low < true < end.high for end, true in zip(ends, truths, strict=True)]
     assert np.mean(inside) >= 0.75

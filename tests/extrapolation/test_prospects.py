@@ -22,7 +22,9 @@ RATE = ScaledSetting("learning_rate", "log", 0.01, 1.28)
 
 @pytest.fixture(scope="module")
 def fitted():
-    return fit(sweep(TRUTH, np.random.default_rng(0), settings=12, seeds=1), rng=np.random.default_rng(1))
+    return fit(
+        sweep(TRUTH, np.random.default_rng(0), settings=12, seeds=1), rng=np.random.default_rng(1)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,9 @@ def test_chances_rise_with_the_budget_to_all_that_do_not_diverge(ahead):
 
 
 def test_a_budget_must_be_positive(fitted):
-    with pytest.raises(EvidenceError, match="budget of epochs must be a finite number above 0, but got 0"):
+    with pytest.raises(
+        EvidenceError, match="budget of epochs must be a finite number above 0, but got 0"
+    ):
         forecast(fitted, 256, budgets=[0.0])
 
 
@@ -55,9 +59,13 @@ def test_a_wrong_rate_costs_about_what_it_does_in_truth(ahead):
 
 
 def test_a_table_tells_no_sensitivity_and_no_risk():
-    rows = [Aggregate(batch, epochs, 5, 0.2, {"learning_rate": 0.1}) for batch, epochs in
-            ((16, 8.0), (32, 8.2), (64, 9.0))]
-    found = forecast(fit(Evidence(aggregates=rows, tuned=[RATE]), rng=np.random.default_rng(0)), 128)
+    rows = [
+        Aggregate(batch, epochs, 5, 0.2, {"learning_rate": 0.1})
+        for batch, epochs in ((16, 8.0), (32, 8.2), (64, 9.0))
+    ]
+    found = forecast(
+        fit(Evidence(aggregates=rows, tuned=[RATE]), rng=np.random.default_rng(0)), 128
+    )
     assert found.sensitivity == () and found.divergence is None
     assert found.to_dict()["sensitivity"] == {}
     assert found.chances[-1].probability > 0.99
@@ -77,21 +85,34 @@ def test_the_error_of_a_past_forecast_is_in_its_own_standard_deviations():
 def test_calibration_widens_after_misses_and_narrows_after_hits():
     assert calibrate([]).scale == 1.0
     assert calibrate([PastForecast(10.0, 8.0, 12.5, None, None)]).count == 0
-    assert calibrate(_past(2.0)).scale > calibrate([PastForecast(10.0, 8.0, 12.5, None, False)]).scale > 1.0
+    assert (
+        calibrate(_past(2.0)).scale
+        > calibrate([PastForecast(10.0, 8.0, 12.5, None, False)]).scale
+        > 1.0
+    )
     assert NARROWEST <= calibrate(_past(1.0, 50)).scale < calibrate(_past(1.0, 2)).scale < 1.0
-    with_right_spread = [PastForecast(0.0 + 10, 8.0, 12.5, 10 * float(np.exp(0.1356 * z)), True) for z in (-1, 1)] * 20
+    with_right_spread = [
+        PastForecast(0.0 + 10, 8.0, 12.5, 10 * float(np.exp(0.1356 * z)), True) for z in (-1, 1)
+    ] * 20
     assert calibrate(with_right_spread).scale == pytest.approx(1.0, abs=0.01)
 
 
 def test_past_outcomes_move_interval_chance_and_trust(fitted, ahead):
     wide = forecast(fitted, 256, past=_past(3.0, 4))
     narrow = forecast(fitted, 256, past=_past(1.0, 6))
-    widths = [np.log(each.epochs_to_target.high / each.epochs_to_target.low) for each in (narrow, ahead, wide)]
+    widths = [
+        np.log(each.epochs_to_target.high / each.epochs_to_target.low)
+        for each in (narrow, ahead, wide)
+    ]
     assert widths[0] < widths[1] < widths[2]
     assert widths[2] / widths[1] == pytest.approx(wide.calibration.scale, rel=1e-6)
     assert wide.epochs_to_target.median == pytest.approx(ahead.epochs_to_target.median, rel=1e-9)
     assert wide.trust == "low" and "only 0 of 4 earlier forecasts held" in wide.reason
-    assert narrow.calibration.to_dict() == {"forecasts": 6, "held": 6, "scale": narrow.calibration.scale}
+    assert narrow.calibration.to_dict() == {
+        "forecasts": 6,
+        "held": 6,
+        "scale": narrow.calibration.scale,
+    }
 
 
 def test_the_rates_response_is_least_at_the_best_rate_and_diverges_beyond_the_limit(fitted):
@@ -100,7 +121,9 @@ def test_the_rates_response_is_least_at_the_best_rate_and_diverges_beyond_the_li
     assert (response.cost(response.best) == 0).all()
     misses = np.linspace(-3, 1, 41)
     cost = np.array([response.cost(response.best + miss) for miss in misses])
-    assert (np.diff(cost[misses <= 0], axis=0) <= 1e-12).all() and (np.diff(cost[misses >= -1e-9], axis=0) >= 0).all()
+    assert (np.diff(cost[misses <= 0], axis=0) <= 1e-12).all() and (
+        np.diff(cost[misses >= -1e-9], axis=0) >= 0
+    ).all()
     assert (cost[0] <= 3.0).all() and (response.limit > response.best).all()
     np.testing.assert_allclose(response.risk(response.limit), 0.5)
     assert (response.risk(response.limit - 50) < 1.01 * LOST_BY_CHANCE).all()
@@ -117,13 +140,26 @@ def _with_momentum(rng, lag_counts):
     # lr / (1 - m) has one best value at each batch, and momentum costs nothing
     def trial(batch, momentum, effective):
         miss = np.log(effective / (0.02 * batch))
-        epochs = 8 * np.exp(np.hypot(0.6, min(miss, 0)) - 0.6 + max(miss, 0) ** 2 + 0.02 * rng.standard_normal())
-        settings = {"learning_rate": effective * (1 - momentum), "momentum": momentum, "optimizer": "sgd"}
-        return Observation(batch, "reached" if epochs < 40 else "censored", min(epochs, 40.0), settings)
+        epochs = 8 * np.exp(
+            np.hypot(0.6, min(miss, 0)) - 0.6 + max(miss, 0) ** 2 + 0.02 * rng.standard_normal()
+        )
+        settings = {
+            "learning_rate": effective * (1 - momentum),
+            "momentum": momentum,
+            "optimizer": "sgd",
+        }
+        return Observation(
+            batch, "reached" if epochs < 40 else "censored", min(epochs, 40.0), settings
+        )
 
-    trials = [trial(batch, float(momentum), float(np.exp(rng.normal(np.log(0.02 * batch), 0.7))))
-              for batch in (4, 8, 16, 32) for momentum in lag_counts]
-    return Evidence(observations=trials, tuned=[RATE, ScaledSetting("momentum", "linear", 0.0, 0.99)])
+    trials = [
+        trial(batch, float(momentum), float(np.exp(rng.normal(np.log(0.02 * batch), 0.7))))
+        for batch in (4, 8, 16, 32)
+        for momentum in lag_counts
+    ]
+    return Evidence(
+        observations=trials, tuned=[RATE, ScaledSetting("momentum", "linear", 0.0, 0.99)]
+    )
 
 
 def test_with_tuned_momentum_the_rate_over_one_minus_momentum_is_what_counts():
@@ -135,21 +171,39 @@ def test_with_tuned_momentum_the_rate_over_one_minus_momentum_is_what_counts():
         assert np.exp(np.median(best)) / (1 - momentum) == pytest.approx(0.32, rel=0.35)
     found = forecast(posterior, 64).settings
     assert 0 <= found["momentum"].low <= found["momentum"].median <= found["momentum"].high < 1
-    assert found["learning_rate"].median / (1 - found["momentum"].median) == pytest.approx(1.28, rel=0.5)
+    assert found["learning_rate"].median / (1 - found["momentum"].median) == pytest.approx(
+        1.28, rel=0.5
+    )
 
 
 def test_noise_scales_are_medians_over_the_points_of_a_trial():
-    names = ("trial_id", "step", "samples", "epochs", "seconds", "train_loss", "loss", "metric", "learning_rate",
-             "global_batch_size", "gradient_noise_scale")
+    names = (
+        "trial_id",
+        "step",
+        "samples",
+        "epochs",
+        "seconds",
+        "train_loss",
+        "loss",
+        "metric",
+        "learning_rate",
+        "global_batch_size",
+        "gradient_noise_scale",
+    )
     columns = {name: np.ones(6) for name in names} | {
-        "trial_id": np.array([1, 1, 1, 2, 3, 3]), "gradient_noise_scale": np.array([10, 30, 20, np.nan, -5.0, 7.0])}
+        "trial_id": np.array([1, 1, 1, 2, 3, 3]),
+        "gradient_noise_scale": np.array([10, 30, 20, np.nan, -5.0, 7.0]),
+    }
     assert noise_scales(Convergence(**columns)) == {1: 20.0, 3: 7.0}
 
 
 def test_a_measured_noise_scale_moves_the_turn_of_the_rate():
     def noise(measured):
-        trials = [Observation(batch, "reached", 8.0, {"learning_rate": 0.01 * batch}, seed, 0.0, measured)
-                  for batch in (16, 32) for seed in range(3)]
+        trials = [
+            Observation(batch, "reached", 8.0, {"learning_rate": 0.01 * batch}, seed, 0.0, measured)
+            for batch in (16, 32)
+            for seed in range(3)
+        ]
         posterior = fit(Evidence(observations=trials, tuned=[RATE]), rng=np.random.default_rng(0))
         return forecast(posterior, 64).laws["learning_rate"]["B_noise"].median
 
@@ -161,20 +215,24 @@ def test_noise_temperature_falls_to_zero_at_the_whole_data_set(rate, batch, mome
     samples = 1e5
     assert laws.noise_temperature(rate, samples, samples, momentum) == pytest.approx(0.0)
     exact = laws.noise_temperature(rate, batch, samples, momentum)
-    assert exact == pytest.approx(rate * samples / (batch * (1 - momentum)), rel=2 * batch / samples)
+    assert exact == pytest.approx(
+        rate * samples / (batch * (1 - momentum)), rel=2 * batch / samples
+    )
 
 
 @given(st.floats(1e-3, 10), st.floats(1, 1e3), st.floats(0, 0.95), st.floats(0.05, 1))
 def test_batch_and_momentum_control_keep_the_noise_temperature(rate, batch, momentum, factor):
     samples = 1e12
     decayed = laws.noise_temperature(rate * factor, batch, samples, momentum)
-    assert laws.noise_temperature(rate, laws.batch_by_control(batch, factor), samples, momentum) == \
-        pytest.approx(float(decayed), rel=1e-6)
+    assert laws.noise_temperature(
+        rate, laws.batch_by_control(batch, factor), samples, momentum
+    ) == pytest.approx(float(decayed), rel=1e-6)
     larger = batch / factor
     raised = laws.momentum_by_control(larger, momentum, batch)
     assert momentum - 1e-12 <= raised < 1
-    assert laws.noise_temperature(rate, larger, samples, raised) == \
-        pytest.approx(float(laws.noise_temperature(rate, batch, samples, momentum)), rel=1e-6)
+    assert laws.noise_temperature(rate, larger, samples, raised) == pytest.approx(
+        float(laws.noise_temperature(rate, batch, samples, momentum)), rel=1e-6
+    )
 
 
 def test_momentum_control_ends_at_zero_below_the_base_batch():
@@ -202,10 +260,32 @@ def test_the_critical_batch_is_largest_at_the_best_momentum_and_falls_like_the_l
 
 def test_stored_trials_tell_the_samples_of_an_epoch():
     def trial(samples, epochs):
-        return Trial(id=1, study_id=1, number=0, state=TrialState.REACHED, global_batch_size=16, seed=0, settings={},
-                     purpose="sweep", epochs_to_target=epochs, epochs=epochs, steps=None, samples=samples, seconds=None,
-                     best_metric=None, final_metric=None, reason="", resolution_epochs=None, started_at=None,
-                     finished_at=None)
+        return Trial(
+            id=1,
+            study_id=1,
+            number=0,
+            state=TrialState.REACHED,
+            global_batch_size=16,
+            seed=0,
+            settings={},
+            purpose="sweep",
+            epochs_to_target=epochs,
+            epochs=epochs,
+            steps=None,
+            samples=samples,
+            seconds=None,
+            best_metric=None,
+            final_metric=None,
+            reason="",
+            resolution_epochs=None,
+            started_at=None,
+            finished_at=None,
+        )
 
-    assert samples_per_epoch([trial(2_000, 2.0), trial(3_000, 3.0), trial(5_000, 1.0), trial(None, 4.0)]) == 1_000.0
+    assert (
+        samples_per_epoch(
+            [trial(2_000, 2.0), trial(3_000, 3.0), trial(5_000, 1.0), trial(None, 4.0)]
+        )
+        == 1_000.0
+    )
     assert samples_per_epoch([trial(None, 2.0), trial(100, None)]) is None

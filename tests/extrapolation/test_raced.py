@@ -17,7 +17,9 @@ BATCH = 512
 
 @pytest.fixture(scope="module")
 def posterior():
-    return thinned(fit(sweep(Truth(), np.random.default_rng(3), settings=6), rng=np.random.default_rng(0)), 500)
+    return thinned(
+        fit(sweep(Truth(), np.random.default_rng(3), settings=6), rng=np.random.default_rng(0)), 500
+    )
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +28,20 @@ def held(posterior):
 
 
 def training(held, factor, epochs, state="reached", longer=1.0, seed=0):
-    settings = {"learning_rate": held["learning_rate"].interval.median * factor,
-                "warmup_epochs": held.warmup_epochs * longer}
+    settings = {
+        "learning_rate": held["learning_rate"].interval.median * factor,
+        "warmup_epochs": held.warmup_epochs * longer,
+    }
     return Observation(BATCH, state, epochs, settings, seed)
 
 
 def used(posterior, held, *trainings):
     choices, told = after_race(posterior, held, BATCH, trainings)
-    return choices["learning_rate"].interval.median / held["learning_rate"].interval.median, choices, told
+    return (
+        choices["learning_rate"].interval.median / held["learning_rate"].interval.median,
+        choices,
+        told,
+    )
 
 
 def expected(posterior):
@@ -46,8 +54,11 @@ def test_without_a_race_nothing_changes(posterior, held):
 
 def test_the_better_of_two_wins_by_many_runs_but_not_by_one_that_is_hardly_better(posterior, held):
     epochs = expected(posterior)
-    many = [training(held, factor, took * epochs, seed=seed) for factor, took in ((1.0, 1.0), (0.6, 0.6))
-            for seed in range(4)]
+    many = [
+        training(held, factor, took * epochs, seed=seed)
+        for factor, took in ((1.0, 1.0), (0.6, 0.6))
+        for seed in range(4)
+    ]
     assert used(posterior, held, *many)[0] == pytest.approx(0.6)
     lucky = [training(held, 1.0, epochs), training(held, 0.5, 0.98 * epochs)]
     assert used(posterior, held, *lucky)[0] == pytest.approx(1.0)
@@ -56,8 +67,11 @@ def test_the_better_of_two_wins_by_many_runs_but_not_by_one_that_is_hardly_bette
 @pytest.mark.parametrize("longer", [1.0, 2.0])
 def test_what_was_lost_and_what_lies_beyond_it_is_never_used(posterior, held, longer):
     epochs = expected(posterior)
-    trainings = [training(held, 0.9, 1.0, "diverged", longer), training(held, 1.0, 0.4 * epochs, seed=1),
-                 training(held, 0.5, 1.3 * epochs, longer=2.5, seed=2)]
+    trainings = [
+        training(held, 0.9, 1.0, "diverged", longer),
+        training(held, 1.0, 0.4 * epochs, seed=1),
+        training(held, 0.5, 1.3 * epochs, longer=2.5, seed=2),
+    ]
     factor, choices, told = used(posterior, held, *trainings)
     assert factor == pytest.approx(0.5)
     assert choices.warmup_epochs == pytest.approx(2.5 * held.warmup_epochs)
@@ -96,8 +110,13 @@ def test_the_forecast_says_that_there_was_a_race_and_is_trusted_more_for_it():
     evidence = sweep(truth, rng, settings=6)
     before = forecast(fit(evidence, rng=np.random.default_rng(0)), 2048)
     rate, warmup = before.settings["learning_rate"].median, before.settings["warmup_epochs"].median
-    race = [dataclasses.replace(truth, budget_epochs=500.0).trial(2048, factor * rate, warmup, seed, rng)
-            for factor, seeds in ((1.0, 2), (0.7, 2), (1.3, 1)) for seed in range(seeds)]
+    race = [
+        dataclasses.replace(truth, budget_epochs=500.0).trial(
+            2048, factor * rate, warmup, seed, rng
+        )
+        for factor, seeds in ((1.0, 2), (0.7, 2), (1.3, 1))
+        for seed in range(seeds)
+    ]
     raced = dataclasses.replace(evidence, observations=(*evidence.observations, *race))
     after = forecast(fit(raced, rng=np.random.default_rng(0)), 2048, race=race)
     assert "raced at 2048: 3 configurations, 5 trainings" in after.reason

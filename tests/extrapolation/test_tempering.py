@@ -13,7 +13,9 @@ def _gaussian(mean, covariance):
     return lambda points: -0.5 * np.einsum("ni,ij,nj->n", points - mean, precision, points - mean)
 
 
-@pytest.mark.parametrize("start", [lambda density: standard_normal(2), lambda density: near_mode(density, 2)])
+@pytest.mark.parametrize(
+    "start", [lambda density: standard_normal(2), lambda density: near_mode(density, 2)]
+)
 def test_tempering_finds_mean_and_covariance_of_a_narrow_gaussian(start):
     mean, covariance = np.array([1.5, -0.5]), np.array([[0.04, 0.018], [0.018, 0.01]])
     density = _gaussian(mean, covariance)
@@ -23,13 +25,17 @@ def test_tempering_finds_mean_and_covariance_of_a_narrow_gaussian(start):
     np.testing.assert_allclose(np.cov(sample.particles.T), covariance, rtol=0.15)
 
 
-@pytest.mark.parametrize("start", [lambda density: standard_normal(2), lambda density: near_mode(density, 2)])
+@pytest.mark.parametrize(
+    "start", [lambda density: standard_normal(2), lambda density: near_mode(density, 2)]
+)
 def test_the_evidence_is_the_marginal_likelihood(start):
     """A standard normal prior, and a normal likelihood of observations at 1 and -2 with sd 0.3: closed form."""
     seen, sd = np.array([1.0, -2.0]), 0.3
 
     def density(points):
-        likelihood = -0.5 * (((points - seen) / sd) ** 2).sum(axis=1) - 2 * np.log(sd * np.sqrt(2 * np.pi))
+        likelihood = -0.5 * (((points - seen) / sd) ** 2).sum(axis=1) - 2 * np.log(
+            sd * np.sqrt(2 * np.pi)
+        )
         return likelihood - 0.5 * (points**2).sum(axis=1)
 
     exact = norm.logpdf(seen, 0.0, np.hypot(1.0, sd)).sum()
@@ -39,16 +45,25 @@ def test_the_evidence_is_the_marginal_likelihood(start):
 
 def test_the_highest_of_several_modes_is_found():
     def density(points):
-        return np.logaddexp(-0.5 * ((points[:, 0] - 3) / 0.1) ** 2, -0.5 * ((points[:, 0] + 3) / 0.1) ** 2 - 5)
+        return np.logaddexp(
+            -0.5 * ((points[:, 0] - 3) / 0.1) ** 2, -0.5 * ((points[:, 0] + 3) / 0.1) ** 2 - 5
+        )
 
     guesses = np.array([[-3.0], [2.9], [-2.9]])
-    assert near_mode(density, 1, guesses=guesses[::2], searches=2).mean[0] == pytest.approx(-3.0, abs=0.01)
-    assert near_mode(density, 1, guesses=guesses, searches=3).mean[0] == pytest.approx(3.0, abs=0.01)
+    assert near_mode(density, 1, guesses=guesses[::2], searches=2).mean[0] == pytest.approx(
+        -3.0, abs=0.01
+    )
+    assert near_mode(density, 1, guesses=guesses, searches=3).mean[0] == pytest.approx(
+        3.0, abs=0.01
+    )
 
 
 def test_tempering_finds_both_modes():
     def density(points):
-        return np.logaddexp(-0.5 * ((points[:, 0] - 1.5) / 0.1) ** 2, np.log(2) - 0.5 * ((points[:, 0] + 1) / 0.1) ** 2)
+        return np.logaddexp(
+            -0.5 * ((points[:, 0] - 1.5) / 0.1) ** 2,
+            np.log(2) - 0.5 * ((points[:, 0] + 1) / 0.1) ** 2,
+        )
 
     sample = temper(standard_normal(1), density, 4000, np.random.default_rng(0))
     assert (sample.particles > 0).mean() == pytest.approx(1 / 3, abs=0.06)

@@ -39,23 +39,56 @@ def study(tmp_path, monkeypatch):
     monkeypatch.setenv("HPO_STORAGE", f"sqlite:///{tmp_path}/hpo.db")
     spec = hpo.load_study(tmp_path / "cells.yaml")
     with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
-        made = store.create_study("cells", workload=spec.workload, metric="accuracy", threshold=0.98,
-                                  higher_is_better=True, spec=spec.text)
+        made = store.create_study(
+            "cells",
+            workload=spec.workload,
+            metric="accuracy",
+            threshold=0.98,
+            higher_is_better=True,
+            spec=spec.text,
+        )
         trials = [trial for batch in (4, 8, 16) for trial in trials_of(spec, batch)]
-        for trial, epochs in zip(store.add_trials(made.id, [new for new, _ in trials]), [e for _, e in trials],
-                                 strict=True):
+        for trial, epochs in zip(
+            store.add_trials(made.id, [new for new, _ in trials]),
+            [e for _, e in trials],
+            strict=True,
+        ):
             store.start_trials([trial.id])
-            store.finish_trial(trial.id, TrialResult(
-                state=TrialState.REACHED, epochs_to_target=epochs, epochs=epochs,
-                steps=round(426 * epochs / trial.global_batch_size), seconds=epochs / 10, best_metric=0.99,
-                final_metric=0.99, resolution_epochs=0.25))
+            store.finish_trial(
+                trial.id,
+                TrialResult(
+                    state=TrialState.REACHED,
+                    epochs_to_target=epochs,
+                    epochs=epochs,
+                    steps=round(426 * epochs / trial.global_batch_size),
+                    seconds=epochs / 10,
+                    best_metric=0.99,
+                    final_metric=0.99,
+                    resolution_epochs=0.25,
+                ),
+            )
     return StudyInFolder(tmp_path)
 
 
 def trials_of(spec, batch):
     """Epochs 2 (1 + batch / 64) at the best learning rate 0.02 batch / 4, more by the square of the log miss."""
     noise = np.random.default_rng(batch)
-    for factor, seed in ((0.25, 0), (0.5, 0), (1.0, 0), (1.0, 1), (2.0, 0), (4.0, 0), (1.4, 0), (0.7, 0)):
-        settings = TrainingSettings(learning_rate=0.005 * batch * factor, normalization_batch_size=1)
-        epochs = 2 * (1 + batch / 64) * math.exp(0.3 * math.log(factor) ** 2 + 0.03 * noise.standard_normal())
+    for factor, seed in (
+        (0.25, 0),
+        (0.5, 0),
+        (1.0, 0),
+        (1.0, 1),
+        (2.0, 0),
+        (4.0, 0),
+        (1.4, 0),
+        (0.7, 0),
+    ):
+        settings = TrainingSettings(
+            learning_rate=0.005 * batch * factor, normalization_batch_size=1
+        )
+        epochs = (
+            2
+            * (1 + batch / 64)
+            * math.exp(0.3 * math.log(factor) ** 2 + 0.03 * noise.standard_normal())
+        )
         yield NewTrial(global_batch_size=batch, seed=seed, settings=settings.to_dict()), epochs

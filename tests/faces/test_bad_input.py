@@ -39,18 +39,36 @@ def a_study(folder: Path, old: str = "", new: str = "") -> Path:
     return path
 
 
-@pytest.mark.parametrize(("old", "new", "words"), [
-    ("budget:", "budgets:", ("line 8", "budgets", "did you mean 'budget'")),
-    ("learning_rate:", "learning_rat:", ("line 7", "learning_rat", "did you mean 'learning_rate'")),
-    ("[16, 32]", "[32, 16]", ("line 5", "ladder", "16 after 32")),
-    ("metric: top1", "metric: top_1", ("line 4", "top_1", "did you mean 'top1'", "top5")),
-    ("source: digits", "source: image_folder, path: not_there", ("line 3", "not_there", "does not exist")),
-    ("search:", "full_scale: {global_batch_size: 64, workers: 3}\nsearch:", ("line 6", "3 workers", "is 2")),
-    ("search:", "full_scale: {global_batch_size: 64, machine: summitt}\nsearch:",
-     ("line 6", "summitt", "machine file")),
-    ("workload: resnet", "workload: resnt", ("line 2", "resnt", "did you mean 'resnet'")),
-    ("workload: resnet", "workload: no_such_module:Thing", ("line 2", "no_such_module")),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("budget:", "budgets:", ("line 8", "budgets", "did you mean 'budget'")),
+        (
+            "learning_rate:",
+            "learning_rat:",
+            ("line 7", "learning_rat", "did you mean 'learning_rate'"),
+        ),
+        ("[16, 32]", "[32, 16]", ("line 5", "ladder", "16 after 32")),
+        ("metric: top1", "metric: top_1", ("line 4", "top_1", "did you mean 'top1'", "top5")),
+        (
+            "source: digits",
+            "source: image_folder, path: not_there",
+            ("line 3", "not_there", "does not exist"),
+        ),
+        (
+            "search:",
+            "full_scale: {global_batch_size: 64, workers: 3}\nsearch:",
+            ("line 6", "3 workers", "is 2"),
+        ),
+        (
+            "search:",
+            "full_scale: {global_batch_size: 64, machine: summitt}\nsearch:",
+            ("line 6", "summitt", "machine file"),
+        ),
+        ("workload: resnet", "workload: resnt", ("line 2", "resnt", "did you mean 'resnet'")),
+        ("workload: resnet", "workload: no_such_module:Thing", ("line 2", "no_such_module")),
+    ],
+)
 def test_a_study_that_breaks_a_rule(tmp_path, old, new, words):
     path = a_study(tmp_path, old, new)
     message = refused("run", path, "--storage", f"sqlite:///{tmp_path}/hpo.db")
@@ -82,13 +100,25 @@ def test_a_database_of_another_program_is_left_alone(tmp_path):
     assert "other.db" in refused("studies", "--storage", f"sqlite:///{other}")
 
 
-@pytest.mark.parametrize(("table", "words"), [
-    ("global_batch_size,epochs_to_target\n128,10\n256,abc\n", ("line 3", "epochs_to_target", "abc")),
-    ("global_batch_size,epochs_to_target\n128,10\n-256,11\n", ("line 3", "global_batch_size", "-256")),
-    ("global_batch_size,epochs\n128,10\n", ("epochs_to_target",)),
-    ("global_batch_size,epochs_to_target,learning_rat\n128,10,1\n", ("learning_rat", "learning_rate")),
-    ("", ("empty",)),
-])
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            "global_batch_size,epochs_to_target\n128,10\n256,abc\n",
+            ("line 3", "epochs_to_target", "abc"),
+        ),
+        (
+            "global_batch_size,epochs_to_target\n128,10\n-256,11\n",
+            ("line 3", "global_batch_size", "-256"),
+        ),
+        ("global_batch_size,epochs\n128,10\n", ("epochs_to_target",)),
+        (
+            "global_batch_size,epochs_to_target,learning_rat\n128,10,1\n",
+            ("learning_rat", "learning_rate"),
+        ),
+        ("", ("empty",)),
+    ],
+)
 def test_a_table_with_a_broken_row(tmp_path, table, words):
     path = tmp_path / "table.csv"
     path.write_text(table)
@@ -103,17 +133,27 @@ def test_a_batch_size_that_is_none(tmp_path):
     assert "--at" in refused("extrapolate", tmp_path / "table.csv")
 
 
-@pytest.mark.parametrize("command", [
-    ("show", "nothing"), ("trials", "nothing"), ("forecast", "nothing", "--at", "64"), ("plan", "nothing"),
-    ("report", "nothing"), ("launch", "7"), ("launch", "no/such/folder"),
-])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show", "nothing"),
+        ("trials", "nothing"),
+        ("forecast", "nothing", "--at", "64"),
+        ("plan", "nothing"),
+        ("report", "nothing"),
+        ("launch", "7"),
+        ("launch", "no/such/folder"),
+    ],
+)
 def test_what_is_not_in_the_storage(tmp_path, command):
     Store.open(f"sqlite:///{tmp_path}/hpo.db").close()
     message = refused(*command, "--storage", f"sqlite:///{tmp_path}/hpo.db")
     assert any(word in message for word in ("nothing", "7", "no/such/folder"))
 
 
-@pytest.mark.parametrize("command", [("studies",), ("show", "a"), ("plan", "a"), ("report", "a"), ("calibration",)])
+@pytest.mark.parametrize(
+    "command", [("studies",), ("show", "a"), ("plan", "a"), ("report", "a"), ("calibration",)]
+)
 def test_what_only_reads_makes_no_storage(tmp_path, command):
     assert "there is no file" in refused(*command, "--storage", f"sqlite:///{tmp_path}/hpo.db")
     assert not (tmp_path / "hpo.db").exists()
@@ -121,7 +161,9 @@ def test_what_only_reads_makes_no_storage(tmp_path, command):
 
 def test_a_machine_that_is_unknown_or_badly_described(tmp_path):
     assert "summitt" in refused("machines", "summitt")
-    (tmp_path / "machine.yaml").write_text("{name: m, nodes: -3, accelerators_per_node: 4, source: made up}")
+    (tmp_path / "machine.yaml").write_text(
+        "{name: m, nodes: -3, accelerators_per_node: 4, source: made up}"
+    )
     assert "-3" in refused("machines", tmp_path / "machine.yaml")
     (tmp_path / "machine.yaml").write_text("{name: m, nodes: 3}")
     assert "accelerators_per_node" in refused("machines", tmp_path / "machine.yaml")

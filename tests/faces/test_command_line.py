@@ -36,22 +36,40 @@ def test_every_command_explains_itself(command):
     assert len(text.split("Options:")[0].strip().splitlines()) >= 3
 
 
-@pytest.mark.parametrize("words", [words for words in every_command() if words[-1] not in SILENT], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [words for words in every_command() if words[-1] not in SILENT], ids=" ".join
+)
 def test_every_command_that_answers_has_json(words):
     assert "--json" in call(*words, "--help")
 
 
 def test_help_loads_nothing_heavy():
-    script = ("import sys; from click.testing import CliRunner; from hpo.cli.main import main; "
-              "CliRunner().invoke(main, ['--help']); "
-              "print([name for name in ('torch', 'ray', 'optuna', 'sqlalchemy', 'numpy', 'pydantic') "
-              "if name in sys.modules])")
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+    script = (
+        "import sys; from click.testing import CliRunner; from hpo.cli.main import main; "
+        "CliRunner().invoke(main, ['--help']); "
+        "print([name for name in ('torch', 'ray', 'optuna', 'sqlalchemy', 'numpy', 'pydantic') "
+        "if name in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_show_prints_one_document(study):
     document = json.loads(call("show", "cells", "--json"))
-    assert set(document) == {"study", "trials", "rungs", "laws", "forecast", "plan", "outcome", "baselines"}
+    assert set(document) == {
+        "study",
+        "trials",
+        "rungs",
+        "laws",
+        "forecast",
+        "plan",
+        "outcome",
+        "baselines",
+    }
     assert document["trials"]["reached"] == document["trials"]["total"] == 24
     assert [rung["global_batch_size"] for rung in document["rungs"]] == [4, 8, 16]
     best = document["rungs"][0]
@@ -73,29 +91,41 @@ def test_forecast_keeps_the_contract(study):
 
 
 def test_forecast_says_what_may_happen(study):
-    document = json.loads(call("forecast", "cells", "--at", "64", "--budget-epochs", "30", "--json"))[0]
+    document = json.loads(
+        call("forecast", "cells", "--at", "64", "--budget-epochs", "30", "--json")
+    )[0]
     shown = " ".join(call("forecast", "cells", "--at", "64", "--budget-epochs", "30").split())
     within = {each["epochs"]: each["probability"] for each in document["chance_of_reaching"]}
     assert f"{percent(within[30.0])} within 30" in shown
     assert f"risk of divergence {percent(document['divergence'])}" in shown
-    half, twice = (each["epochs_factor"]["median"] for each in document["sensitivity"]["learning_rate"])
+    half, twice = (
+        each["epochs_factor"]["median"] for each in document["sensitivity"]["learning_rate"]
+    )
     assert f"half the learning rate {number(half)} (" in shown
     assert f"twice the learning rate {number(twice)} (" in shown
     assert f"regime {document['regime']}; critical batch size" in shown
     assert f"at 64, trust {document['trust']}: {document['reason']}" in shown
     assert "earlier forecasts none to judge by yet" in shown
-    assert f"risk of divergence {percent(document['divergence'])}" in " ".join(call("show", "cells").split())
+    assert f"risk of divergence {percent(document['divergence'])}" in " ".join(
+        call("show", "cells").split()
+    )
 
 
 def test_extrapolate_keeps_the_contract(tmp_path):
     table = tmp_path / "table.csv"
-    table.write_text("global_batch_size,epochs_to_target,learning_rate,runs,sd\n"
-                     "256,10.2,0.1,5,0.3\n512,10.5,0.2,5,0.3\n1024,11.1,0.35,5,0.3\n2048,12.3,0.6,5,0.4\n")
+    table.write_text(
+        "global_batch_size,epochs_to_target,learning_rate,runs,sd\n"
+        "256,10.2,0.1,5,0.3\n512,10.5,0.2,5,0.3\n1024,11.1,0.35,5,0.3\n2048,12.3,0.6,5,0.4\n"
+    )
     forecasts = json.loads(call("extrapolate", table, "--at", "4096", "--at", "8192", "--json"))
     assert [each["global_batch_size"] for each in forecasts] == [4096, 8192]
     for each in forecasts:
         assert {"global_batch_size", "epochs_to_target", "settings", "trust", "reason"} <= set(each)
-        assert set(each["epochs_to_target"]) == set(each["settings"]["learning_rate"]) == {"median", "low", "high"}
+        assert (
+            set(each["epochs_to_target"])
+            == set(each["settings"]["learning_rate"])
+            == {"median", "low", "high"}
+        )
     first, second = (each["epochs_to_target"] for each in forecasts)
     assert 12.3 < first["median"] < second["median"]
     assert "4096" in call("extrapolate", table, "--at", "4096")
@@ -106,7 +136,9 @@ def test_trials_in_three_forms(study):
     table = list(csv.DictReader(io.StringIO(call("trials", "cells", "--format", "csv"))))
     assert len(rows) == len(table) == 24
     for row, line, trial in zip(rows, table, study.result.trials, strict=True):
-        assert float(line["learning_rate"]) == row["learning_rate"] == trial.settings["learning_rate"]
+        assert (
+            float(line["learning_rate"]) == row["learning_rate"] == trial.settings["learning_rate"]
+        )
         assert float(line["epochs_to_target"]) == row["epochs_to_target"] == trial.epochs_to_target
         assert line["state"] == row["state"] == "reached"
     assert "reached" in call("trials", "cells")
@@ -119,11 +151,17 @@ def test_studies_lists_them(study):
 
 @pytest.mark.slow
 def test_plan_launch_and_calibration(study):
-    plan = json.loads(call("plan", "cells", "--output", study.folder / "plan", "--workers", "1", "--json"))
+    plan = json.loads(
+        call("plan", "cells", "--output", study.folder / "plan", "--workers", "1", "--json")
+    )
     forecast = json.loads(call("forecast", "cells", "--json"))[0]
     assert plan["epochs_to_target"] == forecast["epochs_to_target"]
     assert plan["settings"] == forecast["complete_settings"]
-    assert {path.name for path in (study.folder / "plan").iterdir()} == {"plan.json", "job.json", "launch.sh"}
+    assert {path.name for path in (study.folder / "plan").iterdir()} == {
+        "plan.json",
+        "job.json",
+        "launch.sh",
+    }
     assert json.loads((study.folder / "plan" / "plan.json").read_text()) == plan
     outcome = json.loads(call("launch", plan["id"], "--backend", "torch", "--json"))[0]
     assert outcome["state"] == "reached"
@@ -135,9 +173,19 @@ def test_plan_launch_and_calibration(study):
     assert "1 of 1 intervals of epochs held" in table or "0 of 1 intervals of epochs held" in table
     shown = call("show", "cells")
     assert f"{outcome['epochs_to_target']:.3g}" in shown
-    call("plan", "cells", "--output", study.folder / "larger", "--workers", "1", "--global-batch-size", "128", "--json")
+    call(
+        "plan",
+        "cells",
+        "--output",
+        study.folder / "larger",
+        "--workers",
+        "1",
+        "--global-batch-size",
+        "128",
+        "--json",
+    )
     document = json.loads(call("show", "cells", "--json"))
-    assert document["plan"] == plan     # the one for the study's own batch, not the newest of all
+    assert document["plan"] == plan  # the one for the study's own batch, not the newest of all
     assert document["outcome"]["observed_epochs_to_target"] == outcome["epochs_to_target"]
 
 
@@ -149,14 +197,28 @@ def test_a_name_with_markup_is_shown_as_text(study):
     from storage.store import Store
 
     with Store.open(study.storage) as store:
-        store.create_study("[red]<b>x</b>", workload="w", metric="m", threshold=1.0, higher_is_better=True, spec="-")
+        store.create_study(
+            "[red]<b>x</b>",
+            workload="w",
+            metric="m",
+            threshold=1.0,
+            higher_is_better=True,
+            spec="-",
+        )
     assert "[red]<b>x</b>" in call("studies")
 
 
 def test_import_hpo_loads_nothing_heavy():
-    script = ("import sys, hpo; print([name for name in sys.modules if name.partition('.')[0] in ('torch', 'ray', "
-              "'optuna', 'sqlalchemy', 'numpy', 'pydantic', 'plotly', 'fastapi', 'storage', 'trainers')])")
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+    script = (
+        "import sys, hpo; print([name for name in sys.modules if name.partition('.')[0] in ('torch', 'ray', "
+        "'optuna', 'sqlalchemy', 'numpy', 'pydantic', 'plotly', 'fastapi', 'storage', 'trainers')])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_what_import_hpo_offers():

@@ -47,7 +47,9 @@ def test_upgrade(tmp_path, monkeypatch):
 
 def test_check(study):
     found = document("db", "check")
-    assert {each["name"]: each["level"] for each in found}["curves"] == "warn"      # trials written without curves
+    assert {each["name"]: each["level"] for each in found}[
+        "curves"
+    ] == "warn"  # trials written without curves
     lines = call("db", "check").stdout.splitlines()
     assert lines[0].split()[:2] == ["ok", "integrity"]
     assert lines[-1] == "0 failed, 1 to look at, 5 well"
@@ -65,7 +67,10 @@ def test_backup_and_restore(study, monkeypatch):
     assert (told["form"], told["schema"], told["rows"]) == ("archive", HEAD, 25)
     assert "exists; give another name" in call("db", "backup", "backup.zip", code=2).stderr
     assert "has rows; give a new database" in call("db", "restore", "backup.zip", code=2).stderr
-    assert call("db", "restore", "backup.zip", "--replace").stdout == f"restored 25 rows of schema {HEAD}\n"
+    assert (
+        call("db", "restore", "backup.zip", "--replace").stdout
+        == f"restored 25 rows of schema {HEAD}\n"
+    )
     monkeypatch.setenv("HPO_STORAGE", "sqlite:///other.db")
     call("db", "restore", "copy.db")
     assert hpo.read_study("cells", "sqlite:///other.db").trials == study.result.trials
@@ -76,25 +81,43 @@ def test_prune(study):
         store.set_study_state(store.study("cells").id, StudyState.FINISHED)
     dry = document("db", "prune", "--older-than", "0d", "--dry-run")
     assert (dry["dry_run"], dry["points"], dry["trials"]) == (True, 0, 0)
-    assert call("db", "prune", "--older-than", "90d", "--keep-best").stdout.startswith("removed 0 points of 0 trials")
-    assert "must be a number with a unit, such as 12h, 90d or 8w, but got '90'" in \
-        call("db", "prune", "--older-than", "90", code=2).stderr
+    assert call("db", "prune", "--older-than", "90d", "--keep-best").stdout.startswith(
+        "removed 0 points of 0 trials"
+    )
+    assert (
+        "must be a number with a unit, such as 12h, 90d or 8w, but got '90'"
+        in call("db", "prune", "--older-than", "90", code=2).stderr
+    )
     assert "Missing option '--older-than'" in call("db", "prune", code=2).stderr
 
 
 def test_vacuum(study):
     with Store.open(study.storage) as store:
-        large = store.create_study("large", workload="resnet", metric="top1", threshold=0.9, higher_is_better=True,
-                                   spec="x" * 2_000_000)
+        large = store.create_study(
+            "large",
+            workload="resnet",
+            metric="top1",
+            threshold=0.9,
+            higher_is_better=True,
+            spec="x" * 2_000_000,
+        )
         store.delete_study(large.id)
     told = document("db", "vacuum")
     assert told["bytes_after"] < told["bytes_before"] - 1_900_000
     assert "KiB after" in call("db", "vacuum").stdout
 
 
-@pytest.mark.parametrize("command", [("db", "check"), ("db", "vacuum"), ("db", "backup", "b.zip"),
-                                     ("db", "prune", "--older-than", "1d"), ("export", "parquet", "x", "--to", "out"),
-                                     ("export", "optuna", "--to", "sqlite:///optuna.db")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("db", "check"),
+        ("db", "vacuum"),
+        ("db", "backup", "b.zip"),
+        ("db", "prune", "--older-than", "1d"),
+        ("export", "parquet", "x", "--to", "out"),
+        ("export", "optuna", "--to", "sqlite:///optuna.db"),
+    ],
+)
 def test_a_wrong_path_is_not_made(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = call(*command, "--storage", "sqlite:///none.db", code=2)
@@ -106,35 +129,53 @@ def test_export_parquet(study):
     told = document("export", "parquet", "cells", "--to", "out")
     assert (told["trial_rows"], told["convergence_rows"]) == (24, 0)
     assert parquet.read_table(told["trials"]).num_rows == 24
-    assert "wrote out/trials.parquet (24 trials)" in call("export", "parquet", "cells", "--to", "out").stdout
+    assert (
+        "wrote out/trials.parquet (24 trials)"
+        in call("export", "parquet", "cells", "--to", "out").stdout
+    )
     assert "did you mean 'cells'" in call("export", "parquet", "cell", "--to", "out", code=2).stderr
 
 
 def test_export_optuna(study):
-    assert call("export", "optuna", "--to", "sqlite:///optuna.db").stdout == "cells: 24 trials (24 COMPLETE)\n"
+    assert (
+        call("export", "optuna", "--to", "sqlite:///optuna.db").stdout
+        == "cells: 24 trials (24 COMPLETE)\n"
+    )
     theirs = optuna.load_study(study_name="cells", storage="sqlite:///optuna.db")
     assert theirs.best_value == min(trial.epochs_to_target for trial in study.result.trials)
-    assert "already; give another database, or --replace" in \
-        call("export", "optuna", "cells", "--to", "sqlite:///optuna.db", code=2).stderr
+    assert (
+        "already; give another database, or --replace"
+        in call("export", "optuna", "cells", "--to", "sqlite:///optuna.db", code=2).stderr
+    )
     replaced = document("export", "optuna", "cells", "--to", "sqlite:///optuna.db", "--replace")
     assert (replaced[0]["study"], replaced[0]["trials"]["COMPLETE"]) == ("cells", 24)
-    assert "must not go into the database of largebatch" in \
-        call("export", "optuna", "cells", "--to", study.storage, code=2).stderr
+    assert (
+        "must not go into the database of largebatch"
+        in call("export", "optuna", "cells", "--to", study.storage, code=2).stderr
+    )
 
 
 def test_doctor_of_a_sound_machine(study):
     found = document("doctor", "--quick", "--port", _free_port())
     assert {each["level"] for each in found} == {"ok"}
-    assert {"python", "base", "extra train", "storage", "clock", "disk", "ports", "network"} <= \
-        {each["name"] for each in found}
+    assert {"python", "base", "extra train", "storage", "clock", "disk", "ports", "network"} <= {
+        each["name"] for each in found
+    }
 
 
 def test_doctor_says_what_is_wrong_and_the_way_out(study, monkeypatch):
     monkeypatch.setenv("HPO_SERVER", "http://127.0.0.1:9")
     monkeypatch.setenv("HPO_TOKEN", "lb_token")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        result = call("doctor", "--quick", "--storage", "sqlite:///no/such/hpo.db", "--port",
-                      taken.getsockname()[1], code=1)
+        result = call(
+            "doctor",
+            "--quick",
+            "--storage",
+            "sqlite:///no/such/hpo.db",
+            "--port",
+            taken.getsockname()[1],
+            code=1,
+        )
     lines = [line.split() for line in result.stdout.splitlines()]
     levels = {words[1]: words[0] for words in lines if words[0] in ("ok", "warn", "fail")}
     assert (levels["storage"], levels["ports"], levels["server"]) == ("fail", "warn", "fail")
@@ -143,7 +184,9 @@ def test_doctor_says_what_is_wrong_and_the_way_out(study, monkeypatch):
 
 
 def test_doctor_tells_missing_packages(monkeypatch):
-    monkeypatch.setattr(doctor_checks, "_installed", lambda package: package not in ("torch", "uvicorn"))
+    monkeypatch.setattr(
+        doctor_checks, "_installed", lambda package: package not in ("torch", "uvicorn")
+    )
     found = {each.name: each for each in doctor_checks.installation()}
     assert found["extra train"].message == "not installed: torch"
     assert found["extra train"].way_out == "pip install 'largebatch[train]'"
@@ -155,14 +198,22 @@ def test_doctor_tells_missing_packages(monkeypatch):
 
 def test_what_a_probe_of_a_library_may_do():
     assert doctor_checks.probe("print('noise'); print('{\"a\": 1}')") == {"a": 1}
-    assert doctor_checks.probe("import no_such_library") == "ModuleNotFoundError: No module named 'no_such_library'"
+    assert (
+        doctor_checks.probe("import no_such_library")
+        == "ModuleNotFoundError: No module named 'no_such_library'"
+    )
     assert doctor_checks.probe("import os; os.abort()") == "exit code -6"
-    assert doctor_checks.probe("import time; time.sleep(60)", seconds=0.2) == "no answer within 0.2 s"
+    assert (
+        doctor_checks.probe("import time; time.sleep(60)", seconds=0.2) == "no answer within 0.2 s"
+    )
 
 
 def test_a_probe_leaves_no_process_behind():
-    told = doctor_checks.probe("import json, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', "
-                               "'import time; time.sleep(60)']); print(json.dumps({'pid': child.pid}))", seconds=30)
+    told = doctor_checks.probe(
+        "import json, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', "
+        "'import time; time.sleep(60)']); print(json.dumps({'pid': child.pid}))",
+        seconds=30,
+    )
     status = Path(f"/proc/{told['pid']}/stat")
     for _ in range(100):
         if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":

@@ -25,5 +25,7 @@ def test_the_size_of_the_training_set_does_not_depend_on_the_batch_size_over_tim
     assert result.train_samples == 512
     with Store.open(storage) as store:
         points = store.points(result.trials[0].id)
-    assert [point.global_batch_size for point in points][-1] == 4 * result.trials[0].global_batch_size
+    assert [point.global_batch_size for point in points][-1] == 4 * result.trials[
+        0
+    ].global_batch_size
     assert hpo.forecast(result, global_batch_size=64).train_samples == 512

@@ -27,7 +27,10 @@ inter_node: {name: net, bandwidth_bytes_per_second: 1.0e+10, latency_seconds: 1.
 shared_filesystem: {name: disks, read_bytes_per_second: 1.0e+10, capacity_bytes: 1.0e+15}
 scheduler: slurm
 """
-BACKENDS = ["torch", pytest.param("horovod", marks=pytest.mark.skipif(not has_horovod(), reason="no Horovod here"))]
+BACKENDS = [
+    "torch",
+    pytest.param("horovod", marks=pytest.mark.skipif(not has_horovod(), reason="no Horovod here")),
+]
 
 
 def test_a_forecast_knows_the_law_that_the_trials_follow(study):
@@ -35,7 +38,7 @@ def test_a_forecast_knows_the_law_that_the_trials_follow(study):
     epochs = forecast.epochs_to_target
     assert epochs.low < 2 * (1 + 64 / 64) * 1.25 and epochs.high > 2 * (1 + 64 / 64) / 1.25
     assert epochs.low < epochs.median < epochs.high
-    assert 0.1 < forecast.settings.learning_rate < 0.8       # the linear rule says 0.32
+    assert 0.1 < forecast.settings.learning_rate < 0.8  # the linear rule says 0.32
     assert forecast.settings.normalization_batch_size == 1
     assert forecast.train_samples == pytest.approx(426, rel=0.02)
     assert forecast.samples_per_second == pytest.approx(4260, rel=0.05)
@@ -59,24 +62,32 @@ def test_a_plan_carries_the_forecast_and_splits_the_batch(study):
     assert plan.epochs == forecast.epochs_to_target
     assert plan.job.settings == forecast.settings
     assert plan.job.epochs >= 1.5 * plan.epochs.high
-    assert plan.job.seed >= study.result.spec.budget.trials      # one that the sweep has not used
+    assert plan.job.seed >= study.result.spec.budget.trials  # one that the sweep has not used
     rate = forecast.samples_per_second
     assert plan.seconds.low == pytest.approx(plan.epochs.low * forecast.train_samples / (2 * rate))
-    assert plan.seconds.high == pytest.approx(4 * plan.epochs.high * forecast.train_samples / (2 * rate))
+    assert plan.seconds.high == pytest.approx(
+        4 * plan.epochs.high * forecast.train_samples / (2 * rate)
+    )
 
 
 def test_a_plan_takes_as_many_workers_as_accelerators_and_batch_allow(study):
     (study.folder / "machine.yaml").write_text(SIX_CARDS)
     plan = hpo.make_plan(hpo.forecast(study.result, 64), machine="machine.yaml")
     assert (plan.machine, plan.nodes, plan.ranks_per_node, plan.workers) == ("six", 2, 2, 4)
-    assert plan.seconds is None and plan.launcher == "slurm"      # nothing was measured there
+    assert plan.seconds is None and plan.launcher == "slurm"  # nothing was measured there
 
 
 def test_a_plan_for_another_machine_is_submitted_and_not_launched_here(study, monkeypatch):
     (study.folder / "machine.yaml").write_text(SIX_CARDS)
     forecast, plan = hpo.plan_study(study.result, "machine.yaml")
-    assert forecast.to_dict() == hpo.forecast(study.result, 64).to_dict()       # the study's full-scale batch
-    assert (plan.global_batch_size, plan.epochs, plan.machine) == (64, forecast.epochs_to_target, "six")
+    assert (
+        forecast.to_dict() == hpo.forecast(study.result, 64).to_dict()
+    )  # the study's full-scale batch
+    assert (plan.global_batch_size, plan.epochs, plan.machine) == (
+        64,
+        forecast.epochs_to_target,
+        "six",
+    )
     with pytest.raises(PlanError, match="hands it over, and with workers"):
         hpo.launch_here(plan, directory=study.folder / "plan")
     commands = study.folder / "bin"
@@ -85,14 +96,21 @@ def test_a_plan_for_another_machine_is_submitted_and_not_launched_here(study, mo
     (commands / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     submitted = hpo.submit_plan(plan, study.folder / "plan")
-    assert (submitted.launcher, submitted.job, submitted.folder) == \
-        ("slurm", "Submitted batch job 7", study.folder / "plan")
+    assert (submitted.launcher, submitted.job, submitted.folder) == (
+        "slurm",
+        "Submitted batch job 7",
+        study.folder / "plan",
+    )
     assert json.loads((study.folder / "plan" / "job.json").read_text())["global_batch_size"] == 64
 
 
-@pytest.mark.parametrize(("batch", "workers", "nodes", "words"), [
-    (64, 3, None, "nearest number of workers that divides it is 2"), (64, 2, 5, "nodes must lie between 1 and 1"),
-])
+@pytest.mark.parametrize(
+    ("batch", "workers", "nodes", "words"),
+    [
+        (64, 3, None, "nearest number of workers that divides it is 2"),
+        (64, 2, 5, "nodes must lie between 1 and 1"),
+    ],
+)
 def test_a_plan_that_cannot_be(study, batch, workers, nodes, words):
     with pytest.raises(PlanError, match=words):
         hpo.make_plan(hpo.forecast(study.result, batch), workers=workers, nodes=nodes)
@@ -109,13 +127,21 @@ def test_a_plan_is_launched_and_its_outcome_stands_beside_the_forecast(study, ba
         def run(self, plan, seed, point):
             points.append(point)
 
-    outcomes = hpo.launch(plan, backend=backend, storage=study.storage, directory=study.folder / "runs",
-                          progress=Watch())
+    outcomes = hpo.launch(
+        plan,
+        backend=backend,
+        storage=study.storage,
+        directory=study.folder / "runs",
+        progress=Watch(),
+    )
     assert [outcome.state for outcome in outcomes] == ["reached"]
     assert points[-1].metric >= 0.98 and points[-1].epochs == outcomes[0].epochs_to_target
     row = hpo.calibration(study.storage)[0]
     assert row.observed_epochs_mean == outcomes[0].epochs_to_target
-    assert (row.predicted_epochs_low, row.predicted_epochs_high) == (plan.epochs.low, plan.epochs.high)
+    assert (row.predicted_epochs_low, row.predicted_epochs_high) == (
+        plan.epochs.low,
+        plan.epochs.high,
+    )
     assert row.inside is (plan.epochs.low <= row.observed_epochs_mean <= plan.epochs.high)
 
 
@@ -124,11 +150,19 @@ def test_the_script_of_a_plan_runs_and_its_report_is_taken_back(study):
     forecast = hpo.forecast(study.result, 64)
     plan = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=1), study.folder / "plan")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    subprocess.run(["bash", study.folder / "plan" / "launch.sh"], check=True, capture_output=True,
-                   env={**os.environ, "PATH": path})
+    subprocess.run(
+        ["bash", study.folder / "plan" / "launch.sh"],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PATH": path},
+    )
     outcome = hpo.record(plan, study.folder / "plan" / "outcome.jsonl", study.storage)
     assert outcome.epochs_to_target == hpo.calibration(study.storage)[0].observed_epochs_mean
-    assert hpo.find_plan(str(plan.id), study.storage) == hpo.find_plan(str(study.folder / "plan")) == plan
+    assert (
+        hpo.find_plan(str(plan.id), study.storage)
+        == hpo.find_plan(str(study.folder / "plan"))
+        == plan
+    )
 
 
 def test_storing_the_same_plan_again_gives_the_same_plan(study):

@@ -45,8 +45,15 @@ def test_an_unknown_name_is_bad_usage():
 
 
 def test_it_loads_nothing_heavy():
-    script = ("import sys, hpo.cli.main; from click.testing import CliRunner; "
-              "assert CliRunner().invoke(hpo.cli.main.main, ['recipes']).exit_code == 0; "
-              "print([name for name in ('torch', 'ray', 'optuna', 'sqlalchemy', 'numpy', 'pydantic') "
-              "if name in sys.modules])")
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+    script = (
+        "import sys, hpo.cli.main; from click.testing import CliRunner; "
+        "assert CliRunner().invoke(hpo.cli.main.main, ['recipes']).exit_code == 0; "
+        "print([name for name in ('torch', 'ray', 'optuna', 'sqlalchemy', 'numpy', 'pydantic') "
+        "if name in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

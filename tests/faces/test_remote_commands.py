@@ -44,12 +44,19 @@ def test_submit_queues_one_study(study, api):
     assert first == f"{study} is queued: noisy_quadratic, loss ≤ 0.1; owner ada, priority 2\n"
     assert call("submit", "study.yaml", "--priority", 2).stdout == first
     document = json.loads(call("status", study, "--json").stdout)
-    assert (document["state"], document["priority"], document["spec"]) == ("queued", 2, spec_of(study))
+    assert (document["state"], document["priority"], document["spec"]) == (
+        "queued",
+        2,
+        spec_of(study),
+    )
 
 
 def test_budgets_are_handed_on(study):
-    told = json.loads(call("submit", "study.yaml", "--max-samples", 1000, "--max-accelerator-hours", 0.5,
-                           "--json").stdout)
+    told = json.loads(
+        call(
+            "submit", "study.yaml", "--max-samples", 1000, "--max-accelerator-hours", 0.5, "--json"
+        ).stdout
+    )
     assert (told["max_samples"], told["max_accelerator_hours"]) == (1000, 0.5)
 
 
@@ -61,7 +68,10 @@ def test_status_lists_what_there_is(study, api):
     listed = json.loads(call("status", "--json", "--owner", "ada", "--state", "queued").stdout)
     assert study in [each["name"] for each in listed]
     assert json.loads(call("status", "--json", "--owner", "nobody").stdout) == []
-    assert call("status", "--owner", "nobody").stdout == "no studies; `hpo submit STUDY.yaml` queues one\n"
+    assert (
+        call("status", "--owner", "nobody").stdout
+        == "no studies; `hpo submit STUDY.yaml` queues one\n"
+    )
     one = call("status", study).stdout
     assert "fewest epochs to target: 2" in one
     assert one.splitlines()[-2].split() == [] or "16" in one

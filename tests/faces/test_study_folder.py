@@ -67,7 +67,9 @@ class Place:
         result = hpo.read_study("curved", self.storage)
         assert result.study.state is StudyState.FINISHED, result.study.message
         assert result.study.folder == str(self.file.parent)
-        assert len(result.launched) == 4            # the forecast's plan, and the three rules of thumb beside it
+        assert (
+            len(result.launched) == 4
+        )  # the forecast's plan, and the three rules of thumb beside it
         for run in result.runs:
             self.check(run.plan.job)
         return result
@@ -92,23 +94,49 @@ def enter(place, **changes):
     spec = hpo.load_study(place.file)
     with open_store(place.storage) as store:
         return store.submit_study(
-            spec.name, workload=spec.workload, metric=spec.target.metric, threshold=spec.target.threshold,
-            higher_is_better=False, spec=spec.text, **{"folder": str(place.file.parent), **changes}).study
+            spec.name,
+            workload=spec.workload,
+            metric=spec.target.metric,
+            threshold=spec.target.threshold,
+            higher_is_better=False,
+            spec=spec.text,
+            **{"folder": str(place.file.parent), **changes},
+        ).study
 
 
 @pytest.mark.slow
 def test_the_command_line_runs_plans_and_validates_it(place):
     command = str(Path(sys.executable).parent / "hpo")
-    run = subprocess.run([command, "run", "sub/curved.yaml", "--json"], cwd=place.folder, capture_output=True,
-                         text=True, check=False)
+    run = subprocess.run(
+        [command, "run", "sub/curved.yaml", "--json"],
+        cwd=place.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["outcome"]["outcomes"]
     place.check_complete()
     elsewhere = place.folder / "elsewhere"
     elsewhere.mkdir()
-    plan = subprocess.run([command, "plan", "curved", "--storage", place.storage, "--workers", "2",
-                           "--output", "plan", "--json"], cwd=elsewhere, capture_output=True, text=True,
-                          check=False)
+    plan = subprocess.run(
+        [
+            command,
+            "plan",
+            "curved",
+            "--storage",
+            place.storage,
+            "--workers",
+            "2",
+            "--output",
+            "plan",
+            "--json",
+        ],
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert plan.returncode == 0, plan.stderr
     job = json.loads((elsewhere / "plan" / "job.json").read_text())
     assert job["search_path"] == str(place.file.parent)
@@ -123,7 +151,9 @@ def test_python_runs_and_validates_it_and_goes_on_from_another_folder(place, mon
     elsewhere = place.folder / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    again = hpo.run_study(hpo.read_study("curved", place.storage).spec, place.storage, folder=place.folder / ".hpo")
+    again = hpo.run_study(
+        hpo.read_study("curved", place.storage).spec, place.storage, folder=place.folder / ".hpo"
+    )
     assert again.complete and len(again.trials) == len(result.trials)
     plan = hpo.make_plan(hpo.forecast(again, 64), workers=1)
     place.check(plan.job)
@@ -135,8 +165,14 @@ def test_a_worker_in_another_folder_runs_and_validates_it(place, monkeypatch):
     elsewhere = place.folder / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    Worker(WorkerOptions(storage=place.storage, folder=place.folder / ".hpo", once=True,
-                         data_folders=(place.file.parent / "data",))).run()
+    Worker(
+        WorkerOptions(
+            storage=place.storage,
+            folder=place.folder / ".hpo",
+            once=True,
+            data_folders=(place.file.parent / "data",),
+        )
+    ).run()
     place.check_complete()
 
 
@@ -146,8 +182,14 @@ def test_a_worker_reads_data_of_its_data_folders_only(place, changes):
     enter(place, **changes)
     allowed = place.folder / "allowed"
     allowed.mkdir()
-    Worker(WorkerOptions(storage=place.storage, folder=place.folder / ".hpo", once=True,
-                         data_folders=(allowed,) if not changes else (place.folder / "sub",))).run()
+    Worker(
+        WorkerOptions(
+            storage=place.storage,
+            folder=place.folder / ".hpo",
+            once=True,
+            data_folders=(allowed,) if not changes else (place.folder / "sub",),
+        )
+    ).run()
     with open_store(place.storage) as store:
         study = store.study("curved")
         assert study.state is StudyState.FAILED and "data_folders" in study.message

@@ -11,8 +11,11 @@ from storage.records import PlanKind
 
 def a_run(kind, *epochs):
     """A plan's runs, None for one that was lost."""
-    return SimpleNamespace(plan=SimpleNamespace(kind=kind), outcomes=epochs,
-                           reached=tuple(each for each in epochs if each is not None))
+    return SimpleNamespace(
+        plan=SimpleNamespace(kind=kind),
+        outcomes=epochs,
+        reached=tuple(each for each in epochs if each is not None),
+    )
 
 
 def test_the_mean_is_geometric_and_its_error_that_of_the_logarithms():
@@ -24,9 +27,13 @@ def test_the_mean_is_geometric_and_its_error_that_of_the_logarithms():
 
 
 def test_a_clear_difference_is_told_in_epochs_and_standard_errors():
-    [line] = verdicts(a_run(PlanKind.FORECAST, 9.9, 10.0, 10.1), [a_run(PlanKind.SQRT_SCALING, 19.8, 20.0, 20.2)])
+    [line] = verdicts(
+        a_run(PlanKind.FORECAST, 9.9, 10.0, 10.1), [a_run(PlanKind.SQRT_SCALING, 19.8, 20.0, 20.2)]
+    )
     assert line.startswith("against square-root scaling: the forecast needs 50 % fewer epochs (")
-    [line] = verdicts(a_run(PlanKind.FORECAST, 19.8, 20.0, 20.2), [a_run(PlanKind.NO_SCALING, 9.9, 10.0, 10.1)])
+    [line] = verdicts(
+        a_run(PlanKind.FORECAST, 19.8, 20.0, 20.2), [a_run(PlanKind.NO_SCALING, 9.9, 10.0, 10.1)]
+    )
     assert line.startswith("against no scaling: the forecast needs 100 % more epochs (")
 
 
@@ -37,8 +44,12 @@ def test_no_verdict_within_two_standard_errors():
 
 
 def test_lost_runs_are_told():
-    [line] = verdicts(a_run(PlanKind.FORECAST, 10.0, 10.0), [a_run(PlanKind.LINEAR_SCALING, None, None)])
+    [line] = verdicts(
+        a_run(PlanKind.FORECAST, 10.0, 10.0), [a_run(PlanKind.LINEAR_SCALING, None, None)]
+    )
     assert line == "against linear scaling: linear scaling lost every run"
-    [line] = verdicts(a_run(PlanKind.FORECAST, 9.0, 10.0), [a_run(PlanKind.LINEAR_SCALING, 30.0, 31.0, None)])
+    [line] = verdicts(
+        a_run(PlanKind.FORECAST, 9.0, 10.0), [a_run(PlanKind.LINEAR_SCALING, 30.0, 31.0, None)]
+    )
     assert line.endswith("; lost: 0 of 2 by the forecast, 1 of 3 by linear scaling")
     assert verdicts(a_run(PlanKind.FORECAST, 9.0), [a_run(PlanKind.LINEAR_SCALING)]) == []

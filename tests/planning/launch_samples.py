@@ -11,35 +11,75 @@ from storage.records import PlanKind
 from trainers import Target, TrainingJob
 
 ROOT = Path(__file__).parents[2]
-STAND_INS = {"slurm": ("sbatch", "srun", "sinfo", "scontrol"), "lsf": ("bsub", "jsrun"),
-             "pbs": ("qsub", "mpiexec", "pbsnodes"), "flux": ("flux",)}
+STAND_INS = {
+    "slurm": ("sbatch", "srun", "sinfo", "scontrol"),
+    "lsf": ("bsub", "jsrun"),
+    "pbs": ("qsub", "mpiexec", "pbsnodes"),
+    "flux": ("flux",),
+}
 
-SUBMISSIONS = {"slurm": ["sbatch", "launch.sh"], "lsf": ["bash", "-c", "bsub < launch.sh"],
-               "pbs": ["qsub", "launch.sh"], "flux": ["flux", "batch", "launch.sh"]}
+SUBMISSIONS = {
+    "slurm": ["sbatch", "launch.sh"],
+    "lsf": ["bash", "-c", "bsub < launch.sh"],
+    "pbs": ["qsub", "launch.sh"],
+    "flux": ["flux", "batch", "launch.sh"],
+}
 
 
 def small_job(folder, *, batch=32, target=0.95, epochs=40, **data):
-    return TrainingJob(workload="mortal_workload:Mortal", data={"folder": str(folder), **data}, seed=1,
-                       target=Target("accuracy", target), global_batch_size=batch, epochs=epochs,
-                       settings=TrainingSettings(learning_rate=0.004, normalization_batch_size=1),
-                       evaluations_per_epoch=1, search_path=str(Path(__file__).parent))
+    return TrainingJob(
+        workload="mortal_workload:Mortal",
+        data={"folder": str(folder), **data},
+        seed=1,
+        target=Target("accuracy", target),
+        global_batch_size=batch,
+        epochs=epochs,
+        settings=TrainingSettings(learning_rate=0.004, normalization_batch_size=1),
+        evaluations_per_epoch=1,
+        search_path=str(Path(__file__).parent),
+    )
 
 
 def small_plan(job, *, machine="summit", launcher="slurm", nodes=2, ranks=2, **changes):
-    values = {"epochs": Interval(4.0, 2.0, 8.0), "seconds": Interval(400.0, 200.0, 900.0), "trust": "medium",
-              "reason": "two of three rungs reached the target", "id": 7, "limited_by": "network"}
-    return Plan(study="small", kind=PlanKind.FORECAST, machine=machine, nodes=nodes, workers=nodes * ranks, job=job,
-                launcher=launcher, ranks_per_node=ranks, **{**values, **changes})
+    values = {
+        "epochs": Interval(4.0, 2.0, 8.0),
+        "seconds": Interval(400.0, 200.0, 900.0),
+        "trust": "medium",
+        "reason": "two of three rungs reached the target",
+        "id": 7,
+        "limited_by": "network",
+    }
+    return Plan(
+        study="small",
+        kind=PlanKind.FORECAST,
+        machine=machine,
+        nodes=nodes,
+        workers=nodes * ranks,
+        job=job,
+        launcher=launcher,
+        ranks_per_node=ranks,
+        **{**values, **changes},
+    )
 
 
 def stand_in_path(folder, scheduler, **programs):
     """An environment in which the scheduler's programs, and more by name and text, go before all others."""
-    programs = {**{name: f'exec "{sys.executable}" -m tests.planning.stand_ins.{scheduler} {name} "$@"'
-                   for name in STAND_INS[scheduler]}, **programs}
+    programs = {
+        **{
+            name: f'exec "{sys.executable}" -m tests.planning.stand_ins.{scheduler} {name} "$@"'
+            for name in STAND_INS[scheduler]
+        },
+        **programs,
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in programs.items():
         (folder / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (folder / name).chmod(0o755)
     path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("HPO_")}, "PATH": path,
-            "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "STAND_IN_SPOOL": str(folder / "spool")}
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("HPO_")},
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "STAND_IN_SPOOL": str(folder / "spool"),
+    }

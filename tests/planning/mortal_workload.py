@@ -54,8 +54,10 @@ class Mortal(Workload):
 
     def score(self, model, batch):
         answer = model(batch[0])
-        return {"loss": nn.functional.cross_entropy(answer, batch[1], reduction="none"),
-                "accuracy": (answer.argmax(1) == batch[1]).float()}
+        return {
+            "loss": nn.functional.cross_entropy(answer, batch[1], reduction="none"),
+            "accuracy": (answer.argmax(1) == batch[1]).float(),
+        }
 
     def exhibit(self, model):
         return {"title": "points", "references": {"majority class": 0.55}}

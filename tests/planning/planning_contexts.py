@@ -32,7 +32,9 @@ class KnownLaw:
     def at(self, batch: int) -> Epochs:
         median = self.minimum * (1 + batch / self.critical)
         spread = math.exp(END * self.sd)
-        return Epochs(quantiles(Interval(median, median / spread, median * spread), 200), self.divergence)
+        return Epochs(
+            quantiles(Interval(median, median / spread, median * spread), 200), self.divergence
+        )
 
     def near(self, batch: int) -> Epochs:
         return self.at(batch)
@@ -52,31 +54,58 @@ class KnownRates:
     node_sd: float = field(default=0.05)
 
     def seconds(self, placement: Placement) -> float:
-        return (placement.local_batch_size * self.sample + placement.accumulation_steps * self.each_pass
-                + self.wait * math.log2(placement.workers))
+        return (
+            placement.local_batch_size * self.sample
+            + placement.accumulation_steps * self.each_pass
+            + self.wait * math.log2(placement.workers)
+        )
 
     def __call__(self, placement: Placement) -> Rate:
         seconds = self.seconds(placement)
         rate = placement.global_batch_size / seconds
         spread = math.exp(END * (self.sd if placement.nodes > 1 else self.node_sd))
         network = self.wait * math.log2(placement.workers) / seconds
-        return Rate(Interval(rate, rate / spread, rate * spread), "compute",
-                    {"compute": 1 - network, "network": network, "input": 0.0, "control": 0.0}, "a formula")
+        return Rate(
+            Interval(rate, rate / spread, rate * spread),
+            "compute",
+            {"compute": 1 - network, "network": network, "input": 0.0, "control": 0.0},
+            "a formula",
+        )
 
 
-def a_machine(nodes: int = 6, per_node: int = 3, power_watts: float | None = 300.0, name: str = "six",
-              memory_bytes: float = 16e9) -> Machine:
-    accelerator = Accelerator("card", memory_bytes, {"fp32": 1e13}, {"fp32": Interval(0.4, 0.3, 0.5)}, power_watts)
+def a_machine(
+    nodes: int = 6,
+    per_node: int = 3,
+    power_watts: float | None = 300.0,
+    name: str = "six",
+    memory_bytes: float = 16e9,
+) -> Machine:
+    accelerator = Accelerator(
+        "card", memory_bytes, {"fp32": 1e13}, {"fp32": Interval(0.4, 0.3, 0.5)}, power_watts
+    )
     link, disk = Link("link", 1e10, 1e-6, "fat tree"), Storage("disk", 1e10, 1e15)
     return Machine(name, "six nodes", nodes, per_node, accelerator, link, link, disk, disk, "slurm")
 
 
-def a_context(*, machine: Machine | None = None, law: KnownLaw | None = None, rates: KnownRates | None = None,
-              unit: int = 2, memory: Memory | None = None, train_samples: int = 1000,
-              failures: Failures | None = None) -> PlanningContext:
-    return PlanningContext(machine or a_machine(), law or KnownLaw(), rates or KnownRates(), train_samples, unit,
-                           memory,
-                           failures=failures)
+def a_context(
+    *,
+    machine: Machine | None = None,
+    law: KnownLaw | None = None,
+    rates: KnownRates | None = None,
+    unit: int = 2,
+    memory: Memory | None = None,
+    train_samples: int = 1000,
+    failures: Failures | None = None,
+) -> PlanningContext:
+    return PlanningContext(
+        machine or a_machine(),
+        law or KnownLaw(),
+        rates or KnownRates(),
+        train_samples,
+        unit,
+        memory,
+        failures=failures,
+    )
 
 
 def memory_of(samples: int) -> Memory:
@@ -91,5 +120,10 @@ def random_context(rng: np.random.Generator) -> PlanningContext:
     rates = KnownRates(*np.exp(rng.uniform(math.log(0.002), math.log(0.1), 3)))
     machine = a_machine(int(rng.integers(2, 7)), int(rng.integers(1, 4)))
     unit = int(rng.integers(1, 4))
-    return a_context(machine=machine, law=law, rates=rates, unit=unit,
-                     memory=memory_of(unit * int(rng.integers(1, 9))))
+    return a_context(
+        machine=machine,
+        law=law,
+        rates=rates,
+        unit=unit,
+        memory=memory_of(unit * int(rng.integers(1, 9))),
+    )

@@ -38,7 +38,10 @@ class Run:
 
     def send(self, messages):
         """One round of (sender, receiver, slice, whether to add)."""
-        loads = [(receiver, part, add, self.values[sender, part].copy()) for sender, receiver, part, add in messages]
+        loads = [
+            (receiver, part, add, self.values[sender, part].copy())
+            for sender, receiver, part, add in messages
+        ]
         for sender, receiver, part, _ in messages:
             share = len(range(*part.indices(self.elements))) / self.elements
             if self.node(sender) == self.node(receiver):
@@ -48,7 +51,9 @@ class Run:
         for receiver, part, add, load in loads:
             self.values[receiver, part] = load + (self.values[receiver, part] if add else 0)
         self.rounds += 1
-        self.crossing_rounds += any(self.node(sender) != self.node(receiver) for sender, receiver, *_ in messages)
+        self.crossing_rounds += any(
+            self.node(sender) != self.node(receiver) for sender, receiver, *_ in messages
+        )
 
     def check(self, ranks=None):
         np.testing.assert_array_equal(self.values[ranks or slice(None)] - self.expected, 0)
@@ -64,20 +69,42 @@ class Run:
 
 def cut(part, number):
     size = (part.stop - part.start) // number
-    return [slice(part.start + size * index, part.start + size * (index + 1)) for index in range(number)]
+    return [
+        slice(part.start + size * index, part.start + size * (index + 1)) for index in range(number)
+    ]
 
 
 def scatter_rings(run, rings):
     """Ring reduce-scatter of several rings at once, each (ranks, slice); the rank at i ends with piece i + 1."""
     for step in range(len(rings[0][0]) - 1):
-        run.send([(rank, ranks[(i + 1) % len(ranks)], cut(part, len(ranks))[(i - step) % len(ranks)], True)
-                  for ranks, part in rings for i, rank in enumerate(ranks)])
+        run.send(
+            [
+                (
+                    rank,
+                    ranks[(i + 1) % len(ranks)],
+                    cut(part, len(ranks))[(i - step) % len(ranks)],
+                    True,
+                )
+                for ranks, part in rings
+                for i, rank in enumerate(ranks)
+            ]
+        )
 
 
 def gather_rings(run, rings):
     for step in range(len(rings[0][0]) - 1):
-        run.send([(rank, ranks[(i + 1) % len(ranks)], cut(part, len(ranks))[(i + 1 - step) % len(ranks)], False)
-                  for ranks, part in rings for i, rank in enumerate(ranks)])
+        run.send(
+            [
+                (
+                    rank,
+                    ranks[(i + 1) % len(ranks)],
+                    cut(part, len(ranks))[(i + 1 - step) % len(ranks)],
+                    False,
+                )
+                for ranks, part in rings
+                for i, rank in enumerate(ranks)
+            ]
+        )
 
 
 def whole(run):
@@ -93,16 +120,27 @@ def test_ring(nodes, local):
     gather_rings(run, rings)
     run.check()
     found = ring(layout)
-    assert found.messages_in_node + found.messages_between == pytest.approx(run.rounds) == 2 * (layout.ranks - 1)
-    assert (found.volume_in_node, found.volume_between) == pytest.approx((run.volume_in_node, run.volume_between))
+    assert (
+        found.messages_in_node + found.messages_between
+        == pytest.approx(run.rounds)
+        == 2 * (layout.ranks - 1)
+    )
+    assert (found.volume_in_node, found.volume_between) == pytest.approx(
+        (run.volume_in_node, run.volume_between)
+    )
 
 
 @pytest.mark.parametrize(("nodes", "local"), [(3, 2), (2, 4), (5, 1), (1, 6)])
 def test_of_the_hops_that_a_piece_makes_around_a_ring_the_share_that_leaves_a_node(nodes, local):
     layout = RankLayout(nodes, local)
     ranks, hops = layout.ranks, 2 * (layout.ranks - 1)
-    crossings = [sum((start + hop) % ranks // local != (start + hop + 1) % ranks // local for hop in range(hops))
-                 for start in range(ranks)]
+    crossings = [
+        sum(
+            (start + hop) % ranks // local != (start + hop + 1) % ranks // local
+            for hop in range(hops)
+        )
+        for start in range(ranks)
+    ]
     assert ring(layout).messages_between == pytest.approx(np.mean(crossings))
 
 
@@ -112,12 +150,22 @@ def test_halving_and_doubling(nodes):
     parts = [whole(run)] * nodes
     for distance in (2**k for k in reversed(range(int(math.log2(nodes))))):
         halves = [cut(part, 2) for part in parts]
-        run.send([(rank, rank ^ distance, halves[rank][not rank & distance], True) for rank in range(nodes)])
+        run.send(
+            [
+                (rank, rank ^ distance, halves[rank][not rank & distance], True)
+                for rank in range(nodes)
+            ]
+        )
         parts = [halves[rank][bool(rank & distance)] for rank in range(nodes)]
     for distance in (2**k for k in range(int(math.log2(nodes)))):
         run.send([(rank, rank ^ distance, parts[rank], False) for rank in range(nodes)])
-        parts = [slice(min(parts[rank].start, parts[rank ^ distance].start),
-                       max(parts[rank].stop, parts[rank ^ distance].stop)) for rank in range(nodes)]
+        parts = [
+            slice(
+                min(parts[rank].start, parts[rank ^ distance].start),
+                max(parts[rank].stop, parts[rank ^ distance].stop),
+            )
+            for rank in range(nodes)
+        ]
     run.check()
     found = halving_doubling(RankLayout(nodes, 1))
     assert (found.messages_in_node, found.messages_between) == (0, run.rounds)
@@ -128,14 +176,22 @@ def test_binary_blocks_of_six_nodes():
     """4 + 2: each block halves; the two of the small one hand their halves, in quarters, to the four; and back."""
     run = Run(RankLayout(6, 1), 8)
     halves, quarters = cut(whole(run), 2), cut(whole(run), 4)
-    run.send([*((rank, rank ^ 2, halves[not rank & 2], True) for rank in range(4)),
-              *((4 + rank, 4 + (rank ^ 1), halves[1 - rank], True) for rank in range(2))])
+    run.send(
+        [
+            *((rank, rank ^ 2, halves[not rank & 2], True) for rank in range(4)),
+            *((4 + rank, 4 + (rank ^ 1), halves[1 - rank], True) for rank in range(2)),
+        ]
+    )
     run.send([(rank, rank ^ 1, quarters[(rank & 2) + (not rank & 1)], True) for rank in range(4)])
     sending = run.rounds
     run.send([(4 + quarter // 2, quarter, quarters[quarter], True) for quarter in range(4)])
     run.send([(quarter, 4 + quarter // 2, quarters[quarter], False) for quarter in range(4)])
-    run.send([*((rank, rank ^ 1, quarters[rank], False) for rank in range(4)),
-              *((4 + rank, 4 + (rank ^ 1), halves[rank], False) for rank in range(2))])
+    run.send(
+        [
+            *((rank, rank ^ 1, quarters[rank], False) for rank in range(4)),
+            *((4 + rank, 4 + (rank ^ 1), halves[rank], False) for rank in range(2)),
+        ]
+    )
     run.send([(rank, rank ^ 2, halves[rank // 2], False) for rank in range(4)])
     run.check()
     found = halving_doubling(RankLayout(6, 1))
@@ -143,16 +199,22 @@ def test_binary_blocks_of_six_nodes():
     assert 2 * 3 / 4 < run.volume_between <= found.volume_between == 2
 
 
-@pytest.mark.parametrize(("nodes", "local", "wide"), [(4, 2, 1), (4, 2, 2), (6, 1, 3), (8, 4, 1), (3, 2, 3)])
+@pytest.mark.parametrize(
+    ("nodes", "local", "wide"), [(4, 2, 1), (4, 2, 2), (6, 1, 3), (8, 4, 1), (3, 2, 3)]
+)
 def test_torus(nodes, local, wide):
     layout = RankLayout(nodes, local)
     across, down = local * wide, nodes // wide
     run = Run(layout, 2 * layout.ranks)
-    rows = [([row * across + column for column in range(across)], whole(run)) for row in range(down)]
+    rows = [
+        ([row * across + column for column in range(across)], whole(run)) for row in range(down)
+    ]
     scatter_rings(run, rows)
     pieces = cut(whole(run), across)
-    columns = [([row * across + column for row in range(down)], pieces[(column + 1) % across])
-               for column in range(across)]
+    columns = [
+        ([row * across + column for row in range(down)], pieces[(column + 1) % across])
+        for column in range(across)
+    ]
     scatter_rings(run, columns)
     gather_rings(run, columns)
     gather_rings(run, rows)
@@ -160,10 +222,14 @@ def test_torus(nodes, local, wide):
     found = torus(layout, wide)
     assert found.messages_in_node + found.messages_between == pytest.approx(run.rounds)
     assert run.rounds == 2 * (across - 1) + 2 * (down - 1)
-    assert (found.volume_in_node, found.volume_between) == pytest.approx((run.volume_in_node, run.volume_between))
+    assert (found.volume_in_node, found.volume_between) == pytest.approx(
+        (run.volume_in_node, run.volume_between)
+    )
 
 
-@pytest.mark.parametrize(("nodes", "local", "group"), [(4, 2, 4), (4, 4, 4), (2, 8, 4), (6, 2, 4), (16, 1, 4)])
+@pytest.mark.parametrize(
+    ("nodes", "local", "group"), [(4, 2, 4), (4, 4, 4), (2, 8, 4), (6, 2, 4), (16, 1, 4)]
+)
 def test_groups_of_the_hierarchical_all_reduce(nodes, local, group):
     layout = RankLayout(nodes, local)
     run = Run(layout, layout.ranks * group)
@@ -171,23 +237,38 @@ def test_groups_of_the_hierarchical_all_reduce(nodes, local, group):
     inside = [(ranks, whole(run)) for ranks in groups]
     masters = [ranks[0] for ranks in groups]
     scatter_rings(run, inside)
-    for step in range(group - 1):       # the pieces travel along the ring to the master
-        run.send([(ranks[i], ranks[(i + 1) % group], cut(whole(run), group)[(i + 1 - step) % group], False)
-                  for ranks in groups for i in range(step + 1, group)])
+    for step in range(group - 1):  # the pieces travel along the ring to the master
+        run.send(
+            [
+                (
+                    ranks[i],
+                    ranks[(i + 1) % group],
+                    cut(whole(run), group)[(i + 1 - step) % group],
+                    False,
+                )
+                for ranks in groups
+                for i in range(step + 1, group)
+            ]
+        )
     assert run.rounds == 2 * (group - 1)
     scatter_rings(run, [(masters, whole(run))])
     gather_rings(run, [(masters, whole(run))])
     run.check(masters)
-    for step in range(group - 1):       # and away from it, the piece for the farthest first
-        run.send([(ranks[i], ranks[i + 1], cut(whole(run), group)[(group + i - step) % group], False)
-                  for ranks in groups for i in range(step + 1)])
+    for step in range(group - 1):  # and away from it, the piece for the farthest first
+        run.send(
+            [
+                (ranks[i], ranks[i + 1], cut(whole(run), group)[(group + i - step) % group], False)
+                for ranks in groups
+                for i in range(step + 1)
+            ]
+        )
     gather_rings(run, inside)
     run.check()
     found = hierarchical(layout, group)
     assert found.messages_in_node + found.messages_between == pytest.approx(run.rounds)
     if group <= local:
         assert found.volume_between == pytest.approx(run.volume_between)
-    else:       # scatter and gather load only a part of the ring's links fully
+    else:  # scatter and gather load only a part of the ring's links fully
         assert run.volume_between <= found.volume_between <= 1.5 * run.volume_between
 
 
@@ -217,6 +298,7 @@ def test_two_trees(nodes):
 
     def depth(node):
         return 0 if node == 0 else 1 + depth(first[node])
+
     found = tree(RankLayout(nodes, 1))
     assert found.messages_between == 2 * max(map(depth, range(nodes)))
     assert max(sent.values()) <= found.volume_between == 2
@@ -226,7 +308,9 @@ def test_two_trees(nodes):
 def test_parameter_servers(nodes, servers):
     """The busiest link: a server takes 1/S of every node's gradient and hands out as much; a node, n each way."""
     server = nodes / servers
-    assert parameter_server(RankLayout(nodes, 1), servers).volume_between == pytest.approx(2 * max(server, 1))
+    assert parameter_server(RankLayout(nodes, 1), servers).volume_between == pytest.approx(
+        2 * max(server, 1)
+    )
     assert parameter_server(RankLayout(nodes, 1), servers).messages_between == 2
 
 
@@ -242,7 +326,9 @@ def test_limits_and_monotony_of_every_all_reduce(name):
         layout = RankLayout(nodes, local)
         seconds = all_reduce_seconds(name, size, layout, LINKS)
         assert all_reduce_seconds(name, 2 * size, layout, LINKS) > seconds
-        slower = Links(LINKS.message_in_node, LINKS.byte_in_node, LINKS.message_between, 2 * LINKS.byte_between)
+        slower = Links(
+            LINKS.message_in_node, LINKS.byte_in_node, LINKS.message_between, 2 * LINKS.byte_between
+        )
         assert seconds <= all_reduce_seconds(name, size, layout, slower) <= 2 * seconds
         # no all-reduce can send less than (N-1)/N of all bytes out of a node, twice (Patarasuk and Yuan 2009)
         assert seconds >= 2 * (nodes - 1) / nodes * size * LINKS.byte_between * 0.999
@@ -254,28 +340,38 @@ def test_limits_and_monotony_of_every_all_reduce(name):
 def test_one_rank_has_nothing_to_reduce_and_one_node_needs_no_network(name):
     assert all_reduce_seconds(name, 1e6, RankLayout(1, 1), LINKS) == 0
     costly = Links(LINKS.message_in_node, LINKS.byte_in_node, 1.0, 1.0)
-    assert all_reduce_seconds(name, 1e6, RankLayout(1, 8), costly) == all_reduce_seconds(name, 1e6, RankLayout(1, 8),
-                                                                                         LINKS)
+    assert all_reduce_seconds(name, 1e6, RankLayout(1, 8), costly) == all_reduce_seconds(
+        name, 1e6, RankLayout(1, 8), LINKS
+    )
 
 
 def test_the_automatic_choice_is_the_tree_for_small_and_the_ring_for_large_messages():
     layout = RankLayout(512, 8)
     for size, best in ((1e4, tree), (1e12, ring)):
-        assert all_reduce_seconds("auto", size, layout, LINKS) == pytest.approx(best(layout).seconds(size, LINKS))
+        assert all_reduce_seconds("auto", size, layout, LINKS) == pytest.approx(
+            best(layout).seconds(size, LINKS)
+        )
 
 
 def test_the_torus_is_as_square_as_it_can_be_made():
-    assert torus(RankLayout(256, 4)) == torus(RankLayout(256, 4), 8)        # 32 x 32, as Mikami et al. for 1,024
-    assert torus(RankLayout(864, 4)) == torus(RankLayout(864, 4), 16)       # 64 x 54
+    assert torus(RankLayout(256, 4)) == torus(
+        RankLayout(256, 4), 8
+    )  # 32 x 32, as Mikami et al. for 1,024
+    assert torus(RankLayout(864, 4)) == torus(RankLayout(864, 4), 16)  # 64 x 54
 
 
 def test_mikamis_rows_save_what_jias_groups_send_between_nodes():
     """arXiv:1811.05233, section 2.2: the payload of the second phase is X times smaller than a hierarchical one's."""
     layout = RankLayout(64, 4)
     rows, groups = torus(layout, 1), hierarchical(layout, 4)
-    assert rows.volume_between == pytest.approx(groups.volume_between)      # four columns share the node's adapters
+    assert rows.volume_between == pytest.approx(
+        groups.volume_between
+    )  # four columns share the node's adapters
     assert rows.volume_in_node < groups.volume_in_node
 
 
 def test_the_hybrid_sends_between_nodes_what_one_rank_of_each_would():
-    assert hybrid(RankLayout(1024, 6)).volume_between == halving_doubling(RankLayout(1024, 1)).volume_between
+    assert (
+        hybrid(RankLayout(1024, 6)).volume_between
+        == halving_doubling(RankLayout(1024, 1)).volume_between
+    )

@@ -11,7 +11,9 @@ from hpo.errors import PlanError
 from hpo.planning.timing.failures import Failures
 
 
-def one_run(training: float, interval: float, failures: Failures, between: float, rng: np.random.Generator) -> float:
+def one_run(
+    training: float, interval: float, failures: Failures, between: float, rng: np.random.Generator
+) -> float:
     """A run by the clock: the next failure is drawn once, and again after each."""
     clock, done, following = 0.0, 0.0, rng.exponential(between)
     while done < training:
@@ -30,21 +32,37 @@ def one_run(training: float, interval: float, failures: Failures, between: float
     return clock
 
 
-@pytest.mark.parametrize(("node_hours", "interval"), [(2000.0, 900.0), (500.0, 300.0), (200.0, 600.0)])
-def test_expected_seconds_agree_with_a_simulation_by_the_clock(node_hours: float, interval: float) -> None:
-    failures, nodes, training = Failures(node_hours, restart_seconds=120, checkpoint_seconds=20), 512, 7200.0
+@pytest.mark.parametrize(
+    ("node_hours", "interval"), [(2000.0, 900.0), (500.0, 300.0), (200.0, 600.0)]
+)
+def test_expected_seconds_agree_with_a_simulation_by_the_clock(
+    node_hours: float, interval: float
+) -> None:
+    failures, nodes, training = (
+        Failures(node_hours, restart_seconds=120, checkpoint_seconds=20),
+        512,
+        7200.0,
+    )
     rng = np.random.default_rng(1)
     between = failures.seconds_between(nodes)
     simulated = np.array([one_run(training, interval, failures, between, rng) for _ in range(3000)])
     error = simulated.std() / math.sqrt(len(simulated))
     # the last checkpoint ends the run in the simulation; Daly's formula counts all of them, too
-    assert failures.expected_seconds(training, nodes, interval) == pytest.approx(simulated.mean(), abs=4 * error)
+    assert failures.expected_seconds(training, nodes, interval) == pytest.approx(
+        simulated.mean(), abs=4 * error
+    )
 
 
 def test_the_interval_is_the_best_of_all() -> None:
-    failures, nodes, day = Failures(20_000, restart_seconds=300, checkpoint_seconds=30), 4560, 86_400.0
+    failures, nodes, day = (
+        Failures(20_000, restart_seconds=300, checkpoint_seconds=30),
+        4560,
+        86_400.0,
+    )
     best = failures.checkpoint_interval(nodes)
-    assert best == pytest.approx(math.sqrt(2 * 30 * failures.seconds_between(nodes)) - 30, rel=0.02)    # Young 1974
+    assert best == pytest.approx(
+        math.sqrt(2 * 30 * failures.seconds_between(nodes)) - 30, rel=0.02
+    )  # Young 1974
     grid = np.geomspace(best / 5, best * 5, 401)
     found = grid[np.argmin([failures.expected_seconds(day, nodes, interval) for interval in grid])]
     assert best == pytest.approx(found, rel=0.02)
@@ -61,8 +79,10 @@ def test_limits() -> None:
 
 
 def test_more_nodes_and_worse_nodes_take_longer() -> None:
-    times = [Failures(hours).expected_seconds(3600, nodes) for hours, nodes in
-             ((50_000, 100), (50_000, 1000), (50_000, 4560), (5_000, 4560))]
+    times = [
+        Failures(hours).expected_seconds(3600, nodes)
+        for hours, nodes in ((50_000, 100), (50_000, 1000), (50_000, 4560), (5_000, 4560))
+    ]
     assert times == sorted(times)
     assert len(set(times)) == 4
 
@@ -75,8 +95,15 @@ def test_the_slowdown_of_a_long_run_is_that_of_its_stretches() -> None:
     assert Failures().slowdown(1000) == 1
 
 
-@pytest.mark.parametrize("values", [{"node_hours": 0.0}, {"node_hours": math.nan}, {"restart_seconds": -1.0},
-                                    {"checkpoint_seconds": 0.0}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"node_hours": 0.0},
+        {"node_hours": math.nan},
+        {"restart_seconds": -1.0},
+        {"checkpoint_seconds": 0.0},
+    ],
+)
 def test_figures_that_cannot_be_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(PlanError, match=next(iter(values))):
         Failures(**values)

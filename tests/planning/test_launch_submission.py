@@ -17,8 +17,12 @@ from tests.planning.launch_samples import small_job, small_plan, stand_in_path
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder `plan`, and stand-ins for Slurm's commands with a trainer that does nothing but end."""
-    write_plan(small_plan(small_job(tmp_path), machine="superpod"), tmp_path / "plan", backend="torch")
-    environment = stand_in_path(tmp_path / "bin", "slurm", torchrun='echo "{\\"outcome\\": {}}" >> outcome.jsonl')
+    write_plan(
+        small_plan(small_job(tmp_path), machine="superpod"), tmp_path / "plan", backend="torch"
+    )
+    environment = stand_in_path(
+        tmp_path / "bin", "slurm", torchrun='echo "{\\"outcome\\": {}}" >> outcome.jsonl'
+    )
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     return tmp_path
@@ -32,7 +36,9 @@ def test_a_plan_is_handed_to_its_scheduler(here):
     done = launch(str(here / "plan"), "--account", "physics", "--partition", "large")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines() == [
-        "Submitted batch job 1", f"when it has ended: hpo record 7 {here}/plan/outcome.jsonl"]
+        "Submitted batch job 1",
+        f"when it has ended: hpo record 7 {here}/plan/outcome.jsonl",
+    ]
     (job,) = (json.loads(line) for line in (here / "bin/spool/jobs.jsonl").read_text().splitlines())
     assert job["status"] == 0
     assert (job["options"]["--account"], job["options"]["--partition"]) == ("physics", "large")
@@ -40,7 +46,9 @@ def test_a_plan_is_handed_to_its_scheduler(here):
 
 def test_what_a_person_filled_into_the_script_is_kept_unless_another_backend_is_asked_for(here):
     script = here / "plan" / "launch.sh"
-    script.write_text(script.read_text().replace("##SBATCH --account=ACCOUNT", "#SBATCH --account=chemistry"))
+    script.write_text(
+        script.read_text().replace("##SBATCH --account=ACCOUNT", "#SBATCH --account=chemistry")
+    )
     assert json.loads(launch(str(here / "plan"), "--json").stdout)["job"] == "Submitted batch job 1"
     (job,) = (json.loads(line) for line in (here / "bin/spool/jobs.jsonl").read_text().splitlines())
     assert job["options"]["--account"] == "chemistry"
@@ -56,12 +64,21 @@ def test_a_refused_script_says_why(here):
     assert f"sbatch refused {script}: sbatch: error: unknown option --tims" in done.stderr
 
 
-@pytest.mark.parametrize(("launcher", "told"), [
-    ("slurm", "there is no sbatch here: take the folder {} to the machine, where the file system is shared by its "
-              "nodes, and run `sbatch --account=a launch.sh` in it; --workers N runs the plan on this machine instead"),
-    ("lsf", "and run `bsub -P a < launch.sh` in it"), ("pbs", "run `qsub -A a -v HPO_ACCOUNT=a launch.sh` in it"),
-    ("grid_engine", "run `qsub -g a -v HPO_ACCOUNT=a launch.sh` in it"),
-    ("flux", "run `flux batch --bank=a launch.sh` in it"), ("other", "run launch.sh as its first lines say")])
+@pytest.mark.parametrize(
+    ("launcher", "told"),
+    [
+        (
+            "slurm",
+            "there is no sbatch here: take the folder {} to the machine, where the file system is shared by its "
+            "nodes, and run `sbatch --account=a launch.sh` in it; --workers N runs the plan on this machine instead",
+        ),
+        ("lsf", "and run `bsub -P a < launch.sh` in it"),
+        ("pbs", "run `qsub -A a -v HPO_ACCOUNT=a launch.sh` in it"),
+        ("grid_engine", "run `qsub -g a -v HPO_ACCOUNT=a launch.sh` in it"),
+        ("flux", "run `flux batch --bank=a launch.sh` in it"),
+        ("other", "run launch.sh as its first lines say"),
+    ],
+)
 def test_without_the_scheduler_the_way_to_do_it_is_told(monkeypatch, launcher, told):
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(LaunchError) as error:
@@ -71,5 +88,8 @@ def test_without_the_scheduler_the_way_to_do_it_is_told(monkeypatch, launcher, t
 
 def test_without_ray_at_an_address_the_way_to_do_it_is_told(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
-    with pytest.raises(LaunchError, match=r"cannot submit a job to Ray at .* or run python /plans/small/launch\.py on"):
+    with pytest.raises(
+        LaunchError,
+        match=r"cannot submit a job to Ray at .* or run python /plans/small/launch\.py on",
+    ):
         submit("ray", Path("/plans/small"))

@@ -13,24 +13,42 @@ from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, st
 @pytest.fixture
 def slot(tmp_path):
     """Runs the script of a small plan under the stand-in of a scheduler, by a trainer that behaves as told."""
+
     def run(*behaviour, launcher="slurm", data=None, **variables):
-        plan = small_plan(small_job(tmp_path, **(data or {})), machine="superpod", launcher=launcher)
+        plan = small_plan(
+            small_job(tmp_path, **(data or {})), machine="superpod", launcher=launcher
+        )
         write_plan(plan, tmp_path / "plan", backend="torch")
         (tmp_path / "plan" / "behaviour").write_text("\n".join(behaviour))
-        environment = stand_in_path(tmp_path / "bin", launcher, torchrun=(
-            f'exec "{sys.executable}" -m tests.planning.stand_ins.trainer "$@"'))
-        done = subprocess.run(SUBMISSIONS[launcher], cwd=tmp_path / "plan", env={**environment, **variables},
-                              capture_output=True, text=True, check=False, timeout=120)
+        environment = stand_in_path(
+            tmp_path / "bin",
+            launcher,
+            torchrun=(f'exec "{sys.executable}" -m tests.planning.stand_ins.trainer "$@"'),
+        )
+        done = subprocess.run(
+            SUBMISSIONS[launcher],
+            cwd=tmp_path / "plan",
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stderr
         return Slot(tmp_path)
+
     return run
 
 
 class Slot:
     def __init__(self, folder):
-        self.jobs = [json.loads(line) for line in (folder / "bin/spool/jobs.jsonl").read_text().splitlines()]
+        self.jobs = [
+            json.loads(line) for line in (folder / "bin/spool/jobs.jsonl").read_text().splitlines()
+        ]
         self.calls = [json.loads(line) for line in (folder / "plan/calls").read_text().splitlines()]
-        self.log = "".join(path.read_text() for path in sorted((folder / "plan").glob("launch-*.log")))
+        self.log = "".join(
+            path.read_text() for path in sorted((folder / "plan").glob("launch-*.log"))
+        )
 
     @property
     def statuses(self):
@@ -48,7 +66,9 @@ def test_a_lost_rank_is_followed_by_a_restart_on_all_hosts(slot):
     assert done.statuses == [0] and len(done.calls) == 3
     assert "restart 2 of 3" in done.log
     assert all("--nnodes=2" in call for call in done.calls)
-    assert len({call[4] for call in done.calls}) == 3      # torchrun's agents of an earlier start are not met again
+    assert (
+        len({call[4] for call in done.calls}) == 3
+    )  # torchrun's agents of an earlier start are not met again
 
 
 def test_after_a_lost_node_the_run_goes_on_on_those_that_answer(slot):
@@ -60,7 +80,7 @@ def test_after_a_lost_node_the_run_goes_on_on_those_that_answer(slot):
 def test_where_no_host_is_left_another_slot_is_asked_for(slot):
     done = slot("lose-host localhost", "lose-host localhost 127.0.0.1")
     assert "0 hosts answer" in done.log and "asking for slot 2" in done.log
-    assert done.statuses == [0, 1]      # where again no host answered: such a slot asks for no other
+    assert done.statuses == [0, 1]  # where again no host answered: such a slot asks for no other
 
 
 def test_what_does_not_begin_is_not_repeated(slot):
@@ -76,10 +96,14 @@ def test_the_end_of_the_slot_stops_the_training_and_asks_for_another(slot):
     assert done.jobs[1]["options"]["--account"] == "physics"
 
 
-@pytest.mark.parametrize(("launcher", "option", "value"), [
-    ("pbs", "-W", "depend=afterany:1"), ("flux", "--dependency", "afterany:1")])
+@pytest.mark.parametrize(
+    ("launcher", "option", "value"),
+    [("pbs", "-W", "depend=afterany:1"), ("flux", "--dependency", "afterany:1")],
+)
 def test_where_nobody_gives_notice_the_script_keeps_the_time(slot, launcher, option, value):
-    done = slot("wait", "reach", launcher=launcher, HPO_SLOT_SECONDS="601", HPO_PARTITION="large")     # notice: 600 s
+    done = slot(
+        "wait", "reach", launcher=launcher, HPO_SLOT_SECONDS="601", HPO_PARTITION="large"
+    )  # notice: 600 s
     assert done.statuses == [0, 0] and done.jobs[1]["options"][option] == value
     assert "large" in done.jobs[1]["options"].values()
 

@@ -24,7 +24,14 @@ def plan_for(name, launcher=None, nodes=2, **changes):
     ranks = min(4, machine.accelerators_per_node)
     nodes = min(nodes, machine.nodes)
     job = small_job("/tmp", batch=nodes * ranks * 8, path="/shared/data of all")
-    return small_plan(job, machine=name, launcher=launcher or machine.scheduler, nodes=nodes, ranks=ranks, **changes)
+    return small_plan(
+        job,
+        machine=name,
+        launcher=launcher or machine.scheduler,
+        nodes=nodes,
+        ranks=ranks,
+        **changes,
+    )
 
 
 def scripts(names, launchers):
@@ -35,7 +42,9 @@ def scripts(names, launchers):
 
 def test_bash_takes_the_script_of_every_machine(tmp_path):
     written = []
-    for number, (plan, backend) in enumerate([*scripts(machine_names(), [None]), *scripts(["superpod"], LAUNCHERS)]):
+    for number, (plan, backend) in enumerate(
+        [*scripts(machine_names(), [None]), *scripts(["superpod"], LAUNCHERS)]
+    ):
         name, text = script_of(plan, load_machine(plan.machine), backend=backend)
         file = tmp_path / f"{number}-{name}"
         file.write_text(text)
@@ -43,65 +52,112 @@ def test_bash_takes_the_script_of_every_machine(tmp_path):
             compile(text, name, "exec")
         else:
             written.append(file)
-            checked = subprocess.run(["bash", "-n", file], capture_output=True, text=True, check=False)
+            checked = subprocess.run(
+                ["bash", "-n", file], capture_output=True, text=True, check=False
+            )
             assert checked.returncode == 0, (plan.machine, plan.launcher, backend, checked.stderr)
         assert max(map(len, text.splitlines())) <= 140
     assert len(written) > 2 * len(machine_names())
     if shutil.which("shellcheck"):
-        checked = subprocess.run(["shellcheck", *written[-2 * len(LAUNCHERS):]], capture_output=True, text=True,
-                                 check=False)
+        checked = subprocess.run(
+            ["shellcheck", *written[-2 * len(LAUNCHERS) :]],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert checked.returncode == 0, checked.stdout
 
 
 def test_the_head_tells_a_person_what_the_run_is():
     plan = plan_for("summit", chance_in_slot=0.87, slot_seconds=7200.0)
     _, text = script_of(plan, load_machine("summit"), backend="horovod")
-    head = " ".join(line[2:] for line in itertools.takewhile(lambda line: line.startswith("#"), text.splitlines()))
-    for said in ("small: global batch size 64 on 2 nodes of Summit", "Target accuracy >= 0.95, expected after 4 epochs",
-                 "7 min (3 min to 15 min) of training", "Trust medium: two of three rungs reached the target",
-                 "within a slot of 2 h 00 min: 87%", "limited by the network", "bsub < launch.sh", "hpo record 7"):
+    head = " ".join(
+        line[2:]
+        for line in itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    )
+    for said in (
+        "small: global batch size 64 on 2 nodes of Summit",
+        "Target accuracy >= 0.95, expected after 4 epochs",
+        "7 min (3 min to 15 min) of training",
+        "Trust medium: two of three rungs reached the target",
+        "within a slot of 2 h 00 min: 87%",
+        "limited by the network",
+        "bsub < launch.sh",
+        "hpo record 7",
+    ):
         assert said in head, head
 
 
 def test_a_name_of_a_study_cannot_break_out_of_the_comment_or_the_directives():
-    plan = dataclasses.replace(plan_for("superpod"), study="a\nrm -rf /\n#SBATCH --uid=0 $(reboot)", reason="x\ny")
+    plan = dataclasses.replace(
+        plan_for("superpod"), study="a\nrm -rf /\n#SBATCH --uid=0 $(reboot)", reason="x\ny"
+    )
     _, text = script_of(plan, load_machine("superpod"), backend="torch")
     assert "\nrm -rf" not in text and "\ny" not in text and "\n#SBATCH --uid" not in text
     assert re.search(r"^#SBATCH --job-name=[A-Za-z][\w.-]*$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("seconds", "slot", "limit", "notice"), [
-    (Interval(400.0, 200.0, 900.0), None, 900 + 300, 600),      # the upper end, and what is around; 2 x 900 / 2 + 60
-    (Interval(400.0, 200.0, 900.0), 7200.0, 7200, 960),
-    (Interval(3600.0, 3000.0, 5000.0), 7230.0, 7200, 3600),     # whole minutes, and at most half of the slot
-    (None, None, 3600 + 300, 120),
-])
+@pytest.mark.parametrize(
+    ("seconds", "slot", "limit", "notice"),
+    [
+        (
+            Interval(400.0, 200.0, 900.0),
+            None,
+            900 + 300,
+            600,
+        ),  # the upper end, and what is around; 2 x 900 / 2 + 60
+        (Interval(400.0, 200.0, 900.0), 7200.0, 7200, 960),
+        (
+            Interval(3600.0, 3000.0, 5000.0),
+            7230.0,
+            7200,
+            3600,
+        ),  # whole minutes, and at most half of the slot
+        (None, None, 3600 + 300, 120),
+    ],
+)
 def test_the_time_limit_is_the_slot_or_the_upper_end(seconds, slot, limit, notice):
     plan = plan_for("superpod", seconds=seconds, slot_seconds=slot)
-    plan = dataclasses.replace(plan, job=small_job("/tmp", batch=plan.global_batch_size))    # nothing to be staged
+    plan = dataclasses.replace(
+        plan, job=small_job("/tmp", batch=plan.global_batch_size)
+    )  # nothing to be staged
     run = run_of(plan, load_machine("superpod"), "torch")
     assert (run.slot_seconds, run.notice_seconds) == (limit, notice)
 
 
 def test_nodes_over_which_the_batch_splits():
     plan = small_plan(small_job("/tmp", batch=96), nodes=12, ranks=2)
-    assert possible_nodes(plan) == tuple(nodes for nodes in range(12, 0, -1) if 96 % (2 * nodes) == 0)
+    assert possible_nodes(plan) == tuple(
+        nodes for nodes in range(12, 0, -1) if 96 % (2 * nodes) == 0
+    )
 
 
 def test_durations_and_clocks():
-    assert [duration(seconds) for seconds in (45.0, 119.6, 600.0, 7260.0)] == ["45 s", "120 s", "10 min", "2 h 01 min"]
+    assert [duration(seconds) for seconds in (45.0, 119.6, 600.0, 7260.0)] == [
+        "45 s",
+        "120 s",
+        "10 min",
+        "2 h 01 min",
+    ]
     assert clock(100 * 3600 + 62) == "100:01:02"
 
 
 def test_environment_variables_follow_the_options_of_the_plan():
-    hierarchical = plan_for("summit", details={"options": {"all_reduce": "hierarchical", "fusion_bytes": 32 * 2**20}})
+    hierarchical = plan_for(
+        "summit", details={"options": {"all_reduce": "hierarchical", "fusion_bytes": 32 * 2**20}}
+    )
     _, text = script_of(hierarchical, load_machine("summit"), backend="horovod")
     assert "export HOROVOD_FUSION_THRESHOLD=33554432  #" in text
     assert "export HOROVOD_HIERARCHICAL_ALLREDUCE=1  #" in text
-    assert "--all-reduce hierarchical" in script_of(hierarchical, load_machine("summit"), backend="torch")[1]
+    assert (
+        "--all-reduce hierarchical"
+        in script_of(hierarchical, load_machine("summit"), backend="torch")[1]
+    )
     ring = plan_for("superpod", details={"options": {"all_reduce": "ring", "fusion_bytes": 2**26}})
     _, text = script_of(ring, load_machine("superpod"), backend="torch")
-    assert "export NCCL_ALGO=Ring  #" in text and "HOROVOD" not in text and "--all-reduce" not in text
+    assert (
+        "export NCCL_ALGO=Ring  #" in text and "HOROVOD" not in text and "--all-reduce" not in text
+    )
 
 
 def test_a_users_own_machine_is_known_to_the_script(tmp_path):
@@ -126,31 +182,56 @@ def test_what_cannot_be_launched_is_told():
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_launcher_has_a_usual_backend(launcher):
-    assert choose_backend(None, launcher) in BACKENDS and choose_backend("torch", launcher) == "torch"
+    assert (
+        choose_backend(None, launcher) in BACKENDS and choose_backend("torch", launcher) == "torch"
+    )
 
 
-FAULTS = {      # a script of each scheduler with one line changed, and what its stand-in says of it
-    "slurm": [("--time=00:20:00", "--time=20 min", "--time does not take"), ("--exclusive", "--exclusiv", "unknown"),
-              ("--nodes=2", "--nodes=three", "--nodes does not take"), ("B:USR1@600", "B:USR1@1200", "signal would")],
-    "lsf": [("-W 00:20", "-W 00:20:00", "-W does not take"), ("-nnodes 2", "-nodes 2", "unknown option -nodes"),
-            ("-wt 10", "-wt 30", "warning would come"), ("-wa USR1", "-J again", "go together")],
-    "pbs": [("walltime=00:20:00", "walltime=20m", "-l does not take"), ("-N small", "-M small", "unknown option -M"),
-            ("ncpus=2:mpiprocs=2", "ncpus=1:mpiprocs=2", "2 ranks on 1 cores")],
-    "flux": [("--time-limit=20m", "--time-limit=00:20:00", "--time-limit does not take"),
-             ("--nodes=2", "--node=2", "unknown option --node")],
+FAULTS = {  # a script of each scheduler with one line changed, and what its stand-in says of it
+    "slurm": [
+        ("--time=00:20:00", "--time=20 min", "--time does not take"),
+        ("--exclusive", "--exclusiv", "unknown"),
+        ("--nodes=2", "--nodes=three", "--nodes does not take"),
+        ("B:USR1@600", "B:USR1@1200", "signal would"),
+    ],
+    "lsf": [
+        ("-W 00:20", "-W 00:20:00", "-W does not take"),
+        ("-nnodes 2", "-nodes 2", "unknown option -nodes"),
+        ("-wt 10", "-wt 30", "warning would come"),
+        ("-wa USR1", "-J again", "go together"),
+    ],
+    "pbs": [
+        ("walltime=00:20:00", "walltime=20m", "-l does not take"),
+        ("-N small", "-M small", "unknown option -M"),
+        ("ncpus=2:mpiprocs=2", "ncpus=1:mpiprocs=2", "2 ranks on 1 cores"),
+    ],
+    "flux": [
+        ("--time-limit=20m", "--time-limit=00:20:00", "--time-limit does not take"),
+        ("--nodes=2", "--node=2", "unknown option --node"),
+    ],
 }
 
 
 @pytest.mark.parametrize("launcher", SUBMISSIONS)
 def test_the_stand_ins_refuse_what_schedulers_would(tmp_path, launcher):
-    write_plan(small_plan(small_job(tmp_path), machine="superpod", launcher=launcher), tmp_path / "plan",
-               backend="torch")
+    write_plan(
+        small_plan(small_job(tmp_path), machine="superpod", launcher=launcher),
+        tmp_path / "plan",
+        backend="torch",
+    )
     script = tmp_path / "plan" / "launch.sh"
     good = script.read_text()
     for right, wrong, said in FAULTS[launcher]:
         assert right in good, right
         script.write_text(good.replace(right, wrong, 1))
-        done = subprocess.run(SUBMISSIONS[launcher], cwd=tmp_path / "plan", capture_output=True, text=True, check=False,
-                              env=stand_in_path(tmp_path / "bin", launcher), timeout=60)
+        done = subprocess.run(
+            SUBMISSIONS[launcher],
+            cwd=tmp_path / "plan",
+            capture_output=True,
+            text=True,
+            check=False,
+            env=stand_in_path(tmp_path / "bin", launcher),
+            timeout=60,
+        )
         assert done.returncode == 1 and said in done.stderr, (wrong, done.stderr)
         assert not (tmp_path / "bin" / "spool" / "jobs.jsonl").exists()

@@ -15,8 +15,15 @@ def submit(folder, launcher, *, backend, ranks=1, variables=None, **data):
     """What a run reported, and the jobs that the stand-in ran for it."""
     plan = small_plan(small_job(folder, **data), machine="superpod", launcher=launcher, ranks=ranks)
     write_plan(plan, folder / "plan", backend=backend)
-    done = subprocess.run(SUBMISSIONS[launcher], cwd=folder / "plan", capture_output=True, text=True, check=False,
-                          env={**stand_in_path(folder / "bin", launcher), **(variables or {})}, timeout=300)
+    done = subprocess.run(
+        SUBMISSIONS[launcher],
+        cwd=folder / "plan",
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**stand_in_path(folder / "bin", launcher), **(variables or {})},
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     logs = "".join(path.read_text() for path in (folder / "plan").glob("launch-*.log"))
     jobs = [json.loads(line) for line in (folder / "bin/spool/jobs.jsonl").read_text().splitlines()]
@@ -28,16 +35,33 @@ def submit(folder, launcher, *, backend, ranks=1, variables=None, **data):
 
 @pytest.mark.slow
 def test_slurm_and_torchrun_through_a_killed_rank_and_the_end_of_a_slot(tmp_path):
-    run, jobs = submit(tmp_path, "slurm", backend="torch", ranks=2, deaths=1, dies_at=12, delay=0.05,
-                       variables={"STAND_IN_NOTICE_POINTS": "1"})
+    run, jobs = submit(
+        tmp_path,
+        "slurm",
+        backend="torch",
+        ranks=2,
+        deaths=1,
+        dies_at=12,
+        delay=0.05,
+        variables={"STAND_IN_NOTICE_POINTS": "1"},
+    )
     assert (run.outcome.state, run.restarts, run.workers, run.nodes) == ("reached", 2, 4, 2)
     assert [job["options"].get("--dependency") for job in jobs] == [None, "afterany:1"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("launcher", "backend"), [
-    pytest.param("lsf", "horovod", marks=pytest.mark.skipif(not has_horovod(), reason="Horovod is not installed")),
-    ("pbs", "torch"), ("flux", "torch")])
+@pytest.mark.parametrize(
+    ("launcher", "backend"),
+    [
+        pytest.param(
+            "lsf",
+            "horovod",
+            marks=pytest.mark.skipif(not has_horovod(), reason="Horovod is not installed"),
+        ),
+        ("pbs", "torch"),
+        ("flux", "torch"),
+    ],
+)
 def test_other_schedulers_train_to_the_target(tmp_path, launcher, backend):
     run, jobs = submit(tmp_path, launcher, backend=backend)
     assert (run.outcome.state, run.restarts, run.workers, run.nodes) == ("reached", 0, 2, 2)

@@ -17,8 +17,23 @@ from hpo.planning.machines import (
 )
 
 SHIPPED = machine_names()[1:]
-ASKED_FOR = ("summit", "piz_daint", "abci", "tsubame3", "project_adam", "minsky", "big_basin", "tencent", "superpod",
-             "perlmutter", "juwels_booster", "frontier", "tpu_v3_pod", "azure_nd_h100_v5", "aws_p5")
+ASKED_FOR = (
+    "summit",
+    "piz_daint",
+    "abci",
+    "tsubame3",
+    "project_adam",
+    "minsky",
+    "big_basin",
+    "tencent",
+    "superpod",
+    "perlmutter",
+    "juwels_booster",
+    "frontier",
+    "tpu_v3_pod",
+    "azure_nd_h100_v5",
+    "aws_p5",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -62,22 +77,41 @@ def test_one_set_of_shares_for_all_machines(name):
     for precision, share in device.achieved_fraction.items():
         pascal_half = precision == "fp16" and "P100" in device.name
         assert (share.low, share.median, share.high) == (
-            (0.15, 0.30, 0.60) if pascal_half else (0.28, 0.45, 0.80) if precision in vector else (0.10, 0.20, 0.33))
+            (0.15, 0.30, 0.60)
+            if pascal_half
+            else (0.28, 0.45, 0.80)
+            if precision in vector
+            else (0.10, 0.20, 0.33)
+        )
 
 
-@pytest.mark.parametrize(("name", "accelerators"), [
-    ("summit", 27_648), ("big_basin", 352), ("minsky", 256), ("tencent", 2_048), ("superpod", 1_120),
-    ("tpu_v3_pod", 1_024), ("abci", 4_352), ("tsubame3", 2_160), ("project_adam", 120), ("piz_daint", 5_320)])
+@pytest.mark.parametrize(
+    ("name", "accelerators"),
+    [
+        ("summit", 27_648),
+        ("big_basin", 352),
+        ("minsky", 256),
+        ("tencent", 2_048),
+        ("superpod", 1_120),
+        ("tpu_v3_pod", 1_024),
+        ("abci", 4_352),
+        ("tsubame3", 2_160),
+        ("project_adam", 120),
+        ("piz_daint", 5_320),
+    ],
+)
 def test_machines_have_as_many_accelerators_as_published(name, accelerators):
     assert load_machine(name).accelerators == accelerators
 
 
 def test_peaks_add_up_to_what_is_published_of_the_whole_machine():
     summit, pod, tsubame = (load_machine(name) for name in ("summit", "tpu_v3_pod", "tsubame3"))
-    assert summit.accelerators * summit.accelerator.peak_flops["fp16"] > 3e18       # "in excess of 3 EF"
+    assert summit.accelerators * summit.accelerator.peak_flops["fp16"] > 3e18  # "in excess of 3 EF"
     assert pod.accelerators * pod.accelerator.peak_flops["bf16"] == pytest.approx(126e15, rel=0.01)
     # 47.2 PFLOPS in fp16, the processors' 1.3 among them
-    assert tsubame.accelerators * tsubame.accelerator.peak_flops["fp16"] == pytest.approx(47.2e15, rel=0.04)
+    assert tsubame.accelerators * tsubame.accelerator.peak_flops["fp16"] == pytest.approx(
+        47.2e15, rel=0.04
+    )
 
 
 def test_a_precision_that_the_device_lacks_is_computed_in_fp32():
@@ -85,29 +119,71 @@ def test_a_precision_that_the_device_lacks_is_computed_in_fp32():
     assert load_machine("summit").accelerator.computing_precision("fp16") == "fp16"
 
 
-@pytest.mark.parametrize(("old", "new", "words"), [
-    ("nodes: {value: 4608", "nodes: {value: -4608", ("nodes", "whole number of at least 1", "-4608")),
-    ("nodes: {value: 4608", "nodes: {value: 46.5", ("nodes", "whole number", "46.5")),
-    ("nodes: {value: 4608", "nodes: {value: ~", ("nodes", "whole number", "nothing")),
-    ("nodes: {value: 4608", "nodes: {valu: 4608", ("nodes.valu", "did you mean 'value'")),
-    ("nodes: {", "node: {", ("unknown key node", "did you mean 'nodes'")),
-    ("fp16: {value: 1.25e14", "fp16: {value: .inf", ("accelerator.peak_flops.fp16", "finite", "inf")),
-    ("fp16: {value: 1.25e14", "fp16: {value: 0", ("accelerator.peak_flops.fp16", "above 0", "got 0")),
-    ("fp16: {value: 1.25e14", "fp16: {value: .nan", ("accelerator.peak_flops.fp16", "finite", "nan")),
-    ("fp16: {value: 1.25e14", "fp16: {value: fast", ("accelerator.peak_flops.fp16", "a number", "'fast'")),
-    ("fp16: {value: 1.25e14", "fp17: {value: 1.25e14", ("accelerator.peak_flops.fp17", "did you mean 'fp16'")),
-    ("low: 0.28", "low: 0.9", ("accelerator.achieved_fraction.fp32", "low <= median <= high", "0.9")),
-    ("high: 0.80", "high: 1.80", ("accelerator.achieved_fraction.fp32", "<= 1", "1.8")),
-    ("low: 0.28, ", "", ("accelerator.achieved_fraction.fp32.low", "missing")),
-    ("  latency_seconds: {value: 3.4e-6, source: nccl", "  latency_seconds: {value: 3.4e-6, source: ncll",
-     ("intra_node.latency_seconds.source", "'ncll'", "did you mean 'nccl'")),
-    ("scheduler: lsf", "scheduler: lfs", ("scheduler", "one of", "'lfs'", "did you mean 'lsf'")),
-    ("scheduler: lsf", "", ("scheduler is missing", "hpo machines summit --yaml")),
-    ("inter_node:", "internode:", ("unknown key internode", "did you mean 'inter_node'")),
-    ("note: \"rated read speed of such a drive; as on Frontier\"", "note: ", ("node_storage", "assumed", "why")),
-    ("name: summit", "name: [summit", ("machine file must be YAML",)),
-    ("name: summit", "name: 7", ("name must be text", "7")),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "nodes: {value: 4608",
+            "nodes: {value: -4608",
+            ("nodes", "whole number of at least 1", "-4608"),
+        ),
+        ("nodes: {value: 4608", "nodes: {value: 46.5", ("nodes", "whole number", "46.5")),
+        ("nodes: {value: 4608", "nodes: {value: ~", ("nodes", "whole number", "nothing")),
+        ("nodes: {value: 4608", "nodes: {valu: 4608", ("nodes.valu", "did you mean 'value'")),
+        ("nodes: {", "node: {", ("unknown key node", "did you mean 'nodes'")),
+        (
+            "fp16: {value: 1.25e14",
+            "fp16: {value: .inf",
+            ("accelerator.peak_flops.fp16", "finite", "inf"),
+        ),
+        (
+            "fp16: {value: 1.25e14",
+            "fp16: {value: 0",
+            ("accelerator.peak_flops.fp16", "above 0", "got 0"),
+        ),
+        (
+            "fp16: {value: 1.25e14",
+            "fp16: {value: .nan",
+            ("accelerator.peak_flops.fp16", "finite", "nan"),
+        ),
+        (
+            "fp16: {value: 1.25e14",
+            "fp16: {value: fast",
+            ("accelerator.peak_flops.fp16", "a number", "'fast'"),
+        ),
+        (
+            "fp16: {value: 1.25e14",
+            "fp17: {value: 1.25e14",
+            ("accelerator.peak_flops.fp17", "did you mean 'fp16'"),
+        ),
+        (
+            "low: 0.28",
+            "low: 0.9",
+            ("accelerator.achieved_fraction.fp32", "low <= median <= high", "0.9"),
+        ),
+        ("high: 0.80", "high: 1.80", ("accelerator.achieved_fraction.fp32", "<= 1", "1.8")),
+        ("low: 0.28, ", "", ("accelerator.achieved_fraction.fp32.low", "missing")),
+        (
+            "  latency_seconds: {value: 3.4e-6, source: nccl",
+            "  latency_seconds: {value: 3.4e-6, source: ncll",
+            ("intra_node.latency_seconds.source", "'ncll'", "did you mean 'nccl'"),
+        ),
+        (
+            "scheduler: lsf",
+            "scheduler: lfs",
+            ("scheduler", "one of", "'lfs'", "did you mean 'lsf'"),
+        ),
+        ("scheduler: lsf", "", ("scheduler is missing", "hpo machines summit --yaml")),
+        ("inter_node:", "internode:", ("unknown key internode", "did you mean 'inter_node'")),
+        (
+            'note: "rated read speed of such a drive; as on Frontier"',
+            "note: ",
+            ("node_storage", "assumed", "why"),
+        ),
+        ("name: summit", "name: [summit", ("machine file must be YAML",)),
+        ("name: summit", "name: 7", ("name must be text", "7")),
+    ],
+)
 def test_a_broken_file_is_told_with_file_key_rule_value_and_way_out(tmp_path, old, new, words):
     message = refused(written(tmp_path, old, new))
     assert message.startswith(f"{tmp_path}/mine.yaml")
@@ -117,11 +193,18 @@ def test_a_broken_file_is_told_with_file_key_rule_value_and_way_out(tmp_path, ol
 
 
 def test_all_faults_are_told_each_with_its_line(tmp_path):
-    text = machine_text("summit").replace("value: 4608", "value: -1").replace("scheduler: lsf", "scheduler: none")
+    text = (
+        machine_text("summit")
+        .replace("value: 4608", "value: -1")
+        .replace("scheduler: lsf", "scheduler: none")
+    )
     (tmp_path / "mine.yaml").write_text(text)
     lines = refused(tmp_path / "mine.yaml").splitlines()
     numbers = [int(re.search(r"line (\d+)", line).group(1)) for line in lines]
-    assert [text.splitlines()[number - 1].split(":")[0] for number in numbers] == ["nodes", "scheduler"]
+    assert [text.splitlines()[number - 1].split(":")[0] for number in numbers] == [
+        "nodes",
+        "scheduler",
+    ]
 
 
 def test_a_file_of_ones_own_needs_no_sources_and_no_power(tmp_path):
@@ -138,7 +221,11 @@ shared_filesystem: {name: NFS, read_bytes_per_second: 1e8, capacity_bytes: 1e12}
 scheduler: other
 """)
     machine = load_machine(tmp_path / "mine.yaml")
-    assert (machine.accelerators, machine.node_storage, machine.accelerator.power_watts) == (2, None, None)
+    assert (machine.accelerators, machine.node_storage, machine.accelerator.power_watts) == (
+        2,
+        None,
+        None,
+    )
     assert not any(source.assumed for source in machine.sources.values())
 
 
@@ -161,13 +248,18 @@ def test_this_machine_measured(monkeypatch, tmp_path):
     assert measure_local() == local.local_file()
     machine = load_machine("local")
     assert machine.accelerator.peak_flops != before.accelerator.peak_flops
-    assert machine.intra_node.bandwidth_bytes_per_second != before.intra_node.bandwidth_bytes_per_second
+    assert (
+        machine.intra_node.bandwidth_bytes_per_second
+        != before.intra_node.bandwidth_bytes_per_second
+    )
     assert "measured" in machine.sources["accelerator.peak_flops.fp32"].title
     # any machine of this century: a core does 10^8 to 10^13 flop/s, a message over the loopback takes 1 us to 10 ms
     assert 1e8 < machine.accelerator.peak_flops["fp32"] < 1e13
     assert 1e-6 < machine.intra_node.latency_seconds < 1e-2
     assert 1e7 < machine.intra_node.bandwidth_bytes_per_second < 1e12
-    assert list(tmp_path.iterdir()) == [tmp_path / "config"]        # what was written to measure the disk is gone
+    assert list(tmp_path.iterdir()) == [
+        tmp_path / "config"
+    ]  # what was written to measure the disk is gone
 
 
 def test_broken_measurements_are_told_with_the_way_out():
@@ -197,6 +289,8 @@ def test_the_command_shows_lists_and_prints_files(tmp_path):
     assert "hpo machines local --measure" in error
 
 
-@pytest.mark.parametrize(("value", "text"), [(23e9, "23 GB/s"), (2.5e12, "2.5 TB/s"), (12.0, "12 B/s")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(23e9, "23 GB/s"), (2.5e12, "2.5 TB/s"), (12.0, "12 B/s")]
+)
 def test_quantities_are_written_with_their_prefix(value, text):
     assert number_with_unit(value, "B/s") == text

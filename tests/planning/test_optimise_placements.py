@@ -37,9 +37,11 @@ def everything(context: PlanningContext, batches: range, ranks: range) -> list[C
         for per_node in ranks:
             for local in range(context.unit, batches.stop, context.unit):
                 if nodes * per_node * local in batches:
-                    found += [context.candidate(Placement(nodes, per_node, local, micro))
-                              for micro in range(context.unit, local + 1, context.unit)
-                              if micro <= context.largest_micro_batch]
+                    found += [
+                        context.candidate(Placement(nodes, per_node, local, micro))
+                        for micro in range(context.unit, local + 1, context.unit)
+                        if micro <= context.largest_micro_batch
+                    ]
     return found
 
 
@@ -59,7 +61,8 @@ def test_the_choice_with_a_free_batch_is_the_best_of_everything(seed: int, objec
     tried = everything(context, range(8, 257), range(per_node, per_node + 1))
     assert found is not None and len(tried) > 100
     assert score(found.best, objective, context) == pytest.approx(
-        min(score(each, objective, context) for each in tried), rel=1e-9)
+        min(score(each, objective, context) for each in tried), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("objective", ["time", "accelerator_hours"])
@@ -69,10 +72,13 @@ def test_the_choice_for_one_batch_is_the_best_of_everything(seed: int, objective
     context = random_context(rng)
     batch = context.unit * int(rng.choice([12, 24, 36, 60]))
     found = choose(context, PlanConstraints(minimise=objective, global_batch_size=batch))
-    tried = everything(context, range(batch, batch + 1), range(1, context.machine.accelerators_per_node + 1))
+    tried = everything(
+        context, range(batch, batch + 1), range(1, context.machine.accelerators_per_node + 1)
+    )
     assert found is not None and len(tried) >= 5
     assert score(found.best, objective, context) == pytest.approx(
-        min(score(each, objective, context) for each in tried), rel=1e-9)
+        min(score(each, objective, context) for each in tried), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -92,7 +98,10 @@ def test_the_cheapest_that_meets_a_deadline(seed: int) -> None:
 def test_a_longer_slot_is_never_worse() -> None:
     context = a_context()
     slots = np.geomspace(10, 2000, 25)
-    found = [choose(context, PlanConstraints(minimise="accelerator_hours", slot_seconds=slot)) for slot in slots]
+    found = [
+        choose(context, PlanConstraints(minimise="accelerator_hours", slot_seconds=slot))
+        for slot in slots
+    ]
     best = [each.best for each in found if each]
     assert len(best) == len(slots)
     ending = [one for one, slot in zip(best, slots, strict=True) if one.chance_within(slot) >= 0.9]
@@ -111,7 +120,10 @@ def test_the_front_holds_all_that_nothing_dominates(seed: int) -> None:
     members = front(found.candidates)
 
     def dominates(one: Candidate, other: Candidate) -> bool:
-        first, second = (one.expected_seconds, one.expected_hours), (other.expected_seconds, other.expected_hours)
+        first, second = (
+            (one.expected_seconds, one.expected_hours),
+            (other.expected_seconds, other.expected_hours),
+        )
         return first != second and first[0] <= second[0] and first[1] <= second[1]
 
     assert not any(dominates(one, other) for one in found.candidates for other in members)
@@ -121,8 +133,11 @@ def test_the_front_holds_all_that_nothing_dominates(seed: int) -> None:
             assert any(dominates(member, each) for member in members)
     assert knee(members).expected_seconds <= 1.1 * members[0].expected_seconds
     shown = excerpt(members, [knee(members)], 4)
-    assert len(shown) <= 5 and knee(members) in shown and {members[0].placement, members[-1].placement} <= {
-        each.placement for each in shown}
+    assert (
+        len(shown) <= 5
+        and knee(members) in shown
+        and {members[0].placement, members[-1].placement} <= {each.placement for each in shown}
+    )
 
 
 def test_the_likeliest_is_taken_where_none_ends_in_time() -> None:
@@ -132,7 +147,9 @@ def test_the_likeliest_is_taken_where_none_ends_in_time() -> None:
     slot = quick.best.seconds.low
     found = choose(context, PlanConstraints(slot_seconds=slot, minimise="accelerator_hours"))
     assert found is not None and 0 < found.best.chance_within(slot) < 0.9
-    assert found.best.chance_within(slot) == max(each.chance_within(slot) for each in found.candidates)
+    assert found.best.chance_within(slot) == max(
+        each.chance_within(slot) for each in found.candidates
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -145,11 +162,17 @@ def test_placements_keep_the_rules(seed: int) -> None:
     for each in found:
         assert each.nodes == 2 and each.ranks_per_node <= context.machine.accelerators_per_node
         assert each.global_batch_size == 2 * each.ranks_per_node * each.local_batch_size
-        assert each.local_batch_size % context.unit == 0 and each.micro_batch_size % context.unit == 0
+        assert (
+            each.local_batch_size % context.unit == 0 and each.micro_batch_size % context.unit == 0
+        )
         assert each.micro_batch_size <= min(context.largest_micro_batch, each.local_batch_size)
-        fewest = math.ceil(each.local_batch_size / (context.largest_micro_batch // context.unit * context.unit))
+        fewest = math.ceil(
+            each.local_batch_size / (context.largest_micro_batch // context.unit * context.unit)
+        )
         assert each.accumulation_steps == fewest
-    assert best_of([context.candidate(each) for each in found], PlanConstraints()).placement in found
+    assert (
+        best_of([context.candidate(each) for each in found], PlanConstraints()).placement in found
+    )
 
 
 def test_the_nodes_of_a_grid_hold_the_ends_and_are_at_most_a_quarter_apart() -> None:
@@ -162,12 +185,17 @@ def test_the_nodes_of_a_grid_hold_the_ends_and_are_at_most_a_quarter_apart() -> 
 def test_memory_by_hand() -> None:
     cost = WorkloadCost(25_000_000, 161, 24e9, 80e6, 150e3)
     sgd = memory_needs(cost, TrainingSettings(optimizer="sgd"), 16e9)
-    assert sgd.state == 25_000_000 * (4 + 4 + 4)        # weights, gradients, momentum
+    assert sgd.state == 25_000_000 * (4 + 4 + 4)  # weights, gradients, momentum
     assert sgd.largest_micro_batch == math.floor((16e9 - 1.5 * 2**30 - sgd.state) / 80e6)
     assert sgd.needed(sgd.largest_micro_batch) <= 16e9 < sgd.needed(sgd.largest_micro_batch + 1)
-    lamb = memory_needs(cost, TrainingSettings(optimizer="lamb", precision="fp16", loss_scaling="dynamic",
-                                               gradient_lag=1), 16e9)
-    assert lamb.state == 25_000_000 * (4 + 2 * 4 + 8)   # a lagged gradient is kept too
+    lamb = memory_needs(
+        cost,
+        TrainingSettings(
+            optimizer="lamb", precision="fp16", loss_scaling="dynamic", gradient_lag=1
+        ),
+        16e9,
+    )
+    assert lamb.state == 25_000_000 * (4 + 2 * 4 + 8)  # a lagged gradient is kept too
     assert lamb.per_sample == 40e6
     assert memory_needs(cost, TrainingSettings(), 1e9).largest_micro_batch == 0
 

@@ -36,13 +36,17 @@ def test_the_time_is_that_of_drawn_epochs_and_rates() -> None:
     one = candidate(law=law, rates=rates)
     rng = np.random.default_rng(1)
     epochs = 10 * (1 + 72 / 64) * np.exp(0.4 * rng.standard_normal(400_000))
-    seconds = 1000 * epochs / (72 / rates.seconds(PLACE) * np.exp(0.2 * rng.standard_normal(400_000)))
+    seconds = (
+        1000 * epochs / (72 / rates.seconds(PLACE) * np.exp(0.2 * rng.standard_normal(400_000)))
+    )
     ends = one.seconds
     for found, level in ((ends.median, 0.5), (ends.low, 0.05), (ends.high, 0.95)):
         assert found == pytest.approx(np.quantile(seconds, level), rel=0.02)
     stays = rng.uniform(size=400_000) > 0.1
     for slot in np.quantile(seconds, [0.02, 0.3, 0.7, 0.98]):
-        assert one.chance_within(slot) == pytest.approx((stays & (seconds <= slot)).mean(), abs=0.01)
+        assert one.chance_within(slot) == pytest.approx(
+            (stays & (seconds <= slot)).mean(), abs=0.01
+        )
     given_up = np.minimum(epochs, 1.5 * np.quantile(epochs, 0.95)) * seconds / epochs
     assert one.expected_seconds == pytest.approx(given_up.mean(), rel=0.01)
 
@@ -64,10 +68,18 @@ def test_hours_and_energy_by_hand() -> None:
     seconds = 10 * (1 + 72 / 64) * 1000 / 72 * step
     assert one.seconds.median == pytest.approx(seconds, rel=1e-4)
     assert one.expected_seconds == pytest.approx(seconds, rel=1e-4)
-    assert one.accelerator_hours.median == pytest.approx(12 * seconds / 3600, rel=1e-4)     # 4 nodes x 3
-    assert one.energy_kwh is not None and one.energy_kwh.median == pytest.approx(12 * seconds / 3600 * 0.3, rel=1e-4)
-    idle = a_context(machine=a_machine(6, 5), law=KnownLaw(sd=1e-6), rates=KnownRates(sd=1e-6)).candidate(PLACE)
-    assert idle.accelerator_hours.median == pytest.approx(20 * seconds / 3600, rel=1e-4)    # all of each node
+    assert one.accelerator_hours.median == pytest.approx(
+        12 * seconds / 3600, rel=1e-4
+    )  # 4 nodes x 3
+    assert one.energy_kwh is not None and one.energy_kwh.median == pytest.approx(
+        12 * seconds / 3600 * 0.3, rel=1e-4
+    )
+    idle = a_context(
+        machine=a_machine(6, 5), law=KnownLaw(sd=1e-6), rates=KnownRates(sd=1e-6)
+    ).candidate(PLACE)
+    assert idle.accelerator_hours.median == pytest.approx(
+        20 * seconds / 3600, rel=1e-4
+    )  # all of each node
     assert candidate(machine=a_machine(power_watts=None)).energy_kwh is None
 
 
@@ -78,11 +90,15 @@ def test_quantiles_have_the_interval_that_they_were_made_from() -> None:
 
 
 def test_the_shares_of_the_time_by_hand() -> None:
-    context = a_context(law=KnownLaw(sd=1e-6), rates=KnownRates(sample=0.01, each_pass=0.02, wait=0.03))
+    context = a_context(
+        law=KnownLaw(sd=1e-6), rates=KnownRates(sample=0.01, each_pass=0.02, wait=0.03)
+    )
     one = context.candidate(PLACE)
     parts = shares(context, one)
     step, wait = KnownRates().seconds(PLACE), 0.03 * math.log2(12)
-    needed = (1 + 8 / 64) / (1 + 72 / 64)       # epochs of the smallest batch with evidence, over those here
+    needed = (1 + 8 / 64) / (
+        1 + 72 / 64
+    )  # epochs of the smallest batch with evidence, over those here
     assert parts["statistics"] == pytest.approx(1 - needed, rel=1e-4)
     assert parts["network"] == pytest.approx(needed * wait / step, rel=1e-4)
     assert sum(parts.values()) == pytest.approx(1)
@@ -90,8 +106,11 @@ def test_the_shares_of_the_time_by_hand() -> None:
 
 
 def test_memory_limits_where_many_small_passes_cost_more_than_the_samples() -> None:
-    context = a_context(law=KnownLaw(critical=1e6), rates=KnownRates(sample=0.001, each_pass=0.5, wait=1e-6),
-                        memory=memory_of(2))
+    context = a_context(
+        law=KnownLaw(critical=1e6),
+        rates=KnownRates(sample=0.001, each_pass=0.5, wait=1e-6),
+        memory=memory_of(2),
+    )
     one = context.candidate(Placement(4, 3, 12, 2))
     parts = shares(context, one)
     saved = 5 * 0.5 / KnownRates(0.001, 0.5, 1e-6).seconds(one.placement)
@@ -109,7 +128,9 @@ def test_sensitivity_compares_with_the_best_of_other_node_counts() -> None:
     for what, nodes in (("half the nodes", 1), ("twice the nodes", 4)):
         other = choose(context, PlanConstraints(nodes=nodes, global_batch_size=72))
         assert other is not None
-        assert changes[what].time == pytest.approx(other.best.expected_seconds / found.best.expected_seconds)
+        assert changes[what].time == pytest.approx(
+            other.best.expected_seconds / found.best.expected_seconds
+        )
 
 
 def test_the_law_of_one_forecast_keeps_its_interval() -> None:
@@ -124,14 +145,18 @@ def test_the_law_of_a_posterior_is_the_forecast_of_one_training() -> None:
     from hpo.extrapolation.inference.posterior import fit
     from tests.extrapolation.ladders import Truth, sweep
 
-    posterior = fit(sweep(Truth(), np.random.default_rng(0), settings=6, seeds=1), rng=np.random.default_rng(0))
+    posterior = fit(
+        sweep(Truth(), np.random.default_rng(0), settings=6, seeds=1), rng=np.random.default_rng(0)
+    )
     law = PosteriorLaw(posterior, particles=10**6)
     made = forecast(posterior, 512)
     epochs = law.at(512)
     assert law.supported == (16, 16 * 128) and law.swept == 128
     assert epochs.interval.median == pytest.approx(made.epochs_to_target.median, rel=0.02)
     one, mean = epochs.interval, made.epochs_to_target
-    assert one.high / one.low > mean.high / mean.low        # one training scatters more than a mean of five
+    assert (
+        one.high / one.low > mean.high / mean.low
+    )  # one training scatters more than a mean of five
     for chance in made.chances:
         within = float((epochs.values <= chance.epochs).mean()) * (1 - epochs.divergence)
         assert within == pytest.approx(chance.probability, abs=0.02)
@@ -140,7 +165,12 @@ def test_the_law_of_a_posterior_is_the_forecast_of_one_training() -> None:
     few = PosteriorLaw(posterior, particles=300)
     assert few.at(512).interval.median == pytest.approx(epochs.interval.median, rel=0.05)
     whole = float(np.std(np.log(epochs.values)))
-    assert law.spread_after(512, 512) < law.spread_after(256, 512) < law.spread_after(64, 512) <= 1.05 * whole
+    assert (
+        law.spread_after(512, 512)
+        < law.spread_after(256, 512)
+        < law.spread_after(64, 512)
+        <= 1.05 * whole
+    )
 
 
 def test_the_rate_of_this_machine_is_what_the_sweep_did() -> None:
@@ -148,7 +178,10 @@ def test_the_rate_of_this_machine_is_what_the_sweep_did() -> None:
     alone = rates(Placement(1, 1, 8, 8)).samples_per_second
     both = rates(Placement(1, 2, 4, 4)).samples_per_second
     assert (alone.median, alone.low, alone.high) == (40.0, 40.0, 40.0)
-    assert (both.low, both.high) == (80.0 * LEAST_EFFICIENCY, 80.0) and both.low < both.median < both.high
+    assert (both.low, both.high) == (
+        80.0 * LEAST_EFFICIENCY,
+        80.0,
+    ) and both.low < both.median < both.high
     seconds = seconds_to_target(Interval(10.0, 8.0, 15.0), 100, both)
     assert (seconds.low, seconds.high) == pytest.approx((8 * 100 / 80, 15 * 100 / 20))
 

@@ -16,31 +16,53 @@ from tests.planning.planning_contexts import KnownLaw, a_context, a_machine, mem
 
 def granted(context: PlanningContext, constraints: PlanConstraints, nearest: dict) -> PlanSelection:
     """The plan that an error offers, made as its message says: its options in place of those that were given."""
-    hours = {f"{name.removesuffix('_hours')}_seconds": value * HOUR
-             for name, value in nearest.items() if name.endswith("_hours")}
+    hours = {
+        f"{name.removesuffix('_hours')}_seconds": value * HOUR
+        for name, value in nearest.items()
+        if name.endswith("_hours")
+    }
     given = {name: value for name, value in nearest.items() if not name.endswith("_hours")}
     return plan_placement(context, dataclasses.replace(constraints, workers=None, **given, **hours))
 
 
-@pytest.mark.parametrize(("constraints", "words"), [
-    (PlanConstraints(nodes=7), "nodes must lie between 1 and 6, what six has, but got 7"),
-    (PlanConstraints(nodes=99, global_batch_size=64), "nodes must lie between 1 and 6"),
-    (PlanConstraints(ranks_per_node=4), "ranks per node must lie between 1 and 3"),
-    (PlanConstraints(micro_batch_size=64),
-     "a micro batch of 64 samples takes 2.49 GiB on an accelerator, but one of six has"),
-    (PlanConstraints(micro_batch_size=64, global_batch_size=256, nodes=2), "a micro batch of 64"),
-    (PlanConstraints(micro_batch_size=1), "at least one normalization batch of 2 samples, but got 1"),
-    (PlanConstraints(global_batch_size=65), "batch size 65 cannot be cut into whole normalization batches of 2"),
-    (PlanConstraints(nodes=5, global_batch_size=64),
-     "has 64 samples per update, 5 nodes in whole normalization batches of 2"),
-    (PlanConstraints(nodes=4, ranks_per_node=3, global_batch_size=64), "3 ranks per node"),
-    (PlanConstraints(workers=7, global_batch_size=64), "7 workers"),
-    (PlanConstraints(nodes=6, ranks_per_node=3, global_batch_size=8), "6 nodes"),
-    (PlanConstraints(slot_seconds=1.0), "a slot of 1 s is too short: the plan needs"),
-    (PlanConstraints(slot_seconds=30.0, nodes=1, ranks_per_node=1, global_batch_size=8), "a slot of 30 s is too short"),
-    (PlanConstraints(deadline_seconds=5.0), "the deadline of 5 s asks for a chance of 90%"),
-    (PlanConstraints(deadline_seconds=60.0, nodes=1), "the deadline of 1 min asks for"),
-])
+@pytest.mark.parametrize(
+    ("constraints", "words"),
+    [
+        (PlanConstraints(nodes=7), "nodes must lie between 1 and 6, what six has, but got 7"),
+        (PlanConstraints(nodes=99, global_batch_size=64), "nodes must lie between 1 and 6"),
+        (PlanConstraints(ranks_per_node=4), "ranks per node must lie between 1 and 3"),
+        (
+            PlanConstraints(micro_batch_size=64),
+            "a micro batch of 64 samples takes 2.49 GiB on an accelerator, but one of six has",
+        ),
+        (
+            PlanConstraints(micro_batch_size=64, global_batch_size=256, nodes=2),
+            "a micro batch of 64",
+        ),
+        (
+            PlanConstraints(micro_batch_size=1),
+            "at least one normalization batch of 2 samples, but got 1",
+        ),
+        (
+            PlanConstraints(global_batch_size=65),
+            "batch size 65 cannot be cut into whole normalization batches of 2",
+        ),
+        (
+            PlanConstraints(nodes=5, global_batch_size=64),
+            "has 64 samples per update, 5 nodes in whole normalization batches of 2",
+        ),
+        (PlanConstraints(nodes=4, ranks_per_node=3, global_batch_size=64), "3 ranks per node"),
+        (PlanConstraints(workers=7, global_batch_size=64), "7 workers"),
+        (PlanConstraints(nodes=6, ranks_per_node=3, global_batch_size=8), "6 nodes"),
+        (PlanConstraints(slot_seconds=1.0), "a slot of 1 s is too short: the plan needs"),
+        (
+            PlanConstraints(slot_seconds=30.0, nodes=1, ranks_per_node=1, global_batch_size=8),
+            "a slot of 30 s is too short",
+        ),
+        (PlanConstraints(deadline_seconds=5.0), "the deadline of 5 s asks for a chance of 90%"),
+        (PlanConstraints(deadline_seconds=60.0, nodes=1), "the deadline of 1 min asks for"),
+    ],
+)
 def test_the_nearest_possible_plan_is_possible(constraints: PlanConstraints, words: str) -> None:
     context = a_context(memory=memory_of(10))
     with pytest.raises(PlanError, match="nearest possible plan: --nodes") as caught:
@@ -58,7 +80,9 @@ def test_what_can_be_kept_is_kept() -> None:
         plan_placement(context, PlanConstraints(nodes=5, global_batch_size=64))
     assert batch.value.nearest["global_batch_size"] == 64
     with pytest.raises(PlanError) as micro:
-        plan_placement(context, PlanConstraints(micro_batch_size=64, nodes=2, global_batch_size=120))
+        plan_placement(
+            context, PlanConstraints(micro_batch_size=64, nodes=2, global_batch_size=120)
+        )
     assert (micro.value.nearest["nodes"], micro.value.nearest["global_batch_size"]) == (2, 120)
     with pytest.raises(PlanError) as nodes:
         plan_placement(context, PlanConstraints(nodes=9, global_batch_size=72))
@@ -74,17 +98,26 @@ def test_a_slot_that_is_too_short_names_one_that_is_enough() -> None:
     with pytest.raises(PlanError) as late:
         plan_placement(context, PlanConstraints(deadline_seconds=5.0, chance=0.8))
     deadline = late.value.nearest["deadline_hours"] * HOUR
-    assert granted(context, PlanConstraints(chance=0.8), late.value.nearest).best.chance_within(deadline) >= 0.8
+    assert (
+        granted(context, PlanConstraints(chance=0.8), late.value.nearest).best.chance_within(
+            deadline
+        )
+        >= 0.8
+    )
 
 
 def test_a_deadline_that_divergence_forbids() -> None:
     context = a_context(law=KnownLaw(divergence=0.3))
-    with pytest.raises(PlanError, match=r"no time is enough .* the risk that the training diverges is 30%"):
+    with pytest.raises(
+        PlanError, match=r"no time is enough .* the risk that the training diverges is 30%"
+    ):
         plan_placement(context, PlanConstraints(deadline_seconds=1e9, chance=0.9))
 
 
 def test_a_normalization_batch_that_does_not_fit() -> None:
-    with pytest.raises(PlanError, match=r"normalization batch of 8 samples .* GiB, for at most 5 \("):
+    with pytest.raises(
+        PlanError, match=r"normalization batch of 8 samples .* GiB, for at most 5 \("
+    ):
         plan_placement(a_context(unit=8, memory=memory_of(5)), PlanConstraints())
 
 
@@ -97,8 +130,11 @@ def test_energy_needs_the_power() -> None:
 
 def test_no_time_can_be_planned_with_where_nothing_tells_the_rate() -> None:
     context = a_context()
-    for constraints in (PlanConstraints(slot_seconds=3600.0), PlanConstraints(deadline_seconds=3600.0),
-                        PlanConstraints(minimise="accelerator_hours")):
+    for constraints in (
+        PlanConstraints(slot_seconds=3600.0),
+        PlanConstraints(deadline_seconds=3600.0),
+        PlanConstraints(minimise="accelerator_hours"),
+    ):
         with pytest.raises(PlanError, match=r"--cost NAME\|FILE"):
             plan_untimed(context, constraints)
     assert plan_untimed(context, PlanConstraints(global_batch_size=72)).workers == 18
@@ -110,4 +146,7 @@ def test_hours_that_are_told_are_rounded_up() -> None:
     one = a_context().candidate(plan_untimed(a_context(), PlanConstraints(nodes=2)))
     for chance in (0.05, 0.5, 0.9):
         needed = time_for(one, chance)
-        assert needed is not None and one.chance_within(needed) >= chance > one.chance_within(needed * 0.99) - 0.01
+        assert (
+            needed is not None
+            and one.chance_within(needed) >= chance > one.chance_within(needed * 0.99) - 0.01
+        )

@@ -31,9 +31,13 @@ def test_the_shares_are_those_of_the_variance_of_the_log_time() -> None:
 
 
 def test_the_riskiest_assumption_comes_first_and_small_ones_not_at_all() -> None:
-    assert [run.checks for run in runs(KnownLaw(sd=0.5), KnownRates(sd=0.05, node_sd=0.05))] == ["epochs to target"]
+    assert [run.checks for run in runs(KnownLaw(sd=0.5), KnownRates(sd=0.05, node_sd=0.05))] == [
+        "epochs to target"
+    ]
     risky = runs(KnownLaw(sd=0.05), KnownRates(sd=0.5, node_sd=0.05))
-    assert risky[0].checks == "throughput at scale" and all(run.share >= LEAST_SHARE for run in risky)
+    assert risky[0].checks == "throughput at scale" and all(
+        run.share >= LEAST_SHARE for run in risky
+    )
 
 
 def test_a_throughput_run_expects_what_the_rates_say_on_fewer_nodes() -> None:
@@ -45,7 +49,9 @@ def test_a_throughput_run_expects_what_the_rates_say_on_fewer_nodes() -> None:
     assert run.expected.median == pytest.approx(rate)
     assert run.overturned_by == f"fewer than {run.expected.low:,.4g} samples a second"
     assert run.accelerator_hours == pytest.approx(16 * STEPS * 64 / rate / 3600)
-    assert run.spread_after == pytest.approx(math.exp(2 * END * math.sqrt(0.1**2 + 0.1**2)), rel=0.05)
+    assert run.spread_after == pytest.approx(
+        math.exp(2 * END * math.sqrt(0.1**2 + 0.1**2)), rel=0.05
+    )
 
 
 def test_an_epochs_run_trains_a_batch_between_the_sweep_and_the_plan() -> None:
@@ -62,8 +68,16 @@ def test_an_epochs_run_trains_a_batch_between_the_sweep_and_the_plan() -> None:
     assert run.spread_after == pytest.approx(math.exp(2 * END * math.hypot(left, 0.05)), rel=0.05)
 
 
-@pytest.mark.parametrize("place", [Placement(1, 1, 48, 8), Placement(1, 4, 8, 8), Placement(2, 3, 10, 2),
-                                   Placement(64, 4, 2, 2), Placement(5, 2, 6, 6)])
+@pytest.mark.parametrize(
+    "place",
+    [
+        Placement(1, 1, 48, 8),
+        Placement(1, 4, 8, 8),
+        Placement(2, 3, 10, 2),
+        Placement(64, 4, 2, 2),
+        Placement(5, 2, 6, 6),
+    ],
+)
 def test_every_rehearsal_is_a_placement_that_keeps_the_rules(place: Placement) -> None:
     for run in runs(KnownLaw(sd=0.3, swept=8), KnownRates(sd=0.2, node_sd=0.1), place):
         tried = run.placement

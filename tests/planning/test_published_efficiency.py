@@ -38,19 +38,30 @@ def test_no_interval_says_everything():
         assert found.high / found.low < 4
 
 
-@pytest.mark.parametrize("run", [*published.EFFICIENCIES, *published.SPEEDS, published.SUMMIT],
-                         ids=lambda run: f"{run.who}, {run.ranks}")
+@pytest.mark.parametrize(
+    "run",
+    [*published.EFFICIENCIES, *published.SPEEDS, published.SUMMIT],
+    ids=lambda run: f"{run.who}, {run.ranks}",
+)
 def test_runs_fit_on_their_machines(run):
     machine = load_machine(run.machine)
     assert run.nodes <= machine.nodes
     half = 0.5 if run.options.get("precision") in ("fp16", "bf16") else 1.0
-    assert run.local_batch_size * run.cost.activation_bytes_per_sample * half < machine.accelerator.memory_bytes
+    assert (
+        run.local_batch_size * run.cost.activation_bytes_per_sample * half
+        < machine.accelerator.memory_bytes
+    )
 
 
 def test_what_kurth_et_al_built_was_needed():
-    found = {words: published.predicted_efficiency(published.dataclasses.replace(
-        published.SUMMIT, options={**published.SUMMIT.options, **options})).median
-        for words, options in published.WITHOUT}
+    found = {
+        words: published.predicted_efficiency(
+            published.dataclasses.replace(
+                published.SUMMIT, options={**published.SUMMIT.options, **options}
+            )
+        ).median
+        for words, options in published.WITHOUT
+    }
     assert found["as it was run"] == max(found.values())
     assert found["a flat control plane"] < 0.6 * found["as it was run"]
     assert found["samples not staged"] < 0.6 * found["as it was run"]

@@ -22,8 +22,16 @@ def test_the_slowest_of_many_ranks_is_the_largest_of_as_many_draws(ranks: int) -
 
 
 def test_a_run_without_scatter_and_failures_is_a_sum() -> None:
-    run = simulate(500, rank_seconds=0.2, other_seconds=0.05, ranks=64, nodes=16, coefficient_of_variation=0.0,
-                   failures=Failures(), rng=np.random.default_rng(0))
+    run = simulate(
+        500,
+        rank_seconds=0.2,
+        other_seconds=0.05,
+        ranks=64,
+        nodes=16,
+        coefficient_of_variation=0.0,
+        failures=Failures(),
+        rng=np.random.default_rng(0),
+    )
     assert run.seconds == pytest.approx(125.0)
     assert (run.failures, run.lost_updates) == (0, 0)
 
@@ -31,8 +39,19 @@ def test_a_run_without_scatter_and_failures_is_a_sum() -> None:
 def test_its_mean_is_the_expected_time_with_failures() -> None:
     failures, nodes, updates = Failures(1500, restart_seconds=90, checkpoint_seconds=5), 512, 20_000
     rng = np.random.default_rng(3)
-    runs = [simulate(updates, rank_seconds=0.4, other_seconds=0.1, ranks=nodes, nodes=nodes,
-                     coefficient_of_variation=0.0, failures=failures, rng=rng) for _ in range(1500)]
+    runs = [
+        simulate(
+            updates,
+            rank_seconds=0.4,
+            other_seconds=0.1,
+            ranks=nodes,
+            nodes=nodes,
+            coefficient_of_variation=0.0,
+            failures=failures,
+            rng=rng,
+        )
+        for _ in range(1500)
+    ]
     seconds = np.array([run.seconds for run in runs])
     interval = round(failures.checkpoint_interval(nodes) / 0.5) * 0.5
     expected = failures.expected_seconds(0.5 * updates, nodes, interval)
@@ -43,9 +62,18 @@ def test_its_mean_is_the_expected_time_with_failures() -> None:
 
 
 def test_scatter_slows_every_update_by_the_extreme_value() -> None:
-    run = simulate(20_000, rank_seconds=1.0, other_seconds=0.0, ranks=27_360, nodes=4560,
-                   coefficient_of_variation=0.02, failures=Failures(), rng=np.random.default_rng(1))
+    run = simulate(
+        20_000,
+        rank_seconds=1.0,
+        other_seconds=0.0,
+        ranks=27_360,
+        nodes=4560,
+        coefficient_of_variation=0.02,
+        failures=Failures(),
+        rng=np.random.default_rng(1),
+    )
     # E max of N standard normals, N = 27,360, by numerical integration: 4.1
-    maximum, _ = integrate.quad(lambda x: x * 27_360 * stats.norm.pdf(x) * math.exp(27_359 * stats.norm.logcdf(x)),
-                                2, 8)
+    maximum, _ = integrate.quad(
+        lambda x: x * 27_360 * stats.norm.pdf(x) * math.exp(27_359 * stats.norm.logcdf(x)), 2, 8
+    )
     assert run.seconds / 20_000 == pytest.approx(1 + 0.02 * maximum, rel=1e-3)

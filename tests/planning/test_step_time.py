@@ -24,10 +24,20 @@ PARTS = ("compute", "exposed_communication", "control", "input", "straggler")
 LINKS = ("intra_node", "inter_node")
 
 
-def at(machine=SUMMIT, cost=RESNET, nodes=64, ranks=6, local=32, micro=32, assumptions=None, **options):
+def at(
+    machine=SUMMIT, cost=RESNET, nodes=64, ranks=6, local=32, micro=32, assumptions=None, **options
+):
     ranks = min(ranks, machine.accelerators_per_node)
-    return step_time(machine, cost, nodes=nodes, ranks_per_node=ranks, local_batch_size=local, micro_batch_size=micro,
-                     options=StepOptions(**options), assumptions=assumptions)
+    return step_time(
+        machine,
+        cost,
+        nodes=nodes,
+        ranks_per_node=ranks,
+        local_batch_size=local,
+        micro_batch_size=micro,
+        options=StepOptions(**options),
+        assumptions=assumptions,
+    )
 
 
 def changed(machine, **figures):
@@ -35,18 +45,29 @@ def changed(machine, **figures):
     for name, factor in figures.items():
         section, figure = name.split("__")
         old = getattr(machine, section)
-        machine = dataclasses.replace(machine, **{
-            section: dataclasses.replace(old, **{figure: getattr(old, figure) * factor})})
+        machine = dataclasses.replace(
+            machine,
+            **{section: dataclasses.replace(old, **{figure: getattr(old, figure) * factor})},
+        )
     return machine
 
 
 def exactly(figure):
     """Assumptions in which one figure is as given and sure, and nothing else costs anything."""
     nothing = Interval(1e-15, 1e-15, 1e-15)
-    free = Assumptions(link_share=Interval(1, 1, 1), latency_factor=Interval(1, 1, 1), seconds_per_tensor=nothing,
-                       message_seconds=nothing, step_variation=nothing, loss_per_doubling=nothing,
-                       storage_share=Interval(1, 1, 1), contention=nothing)
-    return dataclasses.replace(free, **{name: Interval(value, value, value) for name, value in figure.items()})
+    free = Assumptions(
+        link_share=Interval(1, 1, 1),
+        latency_factor=Interval(1, 1, 1),
+        seconds_per_tensor=nothing,
+        message_seconds=nothing,
+        step_variation=nothing,
+        loss_per_doubling=nothing,
+        storage_share=Interval(1, 1, 1),
+        contention=nothing,
+    )
+    return dataclasses.replace(
+        free, **{name: Interval(value, value, value) for name, value in figure.items()}
+    )
 
 
 def test_one_rank_only_computes():
@@ -60,28 +81,50 @@ def test_one_rank_only_computes():
 
 
 def test_the_total_is_the_sum_of_its_parts_and_lies_in_its_interval():
-    for machine, cost, options in ((SUMMIT, RESNET, {}), (DAINT, DEEPLAB, {"all_reduce": "ring", "staged": False}),
-                                   (BASIN, RESNET, {"control_plane": "flat"}), (SUMMIT, DEEPLAB, {"gradient_lag": 1})):
+    for machine, cost, options in (
+        (SUMMIT, RESNET, {}),
+        (DAINT, DEEPLAB, {"all_reduce": "ring", "staged": False}),
+        (BASIN, RESNET, {"control_plane": "flat"}),
+        (SUMMIT, DEEPLAB, {"gradient_lag": 1}),
+    ):
         found = at(machine, cost, nodes=32, **options)
         assert found.total.median == pytest.approx(sum(getattr(found, part) for part in PARTS))
         assert found.total.low < found.total.median < found.total.high
 
 
 def test_infinite_links_leave_nothing_exposed():
-    free = changed(SUMMIT, **{f"{link}__{figure}": factor for link in LINKS for figure, factor in
-                              (("bandwidth_bytes_per_second", 1e12), ("latency_seconds", 1e-12))})
+    free = changed(
+        SUMMIT,
+        **{
+            f"{link}__{figure}": factor
+            for link in LINKS
+            for figure, factor in (("bandwidth_bytes_per_second", 1e12), ("latency_seconds", 1e-12))
+        },
+    )
     for options in ({}, {"overlap": False}, {"gradient_lag": 1}, {"all_reduce": "ring"}):
         found = at(free, nodes=4000, control_plane="none", **options)
         assert found.exposed_communication < 1e-9 * found.compute
 
 
-@pytest.mark.parametrize("options", [{}, {"overlap": False}, {"gradient_lag": 1}, {"all_reduce": "hierarchical"},
-                                     {"precision": "fp16", "gradient_bytes": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"overlap": False},
+        {"gradient_lag": 1},
+        {"all_reduce": "hierarchical"},
+        {"precision": "fp16", "gradient_bytes": 2},
+    ],
+)
 def test_worse_machines_are_never_faster(options):
     before = at(nodes=512, **options)
-    for figures in ({"intra_node__bandwidth_bytes_per_second": 0.5}, {"inter_node__bandwidth_bytes_per_second": 0.5},
-                    {"inter_node__latency_seconds": 2}, {"intra_node__latency_seconds": 2},
-                    {"node_storage__read_bytes_per_second": 0.01}):
+    for figures in (
+        {"intra_node__bandwidth_bytes_per_second": 0.5},
+        {"inter_node__bandwidth_bytes_per_second": 0.5},
+        {"inter_node__latency_seconds": 2},
+        {"intra_node__latency_seconds": 2},
+        {"node_storage__read_bytes_per_second": 0.01},
+    ):
         after = at(changed(SUMMIT, **figures), nodes=512, **options)
         for end in ("median", "low", "high"):
             assert getattr(after.total, end) >= getattr(before.total, end) * (1 - 1e-12)
@@ -113,13 +156,19 @@ def test_only_what_is_longer_than_the_back_propagation_shows_and_never_less_than
         sure = exactly({})
         found = at(nodes=nodes, all_reduce=all_reduce, control_plane="none", assumptions=sure)
         backward = 2 / 3 * found.compute
-        links = Links(SUMMIT.intra_node.latency_seconds, 1 / SUMMIT.intra_node.bandwidth_bytes_per_second,
-                      SUMMIT.inter_node.latency_seconds, 1 / SUMMIT.inter_node.bandwidth_bytes_per_second)
+        links = Links(
+            SUMMIT.intra_node.latency_seconds,
+            1 / SUMMIT.intra_node.bandwidth_bytes_per_second,
+            SUMMIT.inter_node.latency_seconds,
+            1 / SUMMIT.inter_node.bandwidth_bytes_per_second,
+        )
         simulated = []
         for buckets in (2, 4, 8, 16, 32, 64, 128):
             if buckets > min(backward / 1e-3, RESNET.gradient_tensors):
                 continue
-            each = all_reduce_seconds(all_reduce, RESNET.parameters * 4 / buckets, RankLayout(nodes, 6), links)
+            each = all_reduce_seconds(
+                all_reduce, RESNET.parameters * 4 / buckets, RankLayout(nodes, 6), links
+            )
             free = 0.0
             for bucket in range(1, buckets + 1):
                 free = max(free, backward * bucket / buckets) + each
@@ -131,9 +180,15 @@ def test_ways_to_wait_less():
     plain = at(nodes=512, overlap=False)
     assert plain.exposed_communication == pytest.approx(plain.communication)
     overlapped, lagged = at(nodes=512), at(nodes=512, gradient_lag=1)
-    assert lagged.exposed_communication < overlapped.exposed_communication < plain.exposed_communication
+    assert (
+        lagged.exposed_communication
+        < overlapped.exposed_communication
+        < plain.exposed_communication
+    )
     half = at(nodes=512, gradient_bytes=2, overlap=False)
-    assert half.communication == pytest.approx(plain.communication / 2)     # one full bucket instead of two
+    assert half.communication == pytest.approx(
+        plain.communication / 2
+    )  # one full bucket instead of two
     # accumulated micro batches leave only the last back-propagation to hide behind
     assert at(nodes=512, micro=4).exposed_communication >= overlapped.exposed_communication
 
@@ -150,14 +205,22 @@ def test_the_coordinator_of_all_ranks_does_not_scale_and_the_tree_does():
     """Kurth et al., section V-A3: rank 0 got as many messages as there are tensors times ranks."""
     message = 0.2e-6
     sure = exactly({"message_seconds": message})
-    flat = at(cost=DEEPLAB, nodes=4560, local=2, control_plane="flat", overlap=False, assumptions=sure)
-    assert flat.control == pytest.approx(2 * (27_360 - 1) * DEEPLAB.gradient_tensors * message, rel=1e-3)
-    flat, tree = (at(cost=DEEPLAB, nodes=4560, local=2, control_plane=plane, precision="fp16") for plane in
-                  ("flat", "tree"))
+    flat = at(
+        cost=DEEPLAB, nodes=4560, local=2, control_plane="flat", overlap=False, assumptions=sure
+    )
+    assert flat.control == pytest.approx(
+        2 * (27_360 - 1) * DEEPLAB.gradient_tensors * message, rel=1e-3
+    )
+    flat, tree = (
+        at(cost=DEEPLAB, nodes=4560, local=2, control_plane=plane, precision="fp16")
+        for plane in ("flat", "tree")
+    )
     assert flat.limited_by == "control"
     assert tree.control < 0.01 * tree.compute
     assert at(nodes=512, control_plane="none").control == 0
-    controls = [at(nodes=nodes, control_plane="flat", overlap=False).control for nodes in (1, 10, 100, 1000)]
+    controls = [
+        at(nodes=nodes, control_plane="flat", overlap=False).control for nodes in (1, 10, 100, 1000)
+    ]
     assert controls == sorted(controls)
 
 
@@ -169,7 +232,9 @@ def test_samples_from_the_shared_file_system_limit_the_machine_and_staged_ones_d
     sure = exactly({})
     found = at(**options, staged=False, assumptions=sure)
     reading = 27_360 * 2 * DEEPLAB.sample_bytes / SUMMIT.shared_filesystem.read_bytes_per_second
-    assert found.total.median == pytest.approx(max(reading, found.compute + found.exposed_communication), rel=1e-6)
+    assert found.total.median == pytest.approx(
+        max(reading, found.compute + found.exposed_communication), rel=1e-6
+    )
     without_disks = dataclasses.replace(SUMMIT, node_storage=None)
     assert at(without_disks, **options) == at(**options, staged=False)
 
@@ -181,6 +246,7 @@ def test_the_expected_slowest_of_many_ranks(ranks):
 
     def tail(x):
         return 1 - stats.norm.cdf(x) ** ranks - stats.norm.cdf(-x) ** ranks
+
     exact = integrate.quad(tail, 0, 12)[0]
     assert expected_slowest(ranks) == pytest.approx(exact, rel=0.05 if ranks == 2 else 0.02)
     assert expected_slowest(ranks) < math.sqrt(2 * math.log(ranks))
@@ -194,8 +260,10 @@ def test_stragglers_cost_what_the_variation_says():
 
 def test_each_doubling_of_the_nodes_costs_the_same_share_of_the_speed():
     sure = exactly({"loss_per_doubling": 0.01})
-    speeds = [1 / (1 + found.straggler / found.compute) for found in
-              (at(nodes=nodes, assumptions=sure) for nodes in (1, 2, 4, 1024))]
+    speeds = [
+        1 / (1 + found.straggler / found.compute)
+        for found in (at(nodes=nodes, assumptions=sure) for nodes in (1, 2, 4, 1024))
+    ]
     assert speeds == pytest.approx([1, 0.99, 0.99**2, 0.99**10])
 
 
@@ -215,8 +283,17 @@ def test_the_interval_of_a_time_holds_that_of_the_share_of_the_peak():
 
 def test_efficiency_is_one_where_nothing_changes_and_falls_with_the_nodes():
     def efficiency(nodes, **options):
-        return scaling_efficiency(SUMMIT, RESNET, nodes=nodes, ranks_per_node=6, base_ranks_per_node=6,
-                                  local_batch_size=32, micro_batch_size=32, options=StepOptions(**options))
+        return scaling_efficiency(
+            SUMMIT,
+            RESNET,
+            nodes=nodes,
+            ranks_per_node=6,
+            base_ranks_per_node=6,
+            local_batch_size=32,
+            micro_batch_size=32,
+            options=StepOptions(**options),
+        )
+
     assert efficiency(1) == Interval(1, 1, 1)
     medians = [efficiency(nodes).median for nodes in (1, 4, 16, 64, 256, 1024, 4096)]
     assert medians == sorted(medians, reverse=True)
@@ -227,14 +304,20 @@ def test_efficiency_is_one_where_nothing_changes_and_falls_with_the_nodes():
     assert found.high / found.low < time.high / time.low
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"all_reduce": "rings"}, ("all_reduce must be one of auto", "'rings'", "did you mean 'ring'")),
-    ({"precision": "fp61"}, ("precision", "'fp61'", "did you mean 'fp16'")),
-    ({"gradient_bytes": 8}, ("gradient_bytes must be one of 2, 4", "8")),
-    ({"gradient_lag": 2}, ("gradient_lag must be one of 0, 1", "2")),
-    ({"control_plane": "trees"}, ("control_plane", "did you mean 'tree'")),
-    ({"fusion_bytes": 0}, ("fusion_bytes", "above 0", "0")),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"all_reduce": "rings"},
+            ("all_reduce must be one of auto", "'rings'", "did you mean 'ring'"),
+        ),
+        ({"precision": "fp61"}, ("precision", "'fp61'", "did you mean 'fp16'")),
+        ({"gradient_bytes": 8}, ("gradient_bytes must be one of 2, 4", "8")),
+        ({"gradient_lag": 2}, ("gradient_lag must be one of 0, 1", "2")),
+        ({"control_plane": "trees"}, ("control_plane", "did you mean 'tree'")),
+        ({"fusion_bytes": 0}, ("fusion_bytes", "above 0", "0")),
+    ],
+)
 def test_options_that_cannot_be(options, words):
     with pytest.raises(PlanError) as raised:
         StepOptions(**options)
@@ -242,13 +325,16 @@ def test_options_that_cannot_be(options, words):
         assert word in str(raised.value)
 
 
-@pytest.mark.parametrize(("placement", "words"), [
-    ({"nodes": 5000}, ("nodes must lie between 1 and 4,608", "5,000", "nearest is 4,608")),
-    ({"nodes": 0}, ("nodes", "nearest is 1")),
-    ({"ranks_per_node": 8}, ("ranks_per_node must lie between 1 and 6", "8", "nearest is 6")),
-    ({"local_batch_size": 0}, ("local_batch_size must be at least 1", "0")),
-    ({"micro_batch_size": -1}, ("micro_batch_size must be at least 1", "-1")),
-])
+@pytest.mark.parametrize(
+    ("placement", "words"),
+    [
+        ({"nodes": 5000}, ("nodes must lie between 1 and 4,608", "5,000", "nearest is 4,608")),
+        ({"nodes": 0}, ("nodes", "nearest is 1")),
+        ({"ranks_per_node": 8}, ("ranks_per_node must lie between 1 and 6", "8", "nearest is 6")),
+        ({"local_batch_size": 0}, ("local_batch_size must be at least 1", "0")),
+        ({"micro_batch_size": -1}, ("micro_batch_size must be at least 1", "-1")),
+    ],
+)
 def test_placements_that_cannot_be(placement, words):
     usual = {"nodes": 1, "ranks_per_node": 6, "local_batch_size": 1, "micro_batch_size": 1}
     with pytest.raises(PlanError) as raised:

@@ -20,7 +20,11 @@ def simulator(rng: np.random.Generator) -> Callable[[int, int], float]:
     """
     per_sample, fixed = rng.uniform(2e-4, 2e-3), rng.uniform(1e-3, 8e-3)
     jitter, megabytes = rng.uniform(0.002, 0.02), rng.uniform(20, 200)
-    latency, inside, between = rng.uniform(2e-6, 2e-5), rng.uniform(5e4, 2e5), rng.uniform(1e4, 5e4)     # s, MB/s, MB/s
+    latency, inside, between = (
+        rng.uniform(2e-6, 2e-5),
+        rng.uniform(5e4, 2e5),
+        rng.uniform(1e4, 5e4),
+    )  # s, MB/s, MB/s
     retuning = rng.uniform(0.0, 0.02)
 
     def ring(members: int, volume: float, rate: float) -> float:
@@ -28,7 +32,9 @@ def simulator(rng: np.random.Generator) -> Callable[[int, int], float]:
 
     def samples_per_second(accelerators: int, batch: int) -> float:
         compute = fixed + per_sample * batch / accelerators
-        slowest = np.mean([compute * np.exp(jitter * rng.standard_normal(accelerators)).max() for _ in range(5)])
+        slowest = np.mean(
+            [compute * np.exp(jitter * rng.standard_normal(accelerators)).max() for _ in range(5)]
+        )
         local = min(accelerators, PER_NODE)
         step = slowest + ring(local, megabytes, inside)
         if accelerators > PER_NODE:
@@ -38,7 +44,9 @@ def simulator(rng: np.random.Generator) -> Callable[[int, int], float]:
     return samples_per_second
 
 
-def measured(speed: Callable[[int, int], float], configurations: Sequence[tuple[int, int]]) -> list[Measurement]:
+def measured(
+    speed: Callable[[int, int], float], configurations: Sequence[tuple[int, int]]
+) -> list[Measurement]:
     return [Measurement(n, b, speed(n, b), nodes=max(n // PER_NODE, 1)) for n, b in configurations]
 
 
@@ -62,22 +70,38 @@ def test_intervals_of_rows_drawn_from_the_model_hold() -> None:
     for _ in range(25):
         small, growth, scatter = np.exp(rng.normal(-3.4, 1.4)), np.exp(rng.normal(-4.5, 1.0)), 0.02
 
-        def speed(n: int, b: int, small: float = small, growth: float = growth, scatter: float = scatter) -> float:
+        def speed(
+            n: int, b: int, small: float = small, growth: float = growth, scatter: float = scatter
+        ) -> float:
             step = b / n / 128 + small + growth * np.log2(n)
             return float(1000 * b / step * np.exp(scatter * rng.standard_normal()))
 
-        model = fit_throughput([Measurement(n, b, speed(n, b)) for n, b in ((8, 1024), (32, 2048), (128, 8192))])
+        model = fit_throughput(
+            [Measurement(n, b, speed(n, b)) for n, b in ((8, 1024), (32, 2048), (128, 8192))]
+        )
         predicted = model.at(512, 16384).samples_per_second
         held.append(predicted.low <= speed(512, 16384) <= predicted.high)
     assert np.mean(held) >= 0.8
 
 
 def random_parameters(rng: np.random.Generator, count: int = 200) -> dict[str, np.ndarray]:
-    names = ("log_fixed", "fixed_logit", "log_intra", "log_inter", "log_latency", "log_straggler", "log_shared")
-    return {name: rng.normal(-3.0, 2.0, count) for name in names} | {"log2_node_size": rng.normal(3.0, 0.7, count)}
+    names = (
+        "log_fixed",
+        "fixed_logit",
+        "log_intra",
+        "log_inter",
+        "log_latency",
+        "log_straggler",
+        "log_shared",
+    )
+    return {name: rng.normal(-3.0, 2.0, count) for name in names} | {
+        "log2_node_size": rng.normal(3.0, 0.7, count)
+    }
 
 
-def formula(accelerators: Sequence[float], batches: Sequence[float], node_size: float) -> np.ndarray:
+def formula(
+    accelerators: Sequence[float], batches: Sequence[float], node_size: float
+) -> np.ndarray:
     n, b = np.array(accelerators, dtype=float), np.array(batches, dtype=float)
     points = Points(n, b, np.full(len(n), node_size), np.ones(len(n)))
     values = random_parameters(np.random.default_rng(1))
@@ -124,24 +148,43 @@ def test_the_interval_widens_with_the_distance_and_narrows_with_evidence() -> No
 
 
 def test_the_unit_of_the_samples_does_not_matter() -> None:
-    rows = [Measurement(8, 2048, 9000.0), Measurement(64, 8192, 60000.0), Measurement(256, 8192, 150000.0)]
-    larger = [Measurement(row.accelerators, row.global_batch_size, 7.0 * row.samples_per_second) for row in rows]
-    one, seven = (fit_throughput(each).at(1024, 32768).samples_per_second for each in (rows, larger))
-    assert [seven.median, seven.low, seven.high] == pytest.approx([7 * one.median, 7 * one.low, 7 * one.high])
+    rows = [
+        Measurement(8, 2048, 9000.0),
+        Measurement(64, 8192, 60000.0),
+        Measurement(256, 8192, 150000.0),
+    ]
+    larger = [
+        Measurement(row.accelerators, row.global_batch_size, 7.0 * row.samples_per_second)
+        for row in rows
+    ]
+    one, seven = (
+        fit_throughput(each).at(1024, 32768).samples_per_second for each in (rows, larger)
+    )
+    assert [seven.median, seven.low, seven.high] == pytest.approx(
+        [7 * one.median, 7 * one.low, 7 * one.high]
+    )
 
 
 def test_order_and_repetition_of_rows_do_not_matter() -> None:
     rows = linear_rows()
     once = fit_throughput(rows).at(256, 65536)
     assert fit_throughput(rows[::-1]).at(256, 65536) == once
-    runs = [Measurement(row.accelerators, row.global_batch_size, row.samples_per_second * factor)
-            for row in rows for factor in (0.9, 1.0, 1.0)]
-    median = [Measurement(row.accelerators, row.global_batch_size, row.samples_per_second, runs=3) for row in rows]
+    runs = [
+        Measurement(row.accelerators, row.global_batch_size, row.samples_per_second * factor)
+        for row in rows
+        for factor in (0.9, 1.0, 1.0)
+    ]
+    median = [
+        Measurement(row.accelerators, row.global_batch_size, row.samples_per_second, runs=3)
+        for row in rows
+    ]
     assert fit_throughput(runs).at(256, 65536) == fit_throughput(median).at(256, 65536)
 
 
 @pytest.mark.parametrize("rows", [linear_rows((8,)), linear_rows((8,)) * 3])
-def test_one_configuration_gives_a_wide_interval_about_less_than_linear_scaling(rows: list[Measurement]) -> None:
+def test_one_configuration_gives_a_wide_interval_about_less_than_linear_scaling(
+    rows: list[Measurement],
+) -> None:
     found = fit_throughput(rows).at(512, 512 * 256).samples_per_second
     assert found.high / found.low > 1.5
     assert 0.4 < found.median / (3000.0 * 512) <= 1.0
@@ -149,7 +192,11 @@ def test_one_configuration_gives_a_wide_interval_about_less_than_linear_scaling(
 
 
 def test_configurations_that_contradict_each_other_widen_the_interval() -> None:
-    torn = [Measurement(8, 2048, 1000.0, nodes=1), Measurement(8, 2048, 3000.0, nodes=2), *linear_rows((16,))]
+    torn = [
+        Measurement(8, 2048, 1000.0, nodes=1),
+        Measurement(8, 2048, 3000.0, nodes=2),
+        *linear_rows((16,)),
+    ]
     calm = linear_rows((8, 16))
     assert np.ptp(np.log(ends(torn))) > np.ptp(np.log(ends(calm)))
 
@@ -170,8 +217,18 @@ LIMITS = {
 @pytest.mark.parametrize("limit", LIMITS)
 def test_the_term_that_grew_is_named(limit: str) -> None:
     # one accelerator reduces nothing: without such rows a reduction within the node looks like a cost of every step
-    grid = [(1, 256), (1, 64), (8, 2048), (8, 512), (16, 4096), (16, 512), (64, 16384), (64, 2048), (256, 65536),
-            (256, 8192)]
+    grid = [
+        (1, 256),
+        (1, 64),
+        (8, 2048),
+        (8, 512),
+        (16, 4096),
+        (16, 512),
+        (64, 16384),
+        (64, 2048),
+        (256, 65536),
+        (256, 8192),
+    ]
     rows = [Measurement(n, b, b / LIMITS[limit](n, b), nodes=max(n // 8, 1)) for n, b in grid]
     assert fit_throughput(rows).at(1024, 65536).limited_by == limit
 
@@ -180,17 +237,23 @@ def test_more_accelerators_are_never_predicted_to_be_slower_where_scaling_was_se
     for seed in range(4):
         speed = simulator(np.random.default_rng(100 + seed))
         model = fit_throughput(measured(speed, [(8, 1024), (32, 4096), (128, 16384)]))
-        medians = [model.at(n, 128 * n).samples_per_second.median for n in (128, 256, 512, 1024, 2048, 4096)]
+        medians = [
+            model.at(n, 128 * n).samples_per_second.median
+            for n in (128, 256, 512, 1024, 2048, 4096)
+        ]
         assert medians == sorted(medians)
 
 
-@pytest.mark.parametrize(("rows", "said"), [
-    ([], "at least one measured row"),
-    ([(0, 8, 1.0)], "accelerators must be a whole number of 1 or more, but got 0"),
-    ([(8, 2.5, 1.0)], "global_batch_size must be a whole number of 1 or more, but got 2.5"),
-    ([(8, 8, float("nan"))], "samples_per_second must be a finite number above 0"),
-    ([(8, 8, -1.0)], "samples_per_second must be a finite number above 0"),
-])
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "at least one measured row"),
+        ([(0, 8, 1.0)], "accelerators must be a whole number of 1 or more, but got 0"),
+        ([(8, 2.5, 1.0)], "global_batch_size must be a whole number of 1 or more, but got 2.5"),
+        ([(8, 8, float("nan"))], "samples_per_second must be a finite number above 0"),
+        ([(8, 8, -1.0)], "samples_per_second must be a finite number above 0"),
+    ],
+)
 def test_figures_that_cannot_be_are_named(rows: list[tuple[int, int, float]], said: str) -> None:
     with pytest.raises(EvidenceError, match=said):
         fit_throughput([Measurement(*row) for row in rows])

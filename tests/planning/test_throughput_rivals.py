@@ -28,22 +28,30 @@ def test_the_walk_continues_linear_scaling_from_the_largest_scale() -> None:
     for n in (64, 1024):
         mean, sd = linear.log_throughput(rows, exact, n, 256 * n)
         assert np.exp(mean) == pytest.approx(28e3 * n / 32, rel=1e-4)
-        assert sd**2 == pytest.approx(np.exp(-4.0) * np.log(n / 32), rel=1e-3)     # Brownian motion's variance
+        assert sd**2 == pytest.approx(
+            np.exp(-4.0) * np.log(n / 32), rel=1e-3
+        )  # Brownian motion's variance
 
 
 def test_the_walks_evidence_is_the_density_of_the_increments() -> None:
     rows = rows_of((8, 2048, 8e3), (16, 2048, 13e3), (64, 8192, 50e3))
     logs = np.log([row.samples_per_second / row.accelerators for row in rows])
     at = np.log([[row.accelerators, row.local_batch_size] for row in rows])
-    steps = np.abs(np.diff(at, axis=0)) @ np.exp(2 * np.array([WALK.log_accelerators, WALK.log_local_batch]))
+    steps = np.abs(np.diff(at, axis=0)) @ np.exp(
+        2 * np.array([WALK.log_accelerators, WALK.log_local_batch])
+    )
     noise = np.exp(2 * WALK.log_scatter)
 
     def density(scale: float) -> float:
         covariance = np.diag(steps) + noise * (2 * np.eye(2) - np.eye(2, k=1) - np.eye(2, k=-1))
         return float(multivariate_normal(np.zeros(2), covariance).logpdf(np.diff(logs) * scale))
 
-    faster = [Measurement(row.accelerators, row.global_batch_size, row.accelerators * float(np.exp(2 * log)))
-              for row, log in zip(rows, logs, strict=True)]
+    faster = [
+        Measurement(
+            row.accelerators, row.global_batch_size, row.accelerators * float(np.exp(2 * log))
+        )
+        for row, log in zip(rows, logs, strict=True)
+    ]
     gained = linear.log_evidence(faster, WALK) - linear.log_evidence(rows, WALK)
     assert gained == pytest.approx(density(2.0) - density(1.0), abs=1e-3)
 
@@ -65,7 +73,9 @@ def test_the_walks_spreads_are_learnt_back() -> None:
     assert found.log_local_batch == pytest.approx(-1.5, abs=0.15)
 
 
-def test_rows_that_scale_linearly_give_linear_scaling_more_weight_than_rows_that_lose_to_the_batch() -> None:
+def test_rows_that_scale_linearly_give_linear_scaling_more_weight_than_rows_that_lose_to_the_batch() -> (
+    None
+):
     straight = rows_of(*((n, 256 * n, 1e3 * n) for n in (8, 16, 32, 64)))
     fixed = rows_of(*((n, 4096, 4096 / (4096 / n / 1e3 + 0.02)) for n in (8, 16, 32, 64, 128, 256)))
     assert fit_throughput(straight).linear_weight > fit_throughput(fixed).linear_weight
@@ -83,9 +93,10 @@ def test_the_odds_of_an_odd_system_are_those_of_the_two_densities() -> None:
         unit = np.eye(4)[place]
         odd = usual + ODD_SD**2 * np.outer(unit, unit)
         ratio = multivariate_normal(np.zeros(4), odd).logpdf(gaps[0]) - multivariate_normal(
-            np.zeros(4), usual).logpdf(gaps[0])
+            np.zeros(4), usual
+        ).logpdf(gaps[0])
         assert log_odds[0, place] == pytest.approx(np.log(ODD_ODDS) + ratio)
-        gain = ODD_SD**2 * unit @ np.linalg.inv(odd)                    # the conditional mean of a normal pair
+        gain = ODD_SD**2 * unit @ np.linalg.inv(odd)  # the conditional mean of a normal pair
         assert offsets[0, place] == pytest.approx(gain @ gaps[0])
         assert variances[0, place] == pytest.approx(ODD_SD**2 - gain @ unit * ODD_SD**2)
     assert (log_odds[0, 4], offsets[0, 4], variances[0, 4]) == (0.0, 0.0, 0.0)
@@ -109,8 +120,8 @@ def test_node_sizes_are_at_least_what_one_node_was_seen_to_hold() -> None:
         sizes = _log2_node_sizes(quantiles, least)
         assert (np.diff(sizes) >= 0).all()
         assert sizes[0] >= least
-    assert _log2_node_sizes(np.zeros(1), 0.0)[0] == pytest.approx(3.0, abs=0.15)      # a node of 8
-    assert _log2_node_sizes(np.zeros(1), 7.0)[0] > 9.0                                # 128 in one: a pod, growing on
+    assert _log2_node_sizes(np.zeros(1), 0.0)[0] == pytest.approx(3.0, abs=0.15)  # a node of 8
+    assert _log2_node_sizes(np.zeros(1), 7.0)[0] > 9.0  # 128 in one: a pod, growing on
 
 
 def trusts(rows: Sequence[Measurement], *asked: int) -> list[str]:
@@ -131,7 +142,7 @@ def test_one_node_asked_for_several_is_low_trust_and_wider() -> None:
 
 def test_a_machine_tells_that_rows_without_nodes_lie_in_one_node() -> None:
     rows = [Measurement(n, 256 * n, 1e3 * n) for n in (1, 2, 4, 6)]
-    summit = load_machine("summit")                                                    # 6 accelerators a node
+    summit = load_machine("summit")  # 6 accelerators a node
     assert "boundary" in fit_throughput(rows, summit).at(12, 3072).reason
     assert "boundary" not in fit_throughput(rows, summit).at(5, 1280).reason
 
@@ -161,6 +172,12 @@ def test_the_parts_of_a_run_are_recovered_and_never_negative() -> None:
 
 
 def test_a_run_takes_the_sum_of_its_parts_and_a_faster_rate_less() -> None:
-    found = run_seconds(10.0, 1000, Interval(100.0, 80.0, 125.0), start_seconds=5.0, evaluations=4.0,
-                        seconds_per_evaluation=2.5)
+    found = run_seconds(
+        10.0,
+        1000,
+        Interval(100.0, 80.0, 125.0),
+        start_seconds=5.0,
+        evaluations=4.0,
+        seconds_per_evaluation=2.5,
+    )
     assert (found.median, found.low, found.high) == (115.0, 95.0, 140.0)

@@ -15,7 +15,9 @@ POSITIVE = st.floats(1e-12, 1e12)
 @st.composite
 def floats(draw: st.DrawFn) -> Float:
     log = draw(st.booleans())
-    low, high = sorted(draw(st.lists(POSITIVE if log else FINITE, min_size=2, max_size=2, unique=True)))
+    low, high = sorted(
+        draw(st.lists(POSITIVE if log else FINITE, min_size=2, max_size=2, unique=True))
+    )
     assume(not log or math.log(low) < math.log(high))
     return Float(low, high, log=log)
 
@@ -23,12 +25,15 @@ def floats(draw: st.DrawFn) -> Float:
 @st.composite
 def ints(draw: st.DrawFn) -> Int:
     log = draw(st.booleans())
-    low = draw(st.integers(1 if log else -10**6, 10**6))
+    low = draw(st.integers(1 if log else -(10**6), 10**6))
     return Int(low, low + draw(st.integers(1, 10**6)), log=log)
 
 
-CHOICES = st.lists(st.one_of(st.none(), st.booleans(), st.integers(2, 99), st.text(max_size=5)), min_size=2,
-                   unique=True).map(lambda values: Categorical(tuple(values)))
+CHOICES = st.lists(
+    st.one_of(st.none(), st.booleans(), st.integers(2, 99), st.text(max_size=5)),
+    min_size=2,
+    unique=True,
+).map(lambda values: Categorical(tuple(values)))
 
 
 @given(domain=floats(), unit=UNIT)
@@ -67,7 +72,14 @@ def test_known_places() -> None:
     assert Float(0.01, 1.0, log=True).to_unit(0.1) == pytest.approx(0.5)
     assert Float(0, 5).from_unit(0.5) == 2.5
     # 1..4 on a line: cells of a quarter each
-    assert [Int(1, 4).from_unit(unit) for unit in (0, 0.24, 0.26, 0.51, 0.76, 1)] == [1, 1, 2, 3, 4, 4]
+    assert [Int(1, 4).from_unit(unit) for unit in (0, 0.24, 0.26, 0.51, 0.76, 1)] == [
+        1,
+        1,
+        2,
+        3,
+        4,
+        4,
+    ]
     # in the logarithm the cell of n is log((n + 1/2) / (n - 1/2)): that of 1 is log 3 / log 5 of [1/2, 5/2]
     edge = math.log(3) / math.log(5)
     domain = Int(1, 2, log=True)
@@ -98,37 +110,46 @@ def test_truth_is_not_one() -> None:
     assert Categorical((True, 1)).to_unit(1) == 0.75
 
 
-@pytest.mark.parametrize(("domain", "expected"), [
-    (Float(0.01, 1.28, log=True), FloatDistribution(0.01, 1.28, log=True)),
-    (Float(0, 5), FloatDistribution(0, 5)),
-    (Int(1, 64, log=True), IntDistribution(1, 64, log=True)),
-    (Categorical(("sgd", "lars")), CategoricalDistribution(("sgd", "lars"))),
-])
+@pytest.mark.parametrize(
+    ("domain", "expected"),
+    [
+        (Float(0.01, 1.28, log=True), FloatDistribution(0.01, 1.28, log=True)),
+        (Float(0, 5), FloatDistribution(0, 5)),
+        (Int(1, 64, log=True), IntDistribution(1, 64, log=True)),
+        (Categorical(("sgd", "lars")), CategoricalDistribution(("sgd", "lars"))),
+    ],
+)
 def test_optuna_has_the_same_domain(domain: Float | Int | Categorical, expected: object) -> None:
     assert domain.to_optuna() == expected
 
 
-@pytest.mark.parametrize(("build", "message"), [
-    (lambda: Float(2, 1), "`low < high` must hold, but got low 2.0 and high 1.0"),
-    (lambda: Float(1, 1), "`low < high` must hold"),
-    (lambda: Float(0, 1, log=True), "must start above 0, but got low 0.0"),
-    (lambda: Float(1e-12, math.nextafter(1e-12, 1), log=True), "the logarithms of low and high must differ"),
-    (lambda: Float(0, math.inf), "must be finite numbers, but got inf"),
-    (lambda: Float(math.nan, 1), "must be finite numbers, but got nan"),
-    (lambda: Float(False, 1), "must be finite numbers, but got False"),
-    (lambda: Int(1.0, 4), "must be whole, but got 1.0"),
-    (lambda: Int(0, 4, log=True), "must start above 0"),
-    (lambda: Categorical(("sgd",)), "at least two values"),
-    (lambda: Categorical(("sgd", "sgd")), "each once"),
-    (lambda: Categorical("sgd"), "must be a list"),
-    (lambda: Categorical(((1, 2), (3, 4))), "must hold text, numbers, booleans or null"),
-    (lambda: Categorical(("a", "b"), Role.SCALED), "a law can extrapolate"),
-    (lambda: Float(0, 1, role=Role.FIXED), "write the value alone"),
-    (lambda: Float(0, 1, role="scaled"), "must be a Role"),
-    (lambda: Float(0, 1).to_unit(1.5), "must lie in .0.0, 1.0., but got 1.5"),
-    (lambda: Float(0, 1).from_unit(1.5), "`0 <= unit <= 1` must hold, but got 1.5"),
-    (lambda: Int(0, 1).from_unit(math.nan), "`0 <= unit <= 1` must hold"),
-])
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Float(2, 1), "`low < high` must hold, but got low 2.0 and high 1.0"),
+        (lambda: Float(1, 1), "`low < high` must hold"),
+        (lambda: Float(0, 1, log=True), "must start above 0, but got low 0.0"),
+        (
+            lambda: Float(1e-12, math.nextafter(1e-12, 1), log=True),
+            "the logarithms of low and high must differ",
+        ),
+        (lambda: Float(0, math.inf), "must be finite numbers, but got inf"),
+        (lambda: Float(math.nan, 1), "must be finite numbers, but got nan"),
+        (lambda: Float(False, 1), "must be finite numbers, but got False"),
+        (lambda: Int(1.0, 4), "must be whole, but got 1.0"),
+        (lambda: Int(0, 4, log=True), "must start above 0"),
+        (lambda: Categorical(("sgd",)), "at least two values"),
+        (lambda: Categorical(("sgd", "sgd")), "each once"),
+        (lambda: Categorical("sgd"), "must be a list"),
+        (lambda: Categorical(((1, 2), (3, 4))), "must hold text, numbers, booleans or null"),
+        (lambda: Categorical(("a", "b"), Role.SCALED), "a law can extrapolate"),
+        (lambda: Float(0, 1, role=Role.FIXED), "write the value alone"),
+        (lambda: Float(0, 1, role="scaled"), "must be a Role"),
+        (lambda: Float(0, 1).to_unit(1.5), "must lie in .0.0, 1.0., but got 1.5"),
+        (lambda: Float(0, 1).from_unit(1.5), "`0 <= unit <= 1` must hold, but got 1.5"),
+        (lambda: Int(0, 1).from_unit(math.nan), "`0 <= unit <= 1` must hold"),
+    ],
+)
 def test_errors_name_the_rule_and_the_value(build: object, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         build()  # type: ignore[operator]

@@ -15,8 +15,19 @@ from search_spaces.settings import TrainingSettings
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 TRAIN_SAMPLES = {"mlperf_deepcam_lamb": 121_266}
 IMAGENET = 1_281_167
-PLACES = ("arXiv:", "mlcommons/", "tensorflow/tpu: ", "azrael417/ClimDeepLearn: ", "LARS-ImageNet-PyTorch: ",
-          "RMSpropWarmup", "a published summary of arXiv:", "recalled, ", "calculated: ", "this project: ", "not in ")
+PLACES = (
+    "arXiv:",
+    "mlcommons/",
+    "tensorflow/tpu: ",
+    "azrael417/ClimDeepLearn: ",
+    "LARS-ImageNet-PyTorch: ",
+    "RMSpropWarmup",
+    "a published summary of arXiv:",
+    "recalled, ",
+    "calculated: ",
+    "this project: ",
+    "not in ",
+)
 
 
 @dataclass(frozen=True)
@@ -30,12 +41,20 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    section = PAGE.read_text(encoding="utf-8").split("## Where every number stands")[1].split("### Not included")[0]
+    section = (
+        PAGE.read_text(encoding="utf-8")
+        .split("## Where every number stands")[1]
+        .split("### Not included")[0]
+    )
     lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
     for line in lines:
         name, batches, settings, where = (cell.strip() for cell in line.strip("|").split("|"))
-        listed = own_batches(recipe(name)) if batches == "any" else tuple(map(int, batches.split(",")))
-        yield Row(name, listed, dict(each.strip().split(" ", 1) for each in settings.split(";")), where)
+        listed = (
+            own_batches(recipe(name)) if batches == "any" else tuple(map(int, batches.split(",")))
+        )
+        yield Row(
+            name, listed, dict(each.strip().split(" ", 1) for each in settings.split(";")), where
+        )
 
 
 def own_batches(published: Recipe) -> tuple[int, ...]:
@@ -58,8 +77,10 @@ def value(text: str, name: str, batch: int, settings: TrainingSettings) -> Any:
         return text
     *others, last = text.split(", ")
     unit = f" {last.split()[-1]}" if last.endswith((" updates", " epochs")) else ""
-    numbers = tuple(number(each, batch / TRAIN_SAMPLES.get(name, IMAGENET))
-                    for each in (*(f"{other}{unit}" for other in others), last))
+    numbers = tuple(
+        number(each, batch / TRAIN_SAMPLES.get(name, IMAGENET))
+        for each in (*(f"{other}{unit}" for other in others), last)
+    )
     return numbers if others else numbers[0]
 
 
@@ -80,21 +101,33 @@ def test_a_row_has_the_recipes_values_and_says_where_they_stand(row: Row) -> Non
             told, mine = value(text, row.recipe, batch, settings), getattr(settings, name)
             if isinstance(mine, tuple) and not isinstance(told, tuple):
                 told = (told,)
-            assert mine == (told if isinstance(told, (str, bool)) else pytest.approx(told, rel=1e-9)), (batch, name)
+            assert mine == (
+                told if isinstance(told, (str, bool)) else pytest.approx(told, rel=1e-9)
+            ), (batch, name)
 
 
 @pytest.mark.parametrize("published", recipes(), ids=lambda each: each.name)
 def test_every_setting_of_a_recipe_has_its_row(published: Recipe) -> None:
     for batch in own_batches(published):
-        found = [name for row in ROWS if row.recipe == published.name and batch in row.batches for name in row.settings]
+        found = [
+            name
+            for row in ROWS
+            if row.recipe == published.name and batch in row.batches
+            for name in row.settings
+        ]
         named = {*published.settings, *published.table.get(batch, {}), *published.unknown}
         assert sorted(found) == sorted(named), batch
 
 
 @pytest.mark.parametrize("published", recipes(), ids=lambda each: each.name)
 def test_what_is_recalled_is_what_the_recipe_says_is_recalled(published: Recipe) -> None:
-    told = {name: row.where.removeprefix("recalled, ") for row in ROWS if row.recipe == published.name
-            for name in row.settings if row.where.startswith("recalled, ")}
+    told = {
+        name: row.where.removeprefix("recalled, ")
+        for row in ROWS
+        if row.recipe == published.name
+        for name in row.settings
+        if row.where.startswith("recalled, ")
+    }
     assert told == dict(published.remembered)
     for row in ROWS:
         if row.recipe == published.name and not row.where.startswith("recalled, "):

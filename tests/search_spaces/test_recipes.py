@@ -27,14 +27,24 @@ MLPERF_RESNET = [
     (49152, 19.405, 24, 0.951807, 1e-4, 256, 68.0, 69, 1846, 70.82, "corrected"),
     (58880, 23.246, 29, 0.951807, 1e-4, 230, 79.9, 81, 1785, 82.04, "corrected"),
     (65536, 24.699, 31, 0.951807, 1e-4, 128, 84.5, 86, 1133, 88.96, "inside"),
-    (67840, 24.699, 31, 0.951807, 1e-4, 424, 85.9, 87, 1133, 90.99, "corrected")]
+    (67840, 24.699, 31, 0.951807, 1e-4, 424, 85.9, 87, 1133, 90.99, "corrected"),
+]
 # B, rate, warmup and milestones in updates, workers (rcps_deepcam.json of round 1.0)
-MLPERF_DEEPCAM = [(128, 0.001, 0, (8192, 16384), 32), (256, 0.002, 0, (4096, 8192), 64),
-                  (512, 0.004, 100, (2048, 4096), 128), (1024, 0.004, 200, (1100, 4096), 256),
-                  (2048, 0.0055, 400, (800,), 1024)]
+MLPERF_DEEPCAM = [
+    (128, 0.001, 0, (8192, 16384), 32),
+    (256, 0.002, 0, (4096, 8192), 64),
+    (512, 0.004, 100, (2048, 4096), 128),
+    (1024, 0.004, 200, (1100, 4096), 256),
+    (2048, 0.0055, 400, (800,), 1024),
+]
 # B, base rate, warmup epochs (README of LARS-ImageNet-PyTorch)
-NUS = [(512, 2**2, 10 / 2**6), (1024, 2**2.5, 10 / 2**5), (4096, 2**3.5, 10 / 2**3), (8192, 2**4, 10 / 2**2),
-       (16384, 2**4.5, 5)]
+NUS = [
+    (512, 2**2, 10 / 2**6),
+    (1024, 2**2.5, 10 / 2**5),
+    (4096, 2**3.5, 10 / 2**3),
+    (8192, 2**4, 10 / 2**2),
+    (16384, 2**4.5, 5),
+]
 
 
 def complete(each: Recipe) -> dict[str, float]:
@@ -48,7 +58,9 @@ class TestEvery:
         made = each.settings_at(each.global_batch_size, **complete(each))
         expected = TrainingSettings.from_dict({**each.settings, **complete(each)}).to_dict()
         for name, value in made.to_dict().items():
-            assert value == (pytest.approx(expected[name]) if isinstance(value, float) else expected[name]), name
+            assert value == (
+                pytest.approx(expected[name]) if isinstance(value, float) else expected[name]
+            ), name
 
     def test_nothing_that_moves_with_the_batch_is_fixed(self, each: Recipe) -> None:
         assert "learning_rate" in each.moving
@@ -59,7 +71,9 @@ class TestEvery:
         assert each.source.arxiv or each.source.repository
         assert each.results and each.differs and each.notes
         assert set(each.remembered) <= set(each.settings)
-        assert each.name == "".join(sign for sign in each.name if sign.islower() or sign.isdigit() or sign == "_")
+        assert each.name == "".join(
+            sign for sign in each.name if sign.islower() or sign.isdigit() or sign == "_"
+        )
 
     def test_its_schedule_ends_with_its_epochs(self, each: Recipe) -> None:
         settings = each.settings
@@ -96,25 +110,38 @@ def test_mlperf_resnet_has_the_reference_points(point: tuple[float, ...]) -> Non
     batch, rate, warmup, momentum, decay, span, epochs, most, steps, end, form = point
     made = recipe("mlperf_resnet_lars")
     at = made.settings_at(int(batch))
-    assert (at.learning_rate, at.warmup_epochs, at.momentum, at.weight_decay, at.normalization_batch_size) == \
-        (rate, warmup, momentum, decay, span)
-    assert [result.value for result in made.results if result.global_batch_size == batch] == [epochs]
+    assert (
+        at.learning_rate,
+        at.warmup_epochs,
+        at.momentum,
+        at.weight_decay,
+        at.normalization_batch_size,
+    ) == (rate, warmup, momentum, decay, span)
+    assert [result.value for result in made.results if result.global_batch_size == batch] == [
+        epochs
+    ]
     assert (at.momentum_form, at.trust_epsilon) == (form, 1e-7 if form == "inside" else 0)
     assert at.end_learning_rate_factor * rate == pytest.approx(1e-4)
     # the published steps, from the first update or from the warmup, end with whole epochs and hold the longest run
     assert at.decay_epochs == pytest.approx(end, abs=0.01) and most <= at.decay_epochs + 0.05
     assert at.decay_epochs - epochs < 5.2
     counted = at.decay_epochs * IMAGENET / batch
-    assert steps == pytest.approx(counted) or steps == pytest.approx(counted - warmup * IMAGENET / batch)
+    assert steps == pytest.approx(counted) or steps == pytest.approx(
+        counted - warmup * IMAGENET / batch
+    )
 
 
 @pytest.mark.parametrize(("batch", "rate", "warmup", "milestones", "workers"), MLPERF_DEEPCAM)
-def test_deepcam_has_the_reference_points(batch: int, rate: float, warmup: int, milestones: tuple[int, ...],
-                                          workers: int) -> None:
+def test_deepcam_has_the_reference_points(
+    batch: int, rate: float, warmup: int, milestones: tuple[int, ...], workers: int
+) -> None:
     at = recipe("mlperf_deepcam_lamb").settings_at(batch)
     # the reference's scheduler never takes the last step of its warmup, and counts milestones from the update after it
     kept = (warmup - 1) / warmup if warmup else 1
-    assert (at.learning_rate, at.normalization_batch_size) == (pytest.approx(rate * kept), batch // workers)
+    assert (at.learning_rate, at.normalization_batch_size) == (
+        pytest.approx(rate * kept),
+        batch // workers,
+    )
     assert at.warmup_epochs * DEEPCAM / batch == pytest.approx(warmup * kept)
     counted = [milestone + warmup + 1 if warmup else milestone for milestone in milestones]
     assert [epochs * DEEPCAM / batch for epochs in at.decay_milestones] == pytest.approx(counted)
@@ -132,7 +159,10 @@ def test_akiba_starts_slowly() -> None:
     base = 0.1 * 32768 / 256
     assert at.learning_rate == pytest.approx(base)
     assert at.decay_values == (0.5, 0.075, 0.01, 0.001)
-    lengths = [end - start for start, end in zip((0, *at.decay_milestones), (*at.decay_milestones, 90), strict=True)]
+    lengths = [
+        end - start
+        for start, end in zip((0, *at.decay_milestones), (*at.decay_milestones, 90), strict=True)
+    ]
     assert lengths == [40, 30, 15, 5]
 
 
@@ -143,39 +173,63 @@ def test_smith_grows_the_batch_in_place_of_a_lower_rate() -> None:
     assert cifar.grows_to == 128 * 25 <= 50_000 / 10 < 128 * 125
     assert imagenet.grows_to == 16384
     # doubling the batch and dropping the rate by 5 is the drop of 10 in the noise scale
-    assert imagenet.settings["decay_values"][1] / imagenet.settings["batch_factors"][0] == pytest.approx(0.1)
+    assert imagenet.settings["decay_values"][1] / imagenet.settings["batch_factors"][
+        0
+    ] == pytest.approx(0.1)
     assert cifar.settings_at(640).learning_rate == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("gpus", "rate"), [(384, 1e-4), (1536, 0.0064), (6144, 0.4096), (12288, 3.2768)])
+@pytest.mark.parametrize(
+    ("gpus", "rate"), [(384, 1e-4), (1536, 0.0064), (6144, 0.4096), (12288, 3.2768)]
+)
 def test_the_tiramisu_runs_grow_their_rate_with_the_cube(gpus: int, rate: float) -> None:
     at = recipe("kurth2018_tiramisu").settings_at(gpus)
     assert at.learning_rate == pytest.approx(rate)
-    assert (at.optimizer, at.larc_optimizer, at.trust_coefficient, at.gradient_lag) == ("larc", "adam", 0.002, 1)
+    assert (at.optimizer, at.larc_optimizer, at.trust_coefficient, at.gradient_lag) == (
+        "larc",
+        "adam",
+        0.002,
+        1,
+    )
 
 
 def test_yamazaki_is_the_authors_mlperf_entry() -> None:
     at = recipe("yamazaki2019").settings_at(86016)
-    assert (at.learning_rate, at.warmup_epochs, at.momentum, at.trust_coefficient, at.decay_power) == \
-        (13, 36, 0.96, 0.0025, 2.2)
+    assert (
+        at.learning_rate,
+        at.warmup_epochs,
+        at.momentum,
+        at.trust_coefficient,
+        at.decay_power,
+    ) == (13, 36, 0.96, 0.0025, 2.2)
     assert at.end_learning_rate_factor == pytest.approx(0.0025) and at.weight_decay == 5e-5
     assert at.decay_epochs == pytest.approx(36 + 780 * 86016 / IMAGENET)
-    with pytest.raises(RecipeError, match="published at the global batch sizes 86016, but got 81920"):
+    with pytest.raises(
+        RecipeError, match="published at the global batch sizes 86016, but got 81920"
+    ):
         recipe("yamazaki2019").settings_at(81920)
 
 
 @pytest.mark.parametrize("each", recipes(), ids=lambda each: each.name)
 def test_every_setting_of_a_recipe_is_used(each: Recipe) -> None:
     defaults = TrainingSettings().to_dict()
-    published = [{**each.settings, **each.table.get(batch, {}), **complete(each)} for batch in each.table or (0,)]
+    published = [
+        {**each.settings, **each.table.get(batch, {}), **complete(each)}
+        for batch in each.table or (0,)
+    ]
     for name in {name for settings in published for name in settings}:
-        assert any(fault_of_use(name, lambda other, its=its: (its.get(other, defaults[other]),)) is None
-                   for its in published), name
+        assert any(
+            fault_of_use(name, lambda other, its=its: (its.get(other, defaults[other]),)) is None
+            for its in published
+        ), name
 
 
 def test_lamb_spans_512_to_32k() -> None:
     lamb = recipe("you2019_lamb_resnet")
-    assert (lamb.settings_at(512).learning_rate, lamb.settings_at(512).warmup_epochs) == pytest.approx((0.005, 0.3125))
+    assert (
+        lamb.settings_at(512).learning_rate,
+        lamb.settings_at(512).warmup_epochs,
+    ) == pytest.approx((0.005, 0.3125))
     assert lamb.epochs == pytest.approx(3519 * 32768 / IMAGENET, abs=0.01)
 
 
@@ -185,12 +239,27 @@ def test_given_settings_take_the_place_of_published_ones() -> None:
         recipe("goyal2017").settings_at(8192, momentun=0.8)
 
 
-@pytest.mark.parametrize(("name", "batch", "message"), [
-    ("mlperf_resnet_lars", 10000, "published at the global batch sizes 1632, 3264, .*, but got 10000"),
-    ("kurth2018_deeplab", 384, "at global batch size 12288 alone and has no rule for 384; .*find learning_rate"),
-    ("mikami2018", 34816, r"no published value for learning_rate .*give one: settings_at\(34816, learning_rate="),
-    ("goyal2017", 0, "at least 1, but got 0"),
-])
+@pytest.mark.parametrize(
+    ("name", "batch", "message"),
+    [
+        (
+            "mlperf_resnet_lars",
+            10000,
+            "published at the global batch sizes 1632, 3264, .*, but got 10000",
+        ),
+        (
+            "kurth2018_deeplab",
+            384,
+            "at global batch size 12288 alone and has no rule for 384; .*find learning_rate",
+        ),
+        (
+            "mikami2018",
+            34816,
+            r"no published value for learning_rate .*give one: settings_at\(34816, learning_rate=",
+        ),
+        ("goyal2017", 0, "at least 1, but got 0"),
+    ],
+)
 def test_what_was_not_published_is_refused(name: str, batch: int, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         recipe(name).settings_at(batch)
@@ -221,28 +290,62 @@ def test_a_recipe_of_a_text() -> None:
     assert math.isclose(small.settings_at(8).learning_rate, 0.1)
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ("name: small", "name: other", "whose name is the file's, 'small'"),
-    ("title:", "titel:", "unknown key 'titel' in a recipe; did you mean 'title'"),
-    ("paper:", "papers:", "unknown key 'papers' in source; did you mean 'paper'"),
-    ("value: 1,", "", "missing .* argument: 'value'"),
-    ("provenance: text", "provenance: hearsay", "provenance must be one of text, .*, but got 'hearsay'"),
-    ("learning_rate: 0.1", "learning_rat: 0.1", "no setting 'learning_rat'; did you mean 'learning_rate'"),
-    ("learning_rate: 0.1", "learning_rate: -1", "learning_rate must lie in"),
-    ("epochs: 2", "epochs: 2\nremembered: {momentum: surely}", "remembered.momentum must be one of high, medium, low"),
-    ("epochs: 2", "epochs: 2\nscaling: {momentum: {valu: 2}}", "unknown key 'valu' in scaling.momentum"),
-    ("epochs: 2", "epochs: 2\ntable: [{global_batch_size: 16}]", "must be one of the table's, but got 8"),
-    ("epochs: 2", "epochs: 2\ntable: [{global_batch_size: 8, warmup_steps: 4}]", "need train_samples"),
-    ("{paper: p}", "{paper: [}", "while parsing"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("name: small", "name: other", "whose name is the file's, 'small'"),
+        ("title:", "titel:", "unknown key 'titel' in a recipe; did you mean 'title'"),
+        ("paper:", "papers:", "unknown key 'papers' in source; did you mean 'paper'"),
+        ("value: 1,", "", "missing .* argument: 'value'"),
+        (
+            "provenance: text",
+            "provenance: hearsay",
+            "provenance must be one of text, .*, but got 'hearsay'",
+        ),
+        (
+            "learning_rate: 0.1",
+            "learning_rat: 0.1",
+            "no setting 'learning_rat'; did you mean 'learning_rate'",
+        ),
+        ("learning_rate: 0.1", "learning_rate: -1", "learning_rate must lie in"),
+        (
+            "epochs: 2",
+            "epochs: 2\nremembered: {momentum: surely}",
+            "remembered.momentum must be one of high, medium, low",
+        ),
+        (
+            "epochs: 2",
+            "epochs: 2\nscaling: {momentum: {valu: 2}}",
+            "unknown key 'valu' in scaling.momentum",
+        ),
+        (
+            "epochs: 2",
+            "epochs: 2\ntable: [{global_batch_size: 16}]",
+            "must be one of the table's, but got 8",
+        ),
+        (
+            "epochs: 2",
+            "epochs: 2\ntable: [{global_batch_size: 8, warmup_steps: 4}]",
+            "need train_samples",
+        ),
+        ("{paper: p}", "{paper: [}", "while parsing"),
+    ],
+)
 def test_a_faulty_recipe_says_what_is_wrong(old: str, new: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         parse_recipe(SMALL.replace(old, new), "small")
 
 
 def test_reading_recipes_loads_nothing_heavy() -> None:
-    code = ("import sys; from search_spaces.recipes import recipes; recipes(); "
-            "print([name for name in ('torch', 'ray', 'optuna', 'sqlalchemy', 'numpy', 'pydantic') "
-            "if name in sys.modules])")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    code = (
+        "import sys; from search_spaces.recipes import recipes; recipes(); "
+        "print([name for name in ('torch', 'ray', 'optuna', 'sqlalchemy', 'numpy', 'pydantic') "
+        "if name in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
     assert len(names()) == len(recipes()) >= 15

@@ -10,7 +10,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m search_spaces.settings_table > docs/settings.md"
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run: python -m search_spaces.settings_table > docs/settings.md"
+    )
 
 
 def test_every_setting_says_what_it_is() -> None:

@@ -33,7 +33,12 @@ SPACE = SearchSpace.parse(SEARCH)
 
 
 def test_a_search_section_is_read() -> None:
-    assert SPACE.fixed == {"optimizer": "sgd", "momentum": 0.9, "decay": "step", "decay_milestones": (30, 60, 80)}
+    assert SPACE.fixed == {
+        "optimizer": "sgd",
+        "momentum": 0.9,
+        "decay": "step",
+        "decay_milestones": (30, 60, 80),
+    }
     assert SPACE.domains == {
         "learning_rate": Float(0.01, 1.28, log=True, role=Role.SCALED),
         "warmup_epochs": Float(0, 5, role=Role.SCALED),
@@ -59,7 +64,12 @@ def test_a_space_does_not_change_with_the_mapping_it_was_made_of() -> None:
 
 
 def test_settings_join_fixed_and_suggested_values() -> None:
-    values = {"learning_rate": 0.4, "warmup_epochs": 2.5, "normalization_batch_size": 8, "label_smoothing": 0}
+    values = {
+        "learning_rate": 0.4,
+        "warmup_epochs": 2.5,
+        "normalization_batch_size": 8,
+        "label_smoothing": 0,
+    }
     fixed = {"momentum": 0.9, "decay": "step", "decay_milestones": [30, 60, 80]}
     assert SPACE.settings(values) == TrainingSettings.from_dict({**fixed, **values})
     # a law extrapolates beyond the domain
@@ -81,29 +91,47 @@ def test_part_of_the_axes() -> None:
     assert tuple(SPACE.to_optuna()) == SPACE.names
 
 
-@pytest.mark.parametrize(("search", "message"), [
-    ({"learning_rat": 0.1}, "no setting 'learning_rat'; did you mean 'learning_rate'"),
-    ({"momentum": {"unifrom": [0, 0.9]}}, "momentum: unknown key 'unifrom'; did you mean 'uniform'"),
-    ({"momentum": {"uniform": [0, 0.9], "role": "scald"}}, "role must be scaled or shared.*'scaled'"),
-    ({"momentum": {"uniform": [0, 0.9], "role": "fixed"}}, "momentum: role `fixed` .* write the value alone"),
-    ({"momentum": {"uniform": [0, 0.9], "choice": [0, 0.9]}}, "exactly one of .* got uniform, choice"),
-    ({"momentum": {"role": "shared"}}, "exactly one of .* but got none"),
-    ({"momentum": {"uniform": 0.9}}, r"list of two numbers, \[low, high\], but got 0.9"),
-    ({"momentum": {"uniform": [0, 0.5, 0.9]}}, "list of two numbers"),
-    ({"momentum": {"uniform": ["a", 0.5]}}, "finite numbers, but got 'a'"),
-    ({"momentum": {"uniform": [0.5, 1.5]}}, r"momentum must lie in \[0, 1\), but got 1.5"),
-    ({"momentum": 1.5}, r"momentum must lie in \[0, 1\), but got 1.5"),
-    ({"momentum": "high"}, "momentum must be a finite number"),
-    ({"learning_rate": {"uniform": [0, 1]}}, "learning_rate must lie in"),
-    ({"normalization_batch_size": {"uniform": [1, 8]}}, "whole number; use int_uniform"),
-    ({"optimizer": {"uniform": [1, 2]}}, "optimizer is no number; use choice"),
-    ({"optimizer": {"choice": ["sgd", "larz"]}}, "did you mean 'lars'"),
-    ({"decay": "cosine", "decay_epochs": 4, "warmup_epochs": {"uniform": [0, 5]}}, "allow .*decay_ep"),
-    ({"decay": {"choice": ["constant", "step"]}}, "domains allow .*needs decay_milestones"),
-    ({"decay_milestones": [3, 1]}, "decay_milestones must increase"),
-    ({"decay_milestones": [1, "x"]}, "decay_milestones must hold numbers"),
-    ({"decay_milestones": 30}, "decay_milestones must be a list of epochs, but got 30"),
-])
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"learning_rat": 0.1}, "no setting 'learning_rat'; did you mean 'learning_rate'"),
+        (
+            {"momentum": {"unifrom": [0, 0.9]}},
+            "momentum: unknown key 'unifrom'; did you mean 'uniform'",
+        ),
+        (
+            {"momentum": {"uniform": [0, 0.9], "role": "scald"}},
+            "role must be scaled or shared.*'scaled'",
+        ),
+        (
+            {"momentum": {"uniform": [0, 0.9], "role": "fixed"}},
+            "momentum: role `fixed` .* write the value alone",
+        ),
+        (
+            {"momentum": {"uniform": [0, 0.9], "choice": [0, 0.9]}},
+            "exactly one of .* got uniform, choice",
+        ),
+        ({"momentum": {"role": "shared"}}, "exactly one of .* but got none"),
+        ({"momentum": {"uniform": 0.9}}, r"list of two numbers, \[low, high\], but got 0.9"),
+        ({"momentum": {"uniform": [0, 0.5, 0.9]}}, "list of two numbers"),
+        ({"momentum": {"uniform": ["a", 0.5]}}, "finite numbers, but got 'a'"),
+        ({"momentum": {"uniform": [0.5, 1.5]}}, r"momentum must lie in \[0, 1\), but got 1.5"),
+        ({"momentum": 1.5}, r"momentum must lie in \[0, 1\), but got 1.5"),
+        ({"momentum": "high"}, "momentum must be a finite number"),
+        ({"learning_rate": {"uniform": [0, 1]}}, "learning_rate must lie in"),
+        ({"normalization_batch_size": {"uniform": [1, 8]}}, "whole number; use int_uniform"),
+        ({"optimizer": {"uniform": [1, 2]}}, "optimizer is no number; use choice"),
+        ({"optimizer": {"choice": ["sgd", "larz"]}}, "did you mean 'lars'"),
+        (
+            {"decay": "cosine", "decay_epochs": 4, "warmup_epochs": {"uniform": [0, 5]}},
+            "allow .*decay_ep",
+        ),
+        ({"decay": {"choice": ["constant", "step"]}}, "domains allow .*needs decay_milestones"),
+        ({"decay_milestones": [3, 1]}, "decay_milestones must increase"),
+        ({"decay_milestones": [1, "x"]}, "decay_milestones must hold numbers"),
+        ({"decay_milestones": 30}, "decay_milestones must be a list of epochs, but got 30"),
+    ],
+)
 def test_faults_are_found_on_creation(search: dict[str, object], message: str) -> None:
     with pytest.raises(SearchSpaceError, match=message):
         SearchSpace.parse(search)
@@ -132,41 +160,95 @@ def test_values_must_be_those_of_the_tuned_settings() -> None:
         SPACE.from_unit([0.5])
 
 
-@pytest.mark.parametrize(("search", "name", "message"), [
-    ({"trust_coefficient": {"uniform": [0.001, 0.1]}}, "trust_coefficient",
-     "trust_coefficient is tuned, but has no effect with optimizer sgd; it is used with optimizer lars or larc"),
-    ({"optimizer": "lars", "rmsprop_period_epochs": {"uniform": [1, 5]}}, "rmsprop_period_epochs",
-     "no effect with optimizer lars; it is used with optimizer rmsprop_warmup"),
-    ({"optimizer": "lamb", "larc_mode": {"choice": ["clip", "scale"]}}, "larc_mode", "no effect with optimizer lamb"),
-    ({"optimizer": "larc", "beta2": {"uniform": [0.9, 0.99]}}, "beta2",
-     "no effect with optimizer larc and larc_optimizer sgd; .* or with optimizer larc and larc_optimizer "
-     "adam; choose"),
-    ({"optimizer": {"choice": ["adam", "lamb"]}, "momentum": {"uniform": [0.8, 0.9]}}, "momentum",
-     "no effect with optimizer adam or lamb"),
-    ({"batch_limit_factor": {"uniform": [1, 4]}}, "batch_limit_factor", "no effect with batch_control constant"),
-    ({"batch_rate_rule": {"choice": ["linear", "sqrt"]}}, "batch_rate_rule", "it is used with batch_control piecewise"),
-    ({"warmup_start_factor": {"uniform": [0, 1]}}, "warmup_start_factor",
-     "no effect with warmup_epochs 0; it is used with warmup_epochs above 0"),
-    ({"weight_decay": 0, "decay_norm_and_bias": {"choice": [True, False]}}, "decay_norm_and_bias", "weight_decay 0"),
-    ({"decay": "cosine", "decay_power": {"uniform": [1, 2]}}, "decay_power", "it is used with decay polynomial"),
-    ({"loss_scaling": "static", "loss_scale_growth_updates": {"int_uniform": [10, 20]}}, "loss_scale_growth_updates",
-     "no effect with loss_scaling static"),
-    ({"update_mode": "asynchronous", "staleness_bound": {"int_uniform": [0, 4]}}, "staleness_bound",
-     "it is used with update_mode stale_synchronous"),
-])
-def test_a_tuned_setting_without_effect_is_refused(search: dict[str, object], name: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("search", "name", "message"),
+    [
+        (
+            {"trust_coefficient": {"uniform": [0.001, 0.1]}},
+            "trust_coefficient",
+            "trust_coefficient is tuned, but has no effect with optimizer sgd; it is used with optimizer lars or larc",
+        ),
+        (
+            {"optimizer": "lars", "rmsprop_period_epochs": {"uniform": [1, 5]}},
+            "rmsprop_period_epochs",
+            "no effect with optimizer lars; it is used with optimizer rmsprop_warmup",
+        ),
+        (
+            {"optimizer": "lamb", "larc_mode": {"choice": ["clip", "scale"]}},
+            "larc_mode",
+            "no effect with optimizer lamb",
+        ),
+        (
+            {"optimizer": "larc", "beta2": {"uniform": [0.9, 0.99]}},
+            "beta2",
+            "no effect with optimizer larc and larc_optimizer sgd; .* or with optimizer larc and larc_optimizer "
+            "adam; choose",
+        ),
+        (
+            {"optimizer": {"choice": ["adam", "lamb"]}, "momentum": {"uniform": [0.8, 0.9]}},
+            "momentum",
+            "no effect with optimizer adam or lamb",
+        ),
+        (
+            {"batch_limit_factor": {"uniform": [1, 4]}},
+            "batch_limit_factor",
+            "no effect with batch_control constant",
+        ),
+        (
+            {"batch_rate_rule": {"choice": ["linear", "sqrt"]}},
+            "batch_rate_rule",
+            "it is used with batch_control piecewise",
+        ),
+        (
+            {"warmup_start_factor": {"uniform": [0, 1]}},
+            "warmup_start_factor",
+            "no effect with warmup_epochs 0; it is used with warmup_epochs above 0",
+        ),
+        (
+            {"weight_decay": 0, "decay_norm_and_bias": {"choice": [True, False]}},
+            "decay_norm_and_bias",
+            "weight_decay 0",
+        ),
+        (
+            {"decay": "cosine", "decay_power": {"uniform": [1, 2]}},
+            "decay_power",
+            "it is used with decay polynomial",
+        ),
+        (
+            {"loss_scaling": "static", "loss_scale_growth_updates": {"int_uniform": [10, 20]}},
+            "loss_scale_growth_updates",
+            "no effect with loss_scaling static",
+        ),
+        (
+            {"update_mode": "asynchronous", "staleness_bound": {"int_uniform": [0, 4]}},
+            "staleness_bound",
+            "it is used with update_mode stale_synchronous",
+        ),
+    ],
+)
+def test_a_tuned_setting_without_effect_is_refused(
+    search: dict[str, object], name: str, message: str
+) -> None:
     with pytest.raises(SearchSpaceError, match=message) as caught:
         SearchSpace.parse(search)
     assert [each for each, _ in caught.value.faults] == [name]
 
 
-@pytest.mark.parametrize(("search", "message"), [
-    ({"optimizer": "adam", "momentum_form": "inside"},
-     "momentum_form is fixed, but has no effect with optimizer adam; it is used with optimizer sgd or lars"),
-    ({"optimizer": "sgd", "trust_coefficient": 0.02}, "it is used with optimizer lars or larc"),
-    ({"batch_factors": [2]}, "no effect with batch_control constant"),
-    ({"weight_decay": 0, "decay_bias": True}, "decay_bias is fixed, but has no effect with weight_decay 0"),
-])
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        (
+            {"optimizer": "adam", "momentum_form": "inside"},
+            "momentum_form is fixed, but has no effect with optimizer adam; it is used with optimizer sgd or lars",
+        ),
+        ({"optimizer": "sgd", "trust_coefficient": 0.02}, "it is used with optimizer lars or larc"),
+        ({"batch_factors": [2]}, "no effect with batch_control constant"),
+        (
+            {"weight_decay": 0, "decay_bias": True},
+            "decay_bias is fixed, but has no effect with weight_decay 0",
+        ),
+    ],
+)
 def test_a_fixed_setting_without_effect_is_refused(search: dict[str, object], message: str) -> None:
     with pytest.raises(SearchSpaceError, match=message) as caught:
         SearchSpace.parse(search)
@@ -174,22 +256,41 @@ def test_a_fixed_setting_without_effect_is_refused(search: dict[str, object], me
 
 
 def test_inherited_values_without_effect_are_left_out() -> None:
-    inherited = {"optimizer": "lars", "trust_coefficient": 0.02, "decay": "step", "decay_milestones": [1, 2]}
-    space = SearchSpace.parse({"decay": "constant", "learning_rate": {"uniform": [0.1, 1]}}, inherited=inherited)
+    inherited = {
+        "optimizer": "lars",
+        "trust_coefficient": 0.02,
+        "decay": "step",
+        "decay_milestones": [1, 2],
+    }
+    space = SearchSpace.parse(
+        {"decay": "constant", "learning_rate": {"uniform": [0.1, 1]}}, inherited=inherited
+    )
     assert space.fixed == {"optimizer": "lars", "trust_coefficient": 0.02, "decay": "constant"}
-    with pytest.raises(SearchSpaceError, match="decay_milestones is fixed, but has no effect with decay constant"):
+    with pytest.raises(
+        SearchSpaceError, match="decay_milestones is fixed, but has no effect with decay constant"
+    ):
         SearchSpace.parse({"decay": "constant", "decay_milestones": [1]}, inherited=inherited)
 
 
-@pytest.mark.parametrize("search", [
-    {"optimizer": {"choice": ["sgd", "lars"]}, "trust_coefficient": {"uniform": [0.001, 0.1]}},
-    {"optimizer": {"choice": ["adam", "larc"]}, "larc_optimizer": {"choice": ["sgd", "adam"]},
-     "momentum": {"uniform": [0.8, 0.9]}},
-    {"warmup_epochs": {"uniform": [0, 5]}, "warmup_start_factor": {"uniform": [0, 1]}},
-    {"optimizer": {"choice": ["sgd", "lars"]}, "trust_coefficient": 0.02, "momentum_form": "corrected"},
-    {"optimizer": "rmsprop_warmup", "beta2": {"uniform": [0.9, 0.99]}},
-    {"weight_decay": {"uniform": [0, 1e-4]}, "decay_norm_and_bias": {"choice": [True, False]}},
-])
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"optimizer": {"choice": ["sgd", "lars"]}, "trust_coefficient": {"uniform": [0.001, 0.1]}},
+        {
+            "optimizer": {"choice": ["adam", "larc"]},
+            "larc_optimizer": {"choice": ["sgd", "adam"]},
+            "momentum": {"uniform": [0.8, 0.9]},
+        },
+        {"warmup_epochs": {"uniform": [0, 5]}, "warmup_start_factor": {"uniform": [0, 1]}},
+        {
+            "optimizer": {"choice": ["sgd", "lars"]},
+            "trust_coefficient": 0.02,
+            "momentum_form": "corrected",
+        },
+        {"optimizer": "rmsprop_warmup", "beta2": {"uniform": [0.9, 0.99]}},
+        {"weight_decay": {"uniform": [0, 1e-4]}, "decay_norm_and_bias": {"choice": [True, False]}},
+    ],
+)
 def test_a_setting_that_some_of_the_trainings_use_may_be_named(search: dict[str, object]) -> None:
     SearchSpace.parse(search)
 

@@ -18,7 +18,9 @@ class StandInSamples:
         self.height, self.width = height, width
         self.largest_micro_batch, self.prefetched_batches = 8, 0
         generator = torch.Generator().manual_seed(3)
-        noise = torch.randn(train_samples + evaluation_samples, 16, height, width, generator=generator)
+        noise = torch.randn(
+            train_samples + evaluation_samples, 16, height, width, generator=generator
+        )
         self.fields = F.avg_pool2d(F.pad(noise, (1, 1, 1, 1), mode="replicate"), 3, 1)
         self.labels = _linear_labels(self.fields) if linear else _labels(self.fields)
 

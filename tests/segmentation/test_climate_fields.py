@@ -33,9 +33,21 @@ def channel(sample, name):
 
 def calm(grid):
     """Air at rest, 80 % humid, everywhere alike."""
+
     def even(value):
         return np.full((grid.height, grid.width), float(value))
-    return State(even(0), even(0), even(101_000), even(290), even(260), even(220), even(0.8), even(1), even(0))
+
+    return State(
+        even(0),
+        even(0),
+        even(101_000),
+        even(290),
+        even(260),
+        even(220),
+        even(0.8),
+        even(1),
+        even(0),
+    )
 
 
 def spectral_variances(field, degrees):
@@ -44,24 +56,38 @@ def spectral_variances(field, degrees):
     grid = Grid(height, width)
     waves = np.fft.rfft(field * grid.cell_areas_km2[:, None] / EARTH_RADIUS_KM**2, axis=1)
     colatitude = np.radians(90 - grid.latitudes)
+
     def squared(degree, order):
-        return (2 if order else 1) * abs(sph_harm_y(degree, order, colatitude, 0.0).real @ waves[:, order]) ** 2
-    return np.array([sum(squared(degree, order) for order in range(degree + 1)) for degree in degrees])
+        return (2 if order else 1) * abs(
+            sph_harm_y(degree, order, colatitude, 0.0).real @ waves[:, order]
+        ) ** 2
+
+    return np.array(
+        [sum(squared(degree, order) for order in range(degree + 1)) for degree in degrees]
+    )
 
 
 # --- the sphere ---
 
+
 def test_distances_on_the_sphere_are_those_of_the_spherical_law_of_cosines():
     generator = np.random.default_rng(0)
-    latitudes, longitudes = generator.uniform(-90, 90, (2, 200)), generator.uniform(0, 360, (2, 200))
+    latitudes, longitudes = (
+        generator.uniform(-90, 90, (2, 200)),
+        generator.uniform(0, 360, (2, 200)),
+    )
     phi, difference = np.radians(latitudes), np.radians(longitudes[1] - longitudes[0])
     cosine = np.sin(phi[0]) * np.sin(phi[1]) + np.cos(phi[0]) * np.cos(phi[1]) * np.cos(difference)
-    found = distance_km(on_sphere(latitudes[0], longitudes[0]), on_sphere(latitudes[1], longitudes[1]))
+    found = distance_km(
+        on_sphere(latitudes[0], longitudes[0]), on_sphere(latitudes[1], longitudes[1])
+    )
     np.testing.assert_allclose(found, EARTH_RADIUS_KM * np.arccos(cosine), rtol=1e-6)
     degree = distance_km(on_sphere(0, 359.5), on_sphere(0, 0.5))
     assert degree == pytest.approx(111.2, abs=0.05)
     assert distance_km(on_sphere(60, 0), on_sphere(60, 1)) == pytest.approx(degree / 2, rel=1e-4)
-    assert distance_km(on_sphere(90, 0), on_sphere(-90, 123)) == pytest.approx(np.pi * EARTH_RADIUS_KM)
+    assert distance_km(on_sphere(90, 0), on_sphere(-90, 123)) == pytest.approx(
+        np.pi * EARTH_RADIUS_KM
+    )
 
 
 def test_the_grid_is_that_of_cam5_and_its_cells_make_up_the_sphere():
@@ -75,13 +101,22 @@ def test_the_grid_is_that_of_cam5_and_its_cells_make_up_the_sphere():
 def test_vorticity_of_solid_rotation_is_twice_its_rate_times_the_sine_of_the_latitude():
     grid = grid_of(180, 120)
     rate = 1e-5
-    wind = rate * EARTH_RADIUS_KM * 1e3 * np.cos(np.radians(grid.latitudes))[:, None] * np.ones((1, 120))
+    wind = (
+        rate
+        * EARTH_RADIUS_KM
+        * 1e3
+        * np.cos(np.radians(grid.latitudes))[:, None]
+        * np.ones((1, 120))
+    )
     inner = slice(2, -2)
     expected = 2 * rate * np.sin(np.radians(grid.latitudes))[:, None] * np.ones((1, 120))
-    np.testing.assert_allclose(grid.vorticity(wind, np.zeros_like(wind))[inner], expected[inner], atol=2e-8)
+    np.testing.assert_allclose(
+        grid.vorticity(wind, np.zeros_like(wind))[inner], expected[inner], atol=2e-8
+    )
 
 
 # --- the spectra ---
+
 
 def test_synthesis_is_the_sum_of_spherical_harmonics():
     generator = np.random.default_rng(1)
@@ -121,22 +156,43 @@ def test_kinetic_energy_falls_as_the_cube_of_the_wave_number_and_rain_is_flatter
     slopes = {}
     for name in ("V850", "T500", "Z200", "TMQ", "PRECT"):
         fields = [channel(sample, name) for sample in samples]
-        variances = sum(spectral_variances(field - field.mean(1, keepdims=True), degrees) for field in fields)
+        variances = sum(
+            spectral_variances(field - field.mean(1, keepdims=True), degrees) for field in fields
+        )
         slopes[name] = np.polyfit(np.log(degrees), np.log(variances), 1)[0]
     assert slopes["V850"] == pytest.approx(-3, abs=0.5)
     # the storm tracks, in which the eddies live, steepen the slopes that were asked for by 0.3 (measured)
     assert slopes["V850"] == pytest.approx(-3.2, abs=0.4)
-    assert slopes["Z200"] == pytest.approx(-4.5, abs=0.5) and slopes["T500"] == pytest.approx(-4.5, abs=0.5)
-    assert slopes["TMQ"] == pytest.approx(-2.1, abs=0.4) and slopes["PRECT"] == pytest.approx(-0.6, abs=0.4)
+    assert slopes["Z200"] == pytest.approx(-4.5, abs=0.5) and slopes["T500"] == pytest.approx(
+        -4.5, abs=0.5
+    )
+    assert slopes["TMQ"] == pytest.approx(-2.1, abs=0.4) and slopes["PRECT"] == pytest.approx(
+        -0.6, abs=0.4
+    )
 
 
 # --- the physics ---
 
+
 def test_the_channels_lie_in_the_range_of_the_atmosphere():
-    ranges = {"TMQ": (0, 100), "U850": (-80, 80), "V850": (-80, 80), "UBOT": (-70, 70), "VBOT": (-70, 70),
-              "QREFHT": (0, 0.03), "PS": (5e4, 1.06e5), "PSL": (9e4, 1.06e5), "T200": (195, 240), "T500": (220, 285),
-              "PRECT": (0, 1e-5), "TS": (220, 320), "TREFHT": (215, 315), "Z1000": (-900, 450), "Z200": (1e4, 1.35e4),
-              "ZBOT": (40, 75)}
+    ranges = {
+        "TMQ": (0, 100),
+        "U850": (-80, 80),
+        "V850": (-80, 80),
+        "UBOT": (-70, 70),
+        "VBOT": (-70, 70),
+        "QREFHT": (0, 0.03),
+        "PS": (5e4, 1.06e5),
+        "PSL": (9e4, 1.06e5),
+        "T200": (195, 240),
+        "T500": (220, 285),
+        "PRECT": (0, 1e-5),
+        "TS": (220, 320),
+        "TREFHT": (215, 315),
+        "Z1000": (-900, 450),
+        "Z200": (1e4, 1.35e4),
+        "ZBOT": (40, 75),
+    }
     for index in range(10):
         sample = make_sample(GRID, 5, index)
         assert sample.fields.dtype == np.float32 and sample.fields.shape == (96, 144, 16)
@@ -156,7 +212,9 @@ def test_the_wind_is_geostrophic_in_the_middle_latitudes():
         pressure = channel(sample, "PSL")
         east = np.gradient(pressure, np.radians(2.5), axis=1)[:, 1:-1] / (metres * GRID.cosines)
         northward = (east / (1.2 * turning))[rows]
-        assert np.corrcoef(northward.ravel(), channel(sample, "V850")[rows, 1:-1].ravel())[0, 1] > 0.99
+        assert (
+            np.corrcoef(northward.ravel(), channel(sample, "V850")[rows, 1:-1].ravel())[0, 1] > 0.99
+        )
         assert northward.std() == pytest.approx(channel(sample, "V850")[rows].std(), rel=0.05)
         north = -np.gradient(pressure, np.radians(180 / 95), axis=0) / metres / (1.2 * turning)
         assert np.corrcoef(north[rows].ravel(), channel(sample, "U850")[rows].ravel())[0, 1] > 0.9
@@ -177,7 +235,9 @@ def test_thickness_follows_the_layer_temperature():
 def test_saturation_humidity_is_that_of_the_tables():
     # Smithsonian tables: 6.112 hPa at 0 C, 23.37 hPa at 20 C, 42.43 hPa at 30 C
     for kelvin, vapour in ((273.15, 611.2), (293.15, 2337), (303.15, 4243)):
-        assert saturation_humidity(kelvin, 1e5) == pytest.approx(0.622 * vapour / (1e5 - 0.378 * vapour), rel=0.003)
+        assert saturation_humidity(kelvin, 1e5) == pytest.approx(
+            0.622 * vapour / (1e5 - 0.378 * vapour), rel=0.003
+        )
 
 
 def test_fields_are_continuous_across_the_date_line():
@@ -191,7 +251,10 @@ def test_fields_are_continuous_across_the_date_line():
 @pytest.mark.parametrize("latitude", [18.0, -18.0])
 @pytest.mark.parametrize("shape", [(96, 144), (384, 576)])
 def test_a_cyclone_turns_cyclonically_around_a_warm_low_with_a_ring_of_wind(latitude, shape):
-    grid, cyclone = grid_of(*shape), Cyclone(latitude, 359.0, 5000.0, max(100.0, grid_of(*shape).spacing_km), 1.6, 6.0)
+    grid, cyclone = (
+        grid_of(*shape),
+        Cyclone(latitude, 359.0, 5000.0, max(100.0, grid_of(*shape).spacing_km), 1.6, 6.0),
+    )
     state = calm(grid)
     plant_cyclone(state, cyclone, grid)
     radius = distance_km(grid.points, on_sphere(latitude, 359.0)) / cyclone.radius_of_maximum_wind
@@ -211,7 +274,9 @@ def test_a_cyclone_turns_cyclonically_around_a_warm_low_with_a_ring_of_wind(lati
 
 
 @pytest.mark.parametrize("hemisphere", [1, -1])
-def test_a_river_blows_along_its_axis_towards_the_pole_with_low_pressure_on_the_cold_side(hemisphere):
+def test_a_river_blows_along_its_axis_towards_the_pole_with_low_pressure_on_the_cold_side(
+    hemisphere,
+):
     latitudes = hemisphere * np.linspace(25, 48, 40)
     axis = np.stack([latitudes, np.linspace(340, 380, 40) % 360], 1)
     river, state = River(axis, 25.0, 300.0), calm(GRID)
@@ -219,7 +284,11 @@ def test_a_river_blows_along_its_axis_towards_the_pole_with_low_pressure_on_the_
     plant_river(state, river, GRID)
     middle = np.unravel_index((GRID.points @ on_sphere(*axis[20])).argmax(), (96, 144))
     assert state.eastward[middle] > 10 and hemisphere * state.northward[middle] > 8
-    assert state.humidity[middle] > 0.9 and state.column[middle] > 1.5 and state.precipitation[middle] > 5e-8
+    assert (
+        state.humidity[middle] > 0.9
+        and state.column[middle] > 1.5
+        and state.precipitation[middle] > 5e-8
+    )
     row, column = middle
     west, east = state.pressure[row, (column - 4) % 144], state.pressure[row, (column + 4) % 144]
     assert west < 101_000 - 200 < 101_000 + 200 < east
@@ -227,6 +296,7 @@ def test_a_river_blows_along_its_axis_towards_the_pole_with_low_pressure_on_the_
 
 
 # --- reproducibility ---
+
 
 def test_a_sample_follows_from_seed_and_index_alone():
     first = make_sample(GRID, 9, 3)
@@ -239,7 +309,10 @@ def test_a_sample_follows_from_seed_and_index_alone():
 
 
 def test_the_published_grid_shows_the_weather_of_the_small_one():
-    coarse, fine = (make_sample(grid_of(height, height * 3 // 2), 11, 0, mean_cyclones=0) for height in (96, 192))
+    coarse, fine = (
+        make_sample(grid_of(height, height * 3 // 2), 11, 0, mean_cyclones=0)
+        for height in (96, 192)
+    )
     # every second row of the fine grid lies near a row of the coarse one
     rows = np.round(np.linspace(0, 191, 96)).astype(int)
     for name in ("PSL", "T500", "Z200"):
@@ -249,7 +322,11 @@ def test_the_published_grid_shows_the_weather_of_the_small_one():
 
 
 def test_planted_numbers_follow_the_means():
-    counts = np.array([(len(sample.cyclones), len(sample.rivers)) for sample in
-                       (make_sample(grid_of(24, 36), 12, index) for index in range(150))])
+    counts = np.array(
+        [
+            (len(sample.cyclones), len(sample.rivers))
+            for sample in (make_sample(grid_of(24, 36), 12, index) for index in range(150))
+        ]
+    )
     expected = fields_module.MEAN_CYCLONES, fields_module.MEAN_RIVERS
     np.testing.assert_allclose(counts.mean(0), expected, atol=4 * np.sqrt(max(expected) / 150))

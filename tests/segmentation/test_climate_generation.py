@@ -32,7 +32,12 @@ def options(folder, **changes):
 
 def test_generated_files_are_the_made_samples_with_labels_from_the_heuristics(tmp_path):
     samples = open_samples(options(tmp_path / "set"))
-    assert (samples.train_samples, samples.evaluation_samples, samples.height, samples.width) == (5, 2, 24, 36)
+    assert (samples.train_samples, samples.evaluation_samples, samples.height, samples.width) == (
+        5,
+        2,
+        24,
+        36,
+    )
     everything = []
     for index, file in enumerate(sample_files(tmp_path / "set" / "train")):
         fields, labels = read_sample(file)
@@ -54,14 +59,20 @@ def test_the_files_are_written_once(tmp_path, monkeypatch):
     open_samples(options(tmp_path / "set"))
 
 
-def test_training_and_evaluation_samples_differ_and_neither_depends_on_the_number_of_the_other(tmp_path):
+def test_training_and_evaluation_samples_differ_and_neither_depends_on_the_number_of_the_other(
+    tmp_path,
+):
     few, more = tmp_path / "few", tmp_path / "more"
     open_samples(options(few))
     open_samples(options(more, samples=6, evaluation_samples=3))
     for part in ("train", "validation"):
         for file in sample_files(few / part):
-            np.testing.assert_array_equal(read_sample(file)[0], read_sample(more / part / file.name)[0])
-    first, second = (read_sample(sample_files(few / part)[0])[0] for part in ("train", "validation"))
+            np.testing.assert_array_equal(
+                read_sample(file)[0], read_sample(more / part / file.name)[0]
+            )
+    first, second = (
+        read_sample(sample_files(few / part)[0])[0] for part in ("train", "validation")
+    )
     assert not np.array_equal(first, second)
 
 
@@ -70,20 +81,29 @@ def test_the_default_folder_is_in_the_cache_and_follows_from_the_options(tmp_pat
     base = GeneratedOptions(**SMALL)
     folder = generated_folder(base)
     assert folder.parent == tmp_path / "largebatch" / "climate" and (folder / "stats.h5").is_file()
-    places = {GeneratedOptions(**{**SMALL, name: value + 1}).place() for name, value in SMALL.items()}
+    places = {
+        GeneratedOptions(**{**SMALL, name: value + 1}).place() for name, value in SMALL.items()
+    }
     assert len(places | {folder}) == 6
     monkeypatch.setattr(generate, "GENERATOR_VERSION", generate.GENERATOR_VERSION + 1)
     assert base.place() != folder
 
 
 def test_processes_that_ask_at_once_get_one_complete_data_set(tmp_path):
-    program = ("import json, sys\n"
-               "from trainers.workloads.segmentation.generate import GeneratedOptions, generated_folder\n"
-               "from trainers.workloads.segmentation.hdf5 import read_sample, sample_files\n"
-               "folder = generated_folder(GeneratedOptions(**json.loads(sys.argv[1])))\n"
-               "print([float(read_sample(file)[0].sum()) for file in sample_files(folder / 'train')])\n"
-               "print((folder / 'stats.h5').stat().st_mtime_ns)")
-    arguments = [sys.executable, "-c", program, json.dumps({**SMALL, "folder": str(tmp_path / "set")})]
+    program = (
+        "import json, sys\n"
+        "from trainers.workloads.segmentation.generate import GeneratedOptions, generated_folder\n"
+        "from trainers.workloads.segmentation.hdf5 import read_sample, sample_files\n"
+        "folder = generated_folder(GeneratedOptions(**json.loads(sys.argv[1])))\n"
+        "print([float(read_sample(file)[0].sum()) for file in sample_files(folder / 'train')])\n"
+        "print((folder / 'stats.h5').stat().st_mtime_ns)"
+    )
+    arguments = [
+        sys.executable,
+        "-c",
+        program,
+        json.dumps({**SMALL, "folder": str(tmp_path / "set")}),
+    ]
     processes = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     answers = [process.communicate(timeout=120)[0] for process in processes]
     assert len(set(answers)) == 1 and len(json.loads(answers[0].splitlines()[0])) == 5
@@ -103,6 +123,7 @@ def test_a_second_writer_without_locks_leaves_the_first_ones_files(tmp_path):
 def test_an_interrupted_writer_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(task):
         raise KeyboardInterrupt
+
     monkeypatch.setattr(generate, "_write_one", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_data_set(tmp_path / "set", GeneratedOptions(**SMALL))
@@ -111,25 +132,33 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path, monkeypatch):
 
 def test_several_workers_write_the_same_files(tmp_path):
     wanted = GeneratedOptions(**SMALL)
-    counts = [write_data_set(tmp_path / name, wanted, workers) for name, workers in (("one", 1), ("two", 2))]
+    counts = [
+        write_data_set(tmp_path / name, wanted, workers)
+        for name, workers in (("one", 1), ("two", 2))
+    ]
     np.testing.assert_array_equal(*counts)
     for part in ("train", "validation"):
         for file in sample_files(tmp_path / "one" / part):
-            np.testing.assert_array_equal(read_sample(file)[0], read_sample(tmp_path / "two" / part / file.name)[0])
+            np.testing.assert_array_equal(
+                read_sample(file)[0], read_sample(tmp_path / "two" / part / file.name)[0]
+            )
     ranges = [read_channel_range(tmp_path / name / "stats.h5") for name in ("one", "two")]
     np.testing.assert_array_equal(ranges[0].low, ranges[1].low)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"samples": 0}, "samples must be a whole number of at least 1, but got 0"),
-    ({"evaluation_samples": 2.5}, "evaluation_samples must be a whole number"),
-    ({"height": 20}, "height must be a whole number of at least 24"),
-    ({"width": True}, "width must be a whole number of at least 36"),
-    ({"seed": -1}, "seed must be a whole number of at least 0"),
-    ({"folder": 7}, "folder must be the path of a folder"),
-    ({"heigth": 96}, "no data option 'heigth'; did you mean 'height'"),
-    ({"cache": True}, "cache must be memory or none"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"samples": 0}, "samples must be a whole number of at least 1, but got 0"),
+        ({"evaluation_samples": 2.5}, "evaluation_samples must be a whole number"),
+        ({"height": 20}, "height must be a whole number of at least 24"),
+        ({"width": True}, "width must be a whole number of at least 36"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
+        ({"folder": 7}, "folder must be the path of a folder"),
+        ({"heigth": 96}, "no data option 'heigth'; did you mean 'height'"),
+        ({"cache": True}, "cache must be memory or none"),
+    ],
+)
 def test_bad_options_are_named(tmp_path, changes, message):
     with pytest.raises(DataError, match=message):
         open_samples({**options(tmp_path / "set"), **changes})
@@ -159,7 +188,19 @@ def test_an_empty_folder_is_filled(tmp_path):
 def test_the_command_writes_a_data_set_and_prints_its_class_shares(tmp_path, capsys):
     folder = tmp_path / "new" / "set"
     start = time.perf_counter()
-    arguments = [str(folder), "--train", "4", "--validation", "2", "--height", "24", "--width", "36", "--seed", "5"]
+    arguments = [
+        str(folder),
+        "--train",
+        "4",
+        "--validation",
+        "2",
+        "--height",
+        "24",
+        "--width",
+        "36",
+        "--seed",
+        "5",
+    ]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     shares = [float(line.split()[-5]) for line in printed.splitlines()[:3]]

@@ -26,7 +26,13 @@ GRID = grid_of(96, 144)
 
 def calm_fields(grid=GRID):
     """Even air at rest."""
-    values = dict.fromkeys(CHANNELS, 0.0) | {"PSL": 101_000, "PS": 101_000, "T200": 220, "T500": 260, "QREFHT": 0.01}
+    values = dict.fromkeys(CHANNELS, 0.0) | {
+        "PSL": 101_000,
+        "PS": 101_000,
+        "T200": 220,
+        "T500": 260,
+        "QREFHT": 0.01,
+    }
     fields = np.empty((grid.height, grid.width, 16), dtype=np.float32)
     for index, name in enumerate(CHANNELS):
         fields[..., index] = values[name]
@@ -39,16 +45,18 @@ def blow(fields, where, speed):
 
 # --- rivers ---
 
+
 def test_regions_touch_along_edges_and_across_the_date_line():
-    mask = np.array([[1, 0, 0, 1, 0, 1],
-                     [1, 0, 1, 0, 0, 0],
-                     [0, 0, 0, 0, 0, 1],
-                     [1, 1, 0, 0, 0, 1]], dtype=bool)
+    mask = np.array(
+        [[1, 0, 0, 1, 0, 1], [1, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1], [1, 1, 0, 0, 0, 1]], dtype=bool
+    )
     regions, count = periodic_regions(mask)
     assert count == 4 and ((regions > 0) == mask).all()
     assert regions[0, 0] == regions[1, 0] == regions[0, 5]
     assert regions[3, 0] == regions[3, 1] == regions[3, 5] == regions[2, 5]
-    assert len({regions[0, 0], regions[0, 3], regions[1, 2], regions[3, 0]}) == 4, "corners do not connect"
+    assert len({regions[0, 0], regions[0, 3], regions[1, 2], regions[3, 0]}) == 4, (
+        "corners do not connect"
+    )
 
 
 def test_regions_that_wind_over_the_date_line_several_times_are_one():
@@ -92,14 +100,17 @@ def band(rows, columns):
     return mask
 
 
-@pytest.mark.parametrize(("rows", "columns", "found"), [
-    (range(70, 73), range(40, 58), True),       # 45 degrees north, 3,200 km by 630 km
-    (range(70, 73), range(136, 154), True),     # the same over the date line
-    (range(24, 27), range(40, 58), True),       # and in the south
-    (range(70, 73), range(40, 47), False),      # 1,300 km
-    (range(66, 77), range(40, 55), False),      # 1,500 km wide
-    (range(47, 49), range(40, 60), False),      # at the equator
-])
+@pytest.mark.parametrize(
+    ("rows", "columns", "found"),
+    [
+        (range(70, 73), range(40, 58), True),  # 45 degrees north, 3,200 km by 630 km
+        (range(70, 73), range(136, 154), True),  # the same over the date line
+        (range(24, 27), range(40, 58), True),  # and in the south
+        (range(70, 73), range(40, 47), False),  # 1,300 km
+        (range(66, 77), range(40, 55), False),  # 1,500 km wide
+        (range(47, 49), range(40, 60), False),  # at the equator
+    ],
+)
 def test_long_and_narrow_bands_of_transport_are_rivers(rows, columns, found):
     fields, where = calm_fields(), band(rows, columns)
     blow(fields, ..., 5.0)
@@ -120,36 +131,60 @@ def test_the_rules_of_length_and_width_are_settings():
 
 # --- cyclones ---
 
+
 def vortex(latitude, longitude=0.0, deficit=4000.0, warmth=5.0, spin=1.0, grid=GRID):
     """Even air with one vortex: Gaussian pressure and temperature, solid rotation within 300 km."""
     fields = calm_fields(grid)
     distance = distance_km(grid.points, on_sphere(latitude, longitude))
     shape = np.exp(-((distance / 400) ** 2))
-    add = {"PSL": -deficit * shape, "T500": warmth * shape, "T200": warmth * shape, "TMQ": 30 * shape,
-           "PRECT": 1e-6 * shape}
+    add = {
+        "PSL": -deficit * shape,
+        "T500": warmth * shape,
+        "T200": warmth * shape,
+        "TMQ": 30 * shape,
+        "PRECT": 1e-6 * shape,
+    }
     east = ((grid.longitudes[None, :] - longitude + 180) % 360 - 180) * np.cos(np.radians(latitude))
     north = grid.latitudes[:, None] - latitude
-    speed = spin * np.sign(latitude) * 12 * np.exp(-((distance / 450) ** 2))      # m/s a degree
-    add |= {"U850": -speed * north, "V850": speed * east, "UBOT": -speed * north, "VBOT": speed * east}
+    speed = spin * np.sign(latitude) * 12 * np.exp(-((distance / 450) ** 2))  # m/s a degree
+    add |= {
+        "U850": -speed * north,
+        "V850": speed * east,
+        "UBOT": -speed * north,
+        "VBOT": speed * east,
+    }
     for name, values in add.items():
         fields[..., CHANNELS.index(name)] += values
     return fields
 
 
-@pytest.mark.parametrize(("latitude", "longitude"), [(18.0, 200.0), (-18.0, 200.0), (25.0, 0.0), (-12.0, 359.0)])
+@pytest.mark.parametrize(
+    ("latitude", "longitude"), [(18.0, 200.0), (-18.0, 200.0), (25.0, 0.0), (-12.0, 359.0)]
+)
 def test_a_warm_cyclonic_low_is_a_tropical_cyclone(latitude, longitude):
     fields = vortex(latitude, longitude)
     [centre] = cyclone_centres(fields, GRID)
-    assert distance_km(on_sphere(centre.latitude, centre.longitude), on_sphere(latitude, longitude)) < GRID.spacing_km
+    assert (
+        distance_km(on_sphere(centre.latitude, centre.longitude), on_sphere(latitude, longitude))
+        < GRID.spacing_km
+    )
     mask = cyclone_mask(fields, GRID)
     assert 5 <= mask.sum() <= 60
     assert distance_km(GRID.points[mask], on_sphere(latitude, longitude)).max() < 1600
-    assert periodic_regions(mask)[1] <= 3      # connected, if only over corners
+    assert periodic_regions(mask)[1] <= 3  # connected, if only over corners
 
 
-@pytest.mark.parametrize("change", [
-    {"warmth": -5.0}, {"warmth": 0.3}, {"deficit": 300.0}, {"spin": -1.0}, {"spin": 0.1}, {"latitude": 55.0},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"warmth": -5.0},
+        {"warmth": 0.3},
+        {"deficit": 300.0},
+        {"spin": -1.0},
+        {"spin": 0.1},
+        {"latitude": 55.0},
+    ],
+)
 def test_cold_shallow_turning_the_other_way_or_far_from_the_tropics_is_none(change):
     options = {"latitude": 20.0, "longitude": 100.0} | change
     assert not cyclone_centres(vortex(**options), GRID)
@@ -181,10 +216,13 @@ def test_a_cyclone_overwrites_a_river():
     cyclones = cyclone_mask(fields, GRID)
     labels = make_labels(fields, rivers=RiverRules(max_width=5000))
     assert (rivers & cyclones).any() and (rivers & ~cyclones).any()
-    assert ((labels == CYCLONE) == cyclones).all() and ((labels == RIVER) == (rivers & ~cyclones)).all()
+    assert ((labels == CYCLONE) == cyclones).all() and (
+        (labels == RIVER) == (rivers & ~cyclones)
+    ).all()
 
 
 # --- against what was planted ---
+
 
 @pytest.fixture(scope="module")
 def planted():
@@ -195,11 +233,20 @@ def planted():
 def test_planted_cyclones_are_found_and_few_others(planted):
     wanted = found = false = 0
     for sample, labels in zip(*planted, strict=True):
-        centres = [on_sphere(centre.latitude, centre.longitude) for centre in cyclone_centres(sample.fields, GRID)]
+        centres = [
+            on_sphere(centre.latitude, centre.longitude)
+            for centre in cyclone_centres(sample.fields, GRID)
+        ]
         storms = [on_sphere(storm.latitude, storm.longitude) for storm in sample.cyclones]
-        near = np.array([[distance_km(storm, centre) < 450 for centre in centres] for storm in storms])
+        near = np.array(
+            [[distance_km(storm, centre) < 450 for centre in centres] for storm in storms]
+        )
         near = near.reshape(len(storms), len(centres))
-        wanted, found, false = wanted + len(storms), found + near.any(1).sum(), false + (~near.any(0)).sum()
+        wanted, found, false = (
+            wanted + len(storms),
+            found + near.any(1).sum(),
+            false + (~near.any(0)).sum(),
+        )
         assert not centres or (labels == CYCLONE).any()
     assert wanted > 30
     assert found >= 0.92 * wanted and false <= 0.08 * wanted
@@ -215,7 +262,10 @@ def test_planted_rivers_are_found_and_few_others(planted):
             near |= cosines.max(2) > np.cos(600 / EARTH_RADIUS_KM)
             on_axis = labels.reshape(-1)[cosines.reshape(-1, len(axis)).argmax(0)]
             wanted, found = wanted + 1, found + ((on_axis > 0).mean() > 0.3)
-        pixels, near_pixels = pixels + (labels == RIVER).sum(), near_pixels + (near & (labels == RIVER)).sum()
+        pixels, near_pixels = (
+            pixels + (labels == RIVER).sum(),
+            near_pixels + (near & (labels == RIVER)).sum(),
+        )
     assert wanted > 150
     assert found >= 0.82 * wanted and near_pixels >= 0.8 * pixels
 
@@ -230,7 +280,11 @@ def test_class_shares_are_near_the_published_ones(planted):
 
 
 def test_fields_without_planted_weather_have_almost_no_labels():
-    labels = np.stack([make_labels(make_sample(GRID, 22, index, mean_cyclones=0, mean_rivers=0).fields)
-                       for index in range(25)])
+    labels = np.stack(
+        [
+            make_labels(make_sample(GRID, 22, index, mean_cyclones=0, mean_rivers=0).fields)
+            for index in range(25)
+        ]
+    )
     assert not (labels == CYCLONE).any()
     assert (labels == RIVER).mean() < 0.006

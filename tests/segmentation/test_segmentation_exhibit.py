@@ -50,8 +50,12 @@ def test_the_linear_classifier_is_where_the_gradient_of_its_loss_vanishes():
     weight, bias = fitted.weight.double().requires_grad_(), fitted.bias.double().requires_grad_()
     fields, labels = samples.training_batch(torch.arange(24), None, 0)
     shares = torch.tensor(samples.class_frequencies).double()
-    weights = {"none": torch.ones(3).double(), "inverse": 1 / shares, "inverse_eighth_root": shares**-0.125,
-               "inverse_sqrt": shares**-0.5 / (shares**-0.5).sum()}[fitted.weighting]
+    weights = {
+        "none": torch.ones(3).double(),
+        "inverse": 1 / shares,
+        "inverse_eighth_root": shares**-0.125,
+        "inverse_sqrt": shares**-0.5 / (shares**-0.5).sum(),
+    }[fitted.weighting]
     scores = torch.einsum("kc,nchw->nkhw", weight, fields.double()) + bias.view(-1, 1, 1)
     losses = -(scores.log_softmax(1).gather(1, labels[:, None])[:, 0] * weights[labels])
     losses.mean().backward()
@@ -81,9 +85,13 @@ def test_a_class_that_the_training_pixels_lack_leaves_the_others_their_weighting
 
 def test_an_exhibit_is_plain_json_and_shows_the_model_beside_what_it_must_beat():
     samples = StandInSamples(linear=True)
-    shown = check_exhibit(json.loads(json.dumps(exhibit(Threshold().eval(), samples), allow_nan=False)))
-    assert shown["references"] == {"majority class": mean_iou(majority_class(samples), samples),
-                                   "per-pixel linear classifier": mean_iou(linear_classifier(samples), samples)}
+    shown = check_exhibit(
+        json.loads(json.dumps(exhibit(Threshold().eval(), samples), allow_nan=False))
+    )
+    assert shown["references"] == {
+        "majority class": mean_iou(majority_class(samples), samples),
+        "per-pixel linear classifier": mean_iou(linear_classifier(samples), samples),
+    }
     assert shown["classes"] == ["background", "tropical cyclone", "atmospheric river"]
     assert (shown["samples"], len(shown["panels"])) == (8, 3)
     for panel in shown["panels"]:

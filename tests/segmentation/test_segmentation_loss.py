@@ -20,7 +20,9 @@ def test_kurths_weights_follow_from_the_published_shares():
 
 
 def test_deepcams_weights_follow_from_its_shares():
-    weights = class_weights((0.986267818390377, 0.0004578708870701058, 0.01327431072255291), "inverse_eighth_root")
+    weights = class_weights(
+        (0.986267818390377, 0.0004578708870701058, 0.01327431072255291), "inverse_eighth_root"
+    )
     assert weights.tolist() == pytest.approx([1.0017, 2.6146, 1.7164], abs=1e-4)
 
 
@@ -37,8 +39,10 @@ def test_bad_weightings_are_errors():
 
 def scores_and_labels(seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(2, 3, 4, 5, generator=generator) * 3,
-            torch.randint(0, 3, (2, 4, 5), generator=generator))
+    return (
+        torch.randn(2, 3, 4, 5, generator=generator) * 3,
+        torch.randint(0, 3, (2, 4, 5), generator=generator),
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -50,7 +54,9 @@ def test_the_loss_of_a_pixel_is_its_weighted_cross_entropy(smoothing):
         z = [float(value) for value in scores[n, :, y, x]]
         log_sum = max(z) + math.log(sum(math.exp(value - max(z)) for value in z))
         truth = [(1 - smoothing) * (c == int(labels[n, y, x])) + smoothing / 3 for c in range(3)]
-        expected = sum(t * w * (log_sum - value) for t, w, value in zip(truth, weights, z, strict=True))
+        expected = sum(
+            t * w * (log_sum - value) for t, w, value in zip(truth, weights, z, strict=True)
+        )
         assert losses[n, y, x].item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -65,18 +71,22 @@ def grid(text):
     return torch.tensor([[[int(cell) for cell in row] for row in text.split()]])[0]
 
 
-@pytest.mark.parametrize(("prediction", "label", "ious"), [
-    ("000 000", "000 000", (1, 1, 1)),                      # absent classes count 1
-    ("000 000", "001 000", (5 / 6, 0, 1)),                  # one pixel missed
-    ("001 000", "000 000", (5 / 6, 0, 1)),                  # and one too many
-    ("012 012", "012 012", (1, 1, 1)),
-    ("012 012", "011 022", (1, 1 / 3, 1 / 3)),
-    ("111 111", "222 222", (1, 0, 0)),
-    ("0011 2200", "0111 2000", (3 / 5, 2 / 3, 1 / 2)),
-])
+@pytest.mark.parametrize(
+    ("prediction", "label", "ious"),
+    [
+        ("000 000", "000 000", (1, 1, 1)),  # absent classes count 1
+        ("000 000", "001 000", (5 / 6, 0, 1)),  # one pixel missed
+        ("001 000", "000 000", (5 / 6, 0, 1)),  # and one too many
+        ("012 012", "012 012", (1, 1, 1)),
+        ("012 012", "011 022", (1, 1 / 3, 1 / 3)),
+        ("111 111", "222 222", (1, 0, 0)),
+        ("0011 2200", "0111 2000", (3 / 5, 2 / 3, 1 / 2)),
+    ],
+)
 def test_iou_of_known_cases(prediction, label, ious):
     assert intersection_over_union(grid(prediction)[None], grid(label)[None], 3).tolist() == [
-        pytest.approx(sum(ious) / 3)]
+        pytest.approx(sum(ious) / 3)
+    ]
 
 
 def test_iou_is_deepcams_score_sample_by_sample():
@@ -91,4 +101,6 @@ def test_iou_is_deepcams_score_sample_by_sample():
             hit, extra, missed = ((a & b).sum((1, 2)) for a, b in ((p, g), (p, ~g), (~p, g)))
             expected += np.nan_to_num(hit / (hit + extra + missed), nan=1.0) / 3
     assert any(len(set(label.flatten().tolist())) < 3 for label in labels)
-    np.testing.assert_allclose(intersection_over_union(predictions, labels, 3).numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        intersection_over_union(predictions, labels, 3).numpy(), expected, rtol=1e-6
+    )

@@ -9,7 +9,12 @@ from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads.segmentation.deeplab import DeepLab, Encoder
 from trainers.workloads.segmentation.tiramisu import Tiramisu
 
-NETWORKS = {"deeplabv3plus": DeepLab, "deeplabv3plus_small": DeepLab, "tiramisu": Tiramisu, "tiramisu_small": Tiramisu}
+NETWORKS = {
+    "deeplabv3plus": DeepLab,
+    "deeplabv3plus_small": DeepLab,
+    "tiramisu": Tiramisu,
+    "tiramisu_small": Tiramisu,
+}
 
 
 def norm(features):
@@ -49,7 +54,9 @@ def test_deeplab_costs_what_kurth_et_al_counted():
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and module.dilation != (1, 1):
             rate = module.dilation[0]
-            cells = math.prod(math.ceil((size + 2 * rate) / rate) * rate for size in (768 // 8, 1152 // 8))
+            cells = math.prod(
+                math.ceil((size + 2 * rate) / rate) * rate for size in (768 // 8, 1152 // 8)
+            )
             padding += 2 * module.weight.numel() * (cells - 96 * 144)
     assert 3 * (forward_flops("deeplabv3plus", 64) + padding) == pytest.approx(14.41e12, rel=1e-3)
 
@@ -64,19 +71,32 @@ def test_the_encoder_has_the_size_of_resnet50_v2():
 def test_the_encoder_stops_shrinking_at_an_eighth_and_dilates_instead():
     model = network("deeplabv3plus")
     half, quarter, eighth = model.encoder(fields(2, 48, 72))
-    assert [tuple(each.shape) for each in (half, quarter, eighth)] == [(2, 4, 24, 36), (2, 4, 12, 18), (2, 128, 6, 9)]
-    dilations = [{unit.middle.convolution.dilation for unit in block} for block in model.encoder.blocks]
+    assert [tuple(each.shape) for each in (half, quarter, eighth)] == [
+        (2, 4, 24, 36),
+        (2, 4, 12, 18),
+        (2, 128, 6, 9),
+    ]
+    dilations = [
+        {unit.middle.convolution.dilation for unit in block} for block in model.encoder.blocks
+    ]
     assert dilations == [{(1, 1)}, {(1, 1)}, {(2, 2)}, {(4, 4)}]
     rates = [branch.convolution.dilation[0] for branch in model.pyramid.branches]
     assert rates == [1, 12, 24, 36]
 
 
 def test_tiramisu_has_kurths_filters_and_growth():
-    convolutions = [module for module in network("tiramisu", 32).modules() if isinstance(module, nn.Conv2d)]
+    convolutions = [
+        module for module in network("tiramisu", 32).modules() if isinstance(module, nn.Conv2d)
+    ]
     wide = [each for each in convolutions if each.kernel_size == (5, 5)]
     assert [each.out_channels for each in wide] == [64] + [32] * (2 + 2 + 2 + 4 + 5 + 4 + 2 + 2 + 2)
     # 64 at first, then 32 more for each layer on the way down
-    assert [each.in_channels for each in convolutions if each.stride == (2, 2)] == [128, 192, 256, 384]
+    assert [each.in_channels for each in convolutions if each.stride == (2, 2)] == [
+        128,
+        192,
+        256,
+        384,
+    ]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -85,9 +105,14 @@ def test_every_pixel_gets_scores_and_every_parameter_learns(name, grid):
     model = network(name)
     scores = model(fields(2, *grid))
     assert scores.shape == (2, 3, *grid)
-    (scores * torch.randn(scores.shape, generator=torch.Generator().manual_seed(2))).sum().backward()
-    idle = [name for name, parameter in model.named_parameters()
-            if parameter.grad is None or not parameter.grad.any()]
+    (
+        scores * torch.randn(scores.shape, generator=torch.Generator().manual_seed(2))
+    ).sum().backward()
+    idle = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is None or not parameter.grad.any()
+    ]
     assert idle == []
 
 
@@ -100,7 +125,10 @@ def test_small_networks_take_any_grid(name, grid):
 @pytest.mark.parametrize("name", ["deeplabv3plus_small", "tiramisu_small"])
 def test_gradients_do_not_depend_on_the_micro_batch(name):
     whole, parts = network(name).double(), network(name).double()
-    data, weights = fields(8, 9, 12).double(), torch.linspace(-1, 2, 8 * 3 * 9 * 12).view(8, 3, 9, 12).double().sin()
+    data, weights = (
+        fields(8, 9, 12).double(),
+        torch.linspace(-1, 2, 8 * 3 * 9 * 12).view(8, 3, 9, 12).double().sin(),
+    )
     (whole(data) * weights).sum().backward()
     for chunk, weight in zip(data.split(4), weights.split(4), strict=True):
         (parts(chunk) * weight).sum().backward()
@@ -109,8 +137,10 @@ def test_gradients_do_not_depend_on_the_micro_batch(name):
 
 
 def test_convolutions_of_tiramisu_start_he_uniform():
-    wide = max((module for module in network("tiramisu", 32).modules() if isinstance(module, nn.Conv2d)),
-               key=lambda module: module.weight.numel())
+    wide = max(
+        (module for module in network("tiramisu", 32).modules() if isinstance(module, nn.Conv2d)),
+        key=lambda module: module.weight.numel(),
+    )
     limit = (6 / (wide.in_channels * 25)) ** 0.5
     assert wide.weight.abs().max().item() == pytest.approx(limit, rel=0.01)
     assert wide.weight.std().item() == pytest.approx(limit / 3**0.5, rel=0.02)

@@ -19,6 +19,7 @@ def workload(monkeypatch):
     def build(samples=None, **data):
         monkeypatch.setattr(task, "open_samples", lambda data: samples or StandInSamples())
         return SegmentationWorkload({"model": "deeplabv3plus_small", "model_width": 4, **data})
+
     return build
 
 
@@ -29,7 +30,13 @@ def test_its_metrics_are_known_by_name():
 def test_data_options_reach_the_samples_and_model_options_the_model(monkeypatch):
     seen = []
     monkeypatch.setattr(task, "open_samples", lambda data: seen.append(data) or StandInSamples())
-    data = {"source": "generated", "width": 20, "model": "tiramisu_small", "model_width": 5, "dropout": 0.2}
+    data = {
+        "source": "generated",
+        "width": 20,
+        "model": "tiramisu_small",
+        "model_width": 5,
+        "dropout": 0.2,
+    }
     model = SegmentationWorkload(data).build_model(SETTINGS)
     assert seen == [{"source": "generated", "width": 20}]
     assert model.first[0].convolution.out_channels == 10
@@ -44,7 +51,9 @@ def test_scores_are_means_over_the_pixels_of_each_sample(workload):
     chances = model(fields).softmax(1)
     expected = -chances.gather(1, labels[:, None])[:, 0].log().mean((1, 2))
     torch.testing.assert_close(scores["loss"], expected)
-    torch.testing.assert_close(scores["accuracy"], (chances.argmax(1) == labels).double().mean((1, 2)).float())
+    torch.testing.assert_close(
+        scores["accuracy"], (chances.argmax(1) == labels).double().mean((1, 2)).float()
+    )
     assert scores["iou"].shape == (3,)
 
 
@@ -55,15 +64,27 @@ def test_the_loss_is_the_plain_mean_over_pixels(workload, weighting):
     fields, labels = work.training_batch(torch.arange(4), torch.zeros(4), 0)
     loss = work.loss(model, (fields, labels), SETTINGS.replace(class_weighting=weighting))
     shares = torch.tensor(work.samples.class_frequencies)
-    weight = {"none": torch.ones(3), "inverse_sqrt": shares**-0.5 / (shares**-0.5).sum(),
-              "inverse_eighth_root": shares**-0.125}[weighting]
+    weight = {
+        "none": torch.ones(3),
+        "inverse_sqrt": shares**-0.5 / (shares**-0.5).sum(),
+        "inverse_eighth_root": shares**-0.125,
+    }[weighting]
     losses = -model(fields).log_softmax(1).gather(1, labels[:, None])[:, 0]
     torch.testing.assert_close(loss, (losses * weight[labels]).sum() / labels.numel())
 
 
 def job(**changes):
-    values = {"workload": "segmentation", "data": {}, "target": Target("iou", 0.99), "settings": SETTINGS,
-              "global_batch_size": 8, "seed": 1, "epochs": 8, "evaluations_per_epoch": 1, **changes}
+    values = {
+        "workload": "segmentation",
+        "data": {},
+        "target": Target("iou", 0.99),
+        "settings": SETTINGS,
+        "global_batch_size": 8,
+        "seed": 1,
+        "epochs": 8,
+        "evaluations_per_epoch": 1,
+        **changes,
+    }
     return TrainingJob(**values)
 
 
@@ -80,9 +101,12 @@ def test_training_a_few_samples_lowers_the_loss_and_raises_the_iou(workload, nam
 
 def test_weights_do_not_depend_on_the_micro_batch(workload):
     def trained(micro_batch):
-        training = Training(job(epochs=1, micro_batch_size=micro_batch), SingleProcess(), workload=workload())
+        training = Training(
+            job(epochs=1, micro_batch_size=micro_batch), SingleProcess(), workload=workload()
+        )
         training.advance()
         return training.model.state_dict()
+
     for one, other in zip(trained(4).values(), trained(8).values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
@@ -92,31 +116,45 @@ def test_with_prior_bias_every_pixel_starts_near_the_shares_of_the_classes(workl
     work = workload(model=name, prior_bias=True)
     chances = work.build_model(SETTINGS)(work.samples.fields[:8]).softmax(1)
     shares = torch.tensor(work.samples.class_frequencies)
-    torch.testing.assert_close(chances, shares.view(3, 1, 1).expand_as(chances), rtol=0.2, atol=0.02)
+    torch.testing.assert_close(
+        chances, shares.view(3, 1, 1).expand_as(chances), rtol=0.2, atol=0.02
+    )
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    ({"prior_bias": "yes"}, "prior_bias must be true or false, but got 'yes'"),
-    ({"model": "deeplab"}, "there is no model 'deeplab'; did you mean 'deeplabv3plus'"),
-    ({"model_width": 6}, "model_width of deeplabv3plus_small must be a positive multiple of 4, but got 6"),
-    ({"model_width": 0, "model": "tiramisu"}, "multiple of 1, but got 0"),
-    ({"model_width": True}, "but got True"),
-    ({"dropout": 1.0, "model": "tiramisu"}, r"a share of features in \[0, 1\), but got 1.0"),
-    ({"dropout": 0.2}, "a part of tiramisu and tiramisu_small, but the model is deeplabv3plus_small"),
-    ({"model_widht": 8}, "no data option 'model_widht'; did you mean 'model_width'"),
-])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"prior_bias": "yes"}, "prior_bias must be true or false, but got 'yes'"),
+        ({"model": "deeplab"}, "there is no model 'deeplab'; did you mean 'deeplabv3plus'"),
+        (
+            {"model_width": 6},
+            "model_width of deeplabv3plus_small must be a positive multiple of 4, but got 6",
+        ),
+        ({"model_width": 0, "model": "tiramisu"}, "multiple of 1, but got 0"),
+        ({"model_width": True}, "but got True"),
+        ({"dropout": 1.0, "model": "tiramisu"}, r"a share of features in \[0, 1\), but got 1.0"),
+        (
+            {"dropout": 0.2},
+            "a part of tiramisu and tiramisu_small, but the model is deeplabv3plus_small",
+        ),
+        ({"model_widht": 8}, "no data option 'model_widht'; did you mean 'model_width'"),
+    ],
+)
 def test_bad_options_are_errors(workload, data, message):
     with pytest.raises(DataError, match=message):
         workload(**data)
 
 
 def test_zero_gamma_is_refused_because_nothing_could_take_it(workload):
-    with pytest.raises(JobError, match="zero_gamma needs a normalization at the end of a residual branch"):
+    with pytest.raises(
+        JobError, match="zero_gamma needs a normalization at the end of a residual branch"
+    ):
         workload().build_model(SETTINGS.replace(zero_gamma=True))
     workload().build_model(SETTINGS.replace(zero_gamma=False))
 
 
 def test_the_normalization_settings_reach_every_layer(workload):
     from trainers.numerics.normalization import ghost_batch_norms
+
     norms = ghost_batch_norms(workload().build_model(SETTINGS.replace(normalization_momentum=0.7)))
     assert {(norm.group_size, norm.momentum) for norm in norms} == {(4, 0.7)}

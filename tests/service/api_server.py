@@ -40,7 +40,9 @@ def spec_of(name: str = "bowl", **more: Any) -> str:
     """A study file; ``more`` replaces or adds top-level keys."""
     text = SPEC.format(name=json.dumps(name))
     lines = [line for line in text.splitlines() if line.split(":")[0] not in more]
-    return "\n".join([*lines, *(f"{key}: {json.dumps(value)}" for key, value in more.items())]) + "\n"
+    return (
+        "\n".join([*lines, *(f"{key}: {json.dumps(value)}" for key, value in more.items())]) + "\n"
+    )
 
 
 @dataclass
@@ -65,30 +67,55 @@ class Api:
     def ended_token(self, *, revoked: bool) -> str:
         """A secret that counts no more."""
         secret = new_secret()
-        token = self.store.add_token(NewToken(
-            name="", owner="ada", digest=digest_of(secret), scopes=frozenset({"admin"}),
-            expires_at=None if revoked else datetime.now(UTC) - timedelta(seconds=1)))
+        token = self.store.add_token(
+            NewToken(
+                name="",
+                owner="ada",
+                digest=digest_of(secret),
+                scopes=frozenset({"admin"}),
+                expires_at=None if revoked else datetime.now(UTC) - timedelta(seconds=1),
+            )
+        )
         if revoked:
             self.store.revoke_token(token.id)
         return secret
 
-    def call(self, method: str, path: str, *, owner: str = "ada", scope: str = "submit", **more: Any) -> Any:
+    def call(
+        self, method: str, path: str, *, owner: str = "ada", scope: str = "submit", **more: Any
+    ) -> Any:
         """One request to the API, by default of Ada, who may submit."""
         headers = {"Authorization": f"Bearer {self.token(owner, scope)}", **more.pop("headers", {})}
         return self.client.request(method, f"/api/v1{path}", headers=headers, **more)
 
-    def submit(self, name: str = "bowl", *, spec: str | None = None, owner: str = "ada", scope: str = "submit",
-               key: str | None = None, **more: Any) -> Any:
+    def submit(
+        self,
+        name: str = "bowl",
+        *,
+        spec: str | None = None,
+        owner: str = "ada",
+        scope: str = "submit",
+        key: str | None = None,
+        **more: Any,
+    ) -> Any:
         """Submit a study."""
-        return self.call("POST", "/studies", json={"spec": spec or spec_of(name), **more}, owner=owner, scope=scope,
-                         headers={"Idempotency-Key": key} if key else {})
+        return self.call(
+            "POST",
+            "/studies",
+            json={"spec": spec or spec_of(name), **more},
+            owner=owner,
+            scope=scope,
+            headers={"Idempotency-Key": key} if key else {},
+        )
 
 
 @contextlib.contextmanager
 def served(folder: Path, **values: Any) -> Iterator[Api]:
     """A server on an SQLite database in the folder."""
-    app = create_app(ServerConfig.model_validate({
-        "storage": f"sqlite:///{folder}/hpo.db", "folder": folder / ".hpo", **values}))
+    app = create_app(
+        ServerConfig.model_validate(
+            {"storage": f"sqlite:///{folder}/hpo.db", "folder": folder / ".hpo", **values}
+        )
+    )
     with listening(app) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield Api(app, client)
 
@@ -96,7 +123,9 @@ def served(folder: Path, **values: Any) -> Iterator[Api]:
 @contextlib.contextmanager
 def listening(app: FastAPI) -> Iterator[str]:
     """The application on a socket of this machine; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=2))
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=2)
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 20
@@ -117,24 +146,52 @@ def path_of(name: str) -> str:
     return f"/studies/{quote(name, safe='')}"
 
 
-def add_trials(store: Store, name: str, count: int, *, points: int = 3, batch: int = 16) -> list[int]:
+def add_trials(
+    store: Store, name: str, count: int, *, points: int = 3, batch: int = 16
+) -> list[int]:
     """Trials that reached their target after 2, 2.1, 2.2 ... epochs; returns their ids."""
     study = store.study(name)
-    settings = [TrainingSettings(learning_rate=0.01 * (1 + number % 50), normalization_batch_size=1).to_dict()
-                for number in range(count)]
+    settings = [
+        TrainingSettings(
+            learning_rate=0.01 * (1 + number % 50), normalization_batch_size=1
+        ).to_dict()
+        for number in range(count)
+    ]
     new = [NewTrial(global_batch_size=batch, seed=0, settings=each) for each in settings]
     trials = store.add_trials(study.id, new)
     store.start_trials([trial.id for trial in trials])
     for number, trial in enumerate(trials):
         epochs = 2 + 0.1 * number
-        store.finish_trial(trial.id, TrialResult(
-            state=TrialState.REACHED, epochs_to_target=epochs, epochs=epochs, steps=100, seconds=1.0,
-            best_metric=0.09, final_metric=0.09, resolution_epochs=0.25), points_of(points))
+        store.finish_trial(
+            trial.id,
+            TrialResult(
+                state=TrialState.REACHED,
+                epochs_to_target=epochs,
+                epochs=epochs,
+                steps=100,
+                seconds=1.0,
+                best_metric=0.09,
+                final_metric=0.09,
+                resolution_epochs=0.25,
+            ),
+            points_of(points),
+        )
     return [trial.id for trial in trials]
 
 
 def points_of(count: int) -> list[ConvergencePoint]:
     """Points whose first metric was not measured."""
-    return [ConvergencePoint(step=10 * i, samples=160 * i, epochs=0.5 * i, seconds=0.1 * i, train_loss=1 / i,
-                             loss=1 / i, metric=float("nan") if i == 1 else 1 / i, learning_rate=0.1,
-                             global_batch_size=16) for i in range(1, count + 1)]
+    return [
+        ConvergencePoint(
+            step=10 * i,
+            samples=160 * i,
+            epochs=0.5 * i,
+            seconds=0.1 * i,
+            train_loss=1 / i,
+            loss=1 / i,
+            metric=float("nan") if i == 1 else 1 / i,
+            learning_rate=0.1,
+            global_batch_size=16,
+        )
+        for i in range(1, count + 1)
+    ]

@@ -19,8 +19,10 @@ def dying(app, when):
             await app(scope, receive, send)
             return
         if when == "die-after":
+
             async def swallow(message):
                 pass
+
             await app(scope, receive, swallow)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -30,5 +32,9 @@ def dying(app, when):
 if __name__ == "__main__":
     port, folder, *when = sys.argv[1:]
     application = create_app(ServerConfig(storage=f"sqlite:///{folder}/hpo.db", folder=folder))
-    uvicorn.run(dying(application, when[0]) if when else application, port=int(port), log_level="error",
-                timeout_graceful_shutdown=1)
+    uvicorn.run(
+        dying(application, when[0]) if when else application,
+        port=int(port),
+        log_level="error",
+        timeout_graceful_shutdown=1,
+    )

@@ -37,7 +37,12 @@ def test_a_server_may_start_before_its_database(tmp_path):
         while client.get("/ready").status_code != 200:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert client.get("/api/v1/studies", headers={"Authorization": "Bearer lb_" + "A" * 43}).status_code == 401
+        assert (
+            client.get(
+                "/api/v1/studies", headers={"Authorization": "Bearer lb_" + "A" * 43}
+            ).status_code
+            == 401
+        )
 
 
 def test_postgresql_that_restarts_is_503_and_then_back(postgres, postgres_url, tmp_path):
@@ -62,8 +67,11 @@ def test_postgresql_that_restarts_is_503_and_then_back(postgres, postgres_url, t
 
 
 def samples_of(text):
-    return {(sample.name, *sample.labels.values()): sample.value
-            for family in text_string_to_metric_families(text) for sample in family.samples}
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def test_metrics_count_what_was_asked_and_what_the_database_holds(api):
@@ -85,7 +93,11 @@ def test_metrics_count_what_was_asked_and_what_the_database_holds(api):
     assert found["hpo_convergence_points",] == 6
     assert found["hpo_workers",] == 1
     assert 0 <= found["hpo_queue_age_seconds",] < 60
-    route = next(key[2] for key in found if key[0] == "hpo_requests_total" and key[2].endswith("/studies/{name}"))
+    route = next(
+        key[2]
+        for key in found
+        if key[0] == "hpo_requests_total" and key[2].endswith("/studies/{name}")
+    )
     assert found["hpo_requests_total", "GET", route, "200"] == 3
     assert found["hpo_requests_total", "GET", route, "404"] == 1
     assert found["hpo_request_seconds_count", "GET", route] == 4
@@ -115,9 +127,16 @@ def test_the_log_has_one_line_for_a_request_and_no_secret(api):
         ACCESS.removeHandler(handler)
     lines = [form.format(record) for form in (JsonLines(), TextLines()) for record in records]
     assert len(records) == 2
-    assert not any("\n" in line or "\r" in line or secret in line or "search" in line for line in lines)
+    assert not any(
+        "\n" in line or "\r" in line or secret in line or "search" in line for line in lines
+    )
     told = json.loads(lines[0])
-    assert (told["request_id"], told["path"], told["status"], told["owner"]) == ("r-1", "/login", 303, "ada")
+    assert (told["request_id"], told["path"], told["status"], told["owner"]) == (
+        "r-1",
+        "/login",
+        303,
+        "ada",
+    )
     assert json.loads(lines[1])["route"].endswith("/studies/{name}")
     assert "[r-1]" in lines[2]
 

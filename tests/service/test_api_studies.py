@@ -14,8 +14,23 @@ def api(tmp_path):
         yield api
 
 
-NAMES = ["digits", "a b", "a/b", "a%2Fb", "100 %", "ü\u2260", "?x=1#y", "a/../b", "'; DROP TABLE studies; --",
-         "<b>&amp;", "x" * 100, "\\", "a+b", "studies", "trials"]
+NAMES = [
+    "digits",
+    "a b",
+    "a/b",
+    "a%2Fb",
+    "100 %",
+    "ü\u2260",
+    "?x=1#y",
+    "a/../b",
+    "'; DROP TABLE studies; --",
+    "<b>&amp;",
+    "x" * 100,
+    "\\",
+    "a+b",
+    "studies",
+    "trials",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,7 +56,12 @@ def test_a_submission_is_shown_as_it_was_given(api):
     assert answer.status_code == 201
     study = answer.json()
     assert study["spec"] == text
-    assert (study["owner"], study["state"], study["priority"], study["ladder"]) == ("ada", "queued", 3, [16, 32, 64])
+    assert (study["owner"], study["state"], study["priority"], study["ladder"]) == (
+        "ada",
+        "queued",
+        3,
+        [16, 32, 64],
+    )
     assert (study["max_samples"], study["max_accelerator_hours"]) == (10**6, 1.5)
     assert study["full_scale"]["global_batch_size"] == 512
     assert study["target"] == {"metric": "loss", "threshold": 0.1, "higher_is_better": False}
@@ -55,14 +75,21 @@ def test_the_same_key_is_one_study(api):
     assert api.submit(spec=spec_of("bowl", seeds=2)).status_code == 409
     assert api.submit(owner="bob").status_code == 409
     assert len(api.call("GET", "/studies").json()["studies"]) == 1
-    assert [each["kind"] for each in api.call("GET", "/studies/bowl/logs").json()["events"]] == ["submitted"]
+    assert [each["kind"] for each in api.call("GET", "/studies/bowl/logs").json()["events"]] == [
+        "submitted"
+    ]
 
 
 def test_a_bad_file_is_told_with_its_lines(api):
-    answer = api.submit(spec=spec_of("bowl").replace("budget", "bugdet").replace("[16, 32, 64]", "[16, 8]"))
+    answer = api.submit(
+        spec=spec_of("bowl").replace("budget", "bugdet").replace("[16, 32, 64]", "[16, 8]")
+    )
     error = answer.json()["error"]
     assert (answer.status_code, error["kind"]) == (422, "spec")
-    assert [(fault["line"], fault["key"]) for fault in error["faults"]] == [(4, "ladder"), (8, "bugdet")]
+    assert [(fault["line"], fault["key"]) for fault in error["faults"]] == [
+        (4, "ladder"),
+        (8, "bugdet"),
+    ]
     assert "did you mean 'budget'" in error["faults"][1]["message"]
 
 
@@ -78,14 +105,20 @@ def test_pages_hold_every_study_once(api):
         api.submit(name, owner="bob" if name.endswith("3") else "ada")
     seen, after = [], None
     while True:
-        page = api.call("GET", "/studies", params={"limit": 3, **({"after": after} if after else {})}).json()
+        page = api.call(
+            "GET", "/studies", params={"limit": 3, **({"after": after} if after else {})}
+        ).json()
         seen += [study["name"] for study in page["studies"]]
         after = page["next"]
         if after is None:
             break
     assert sorted(seen) == names
-    assert [s["name"] for s in api.call("GET", "/studies?owner=bob").json()["studies"]] == ["study 3"]
-    assert [s["name"] for s in api.call("GET", "/studies?search=Y%204").json()["studies"]] == ["study 4"]
+    assert [s["name"] for s in api.call("GET", "/studies?owner=bob").json()["studies"]] == [
+        "study 3"
+    ]
+    assert [s["name"] for s in api.call("GET", "/studies?search=Y%204").json()["studies"]] == [
+        "study 4"
+    ]
     assert api.call("GET", "/studies?state=running").json()["studies"] == []
 
 
@@ -114,7 +147,12 @@ def test_a_running_study_is_asked_to_stop_and_cannot_be_deleted_or_resumed(api):
     assert (shown["state"], shown["worker"]) == ("running", "worker")
     assert api.call("DELETE", "/studies/bowl").status_code == 409
     assert api.call("POST", "/studies/bowl/resume").status_code == 409
-    assert api.call("POST", "/studies/bowl/resume", json={"spec": spec_of("bowl", seeds=2)}).status_code == 409
+    assert (
+        api.call(
+            "POST", "/studies/bowl/resume", json={"spec": spec_of("bowl", seeds=2)}
+        ).status_code
+        == 409
+    )
     cancelled = api.call("POST", "/studies/bowl/cancel").json()
     assert (cancelled["state"], cancelled["cancel_requested"]) == ("running", True)
 
@@ -138,8 +176,10 @@ def test_the_rungs_count_trials_by_state(api):
     add_trials(api.store, "bowl", 2, batch=32)
     study = api.call("GET", "/studies/bowl").json()
     assert study["trials"] == {"reached": 6}
-    assert study["rungs"] == [{"global_batch_size": 16, "trials": {"reached": 4}},
-                              {"global_batch_size": 32, "trials": {"reached": 2}}]
+    assert study["rungs"] == [
+        {"global_batch_size": 16, "trials": {"reached": 4}},
+        {"global_batch_size": 32, "trials": {"reached": 2}},
+    ]
     assert study["best_epochs_to_target"] == 2.0
     assert study["usage"]["trials"] == 6
     assert api.call("GET", "/studies").json()["studies"][0]["trials"] == {"reached": 6}
@@ -152,9 +192,16 @@ def test_a_file_of_another_release_is_shown_without_what_cannot_be_read_from_it(
     api.store.update_spec(api.store.study("bowl").id, old)
     add_trials(api.store, "bowl", 1, batch=32)
     study = api.call("GET", "/studies/bowl").json()
-    assert (study["spec"], study["budget_trials"], study["ladder"], study["full_scale"]) == (old, None, [32], None)
-    assert {each["name"]: each["budget_trials"] for each in api.call("GET", "/studies").json()["studies"]} == {
-        "bowl": None, "kept": 30}
+    assert (study["spec"], study["budget_trials"], study["ladder"], study["full_scale"]) == (
+        old,
+        None,
+        [32],
+        None,
+    )
+    assert {
+        each["name"]: each["budget_trials"]
+        for each in api.call("GET", "/studies").json()["studies"]
+    } == {"bowl": None, "kept": 30}
     assert study_facts(api.store.study("kept").spec).full_scale_batch == 512
     forecast = api.call("GET", "/studies/bowl/forecast")
     assert (forecast.status_code, "names no full_scale" in forecast.text) == (422, True)
@@ -162,7 +209,12 @@ def test_a_file_of_another_release_is_shown_without_what_cannot_be_read_from_it(
 
 def test_the_queue_of_one_owner_is_bounded(tmp_path):
     with served(tmp_path, limits={"queued_studies": 2}) as api:
-        assert [api.submit(name).status_code for name in ("a", "b", "c", "b")] == [201, 201, 429, 200]
+        assert [api.submit(name).status_code for name in ("a", "b", "c", "b")] == [
+            201,
+            201,
+            429,
+            200,
+        ]
         assert int(api.submit("c").headers["Retry-After"]) > 0
         assert api.submit("c", owner="bob").status_code == 201
 
@@ -171,7 +223,12 @@ def test_budgets_are_held_to_the_server_s_own(tmp_path):
     with served(tmp_path, limits={"samples": 1000, "trials": 30, "accelerator_hours": 2}) as api:
         study = api.submit(max_samples=5000, max_accelerator_hours=1).json()
         assert (study["max_samples"], study["max_accelerator_hours"]) == (1000, 1.0)
-        assert api.submit(spec=spec_of("big", budget={"trials": 31, "epochs_per_trial": 20})).status_code == 422
+        assert (
+            api.submit(
+                spec=spec_of("big", budget={"trials": 31, "epochs_per_trial": 20})
+            ).status_code
+            == 422
+        )
 
 
 def test_a_high_priority_needs_an_admin(api):

@@ -22,8 +22,11 @@ def api(tmp_path):
 def pages_of(api, **asked):
     found, after = [], None
     while True:
-        answer = api.call("GET", "/studies/bowl/trials",
-                          params=asked if after is None else {**asked, "after": after})
+        answer = api.call(
+            "GET",
+            "/studies/bowl/trials",
+            params=asked if after is None else {**asked, "after": after},
+        )
         assert answer.status_code == 200, answer.text
         found += answer.json()["trials"]
         after = answer.json()["next"]
@@ -35,9 +38,13 @@ def test_pages_of_trials_in_any_order(api):
     add_trials(api.store, "bowl", 7)
     add_trials(api.store, "bowl", 4, batch=32)
     assert [trial["number"] for trial in pages_of(api, limit=3)] == list(range(11))
-    assert [trial["number"] for trial in pages_of(api, limit=4, descending=True)] == list(range(10, -1, -1))
+    assert [trial["number"] for trial in pages_of(api, limit=4, descending=True)] == list(
+        range(10, -1, -1)
+    )
     by_epochs = pages_of(api, limit=3, order="epochs_to_target")
-    assert [trial["epochs_to_target"] for trial in by_epochs] == sorted(t["epochs_to_target"] for t in by_epochs)
+    assert [trial["epochs_to_target"] for trial in by_epochs] == sorted(
+        t["epochs_to_target"] for t in by_epochs
+    )
     assert [trial["number"] for trial in pages_of(api, global_batch_size=32)] == [7, 8, 9, 10]
     assert pages_of(api, state="failed") == []
     assert len(pages_of(api, state=["reached", "failed"], limit=5)) == 11
@@ -49,23 +56,34 @@ def test_a_trial_has_every_setting(api):
     add_trials(api.store, "bowl", 2)
     trial = api.call("GET", "/studies/bowl/trials/1").json()
     assert set(trial["settings"]) == set(TrainingSettings().to_dict())
-    assert (trial["number"], trial["state"], trial["settings"]["learning_rate"]) == (1, "reached", 0.02)
+    assert (trial["number"], trial["state"], trial["settings"]["learning_rate"]) == (
+        1,
+        "reached",
+        0.02,
+    )
     assert trial["finished_at"].endswith("Z")
     assert api.call("GET", "/studies/bowl/trials/2").status_code == 404
 
 
 def test_curves_are_columns_and_what_was_not_measured_is_null(api):
     add_trials(api.store, "bowl", 3, points=4)
-    curves = api.call("GET", "/studies/bowl/convergence?trial=2&trial=0&column=step&column=metric").json()["curves"]
+    curves = api.call(
+        "GET", "/studies/bowl/convergence?trial=2&trial=0&column=step&column=metric"
+    ).json()["curves"]
     assert [curve["trial"] for curve in curves] == [2, 0]
-    assert curves[0]["columns"] == {"step": [10, 20, 30, 40], "metric": [None, 0.5, pytest.approx(1 / 3), 0.25]}
+    assert curves[0]["columns"] == {
+        "step": [10, 20, 30, 40],
+        "metric": [None, 0.5, pytest.approx(1 / 3), 0.25],
+    }
     whole = api.call("GET", "/studies/bowl/convergence?trial=0").json()["curves"][0]
     assert set(whole["columns"]) == {"step", "epochs", "seconds", "train_loss", "loss", "metric"}
 
 
 def test_long_curves_are_thinned_and_keep_their_ends(api):
     add_trials(api.store, "bowl", 1, points=1000)
-    curve = api.call("GET", "/studies/bowl/convergence?trial=0&max_points=50&column=step").json()["curves"][0]
+    curve = api.call("GET", "/studies/bowl/convergence?trial=0&max_points=50&column=step").json()[
+        "curves"
+    ][0]
     steps = curve["columns"]["step"]
     assert (curve["points"], len(steps), steps[0], steps[-1]) == (1000, 50, 10, 10_000)
     assert max(np.diff(steps)) <= 2 * min(np.diff(steps))
@@ -77,8 +95,12 @@ def test_curves_that_are_not_there(tmp_path):
         add_trials(api.store, "bowl", 3)
         assert api.call("GET", "/studies/bowl/convergence?trial=0&trial=9").status_code == 404
         assert api.call("GET", "/studies/bowl/convergence").status_code == 422
-        assert api.call("GET", "/studies/bowl/convergence?trial=0&trial=1&trial=2").status_code == 422
-        assert api.call("GET", "/studies/bowl/convergence?trial=0&column=settings").status_code == 422
+        assert (
+            api.call("GET", "/studies/bowl/convergence?trial=0&trial=1&trial=2").status_code == 422
+        )
+        assert (
+            api.call("GET", "/studies/bowl/convergence?trial=0&column=settings").status_code == 422
+        )
 
 
 def add_ladder(api):
@@ -87,18 +109,36 @@ def add_ladder(api):
     noise = np.random.default_rng(0)
     for batch in (16, 32, 64):
         for factor in (0.3, 0.6, 1.0, 1.5, 3.0):
-            settings = TrainingSettings(learning_rate=0.004 * batch * factor, normalization_batch_size=1).to_dict()
-            epochs = 2 * (1 + batch / 64) * np.exp(0.3 * np.log(factor) ** 2 + 0.03 * noise.standard_normal())
-            [trial] = api.store.add_trials(study.id, [NewTrial(global_batch_size=batch, seed=0, settings=settings)])
+            settings = TrainingSettings(
+                learning_rate=0.004 * batch * factor, normalization_batch_size=1
+            ).to_dict()
+            epochs = (
+                2
+                * (1 + batch / 64)
+                * np.exp(0.3 * np.log(factor) ** 2 + 0.03 * noise.standard_normal())
+            )
+            [trial] = api.store.add_trials(
+                study.id, [NewTrial(global_batch_size=batch, seed=0, settings=settings)]
+            )
             api.store.start_trials([trial.id])
-            api.store.finish_trial(trial.id, TrialResult(
-                state=TrialState.REACHED, epochs_to_target=epochs, epochs=epochs, seconds=epochs,
-                steps=round(4096 * epochs / batch), best_metric=0.09, final_metric=0.09, resolution_epochs=0.1))
+            api.store.finish_trial(
+                trial.id,
+                TrialResult(
+                    state=TrialState.REACHED,
+                    epochs_to_target=epochs,
+                    epochs=epochs,
+                    seconds=epochs,
+                    steps=round(4096 * epochs / batch),
+                    best_metric=0.09,
+                    final_metric=0.09,
+                    resolution_epochs=0.1,
+                ),
+            )
 
 
 def test_forecast_and_plan(api):
     api.submit("planned", spec=spec_of("planned", full_scale={"global_batch_size": 256}))
-    assert api.call("GET", "/studies/bowl/forecast").status_code == 422          # names no full-scale batch
+    assert api.call("GET", "/studies/bowl/forecast").status_code == 422  # names no full-scale batch
     early = api.call("GET", "/studies/bowl/forecast?at=128")
     assert (early.status_code, early.json()["error"]["kind"]) == (409, "no_evidence")
     add_ladder(api)
@@ -116,13 +156,19 @@ def test_forecast_and_plan(api):
     add_trials(api.store, "bowl", 1)
     assert fits.remembered(api.store, api.store.study("bowl"), [128, 512], (30.0,)) is None
 
-    made = api.call("POST", "/studies/bowl/plans", json={"global_batch_size": 128, "machine": "local", "workers": 1})
+    made = api.call(
+        "POST",
+        "/studies/bowl/plans",
+        json={"global_batch_size": 128, "machine": "local", "workers": 1},
+    )
     assert made.status_code == 201, made.text
     plan = made.json()["plan"]
     assert (plan["global_batch_size"], plan["workers"], plan["machine"]) == (128, 1, "local")
     shown = api.call("GET", f"/plans/{plan['id']}", scope="read").json()
     assert shown["plan"]["settings"] == plan["settings"]
-    assert [each["plan"]["id"] for each in api.call("GET", "/studies/bowl/plans").json()["plans"]] == [plan["id"]]
+    assert [
+        each["plan"]["id"] for each in api.call("GET", "/studies/bowl/plans").json()["plans"]
+    ] == [plan["id"]]
     script = api.call("GET", f"/plans/{plan['id']}/script")
     assert script.text.startswith("#!")
     assert script.headers["content-disposition"].startswith("attachment")
@@ -132,9 +178,21 @@ def test_forecast_and_plan(api):
     assert api.call("GET", "/plans/999").status_code == 404
 
 
-@pytest.mark.parametrize("asked", [{"machine": "/etc/passwd"}, {"machine": "../local"}, {"nodes": 0}, {"workers": -1},
-                                   {"global_batch_size": 10**13}, {"global_batch_size": 1.5}, {"launcher": "sh"},
-                                   {"machine": "summitt"}, {"cost": "/etc/passwd"}, {"chance": 2}])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"machine": "/etc/passwd"},
+        {"machine": "../local"},
+        {"nodes": 0},
+        {"workers": -1},
+        {"global_batch_size": 10**13},
+        {"global_batch_size": 1.5},
+        {"launcher": "sh"},
+        {"machine": "summitt"},
+        {"cost": "/etc/passwd"},
+        {"chance": 2},
+    ],
+)
 def test_plans_that_cannot_be(api, asked):
     add_ladder(api)
     answer = api.call("POST", "/studies/bowl/plans", json={"global_batch_size": 128, **asked})
@@ -156,21 +214,44 @@ def test_the_folder_of_a_study_is_that_of_whoever_entered_it_and_never_a_clients
     add_ladder(api)
     store = api.store
     study = store.study("bowl")
-    store.update_spec(study.id, study.spec, str(tmp_path / "sub"))         # as `hpo run` in that folder does
+    store.update_spec(
+        study.id, study.spec, str(tmp_path / "sub")
+    )  # as `hpo run` in that folder does
     plan = api.call("POST", "/studies/bowl/plans", json={"global_batch_size": 128}).json()["plan"]
     job = api.call("GET", f"/plans/{plan['id']}/job").json()
     assert job["search_path"] == str(tmp_path / "sub")
-    assert api.call("POST", "/studies/bowl/resume", json={"spec": study.spec, "folder": "/etc"}).status_code == 422
+    assert (
+        api.call(
+            "POST", "/studies/bowl/resume", json={"spec": study.spec, "folder": "/etc"}
+        ).status_code
+        == 422
+    )
     api.call("POST", "/studies/bowl/cancel")
     assert store.study("bowl").folder == str(tmp_path / "sub")
 
 
-@pytest.mark.parametrize("asked", [{"cost": "resnet50", "node_failure_hours": 50000.0}, {"launcher": "flux"},
-                                   {"launcher": "grid_engine"}, {"launcher": "other", "micro_batch_size": 8},
-                                   {"cost": {"parameters": 10**6, "gradient_tensors": 4, "flops_per_sample": 1e9,
-                                             "activation_bytes_per_sample": 1e5, "sample_bytes": 0}}])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"cost": "resnet50", "node_failure_hours": 50000.0},
+        {"launcher": "flux"},
+        {"launcher": "grid_engine"},
+        {"launcher": "other", "micro_batch_size": 8},
+        {
+            "cost": {
+                "parameters": 10**6,
+                "gradient_tensors": 4,
+                "flops_per_sample": 1e9,
+                "activation_bytes_per_sample": 1e5,
+                "sample_bytes": 0,
+            }
+        },
+    ],
+)
 def test_plans_are_asked_for_as_from_the_command_line(api, asked):
     add_ladder(api)
-    answer = api.call("POST", "/studies/bowl/plans", json={"global_batch_size": 128, "machine": "summit", **asked})
+    answer = api.call(
+        "POST", "/studies/bowl/plans", json={"global_batch_size": 128, "machine": "summit", **asked}
+    )
     assert answer.status_code == 201, answer.text
     assert answer.json()["plan"]["launcher"] == asked.get("launcher", "lsf")

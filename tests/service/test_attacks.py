@@ -40,26 +40,49 @@ def place(tmp_path_factory):
 # who is not let in
 
 AUTHORIZATIONS = {
-    "no token": None, "nothing": "", "bearer alone": "Bearer", "basic": "Basic YTpi",
-    "unknown": "Bearer lb_" + "A" * 43, "not one of ours": "Bearer eyJhbGciOiJub25lIn0.e30.",
-    "very long": "Bearer lb_" + "A" * 20_000, "sql": "Bearer lb_' OR 1=1 --" + "A" * 30,
+    "no token": None,
+    "nothing": "",
+    "bearer alone": "Bearer",
+    "basic": "Basic YTpi",
+    "unknown": "Bearer lb_" + "A" * 43,
+    "not one of ours": "Bearer eyJhbGciOiJub25lIn0.e30.",
+    "very long": "Bearer lb_" + "A" * 20_000,
+    "sql": "Bearer lb_' OR 1=1 --" + "A" * 30,
     "two": "Bearer lb_a, Bearer lb_b",
-    "latin": b"Bearer lb_\xff\xfe" + b"A" * 40, "digest": "Bearer " + "a" * 64,
+    "latin": b"Bearer lb_\xff\xfe" + b"A" * 40,
+    "digest": "Bearer " + "a" * 64,
 }
-ADDRESSES = [("GET", "/studies"), ("POST", "/studies"), ("GET", "/studies/victim"), ("POST", "/studies/victim/cancel"),
-             ("DELETE", "/studies/victim"), ("GET", "/studies/victim/trials"), ("GET", "/studies/victim/convergence"),
-             ("GET", "/studies/victim/forecast"), ("POST", "/studies/victim/plans"), ("GET", "/plans/1/script"),
-             ("GET", "/events"), ("GET", "/studies/victim/events"), ("GET", "/studies/victim/logs"),
-             ("GET", "/workers"),
-             ("GET", "/machines"), ("GET", "/calibration"), ("GET", "/tokens"), ("POST", "/tokens"),
-             ("DELETE", "/tokens/1"), ("GET", "/me")]
+ADDRESSES = [
+    ("GET", "/studies"),
+    ("POST", "/studies"),
+    ("GET", "/studies/victim"),
+    ("POST", "/studies/victim/cancel"),
+    ("DELETE", "/studies/victim"),
+    ("GET", "/studies/victim/trials"),
+    ("GET", "/studies/victim/convergence"),
+    ("GET", "/studies/victim/forecast"),
+    ("POST", "/studies/victim/plans"),
+    ("GET", "/plans/1/script"),
+    ("GET", "/events"),
+    ("GET", "/studies/victim/events"),
+    ("GET", "/studies/victim/logs"),
+    ("GET", "/workers"),
+    ("GET", "/machines"),
+    ("GET", "/calibration"),
+    ("GET", "/tokens"),
+    ("POST", "/tokens"),
+    ("DELETE", "/tokens/1"),
+    ("GET", "/me"),
+]
 
 
 @pytest.mark.parametrize("authorization", AUTHORIZATIONS.values(), ids=AUTHORIZATIONS.keys())
 def test_without_a_token_that_counts(place, authorization):
     place.api.app.state.context.strangers._left.clear()
     headers = {} if authorization is None else {"Authorization": authorization}
-    for method, path in ADDRESSES if authorization in (None, AUTHORIZATIONS["unknown"]) else ADDRESSES[:1]:
+    for method, path in (
+        ADDRESSES if authorization in (None, AUTHORIZATIONS["unknown"]) else ADDRESSES[:1]
+    ):
         answer = place.api.client.request(method, f"/api/v1{path}", headers=headers)
         assert answer.status_code == 401, (method, path, answer.text)
         assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -71,12 +94,16 @@ def test_without_a_token_that_counts(place, authorization):
 def test_with_a_token_that_counts_no_more(place, revoked):
     headers = {"Authorization": f"Bearer {place.api.ended_token(revoked=revoked)}"}
     for method, path in ADDRESSES:
-        assert place.api.client.request(method, f"/api/v1{path}", headers=headers).status_code == 401
+        assert (
+            place.api.client.request(method, f"/api/v1{path}", headers=headers).status_code == 401
+        )
 
 
 def test_every_address_under_api_needs_a_token(place):
     document = place.api.client.get("/openapi.json").json()
-    addresses = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
+    addresses = [
+        (method.upper(), path) for path, methods in document["paths"].items() for method in methods
+    ]
     assert len(addresses) > 25
     for method, path in addresses:
         filled = path.replace("{name}", "victim").replace("{number}", "1")
@@ -85,9 +112,16 @@ def test_every_address_under_api_needs_a_token(place):
 
 
 def test_a_scope_that_does_not_suffice(place):
-    for method, path in (("POST", "/studies"), ("POST", "/studies/victim/cancel"), ("POST", "/studies/victim/resume"),
-                         ("DELETE", "/studies/victim"), ("POST", "/studies/victim/plans")):
-        answer = place.api.call(method, path, scope="read", json={"spec": spec_of("x")} if path == "/studies" else None)
+    for method, path in (
+        ("POST", "/studies"),
+        ("POST", "/studies/victim/cancel"),
+        ("POST", "/studies/victim/resume"),
+        ("DELETE", "/studies/victim"),
+        ("POST", "/studies/victim/plans"),
+    ):
+        answer = place.api.call(
+            method, path, scope="read", json={"spec": spec_of("x")} if path == "/studies" else None
+        )
         assert answer.status_code == 403, (method, path, answer.text)
     body = {"owner": "ada", "scope": "admin"}
     assert place.api.call("POST", "/tokens", json=body).status_code == 403
@@ -95,16 +129,28 @@ def test_a_scope_that_does_not_suffice(place):
 
 
 def test_another_s_study(place):
-    for method, path in (("POST", "/cancel"), ("POST", "/resume"), ("DELETE", ""), ("POST", "/plans")):
+    for method, path in (
+        ("POST", "/cancel"),
+        ("POST", "/resume"),
+        ("DELETE", ""),
+        ("POST", "/plans"),
+    ):
         assert place.api.call(method, f"/studies/victim{path}").status_code == 403
-    assert place.api.call("POST", "/studies/victim/resume", json={"spec": spec_of("victim")}).status_code == 403
+    assert (
+        place.api.call(
+            "POST", "/studies/victim/resume", json={"spec": spec_of("victim")}
+        ).status_code
+        == 403
+    )
     assert place.api.store.study("victim").state == "queued"
 
 
 # what a study file may not say
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True))
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
 FILES = {
     "module of the system": spec_of("m", workload="os:system"),
     "module with a path": spec_of("m", workload="../../evil:Workload"),
@@ -113,7 +159,9 @@ FILES = {
     "python tag": "name: !!python/object/apply:os.system ['true']\n",
     "python tag within": spec_of("m") + "data: !!python/name:os.system {}\n",
     "aliases that swell": BOMB,
-    "aliases that swell within": spec_of("m") + "data:\n" + "".join(f"  {line}\n" for line in BOMB.splitlines()),
+    "aliases that swell within": spec_of("m")
+    + "data:\n"
+    + "".join(f"  {line}\n" for line in BOMB.splitlines()),
     "deep lists": "[" * 100_000,
     "deep mappings": spec_of("m") + "data: " + "{a: " * 1000 + "1" + "}" * 1000,
     "deep indentation": "\n".join(" " * depth + "a:" for depth in range(900)),
@@ -127,11 +175,18 @@ FILES = {
     "line break in the name": spec_of("a\r\nSet-Cookie: x=y"),
     "a huge number": spec_of("m").replace("trials: 30", f"trials: {'9' * 5000}"),
     "infinity": spec_of("m").replace("at_most: 0.1", "at_most: .inf"),
-    "more trials than a server takes": spec_of("m", budget={"trials": 10**9, "epochs_per_trial": 1}),
-    "processes by the thousand": spec_of("m", full_scale={
-        "global_batch_size": 2048, "workers": 2048, "validate": True}),
-    "a machine that is a file": spec_of("m", full_scale={"global_batch_size": 64, "machine": "/etc/passwd"}),
-    "a machine up the path": spec_of("m", full_scale={"global_batch_size": 64, "machine": "../machines/local"}),
+    "more trials than a server takes": spec_of(
+        "m", budget={"trials": 10**9, "epochs_per_trial": 1}
+    ),
+    "processes by the thousand": spec_of(
+        "m", full_scale={"global_batch_size": 2048, "workers": 2048, "validate": True}
+    ),
+    "a machine that is a file": spec_of(
+        "m", full_scale={"global_batch_size": 64, "machine": "/etc/passwd"}
+    ),
+    "a machine up the path": spec_of(
+        "m", full_scale={"global_batch_size": 64, "machine": "../machines/local"}
+    ),
     "a recipe that is a file": spec_of("m", recipe="../../../etc/passwd"),
     "not YAML": "\t{]",
     "nothing": " ",
@@ -146,7 +201,7 @@ def test_a_study_file_that_means_harm(place, text):
     error = answer.json()["error"]
     assert error["kind"] in ("spec", "invalid")
     assert len(error["message"]) < 5_000
-    assert time.process_time() - began < 20          # a bomb would not end at all
+    assert time.process_time() - began < 20  # a bomb would not end at all
     assert [study.name for study in place.api.store.studies()] == ["victim"]
 
 
@@ -164,33 +219,65 @@ def test_the_allowed_workloads_are_the_built_in_ones(place):
 
 
 PATHS = {
-    "absolute": "/etc", "up": "{inside}/../data-secret", "beside, with the same beginning": "{outside}",
-    "through a link": "{inside}/link", "below a link": "{inside}/link/more", "a loop of links": "{inside}/loop/x",
-    "relative": "cells", "relative and up": "../../etc", "home": "~/x", "home of root": "~root", "empty": "",
-    "file URL": "file:///etc/passwd", "back slashes": "..\\..\\etc", "the root": "/", "process": "/proc/self/environ",
-    "double slash": "//etc/passwd", "up within": "{inside}/cells/../../data-secret",
+    "absolute": "/etc",
+    "up": "{inside}/../data-secret",
+    "beside, with the same beginning": "{outside}",
+    "through a link": "{inside}/link",
+    "below a link": "{inside}/link/more",
+    "a loop of links": "{inside}/loop/x",
+    "relative": "cells",
+    "relative and up": "../../etc",
+    "home": "~/x",
+    "home of root": "~root",
+    "empty": "",
+    "file URL": "file:///etc/passwd",
+    "back slashes": "..\\..\\etc",
+    "the root": "/",
+    "process": "/proc/self/environ",
+    "double slash": "//etc/passwd",
+    "up within": "{inside}/cells/../../data-secret",
 }
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
-@pytest.mark.parametrize("data", [{"source": "image_folder", "path": "PATH"}, {"folder": "PATH"},
-                                  {"source": "deepcam", "path": ["PATH"]}, {"options": {"path": "PATH"}}])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"source": "image_folder", "path": "PATH"},
+        {"folder": "PATH"},
+        {"source": "deepcam", "path": ["PATH"]},
+        {"options": {"path": "PATH"}},
+    ],
+)
 def test_data_outside_of_the_server_s_folders(place, data, path):
     path = path.format(inside=place.inside, outside=place.outside)
 
     def filled(value):
-        return {key: path if entry == "PATH" else [path] if entry == ["PATH"] else filled(entry)
-                for key, entry in value.items()} if isinstance(value, dict) else value
+        return (
+            {
+                key: path if entry == "PATH" else [path] if entry == ["PATH"] else filled(entry)
+                for key, entry in value.items()
+            }
+            if isinstance(value, dict)
+            else value
+        )
 
-    answer = place.api.submit(spec=spec_of("m", workload="resnet", data=filled(data),
-                                           target={"metric": "top1", "at_least": 0.9}))
+    answer = place.api.submit(
+        spec=spec_of(
+            "m", workload="resnet", data=filled(data), target={"metric": "top1", "at_least": 0.9}
+        )
+    )
     assert answer.status_code == 422
     assert answer.json()["error"]["faults"][0]["key"].startswith("data")
 
 
 def test_data_inside_is_taken(place):
-    assert not list(faults_of_data({"source": "image_folder", "path": f"{place.inside}/cells"}, [place.inside]))
-    assert not list(faults_of_data({"path": str(place.inside / "not" / "there" / "yet")}, [place.inside]))
+    assert not list(
+        faults_of_data({"source": "image_folder", "path": f"{place.inside}/cells"}, [place.inside])
+    )
+    assert not list(
+        faults_of_data({"path": str(place.inside / "not" / "there" / "yet")}, [place.inside])
+    )
     assert list(faults_of_data({"path": f"{place.inside}/cells"}, []))
 
 
@@ -206,7 +293,7 @@ def test_a_body_of_100_megabytes_is_refused_before_it_is_read(place):
             sent += 1 << 20
             yield b"x" * (1 << 20)
 
-    for headers in ({"Content-Length": str(100 << 20)}, {}):         # with its length told, and in chunks
+    for headers in ({"Content-Length": str(100 << 20)}, {}):  # with its length told, and in chunks
         sent = 0
         answer = place.api.call("POST", "/studies", content=chunks(), headers=headers)
         assert (answer.status_code, answer.json()["error"]["kind"]) == (413, "too_large")
@@ -217,8 +304,10 @@ def test_a_body_of_100_megabytes_is_refused_before_it_is_read(place):
 
 RAW = {
     "length that lies": ("Content-Length: 99999999999999999999", (400, 413)),
-    "negative length": ("Content-Length: -1", (400,)), "length that is a word": ("Content-Length: many", (400,)),
-    "header without a name": (": x", (400,)), "space before the colon": ("X-A : b", (400, 401)),
+    "negative length": ("Content-Length: -1", (400,)),
+    "length that is a word": ("Content-Length: many", (400,)),
+    "header without a name": (": x", (400,)),
+    "space before the colon": ("X-A : b", (400, 401)),
     "a header of 200 kB": ("X-A: " + "a" * 200_000, (400, 401, 431)),
     "two lengths": ("Content-Length: 1\r\nContent-Length: 2", (400,)),
     "NUL in a header": ("X-A: a\x00b", (400,)),
@@ -227,14 +316,22 @@ RAW = {
 
 @pytest.mark.parametrize(("line", "statuses"), RAW.values(), ids=RAW.keys())
 def test_raw_requests(place, line, statuses):
-    assert raw_status(place, f"POST /api/v1/studies HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n".encode()) in statuses
+    assert (
+        raw_status(place, f"POST /api/v1/studies HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n".encode())
+        in statuses
+    )
     assert place.api.client.get("/health").status_code == 200
 
 
 def test_a_slow_body_is_given_up(tmp_path):
     with served(tmp_path, limits={"body_seconds": 0.3}) as api:
         place = Place(api, None, None)
-        assert raw_status(place, b"POST /api/v1/studies HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{") == 408
+        assert (
+            raw_status(
+                place, b"POST /api/v1/studies HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+            )
+            == 408
+        )
 
 
 def raw_status(place: Place, request: bytes) -> int:
@@ -246,13 +343,20 @@ def raw_status(place: Place, request: bytes) -> int:
 
 
 ODD = {
-    "name with a line break": "/studies/a%0d%0aSet-Cookie:%20x=y", "name with NUL": "/studies/a%00b",
-    "name that is no UTF-8": "/studies/%ff%fe", "name of 10,000 characters": "/studies/" + "a" * 10_000,
-    "sql in a name": "/studies/'%20OR%20'1'='1", "the stand-in for a slash": "/studies/%EE%80%80",
-    "up": "/studies/%2e%2e/%2e%2e/etc/passwd", "up, encoded": "/studies/..%2f..%2fetc%2fpasswd",
-    "up, encoded twice": "/studies/..%252f..%252fetc", "trial below zero": "/studies/victim/trials/-1",
-    "huge trial": f"/studies/victim/trials/{10**30}", "trial that is a word": "/studies/victim/trials/x",
-    "huge plan": f"/plans/{10**30}", "plan 0": "/plans/0",
+    "name with a line break": "/studies/a%0d%0aSet-Cookie:%20x=y",
+    "name with NUL": "/studies/a%00b",
+    "name that is no UTF-8": "/studies/%ff%fe",
+    "name of 10,000 characters": "/studies/" + "a" * 10_000,
+    "sql in a name": "/studies/'%20OR%20'1'='1",
+    "the stand-in for a slash": "/studies/%EE%80%80",
+    "up": "/studies/%2e%2e/%2e%2e/etc/passwd",
+    "up, encoded": "/studies/..%2f..%2fetc%2fpasswd",
+    "up, encoded twice": "/studies/..%252f..%252fetc",
+    "trial below zero": "/studies/victim/trials/-1",
+    "huge trial": f"/studies/victim/trials/{10**30}",
+    "trial that is a word": "/studies/victim/trials/x",
+    "huge plan": f"/plans/{10**30}",
+    "plan 0": "/plans/0",
 }
 
 
@@ -265,10 +369,17 @@ def test_odd_addresses(place, path):
 
 
 QUERIES = {
-    "no limit": "limit=0", "limit below zero": "limit=-1", "huge limit": "limit=1000000000000000000000000",
-    "limit that is a word": "limit=all", "after below zero": "after=-1", "huge after": f"after={2**63}",
-    "NUL in the search": "search=%00", "line break in the search": "search=a%0d%0ab", "unknown state": "state=gone",
-    "long search": "search=" + "a" * 101, "owner with NUL": "owner=%00",
+    "no limit": "limit=0",
+    "limit below zero": "limit=-1",
+    "huge limit": "limit=1000000000000000000000000",
+    "limit that is a word": "limit=all",
+    "after below zero": "after=-1",
+    "huge after": f"after={2**63}",
+    "NUL in the search": "search=%00",
+    "line break in the search": "search=a%0d%0ab",
+    "unknown state": "state=gone",
+    "long search": "search=" + "a" * 101,
+    "owner with NUL": "owner=%00",
 }
 
 
@@ -279,8 +390,16 @@ def test_odd_queries(place, query):
     assert answer.json()["error"]["faults"]
 
 
-SEARCHES = ["' OR '1'='1", "'; DROP TABLE studies; --", "%", "v_ctim", "\\",
-            "victim' UNION SELECT digest FROM tokens --", "\"", "*"]
+SEARCHES = [
+    "' OR '1'='1",
+    "'; DROP TABLE studies; --",
+    "%",
+    "v_ctim",
+    "\\",
+    "victim' UNION SELECT digest FROM tokens --",
+    '"',
+    "*",
+]
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -291,27 +410,56 @@ def test_sql_in_a_search_is_text(place, search):
     assert place.api.store.study("victim").name == "victim"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b'{"spec": 1}', b'{"spec": "x", "more": 1}',
-                                  b"\xff", b"{}", b'{"spec": "' + b"\\ud800" + b'"}', b"[" * 100_000, b'{"spec": ""}',
-                                  b'{"spec": "x", "priority": 1e999}', b'{"spec": "x", "max_samples": -1}',
-                                  b'{"spec": "x", "max_accelerator_hours": NaN}', b'{"spec": "x", "priority": "1"}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b'{"spec": 1}',
+        b'{"spec": "x", "more": 1}',
+        b"\xff",
+        b"{}",
+        b'{"spec": "' + b"\\ud800" + b'"}',
+        b"[" * 100_000,
+        b'{"spec": ""}',
+        b'{"spec": "x", "priority": 1e999}',
+        b'{"spec": "x", "max_samples": -1}',
+        b'{"spec": "x", "max_accelerator_hours": NaN}',
+        b'{"spec": "x", "priority": "1"}',
+    ],
+)
 def test_odd_bodies(place, body):
-    answer = place.api.call("POST", "/studies", content=body, headers={"Content-Type": "application/json"})
+    answer = place.api.call(
+        "POST", "/studies", content=body, headers={"Content-Type": "application/json"}
+    )
     assert answer.status_code in (400, 422), answer.text
     assert answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("key", ["a b", "x" * 201, "\u00fc"])
 def test_odd_keys(place, key):
-    answer = place.api.call("POST", "/studies", json={"spec": spec_of("k")},
-                            headers={"Idempotency-Key": key.encode("latin-1")})
+    answer = place.api.call(
+        "POST",
+        "/studies",
+        json={"spec": spec_of("k")},
+        headers={"Idempotency-Key": key.encode("latin-1")},
+    )
     assert answer.status_code == 422
 
 
 def test_a_request_id_is_taken_over_only_where_it_is_plain(place):
-    assert place.api.client.get("/health", headers={"X-Request-ID": "run-7"}).headers["X-Request-ID"] == "run-7"
+    assert (
+        place.api.client.get("/health", headers={"X-Request-ID": "run-7"}).headers["X-Request-ID"]
+        == "run-7"
+    )
     for odd in ("a b", "a" * 65, "{}"):
-        assert place.api.client.get("/health", headers={"X-Request-ID": odd}).headers["X-Request-ID"] != odd
+        assert (
+            place.api.client.get("/health", headers={"X-Request-ID": odd}).headers["X-Request-ID"]
+            != odd
+        )
 
 
 def test_an_error_tells_neither_the_database_nor_a_traceback(tmp_path):

@@ -24,15 +24,21 @@ def api(tmp_path):
 def test_a_secret_is_long_random_and_stored_as_its_digest_alone(api):
     secrets = {auth.new_secret() for _ in range(1000)}
     assert len(secrets) == 1000
-    assert all(secret.startswith("lb_") and len(secret) == 46 for secret in secrets)     # 32 bytes in base64
-    secret, token = auth.create_token(api.store, owner="ada", scope="read", lifetime=timedelta(days=1))
+    assert all(
+        secret.startswith("lb_") and len(secret) == 46 for secret in secrets
+    )  # 32 bytes in base64
+    secret, token = auth.create_token(
+        api.store, owner="ada", scope="read", lifetime=timedelta(days=1)
+    )
     assert token.digest == hashlib.sha256(secret.encode()).hexdigest()
     database = (api.app.state.context.config.folder.parent / "hpo.db").read_bytes()
     assert secret.encode() not in database
 
 
-@pytest.mark.parametrize(("scope", "allowed"), [("read", {"read"}), ("submit", {"read", "submit"}),
-                                                ("admin", {"read", "submit", "admin"})])
+@pytest.mark.parametrize(
+    ("scope", "allowed"),
+    [("read", {"read"}), ("submit", {"read", "submit"}), ("admin", {"read", "submit", "admin"})],
+)
 def test_scopes(scope, allowed):
     principal = auth.Principal(1, "ada", frozenset({scope}))
     assert {each for each in auth.SCOPES if principal.allows(each)} == allowed
@@ -42,15 +48,29 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def stored(**changed):
-    values = {"id": 1, "name": "", "owner": "ada", "digest": "d", "scopes": frozenset({"read"}), "created_at": NOW,
-              "expires_at": None, "revoked_at": None, "last_used_at": None}
+    values = {
+        "id": 1,
+        "name": "",
+        "owner": "ada",
+        "digest": "d",
+        "scopes": frozenset({"read"}),
+        "created_at": NOW,
+        "expires_at": None,
+        "revoked_at": None,
+        "last_used_at": None,
+    }
     return Token(**{**values, **changed})
 
 
 def test_which_tokens_count():
     assert auth.check_token(stored(), "d", NOW).owner == "ada"
     assert auth.check_token(stored(expires_at=NOW + timedelta(seconds=1)), "d", NOW).owner == "ada"
-    for token, digest in ((None, "d"), (stored(), "e"), (stored(revoked_at=NOW), "d"), (stored(expires_at=NOW), "d")):
+    for token, digest in (
+        (None, "d"),
+        (stored(), "e"),
+        (stored(revoked_at=NOW), "d"),
+        (stored(expires_at=NOW), "d"),
+    ):
         with pytest.raises(RefusedError) as refused:
             auth.check_token(token, digest, NOW)
         assert refused.value.status == 401
@@ -67,7 +87,7 @@ def test_a_revoked_token_ends_at_once_where_it_was_revoked_and_soon_elsewhere(ap
     assert api.call("GET", "/me", owner="bob").status_code == 200
     found = api.store.token_by_hash(hashlib.sha256(api.token("bob").encode()).hexdigest())
     assert secret != api.token("bob")
-    api.store.revoke_token(found.id)             # as another server, or `hpo token revoke`
+    api.store.revoke_token(found.id)  # as another server, or `hpo token revoke`
     deadline = time.monotonic() + 10
     while api.call("GET", "/me", owner="bob").status_code == 200:
         assert time.monotonic() < deadline
@@ -81,9 +101,13 @@ def test_the_use_of_a_token_is_noted(api):
 
 
 def test_admins_make_tokens(api):
-    made = api.call("POST", "/tokens", scope="admin", json={"owner": "eve", "scope": "read", "name": "laptop"})
+    made = api.call(
+        "POST", "/tokens", scope="admin", json={"owner": "eve", "scope": "read", "name": "laptop"}
+    )
     assert made.status_code == 201
-    me = api.client.get("/api/v1/me", headers={"Authorization": f"Bearer {made.json()['secret']}"}).json()
+    me = api.client.get(
+        "/api/v1/me", headers={"Authorization": f"Bearer {made.json()['secret']}"}
+    ).json()
     assert (me["owner"], me["scopes"]) == ("eve", ["read"])
     assert datetime.fromisoformat(me["expires_at"]) - datetime.now(UTC) < timedelta(days=31)
     assert api.call("POST", "/tokens", json={"owner": "eve", "scope": "admin"}).status_code == 403
@@ -95,27 +119,52 @@ def test_admins_make_tokens(api):
 
 @pytest.mark.parametrize("owner", ["", " ada", "ada ", "a\nb", "x" * 101, "a\x00b"])
 def test_owners_that_cannot_be(api, owner):
-    assert api.call("POST", "/tokens", scope="admin", json={"owner": owner, "scope": "read"}).status_code == 422
+    assert (
+        api.call(
+            "POST", "/tokens", scope="admin", json={"owner": owner, "scope": "read"}
+        ).status_code
+        == 422
+    )
 
 
 def test_others_may_read_but_not_change(api):
     api.submit()
     assert api.call("GET", "/studies/bowl", owner="bob", scope="read").status_code == 200
-    for method, path in (("POST", "/cancel"), ("POST", "/resume"), ("DELETE", ""), ("POST", "/plans")):
+    for method, path in (
+        ("POST", "/cancel"),
+        ("POST", "/resume"),
+        ("DELETE", ""),
+        ("POST", "/plans"),
+    ):
         refused = api.call(method, f"/studies/bowl{path}", owner="bob")
         assert (refused.status_code, refused.json()["error"]["kind"]) == (403, "forbidden"), path
         assert "belongs to ada" in refused.json()["error"]["message"]
-    assert api.call("POST", "/studies/bowl/cancel", owner="root", scope="admin").json()["state"] == "cancelled"
+    assert (
+        api.call("POST", "/studies/bowl/cancel", owner="root", scope="admin").json()["state"]
+        == "cancelled"
+    )
 
 
 def test_private_reading_hides_what_is_not_one_s_own(tmp_path):
     with served(tmp_path, shared_reading=False) as api:
         api.submit("secret plan")
-        for path in ("", "/trials", "/trials/0", "/convergence?trial=0", "/forecast?at=64", "/plans", "/logs",
-                     "/events"):
-            assert api.call("GET", f"{path_of('secret plan')}{path}", owner="bob").status_code == 404, path
-        unknown, hidden = (api.call("GET", path_of(name), owner="bob").json()["error"]["message"]
-                           for name in ("secret pla", "secret plan"))
+        for path in (
+            "",
+            "/trials",
+            "/trials/0",
+            "/convergence?trial=0",
+            "/forecast?at=64",
+            "/plans",
+            "/logs",
+            "/events",
+        ):
+            assert (
+                api.call("GET", f"{path_of('secret plan')}{path}", owner="bob").status_code == 404
+            ), path
+        unknown, hidden = (
+            api.call("GET", path_of(name), owner="bob").json()["error"]["message"]
+            for name in ("secret pla", "secret plan")
+        )
         assert unknown.replace("secret pla'", "") == hidden.replace("secret plan'", "")
         assert api.call("GET", "/studies", owner="bob").json()["studies"] == []
         assert api.call("GET", "/studies?owner=ada", owner="bob").json()["studies"] == []
@@ -133,19 +182,34 @@ def test_the_login_link_sets_a_cookie_that_scripts_cannot_read(api):
     assert "httponly" in cookie
     assert "samesite=lax" in cookie
     assert answer.headers["referrer-policy"] == "no-referrer"
-    assert api.client.get("/api/v1/me").json()["owner"] == "ada"        # the client keeps cookies
+    assert api.client.get("/api/v1/me").json()["owner"] == "ada"  # the client keeps cookies
 
 
-@pytest.mark.parametrize("elsewhere", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:x",
-                                       "\\", "/a\nb", ""])
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "https://evil.example",
+        "//evil.example",
+        "/\\evil.example",
+        "javascript:x",
+        "\\",
+        "/a\nb",
+        "",
+    ],
+)
 def test_a_login_never_leads_elsewhere(api, elsewhere):
-    answer = api.client.post("/login", data={"token": api.token("ada"), "next": elsewhere},
-                             headers={"X-Requested-With": "test"})
+    answer = api.client.post(
+        "/login",
+        data={"token": api.token("ada"), "next": elsewhere},
+        headers={"X-Requested-With": "test"},
+    )
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
 
 
 def test_a_wrong_token_gets_the_form_and_no_cookie(api):
-    answer = api.client.get("/login", params={"token": "lb_" + "<script>" * 4, "next": "\"><script>"})
+    answer = api.client.get(
+        "/login", params={"token": "lb_" + "<script>" * 4, "next": '"><script>'}
+    )
     assert answer.status_code == 401
     assert "set-cookie" not in answer.headers
     assert "<script>" not in answer.text
@@ -156,9 +220,16 @@ def test_a_cookie_changes_nothing_for_another_site(api):
     api.submit()
     api.client.cookies.set("hpo_session", api.token("ada"))
     own = str(api.client.base_url).rstrip("/")
-    for headers, status in (({}, 403), ({"Origin": "https://evil.example"}, 403), ({"Origin": "null"}, 403),
-                            ({"Origin": own}, 200), ({"X-Requested-With": "fetch"}, 200)):
-        assert api.client.post("/api/v1/studies/bowl/cancel", headers=headers).status_code == status, headers
+    for headers, status in (
+        ({}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": own}, 200),
+        ({"X-Requested-With": "fetch"}, 200),
+    ):
+        assert (
+            api.client.post("/api/v1/studies/bowl/cancel", headers=headers).status_code == status
+        ), headers
     out = api.client.post("/logout", headers={"Origin": own})
     assert 'hpo_session=""' in out.headers["set-cookie"]
 
@@ -190,7 +261,9 @@ def test_a_token_that_asks_too_often_is_told_when_to_come_back(tmp_path):
 
 def test_guessing_is_slowed_down(api):
     def guess():
-        return api.client.get("/api/v1/me", headers={"Authorization": f"Bearer {auth.new_secret()}"}).status_code
+        return api.client.get(
+            "/api/v1/me", headers={"Authorization": f"Bearer {auth.new_secret()}"}
+        ).status_code
 
     statuses = [guess() for _ in range(130)]
     assert statuses[0] == 401

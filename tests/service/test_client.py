@@ -33,17 +33,32 @@ def name(request):
 
 
 def spec(name, **more):
-    return spec_of(name, full_scale={"global_batch_size": 256, "machine": "local", "workers": 1}, **more)
+    return spec_of(
+        name, full_scale={"global_batch_size": 256, "machine": "local", "workers": 1}, **more
+    )
 
 
 def test_a_study_is_submitted_in_every_form(client, name, tmp_path, api):
     (tmp_path / "study.yaml").write_text(spec(name))
-    for form in (spec(name), tmp_path / "study.yaml", str(tmp_path / "study.yaml"), hpo.parse_study(spec(name))):
+    for form in (
+        spec(name),
+        tmp_path / "study.yaml",
+        str(tmp_path / "study.yaml"),
+        hpo.parse_study(spec(name)),
+    ):
         study = client.submit(form, priority=2, max_samples=10**6, max_accelerator_hours=0.5)
         assert study.name == name
     status = study.status()
-    assert (status.state, status.owner, status.priority, status.ended) == ("queued", "ada", 2, False)
-    assert (status.document["max_samples"], status.document["max_accelerator_hours"]) == (10**6, 0.5)
+    assert (status.state, status.owner, status.priority, status.ended) == (
+        "queued",
+        "ada",
+        2,
+        False,
+    )
+    assert (status.document["max_samples"], status.document["max_accelerator_hours"]) == (
+        10**6,
+        0.5,
+    )
     assert status.created_at.tzinfo is not None
     assert [event.kind for event in study.logs()] == ["submitted"]
     assert api.store.study(name).spec == spec(name)
@@ -54,8 +69,13 @@ def test_trials_and_curves(client, name, api):
     add_trials(api.store, name, 3, points=4)
     add_trials(api.store, name, 2, points=0, batch=32)
     trials = study.trials()
-    assert [(trial.number, trial.state, trial.global_batch_size) for trial in trials] == \
-        [(0, "reached", 16), (1, "reached", 16), (2, "reached", 16), (3, "reached", 32), (4, "reached", 32)]
+    assert [(trial.number, trial.state, trial.global_batch_size) for trial in trials] == [
+        (0, "reached", 16),
+        (1, "reached", 16),
+        (2, "reached", 16),
+        (3, "reached", 32),
+        (4, "reached", 32),
+    ]
     assert trials[2].epochs_to_target == 2.2
     assert TrainingSettings.from_dict(trials[2].settings).learning_rate == 0.03
     assert [trial.number for trial in study.trials(global_batch_size=32)] == [3, 4]
@@ -76,7 +96,10 @@ def test_lists_of_more_than_a_page(client, name, api, monkeypatch):
     assert list(study.convergence()) == [0, 1, 2, 3, 4]
     for number in range(3):
         client.submit(spec(f"{name} {number}"))
-    assert {found.name for found in client.studies(search=name)} == {name, *(f"{name} {n}" for n in range(3))}
+    assert {found.name for found in client.studies(search=name)} == {
+        name,
+        *(f"{name} {n}" for n in range(3)),
+    }
 
 
 def swept(api, name):
@@ -89,7 +112,11 @@ def test_a_forecast_and_a_plan_with_its_files(client, name, api, tmp_path):
         study.forecast(256)
     swept(api, name)
     forecast = study.forecast(256)
-    assert forecast.epochs_to_target.low < forecast.epochs_to_target.median < forecast.epochs_to_target.high
+    assert (
+        forecast.epochs_to_target.low
+        < forecast.epochs_to_target.median
+        < forecast.epochs_to_target.high
+    )
     assert forecast.settings["learning_rate"].low < forecast.settings["learning_rate"].high
     assert forecast.trust in ("high", "medium", "low")
     TrainingSettings.from_dict(forecast.complete_settings)
@@ -110,7 +137,9 @@ def test_errors_have_their_kinds(client, name, api):
         client.study(f"{name}s").status()
     with pytest.raises(errors.ConflictError, match="with another spec"):
         client.submit(spec(name, seeds=2))
-    with pytest.raises(errors.SpecError, match="workload must be one that this server allows") as caught:
+    with pytest.raises(
+        errors.SpecError, match="workload must be one that this server allows"
+    ) as caught:
         client.submit(spec_of(name).replace("noisy_quadratic", "os:system"))
     assert (caught.value.line, caught.value.key) == (2, "workload")
     with pytest.raises(errors.SpecError, match="did you mean 'budget'"):
@@ -124,8 +153,11 @@ def test_errors_have_their_kinds(client, name, api):
 def test_tokens_that_do_not_do(kind, api, name):
     api.submit(name)
     url = str(api.client.base_url)
-    cases = {"lb_" + "x" * 43: errors.AuthenticationError, api.ended_token(revoked=True): errors.AuthenticationError,
-             api.ended_token(revoked=False): errors.AuthenticationError}
+    cases = {
+        "lb_" + "x" * 43: errors.AuthenticationError,
+        api.ended_token(revoked=True): errors.AuthenticationError,
+        api.ended_token(revoked=False): errors.AuthenticationError,
+    }
     for token, error in cases.items():
         with client_of(kind, url, token) as client, pytest.raises(error) as caught:
             client.study(name).status()
@@ -134,7 +166,10 @@ def test_tokens_that_do_not_do(kind, api, name):
         assert client.study(name).status().name == name
         with pytest.raises(errors.NotAllowedError, match="needs the scope submit"):
             client.study(name).cancel()
-    with client_of(kind, url, api.token("bob")) as client, pytest.raises(errors.NotAllowedError, match="belongs to"):
+    with (
+        client_of(kind, url, api.token("bob")) as client,
+        pytest.raises(errors.NotAllowedError, match="belongs to"),
+    ):
         client.study(name).cancel()
 
 
@@ -178,13 +213,16 @@ def test_events_come_until_the_study_ends(client, name, api):
     events = list(study.events(progress=True))
     played.join()
     notes = [event for event in events if event.kind == "noted"]
-    assert [(event.message, event.data, event.study) for event in notes] == \
-        [(f"note {number}", {"number": number}, name) for number in range(3)]
+    assert [(event.message, event.data, event.study) for event in notes] == [
+        (f"note {number}", {"number": number}, name) for number in range(3)
+    ]
     assert events[0].kind == "submitted" or any(event.id == submitted.id for event in events)
     progress = [event for event in events if event.kind == "progress"]
     assert progress[-1].data["state"] == "finished"
     assert progress[-1].data["trials"]["reached"] == 3
-    assert [event.message for event in study.events(after=notes[0].id) if event.kind == "noted"] == ["note 1", "note 2"]
+    assert [
+        event.message for event in study.events(after=notes[0].id) if event.kind == "noted"
+    ] == ["note 1", "note 2"]
 
 
 def test_waiting_tells_what_happens(client, name, api):
@@ -195,7 +233,11 @@ def test_waiting_tells_what_happens(client, name, api):
     status = study.wait(timeout=60, poll=0.1, on_event=lambda event: told.append(event.message))
     played.join()
     assert (status.state, status.message, status.trials["reached"]) == ("finished", "done", 3)
-    assert [message for message in told if message.startswith("note")] == ["note 0", "note 1", "note 2"]
+    assert [message for message in told if message.startswith("note")] == [
+        "note 0",
+        "note 1",
+        "note 2",
+    ]
 
 
 def test_the_contract_in_one_line(api, name):
@@ -212,7 +254,10 @@ def test_the_contract_in_one_line(api, name):
 def test_nobody_listens(kind):
     quick = RetryPolicy(attempts=2, first_seconds=0.01)
     with client_of(kind, "http://127.0.0.1:9", "lb_token", retries=quick) as client:
-        with pytest.raises(errors.UnreachableError, match=r"cannot reach http://127.0.0.1:9 .*is `hpo serve` running"):
+        with pytest.raises(
+            errors.UnreachableError,
+            match=r"cannot reach http://127.0.0.1:9 .*is `hpo serve` running",
+        ):
             client.study("digits").status()
         with pytest.raises(errors.UnreachableError, match="2 attempts"):
             list(client.study("digits").events())

@@ -39,7 +39,9 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, *how):
-        self.process = subprocess.Popen([sys.executable, str(PROGRAM), str(self.port), str(self.folder), *how])
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(self.port), str(self.folder), *how]
+        )
 
     def wait_until_up(self):
         for _ in range(600):
@@ -73,7 +75,9 @@ def server(tmp_path):
         server.kill()
 
 
-@pytest.mark.parametrize(("kind", "when"), [("sync", "die-after"), ("async", "die-after"), ("sync", "die-before")])
+@pytest.mark.parametrize(
+    ("kind", "when"), [("sync", "die-after"), ("async", "die-after"), ("sync", "die-before")]
+)
 def test_a_submit_whose_answer_never_came_is_one_study(server, kind, when):
     server.start(when)
     server.wait_until_up()
@@ -96,7 +100,9 @@ def test_a_submit_whose_answer_never_came_is_one_study(server, kind, when):
     finally:
         starter.join()
     assert died.is_set()
-    assert stored == (["bowl"] if when == "die-after" else [])      # the death came where it was meant to
+    assert stored == (
+        ["bowl"] if when == "die-after" else []
+    )  # the death came where it was meant to
     with server.store() as store:
         assert [study.name for study in store.studies()] == ["bowl"]
         assert [event.kind for event in store.events()] == ["submitted"]
@@ -138,7 +144,9 @@ def test_clients_at_work_while_the_server_is_killed_again_and_again(server):
     killer.join()
     assert failures == []
     with server.store() as store:
-        assert sorted(study.name for study in store.studies()) == sorted(f"study {number}" for number in range(STUDIES))
+        assert sorted(study.name for study in store.studies()) == sorted(
+            f"study {number}" for number in range(STUDIES)
+        )
         assert [event.kind for event in store.events()] == ["submitted"] * STUDIES
 
 
@@ -165,4 +173,6 @@ def test_events_go_on_where_a_dead_server_left_off(server, kind):
         events = list(study.events())
         player.join()
         assert study.wait(timeout=60).state == "finished"
-    assert [event.message for event in events if event.kind == "noted"] == [str(number) for number in range(40)]
+    assert [event.message for event in events if event.kind == "noted"] == [
+        str(number) for number in range(40)
+    ]

@@ -26,14 +26,29 @@ ladder: [16, 32]
 search: {learning_rate: {log_uniform: [0.01, 1], role: scaled}}
 budget: {trials: 4, epochs_per_trial: 2}
 """
-STUDY = {"name": "digits", "state": "queued", "owner": "ann", "priority": 0, "workload": "noisy_quadratic",
-         "message": "", "trials": {}, "best_epochs_to_target": None, "samples": 0, "worker": None,
-         "cancel_requested": False, "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z"}
+STUDY = {
+    "name": "digits",
+    "state": "queued",
+    "owner": "ann",
+    "priority": 0,
+    "workload": "noisy_quadratic",
+    "message": "",
+    "trials": {},
+    "best_epochs_to_target": None,
+    "samples": 0,
+    "worker": None,
+    "cancel_requested": False,
+    "created_at": "2026-01-01T00:00:00Z",
+    "updated_at": "2026-01-01T00:00:00Z",
+}
 
 
 def answer(status=200, document=None, **headers):
-    return ServerResponse(status, {name.replace("_", "-"): value for name, value in headers.items()},
-                          json.dumps(document).encode())
+    return ServerResponse(
+        status,
+        {name.replace("_", "-"): value for name, value in headers.items()},
+        json.dumps(document).encode(),
+    )
 
 
 def carry(steps, *came):
@@ -54,14 +69,25 @@ def carry(steps, *came):
             reply = next(answers)
 
 
-@pytest.mark.parametrize("came", [BROKEN, UNSENT, *(answer(status) for status in (429, 502, 503, 504))])
+@pytest.mark.parametrize(
+    "came", [BROKEN, UNSENT, *(answer(status) for status in (429, 502, 503, 504))]
+)
 def test_a_request_that_reads_is_sent_again(came):
     sent, pauses, result = carry(ask(READ, RetryPolicy()), came, came, answer(document=[1]))
     assert (len(sent), len(pauses), result.document) == (3, 2, [1])
 
 
-@pytest.mark.parametrize(("came", "times"), [(BROKEN, 1), (answer(502), 1), (answer(503), 1), (answer(500), 1),
-                                             (UNSENT, 6), (answer(429), 6)])
+@pytest.mark.parametrize(
+    ("came", "times"),
+    [
+        (BROKEN, 1),
+        (answer(502), 1),
+        (answer(503), 1),
+        (answer(500), 1),
+        (UNSENT, 6),
+        (answer(429), 6),
+    ],
+)
 def test_a_request_that_may_have_arrived_is_not(came, times):
     sent, _, result = carry(ask(WRITE, RetryPolicy()), *[came] * 6)
     assert len(sent) == times
@@ -90,9 +116,19 @@ def test_the_server_says_when_to_come_back():
     _, pauses, _ = carry(ask(READ, RetryPolicy()), answer(429, retry_after="7"), answer())
     assert pauses == [7]
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert retry_after({"retry-after": format_datetime(now + timedelta(seconds=90), usegmt=True)}, now) == 90
-    for text, seconds in {"": 0, "soon": 0, "-3": 0, "nan": 0, "inf": LONGEST_RETRY_AFTER, "1e9": LONGEST_RETRY_AFTER,
-                          "2.5": 2.5}.items():
+    assert (
+        retry_after({"retry-after": format_datetime(now + timedelta(seconds=90), usegmt=True)}, now)
+        == 90
+    )
+    for text, seconds in {
+        "": 0,
+        "soon": 0,
+        "-3": 0,
+        "nan": 0,
+        "inf": LONGEST_RETRY_AFTER,
+        "1e9": LONGEST_RETRY_AFTER,
+        "2.5": 2.5,
+    }.items():
         assert retry_after({"retry-after": text}) == seconds
 
 
@@ -100,15 +136,25 @@ def test_no_answer_says_so_and_whether_it_may_have_arrived():
     _, _, read = carry(ask(READ, RetryPolicy(attempts=2)), BROKEN, BROKEN)
     assert str(read) == "GET /studies: the connection broke (2 attempts)"
     _, _, write = carry(ask(WRITE, RetryPolicy()), BROKEN)
-    assert str(write).endswith("(1 attempt); it may have arrived, so it was not sent again: look with `hpo status`")
+    assert str(write).endswith(
+        "(1 attempt); it may have arrived, so it was not sent again: look with `hpo status`"
+    )
 
 
-KINDS = {"unauthorized": (401, errors.AuthenticationError), "forbidden": (403, errors.NotAllowedError),
-         "not_found": (404, errors.StudyNotFoundError), "conflict": (409, errors.ConflictError),
-         "no_evidence": (409, errors.EvidenceError), "too_large": (413, errors.RequestError),
-         "invalid": (422, errors.RequestError), "bad_request": (400, errors.RequestError),
-         "too_many_requests": (429, errors.UnreachableError), "unavailable": (503, errors.UnreachableError),
-         "internal": (500, errors.ServiceError), "of a later release": (418, errors.ServiceError)}
+KINDS = {
+    "unauthorized": (401, errors.AuthenticationError),
+    "forbidden": (403, errors.NotAllowedError),
+    "not_found": (404, errors.StudyNotFoundError),
+    "conflict": (409, errors.ConflictError),
+    "no_evidence": (409, errors.EvidenceError),
+    "too_large": (413, errors.RequestError),
+    "invalid": (422, errors.RequestError),
+    "bad_request": (400, errors.RequestError),
+    "too_many_requests": (429, errors.UnreachableError),
+    "unavailable": (503, errors.UnreachableError),
+    "internal": (500, errors.ServiceError),
+    "of a later release": (418, errors.ServiceError),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,21 +163,29 @@ def test_errors_are_those_of_the_library(kind):
     told = {"kind": kind, "message": "it is so", "way_out": "do that"}
     error = error_of_response(answer(status, {"error": told}, x_request_id="r1"))
     assert type(error) is expected
-    assert str(error) == ("it is so (request r1); do that" if status >= 500 else "it is so; do that")
+    assert str(error) == (
+        "it is so (request r1); do that" if status >= 500 else "it is so; do that"
+    )
     if isinstance(error, errors.ServiceError):
         assert (error.status, error.request_id) == (status, "r1")
 
 
 def test_a_study_that_breaks_rules_keeps_its_lines():
-    faults = [{"message": "trials must be positive", "line": 6, "key": "budget.trials"},
-              {"message": "no such workload", "line": None, "key": None}]
-    error = error_of_response(answer(422, {"error": {"kind": "spec", "message": "2 faults", "faults": faults}}))
+    faults = [
+        {"message": "trials must be positive", "line": 6, "key": "budget.trials"},
+        {"message": "no such workload", "line": None, "key": None},
+    ]
+    error = error_of_response(
+        answer(422, {"error": {"kind": "spec", "message": "2 faults", "faults": faults}})
+    )
     assert isinstance(error, errors.SpecError)
     assert (error.line, error.key, len(error.faults)) == (6, "budget.trials", 2)
     assert str(error) == "study, line 6: trials must be positive\nstudy: no such workload"
 
 
-@pytest.mark.parametrize("content", [b"<html>Bad Gateway</html>", b"", b"\xff\xfe", b"[]", b'{"error": "text"}'])
+@pytest.mark.parametrize(
+    "content", [b"<html>Bad Gateway</html>", b"", b"\xff\xfe", b"[]", b'{"error": "text"}']
+)
 def test_an_answer_of_something_else(content):
     error = error_of_response(ServerResponse(404, {}, content))
     assert type(error) is errors.RequestError
@@ -140,14 +194,18 @@ def test_an_answer_of_something_else(content):
 
 
 def test_a_submission_is_one_however_often_it_is_sent():
-    sent, _, status = carry(calls.submit(RetryPolicy(), SPEC), BROKEN, answer(503), answer(201, STUDY))
+    sent, _, status = carry(
+        calls.submit(RetryPolicy(), SPEC), BROKEN, answer(503), answer(201, STUDY)
+    )
     assert status.name == "digits"
     assert len({request.headers["Idempotency-Key"] for request in sent}) == 1
     (again, *_), _, _ = carry(calls.submit(RetryPolicy(), SPEC), answer(200, STUDY))
     assert again.headers == sent[0].headers
     (other, *_), _, _ = carry(calls.submit(RetryPolicy(), SPEC, priority=3), answer(200, STUDY))
     assert other.headers != sent[0].headers
-    (own, *_), _, _ = carry(calls.submit(RetryPolicy(), SPEC, idempotency_key="mine"), answer(200, STUDY))
+    (own, *_), _, _ = carry(
+        calls.submit(RetryPolicy(), SPEC, idempotency_key="mine"), answer(200, STUDY)
+    )
     assert own.headers == {"Idempotency-Key": "mine"}
     assert own.body == {"spec": SPEC, "priority": 0}
 
@@ -161,8 +219,12 @@ def test_a_bad_study_is_not_sent_at_all():
 
 def test_pages_are_read_to_the_end():
     rows = [{**STUDY, "name": f"study {number}"} for number in range(5)]
-    pages = [answer(document={"studies": rows[:2], "next": 8}), answer(document={"studies": rows[2:4], "next": 6}),
-             BROKEN, answer(document={"studies": rows[4:], "next": None})]
+    pages = [
+        answer(document={"studies": rows[:2], "next": 8}),
+        answer(document={"studies": rows[2:4], "next": 6}),
+        BROKEN,
+        answer(document={"studies": rows[4:], "next": None}),
+    ]
     sent, _, found = carry(calls.studies(RetryPolicy(), owner="ann"), *pages)
     assert [study.name for study in found] == [row["name"] for row in rows]
     assert [request.parameters.get("after") for request in sent] == [None, 8, 6, 6]
@@ -178,17 +240,30 @@ def test_an_answer_of_another_shape_is_told(missing):
 
 
 def test_what_a_later_server_adds_does_no_harm():
-    _, _, status = carry(calls.status(RetryPolicy(), "digits"), answer(document={**STUDY, "colour": "green"}))
+    _, _, status = carry(
+        calls.status(RetryPolicy(), "digits"), answer(document={**STUDY, "colour": "green"})
+    )
     assert status.document["colour"] == "green"
 
 
 def waiting(*came, timeout=None, on_event=None, check=True):
-    return carry(calls.wait(RetryPolicy(), "digits", timeout=timeout, patience=WaitPolicy(0.5), on_event=on_event,
-                            check=check), *came)
+    return carry(
+        calls.wait(
+            RetryPolicy(),
+            "digits",
+            timeout=timeout,
+            patience=WaitPolicy(0.5),
+            on_event=on_event,
+            check=check,
+        ),
+        *came,
+    )
 
 
 def test_waiting_looks_until_the_end():
-    running, finished = (answer(document={**STUDY, "state": state}) for state in ("running", "finished"))
+    running, finished = (
+        answer(document={**STUDY, "state": state}) for state in ("running", "finished")
+    )
     sent, pauses, status = waiting(running, BROKEN, running, finished)
     assert (len(sent), status.state) == (4, "finished")
     assert pauses[0] == pauses[2] == 0.5
@@ -213,16 +288,30 @@ def test_waiting_has_an_end():
 
 def test_waiting_tells_each_event_once():
     def event(number):
-        return {"id": number, "study": "digits", "at": "2026-01-01T00:00:00Z", "kind": "log", "message": str(number),
-                "data": None}
+        return {
+            "id": number,
+            "study": "digits",
+            "at": "2026-01-01T00:00:00Z",
+            "kind": "log",
+            "message": str(number),
+            "data": None,
+        }
 
     told = []
-    running, finished = (answer(document={**STUDY, "state": state}) for state in ("running", "finished"))
-    sent, _, _ = waiting(running, answer(document={"events": [event(1), event(5)], "next": None}),
-                         finished, answer(document={"events": [event(7)], "next": None}),
-                         on_event=lambda each: told.append(each.id))
+    running, finished = (
+        answer(document={**STUDY, "state": state}) for state in ("running", "finished")
+    )
+    sent, _, _ = waiting(
+        running,
+        answer(document={"events": [event(1), event(5)], "next": None}),
+        finished,
+        answer(document={"events": [event(7)], "next": None}),
+        on_event=lambda each: told.append(each.id),
+    )
     assert told == [1, 5, 7]
-    assert [request.parameters.get("after") for request in sent if request.path.endswith("logs")] == [None, 5]
+    assert [
+        request.parameters.get("after") for request in sent if request.path.endswith("logs")
+    ] == [None, 5]
 
 
 def test_names_of_studies_go_as_they_are_into_paths():
@@ -230,22 +319,54 @@ def test_names_of_studies_go_as_they_are_into_paths():
     assert sent[0].path == "/studies/a%2Fb%20%C3%BC%3F%23%25"
 
 
-EVENT = json.dumps({"id": 3, "study": "digits", "at": "2026-01-01T00:00:00Z", "kind": "started", "data": {"n": 1},
-                    "message": "line \u2028 separator, é"}, ensure_ascii=False)
+EVENT = json.dumps(
+    {
+        "id": 3,
+        "study": "digits",
+        "at": "2026-01-01T00:00:00Z",
+        "kind": "started",
+        "data": {"n": 1},
+        "message": "line \u2028 separator, é",
+    },
+    ensure_ascii=False,
+)
 PROGRESS = json.dumps({"study": "digits", "state": "running", "trials": {"reached": 3}})
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("size", [1, 2, 7, 10_000])
 def test_events_come_whole_however_the_stream_is_cut(end, size):
-    stream = end.join([": hello", "event: log", "id: 3", f"data: {EVENT}", "", "event: progress", f"data:{PROGRESS}",
-                       "", ": heartbeat", "event: end", "data: {}", "", "x"]).encode()
+    stream = end.join(
+        [
+            ": hello",
+            "event: log",
+            "id: 3",
+            f"data: {EVENT}",
+            "",
+            "event: progress",
+            f"data:{PROGRESS}",
+            "",
+            ": heartbeat",
+            "event: end",
+            "data: {}",
+            "",
+            "x",
+        ]
+    ).encode()
     feed = EventStream("/events", RetryPolicy(), progress=True)
-    found = list(itertools.chain.from_iterable(
-        feed.take(stream[first:first + size]) for first in range(0, len(stream), size)))
+    found = list(
+        itertools.chain.from_iterable(
+            feed.take(stream[first : first + size]) for first in range(0, len(stream), size)
+        )
+    )
     assert [event.kind for event in found] == ["started", "progress"]
     assert found[0].message == "line \u2028 separator, é"
-    assert (found[0].id, found[0].data, found[1].id, found[1].data["state"]) == (3, {"n": 1}, None, "running")
+    assert (found[0].id, found[0].data, found[1].id, found[1].data["state"]) == (
+        3,
+        {"n": 1},
+        None,
+        "running",
+    )
     assert feed.ended
 
 
@@ -254,7 +375,7 @@ def test_a_feed_goes_on_where_it_broke():
     assert feed.request.headers["Last-Event-ID"] == "0"
     feed.take(f"event: log\nid: 3\ndata: {EVENT}\n\nevent: log\nid: 4\ndata: ".encode())
     assert 0 < feed.broken(BROKEN) <= 0.25
-    assert feed.request.headers["Last-Event-ID"] == "3"     # the event that was cut off comes again
+    assert feed.request.headers["Last-Event-ID"] == "3"  # the event that was cut off comes again
     assert feed.take(f"event: progress\ndata: {PROGRESS}\n\n".encode()) == []
     feed.broken(answer(503))
     feed.broken(BROKEN)
@@ -265,7 +386,9 @@ def test_a_feed_goes_on_where_it_broke():
 
 
 def test_a_feed_of_something_else():
-    with pytest.raises(errors.ServiceError, match="must stream events, but the server sent text/html"):
+    with pytest.raises(
+        errors.ServiceError, match="must stream events, but the server sent text/html"
+    ):
         EventStream("/events", RetryPolicy()).check(answer(content_type="text/html"))
     with pytest.raises(errors.ServiceError, match="an event must be JSON"):
         EventStream("/events", RetryPolicy()).take(b"event: log\ndata: {\n\n")
@@ -281,14 +404,22 @@ def test_the_address_comes_from_the_environment_and_hides_the_token(monkeypatch)
     assert address("localhost:8642", "lb_other").url == "http://localhost:8642"
 
 
-@pytest.mark.parametrize(("url", "token", "kind", "message"), [
-    ("", "t", errors.RequestError, "no server is named; give its URL, or set HPO_SERVER"),
-    ("ftp://host", "t", errors.RequestError, "must be like https://host:8642"),
-    ("https://", "t", errors.RequestError, "must be like https://host:8642"),
-    ("https://host", "", errors.AuthenticationError, "no token for host; give one, or set HPO_TOKEN"),
-    ("https://host", "lb_ü", errors.AuthenticationError, "only visible ASCII"),
-    ("https://host", "lb a", errors.AuthenticationError, "only visible ASCII"),
-])
+@pytest.mark.parametrize(
+    ("url", "token", "kind", "message"),
+    [
+        ("", "t", errors.RequestError, "no server is named; give its URL, or set HPO_SERVER"),
+        ("ftp://host", "t", errors.RequestError, "must be like https://host:8642"),
+        ("https://", "t", errors.RequestError, "must be like https://host:8642"),
+        (
+            "https://host",
+            "",
+            errors.AuthenticationError,
+            "no token for host; give one, or set HPO_TOKEN",
+        ),
+        ("https://host", "lb_ü", errors.AuthenticationError, "only visible ASCII"),
+        ("https://host", "lb a", errors.AuthenticationError, "only visible ASCII"),
+    ],
+)
 def test_addresses_that_cannot_be(monkeypatch, url, token, kind, message):
     monkeypatch.delenv("HPO_SERVER", raising=False)
     monkeypatch.delenv("HPO_TOKEN", raising=False)

@@ -56,8 +56,12 @@ def stream(api, path, *, owner="ada", scope="read", headers=(), seconds=20):
 
     def read():
         # the server may end it in the middle of a line, as it stops
-        asked = api.client.stream("GET", f"/api/v1{path}", timeout=seconds,
-                                  headers={"Authorization": f"Bearer {token}", **dict(headers)})
+        asked = api.client.stream(
+            "GET",
+            f"/api/v1{path}",
+            timeout=seconds,
+            headers={"Authorization": f"Bearer {token}", **dict(headers)},
+        )
         with contextlib.suppress(httpx.HTTPError, httpx.StreamError), asked as answer:
             assert answer.status_code == 200, answer.read()
             assert answer.headers["content-type"].startswith("text/event-stream")
@@ -90,28 +94,50 @@ def stream(api, path, *, owner="ada", scope="read", headers=(), seconds=20):
 def test_an_event_of_another_process_arrives_soon(api):
     with stream(api, "/studies/bowl/events") as found:
         found.wait(lambda message: message[0] == "progress")
-        with Store.open(api.app.state.context.config.storage) as elsewhere:      # as a worker's
-            elsewhere.add_event(elsewhere.study("bowl").id, "note", "fitted\nin two lines", {"x": 1})
+        with Store.open(api.app.state.context.config.storage) as elsewhere:  # as a worker's
+            elsewhere.add_event(
+                elsewhere.study("bowl").id, "note", "fitted\nin two lines", {"x": 1}
+            )
         kind, number, data, _ = found.wait(lambda message: message[0] == "log")
-        assert (kind, data["message"], data["data"], data["study"]) == ("log", "fitted\nin two lines", {"x": 1}, "bowl")
+        assert (kind, data["message"], data["data"], data["study"]) == (
+            "log",
+            "fitted\nin two lines",
+            {"x": 1},
+            "bowl",
+        )
         assert number == data["id"] == api.store.last_event_id()
 
 
 def test_trials_and_their_points_show_while_they_run(api):
     study = api.store.study("bowl")
     with stream(api, "/studies/bowl/events") as found:
-        [trial] = api.store.add_trials(study.id, [NewTrial(
-            global_batch_size=16, seed=0, settings=TrainingSettings(normalization_batch_size=1).to_dict())])
+        [trial] = api.store.add_trials(
+            study.id,
+            [
+                NewTrial(
+                    global_batch_size=16,
+                    seed=0,
+                    settings=TrainingSettings(normalization_batch_size=1).to_dict(),
+                )
+            ],
+        )
         api.store.start_trials([trial.id])
         api.store.record({trial.id: points_of(2)})
         progress = found.wait(lambda message: message[2].get("points") == {"0": 2})[2]
         assert progress["trials"] == {"running": 1}
-        assert progress["newest"][0] | {"loss": 0.5, "metric": 0.5, "step": 20, "trial": 0} == progress["newest"][0]
+        assert (
+            progress["newest"][0] | {"loss": 0.5, "metric": 0.5, "step": 20, "trial": 0}
+            == progress["newest"][0]
+        )
         api.store.record({trial.id: points_of(3)})
         found.wait(lambda message: message[2].get("points") == {"0": 3})
         add_trials(api.store, "bowl", 2)
         ended = found.wait(lambda message: message[2].get("trials", {}).get("reached") == 2)[2]
-        assert {changed["number"] for message in found.messages for changed in message[2].get("changed", [])} == {1, 2}
+        assert {
+            changed["number"]
+            for message in found.messages
+            for changed in message[2].get("changed", [])
+        } == {1, 2}
         assert "settings" not in ended
 
 
@@ -146,9 +172,14 @@ def test_nothing_is_lost_between_what_was_stored_and_what_comes(api):
     writer.start()
     try:
         for _ in range(4):
-            with stream(api, "/studies/bowl/events", headers={"Last-Event-ID": str(start)}) as found:
+            with stream(
+                api, "/studies/bowl/events", headers={"Last-Event-ID": str(start)}
+            ) as found:
                 seen = len(api.store.events(after=start, limit=10_000))
-                found.wait(lambda message, seen=seen: message[2].get("message") == str(seen + 20), seconds=20)
+                found.wait(
+                    lambda message, seen=seen: message[2].get("message") == str(seen + 20),
+                    seconds=20,
+                )
                 logs = found.logs()
                 assert logs == [str(number) for number in range(len(logs))]
     finally:
@@ -165,8 +196,10 @@ def test_a_stream_ends_with_its_study_where_that_is_asked(api):
         api.store.add_event(study_id, "finished", "the end")
         found.wait(lambda message: message[0] == "end")
         assert found.logs() == ["almost", "the end"]
-        assert [message[2]["state"] for message in found.messages if message[0] == "progress"][-1] == "finished"
-    with stream(api, "/studies/bowl/events?until_end=true") as found:       # it rests already
+        assert [message[2]["state"] for message in found.messages if message[0] == "progress"][
+            -1
+        ] == "finished"
+    with stream(api, "/studies/bowl/events?until_end=true") as found:  # it rests already
         found.wait(lambda message: message[0] == "end")
 
 
@@ -230,6 +263,8 @@ def test_logs_as_text_and_in_pages(api):
     assert text.count("\n    more\n") == 5
     first = api.call("GET", "/studies/bowl/logs?limit=4").json()
     rest = api.call("GET", f"/studies/bowl/logs?limit=4&after={first['next']}").json()
-    assert [event["message"] for event in first["events"] + rest["events"]] == \
-        ["submitted by ada", *(f"line {number}\nmore" for number in range(5))]
+    assert [event["message"] for event in first["events"] + rest["events"]] == [
+        "submitted by ada",
+        *(f"line {number}\nmore" for number in range(5)),
+    ]
     assert rest["next"] is None

@@ -23,7 +23,9 @@ class Clock:
         self.now, self.told = 0.0, []
 
     def patience(self, seconds, stopped=lambda: False):
-        return Patience(seconds, self.told.append, stopped, sleep=self.sleep, clock=lambda: self.now)
+        return Patience(
+            seconds, self.told.append, stopped, sleep=self.sleep, clock=lambda: self.now
+        )
 
     def sleep(self, seconds):
         self.now += seconds
@@ -56,7 +58,9 @@ def test_patience_ends_with_the_error_itself():
     assert 20 <= clock.now < 25 and "gave up after 20 s" in clock.told[-1]
 
 
-@pytest.mark.parametrize("cause", ["attempt to write a readonly database", "file is not a database"])
+@pytest.mark.parametrize(
+    "cause", ["attempt to write a readonly database", "file is not a database"]
+)
 def test_nobody_waits_for_what_does_not_come_back(cause):
     clock = Clock()
     with pytest.raises(StoreUnavailable, match=cause):
@@ -85,8 +89,18 @@ def test_a_write_that_was_committed_is_not_repeated():
 class Unreliable:
     """A store whose connection breaks in one call of three, half of the times after the commit."""
 
-    BREAKING = {"add_trials", "start_trials", "record", "finish_trial", "requeue_running", "trials", "trial", "points",
-                "update_spec", "study"}
+    BREAKING = {
+        "add_trials",
+        "start_trials",
+        "record",
+        "finish_trial",
+        "requeue_running",
+        "trials",
+        "trial",
+        "points",
+        "update_spec",
+        "study",
+    }
 
     def __init__(self, store, seed):
         self._store, self._rng, self.broken = store, random.Random(seed), 0
@@ -111,7 +125,9 @@ class Unreliable:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(tmp_path, monkeypatch, seed):
+def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(
+    tmp_path, monkeypatch, seed
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hpo.tuning.patience.FIRST_PAUSE", 0.0)
     stored = {}
@@ -122,17 +138,33 @@ def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(t
             with HeldLease(store, lease, on_warning=lambda text: None, lease_seconds=60) as held:
                 if kind == "unreliable":
                     held.store = Unreliable(held.store, seed)
-                run_held(parse_study(study.spec), held, store.url,
-                         RunOptions(folder=tmp_path / kind, storage_patience=60, ray=RayOptions()))
+                run_held(
+                    parse_study(study.spec),
+                    held,
+                    store.url,
+                    RunOptions(folder=tmp_path / kind, storage_patience=60, ray=RayOptions()),
+                )
                 assert kind == "reliable" or held.store.broken >= 3
             assert store.study("a study").state is StudyState.FINISHED
-            stored[kind] = [(trial.number, trial.state, trial.global_batch_size, trial.settings, trial.epochs_to_target,
-                             trial.epochs, store.points(trial.id)) for trial in store.trials(study.id)]
+            stored[kind] = [
+                (
+                    trial.number,
+                    trial.state,
+                    trial.global_batch_size,
+                    trial.settings,
+                    trial.epochs_to_target,
+                    trial.epochs,
+                    store.points(trial.id),
+                )
+                for trial in store.trials(study.id)
+            ]
     assert stored["unreliable"] == stored["reliable"]
 
 
 def test_postgresql_is_restarted_in_mid_sweep(postgres, postgres_url, tmp_path):
-    report = faults.restarted_postgres(postgres, postgres_url, tmp_path, seed=1, restarts=1, away=0.5, trials=10)
+    report = faults.restarted_postgres(
+        postgres, postgres_url, tmp_path, seed=1, restarts=1, away=0.5, trials=10
+    )
     assert report.faults == []
 
 

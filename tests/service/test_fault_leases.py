@@ -20,8 +20,15 @@ from storage.store import Store
 
 
 def worker(url, folder, name, **more):
-    return Worker(WorkerOptions(storage=url, folder=folder / ".hpo", name=name, poll_seconds=0.05,
-                                **{"lease_seconds": 1, **more}))
+    return Worker(
+        WorkerOptions(
+            storage=url,
+            folder=folder / ".hpo",
+            name=name,
+            poll_seconds=0.05,
+            **{"lease_seconds": 1, **more},
+        )
+    )
 
 
 def in_thread(run):
@@ -30,11 +37,16 @@ def in_thread(run):
     return thread
 
 
-def test_a_worker_that_no_longer_renews_is_fenced_off_and_harms_nothing(store, url, tmp_path, monkeypatch):
+def test_a_worker_that_no_longer_renews_is_fenced_off_and_harms_nothing(
+    store, url, tmp_path, monkeypatch
+):
     study = Paced("fenced", trials=8, epochs=10, seconds=0.1).submit(store, tmp_path)
     renewals = leases.HeldLease._renew
-    monkeypatch.setattr(leases.HeldLease, "_renew",
-                        lambda self: None if self.lease.worker == "asleep" else renewals(self))
+    monkeypatch.setattr(
+        leases.HeldLease,
+        "_renew",
+        lambda self: None if self.lease.worker == "asleep" else renewals(self),
+    )
     asleep = in_thread(worker(url, tmp_path, "asleep", once=True).run)
     wait_for(lambda: store.trials(study.id) != [], 60, "the first worker's trials")
     awake = in_thread(worker(url, tmp_path, "awake", once=True).run)
@@ -43,9 +55,17 @@ def test_a_worker_that_no_longer_renews_is_fenced_off_and_harms_nothing(store, u
     for thread in (asleep, awake):
         thread.join(60)
         assert not thread.is_alive()
-    events = [(event.kind, event.data["worker"]) for event in store.events(study_id=study.id) if event.kind != "trials"]
-    assert sorted(events) == [("claimed", "asleep"), ("finished", "awake"), ("lease_lost", "asleep"),
-                              ("taken_over", "awake")]
+    events = [
+        (event.kind, event.data["worker"])
+        for event in store.events(study_id=study.id)
+        if event.kind != "trials"
+    ]
+    assert sorted(events) == [
+        ("claimed", "asleep"),
+        ("finished", "awake"),
+        ("lease_lost", "asleep"),
+        ("taken_over", "awake"),
+    ]
     lost = next(event for event in store.events() if event.kind == "lease_lost")
     assert "'awake' has taken it over" in lost.message
     # a trial that both trained at once began in one of them after its end in the other, and has one end all the same
@@ -69,12 +89,20 @@ def test_an_evaluation_longer_than_the_lease_does_not_lose_it(store, url, tmp_pa
 def test_a_clock_that_jumps_forward_costs_a_take_over_and_nothing_else(store, url, tmp_path):
     study = Paced("jump", trials=6, epochs=8, seconds=0.02).submit(store, tmp_path)
     first = in_thread(worker(url, tmp_path, "first", once=True, lease_seconds=60).run)
-    wait_for(lambda: any(trial.state.finished for trial in store.trials(study.id)), 60, "a finished trial")
+    wait_for(
+        lambda: any(trial.state.finished for trial in store.trials(study.id)),
+        60,
+        "a finished trial",
+    )
     witness = Witness(store)
     seen = witness.look()
     with Store.open(url) as ahead:
-        ahead._database._writer = ahead._database._writer.execution_options(**{clock.OPTION: _in_an_hour})
-        ahead._database._reader = ahead._database._reader.execution_options(**{clock.OPTION: _in_an_hour})
+        ahead._database._writer = ahead._database._writer.execution_options(
+            **{clock.OPTION: _in_an_hour}
+        )
+        ahead._database._reader = ahead._database._reader.execution_options(
+            **{clock.OPTION: _in_an_hour}
+        )
         lease = ahead.claim_study("ahead", lease_seconds=60)
         assert lease is not None and lease.taken_over
         first.join(30)
@@ -82,8 +110,11 @@ def test_a_clock_that_jumps_forward_costs_a_take_over_and_nothing_else(store, ur
         ahead.release_study(lease, StudyState.QUEUED)
     assert worker(url, tmp_path, "second", drain=True).run() == 1
     assert witness.faults(tmp_path) == []
-    assert [event.kind for event in store.events(study_id=study.id) if event.kind in ("lease_lost", "finished")] == [
-        "lease_lost", "finished"]
+    assert [
+        event.kind
+        for event in store.events(study_id=study.id)
+        if event.kind in ("lease_lost", "finished")
+    ] == ["lease_lost", "finished"]
 
 
 def _in_an_hour():
@@ -98,8 +129,14 @@ def test_a_run_that_lost_its_lease_writes_nothing_even_before_it_knows(store, ur
     assert fresh.taken_over
     before = (store.trials(study.id), store.study("stale"))
     told = []
-    with (HeldLease(store, stale, on_warning=told.append, lease_seconds=60) as held,
-          pytest.raises(LeaseLost, match="'fresh'")):
-        run_held(parse_study(study.spec), held, url,
-                 RunOptions(folder=tmp_path / ".hpo", storage_patience=0, ray=RayOptions()))
+    with (
+        HeldLease(store, stale, on_warning=told.append, lease_seconds=60) as held,
+        pytest.raises(LeaseLost, match="'fresh'"),
+    ):
+        run_held(
+            parse_study(study.spec),
+            held,
+            url,
+            RunOptions(folder=tmp_path / ".hpo", storage_patience=0, ray=RayOptions()),
+        )
     assert (store.trials(study.id), store.study("stale")) == before

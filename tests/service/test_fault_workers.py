@@ -11,14 +11,17 @@ from storage.store import Store
 
 
 def test_workers_killed_on_sqlite(tmp_path):
-    report = faults.killed_workers(f"sqlite:///{tmp_path}/hpo.db", tmp_path, seed=3, kills=2, studies=2, trials=6,
-                                   window=0.5)
+    report = faults.killed_workers(
+        f"sqlite:///{tmp_path}/hpo.db", tmp_path, seed=3, kills=2, studies=2, trials=6, window=0.5
+    )
     assert report.faults == [] and "2 workers killed" in report.told
 
 
 @pytest.mark.slow
 def test_workers_killed_on_postgresql(postgres_url, tmp_path):
-    report = faults.killed_workers(postgres_url, tmp_path, seed=4, kills=2, studies=1, trials=10, window=0.5)
+    report = faults.killed_workers(
+        postgres_url, tmp_path, seed=4, kills=2, studies=1, trials=10, window=0.5
+    )
     assert report.faults == [] and "2 workers killed" in report.told
 
 
@@ -40,13 +43,16 @@ def test_sigterm_puts_the_study_back_into_the_queue_and_says_so(tmp_path):
 def test_sigterm_stops_trials_on_ray_and_the_next_worker_goes_on(tmp_path):
     url = f"sqlite:///{tmp_path}/hpo.db"
     with Store.open(url) as store, fleet(url, tmp_path, "--cores", "1") as workers:
-        study = Paced("study", trials=4, epochs=10, seconds=0.05, kind="OnRay").submit(store, tmp_path)
+        study = Paced("study", trials=4, epochs=10, seconds=0.05, kind="OnRay").submit(
+            store, tmp_path
+        )
         worker, witness = workers.start(), Witness(store)
         wait_for(lambda: runs(store, worker) and witness.look() >= 1, 120, "a finished trial")
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
         assert store.study("study").state is StudyState.QUEUED and not all(
-            trial.state.finished for trial in store.trials(study.id))
+            trial.state.finished for trial in store.trials(study.id)
+        )
         assert workers.start("--drain").wait(120) == 0
         assert witness.faults(tmp_path) == [] and len(begun("study", tmp_path)) <= 5
         assert "Traceback" not in workers.said()

@@ -19,12 +19,19 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("server"), limits={"burst": 10**6, "requests_per_second": 10**5}) as api:
+    with served(
+        tmp_path_factory.mktemp("server"), limits={"burst": 10**6, "requests_per_second": 10**5}
+    ) as api:
         yield api
 
 
@@ -32,25 +39,32 @@ def api(tmp_path_factory):
 def document(api):
     found = schemathesis.openapi.from_dict(api.client.get("/openapi.json").json())
     found.config.update(base_url=str(api.client.base_url))
-    return found.exclude(path_regex="/events$")         # streams do not end; test_events has them
+    return found.exclude(path_regex="/events$")  # streams do not end; test_events has them
 
 
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value)
+@pytest.mark.parametrize(
+    "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value
+)
 def test_made_up_requests(api, document, mode):
     """Those that the document allows, and those that it does not, of every operation."""
     statuses = Counter()
     for found in document.get_all_operations():
         headers = fresh_start(api)
 
-        @settings(max_examples=7, deadline=None, database=None, derandomize=True,
-                  suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=7,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
         @given(case=found.ok().as_strategy(generation_mode=mode))
         def check(case):
-            answer = case.call(headers=headers)        # noqa: B023  (called within the round)
+            answer = case.call(headers=headers)  # noqa: B023  (called within the round)
             statuses[answer.status_code] += 1
             case.validate_response(answer, checks=CHECKS)
 
-        with contextlib.suppress(Unsatisfiable):        # what takes no parameter has no wrong one
+        with contextlib.suppress(Unsatisfiable):  # what takes no parameter has no wrong one
             check()
     assert statuses[200 if mode is GenerationMode.POSITIVE else 422] > 30, statuses
     assert statuses.total() > 120, statuses
@@ -79,7 +93,9 @@ def test_the_document_is_complete(api):
             if method == "post" and "{name}" in path:
                 assert "404" in operation["responses"], place
     for name, model in document["components"]["schemas"].items():
-        assert name == "ValidationError" or "HTTPValidationError" in name or model.get("description"), name
+        assert (
+            name == "ValidationError" or "HTTPValidationError" in name or model.get("description")
+        ), name
 
 
 def test_the_page_for_readers_needs_no_other_server(api):
@@ -88,7 +104,11 @@ def test_the_page_for_readers_needs_no_other_server(api):
     assert "http://" not in answer.text.replace("http://127.0.0.1", "")
     assert "https://" not in answer.text
     assert "<script" not in answer.text
-    for path in ("/api/v1/studies/{name}/cancel", "/api/v1/plans/{number}/script", "Idempotency-Key"):
+    for path in (
+        "/api/v1/studies/{name}/cancel",
+        "/api/v1/plans/{number}/script",
+        "Idempotency-Key",
+    ):
         assert path.lower() in answer.text.lower()
     assert api.client.get("/").headers["location"] == "docs"
 

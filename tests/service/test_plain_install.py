@@ -15,8 +15,19 @@ from api_server import served, spec_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("hpo", "search_spaces", "trainers", "storage")
-ABSENT = ("torch", "ray", "optuna", "horovod", "h5py", "sklearn", "fastapi", "starlette", "uvicorn", "psycopg",
-          "pyarrow")
+ABSENT = (
+    "torch",
+    "ray",
+    "optuna",
+    "horovod",
+    "h5py",
+    "sklearn",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "psycopg",
+    "pyarrow",
+)
 PROGRAM = """
 import importlib.util, json, sys
 import hpo
@@ -34,18 +45,38 @@ print(json.dumps({"hpo": hpo.__file__, "name": again.name, "state": status.state
 def run(*command, folder, **environment):
     own = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in own}
-    return subprocess.run([str(part) for part in command], cwd=folder, env={**kept, **environment}, capture_output=True,
-                          text=True, check=False, timeout=300)
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
 
 
 def built_wheel(folder):
     source = folder / "source"
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source / name)
-    made = run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder,
-               source, folder=folder)
+    made = run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        folder,
+        source,
+        folder=folder,
+    )
     assert made.returncode == 0, made.stderr
     (wheel,) = folder.glob("largebatch-*.whl")
     return wheel
@@ -58,11 +89,22 @@ def plain(tmp_path_factory):
     wheel = built_wheel(folder)
     assert run(sys.executable, "-m", "venv", folder / "venv", folder=folder).returncode == 0
     programs = folder / "venv" / "bin"
-    pip = (programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile",
-           "--constraint", ROOT / "constraints.txt")
+    pip = (
+        programs / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-compile",
+        "--constraint",
+        ROOT / "constraints.txt",
+    )
     index = run(*pip, "--retries", "0", "--timeout", "15", "click", folder=folder)
     if index.returncode != 0:
-        pytest.skip(f"no package index can be reached from here: {index.stderr.strip().splitlines()[-1][:200]}")
+        pytest.skip(
+            f"no package index can be reached from here: {index.stderr.strip().splitlines()[-1][:200]}"
+        )
     done = run(*pip, wheel, folder=folder)
     assert done.returncode == 0, done.stderr
     return programs
@@ -82,14 +124,23 @@ def test_the_client_works_without_torch_and_ray(plain, server, tmp_path):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert Path(told.pop("hpo")).is_relative_to(plain.parent)
-    assert told == {"name": "bowl", "state": "queued", "told": ["submitted"], "there": [], "loaded": []}
+    assert told == {
+        "name": "bowl",
+        "state": "queued",
+        "told": ["submitted"],
+        "there": [],
+        "loaded": [],
+    }
 
     submitted = run(plain / "hpo", "submit", "study.yaml", folder=tmp_path, **server)
     assert (submitted.returncode, submitted.stderr) == (0, "")
     assert submitted.stdout.startswith("bowl is queued")
     listed = run(plain / "hpo", "status", "--json", folder=tmp_path, **server)
     assert [study["name"] for study in json.loads(listed.stdout)] == ["bowl"]
-    assert "bowl is cancelled" in run(plain / "hpo", "cancel", "bowl", folder=tmp_path, **server).stdout
+    assert (
+        "bowl is cancelled"
+        in run(plain / "hpo", "cancel", "bowl", folder=tmp_path, **server).stdout
+    )
 
 
 @pytest.mark.slow
@@ -103,5 +154,7 @@ def test_what_needs_an_extra_says_which(plain, tmp_path):
         assert told["way_out"] == f"pip install 'largebatch[{extra}]'"
     run(plain / "hpo", "db", "upgrade", folder=tmp_path)
     exported = run(plain / "hpo", "export", "parquet", "bowl", "--to", "out", folder=tmp_path)
-    assert (exported.returncode, exported.stderr) == \
-        (2, "error: writing Parquet needs pyarrow, which is not installed; pip install 'largebatch[export]'\n")
+    assert (exported.returncode, exported.stderr) == (
+        2,
+        "error: writing Parquet needs pyarrow, which is not installed; pip install 'largebatch[export]'\n",
+    )

@@ -31,9 +31,14 @@ ROOT = Path(__file__).parent.parent.parent
 @contextlib.contextmanager
 def serving(folder, *arguments):
     """`hpo serve` in a folder; yields the process, what it said, and the link."""
-    process = subprocess.Popen([sys.executable, "-m", "hpo.cli.main", "serve", "--port", "0", *arguments], cwd=folder,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpo.cli.main", "serve", "--port", "0", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
     said = []
     try:
         for line in process.stdout:
@@ -63,20 +68,26 @@ def test_a_laptop_gets_a_login_link_and_an_orderly_end(tmp_path):
         assert stat.S_IMODE((tmp_path / ".hpo" / "login-token").stat().st_mode) == 0o600
         headers = {"Authorization": f"Bearer {secret}"}
         assert httpx.get(f"{address}/api/v1/me", headers=headers).json()["scopes"] == ["admin"]
-        assert httpx.post(f"{address}/api/v1/studies", headers=headers, json={"spec": spec_of()}).status_code == 201
+        assert (
+            httpx.post(
+                f"{address}/api/v1/studies", headers=headers, json={"spec": spec_of()}
+            ).status_code
+            == 201
+        )
         with httpx.stream("GET", f"{address}/api/v1/events", headers=headers, timeout=20) as stream:
             lines = stream.iter_lines()
             next(lines)
             time.sleep(0.3)
             process.send_signal(signal.SIGTERM)
-            list(lines)                 # an open stream is ended, and does not hold the server up
+            list(lines)  # an open stream is ended, and does not hold the server up
         assert process.wait(10) == 0
         entries = [json.loads(line) for line in process.stderr.read().splitlines()]
         assert {("GET", "/api/v1/me", 200), ("POST", "/api/v1/studies", 201)} <= {
-            (entry.get("method"), entry.get("path"), entry.get("status")) for entry in entries}
+            (entry.get("method"), entry.get("path"), entry.get("status")) for entry in entries
+        }
         assert secret not in json.dumps(entries)
     with serving(tmp_path, "--no-worker") as (process, address, again):
-        assert again == secret          # open pages stay logged in
+        assert again == secret  # open pages stay logged in
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
 
@@ -104,13 +115,23 @@ def test_tokens_from_the_command_line(tmp_path, monkeypatch):
     made = run("create", "--owner", "ada", "--scope", "submit", "--expires", "30d")
     assert re.fullmatch(r"lb_[\w-]{43}\n", made.stdout)
     assert "token 1 of ada, scope submit, expires" in made.stderr
-    assert json.loads(run("create", "--owner", "bob", "--expires", "never", "--json").stdout)["expires_at"] is None
+    assert (
+        json.loads(run("create", "--owner", "bob", "--expires", "never", "--json").stdout)[
+            "expires_at"
+        ]
+        is None
+    )
     run("revoke", "1")
     states = {each["owner"]: each["state"] for each in json.loads(run("list", "--json").stdout)}
     assert states == {"ada": "revoked", "bob": "valid"}
     assert made.stdout.strip() not in run("list").stdout
-    for wrong in (["create", "--owner", "ada", "--expires", "soon"], ["create", "--owner", "ada", "--scope", "all"],
-                  ["revoke", "99"], ["create", "--owner", "a\nb"], ["create"]):
+    for wrong in (
+        ["create", "--owner", "ada", "--expires", "soon"],
+        ["create", "--owner", "ada", "--scope", "all"],
+        ["revoke", "99"],
+        ["create", "--owner", "a\nb"],
+        ["create"],
+    ):
         found = CliRunner().invoke(main, ["token", *wrong])
         assert found.exit_code == 2, (wrong, found.output)
         assert "Traceback" not in found.output
@@ -121,11 +142,23 @@ def test_tokens_from_the_command_line(tmp_path, monkeypatch):
 
 def test_where_a_value_comes_from(tmp_path):
     file = tmp_path / "server.yaml"
-    file.write_text(f"port: 1\nhost: 0.0.0.0\nstorage: a.db\ndata_folders: [{tmp_path}]\nlimits: {{burst: 7}}\n")
-    environment = {"HPO_SERVE_PORT": "2", "HPO_STORAGE": "b.db", "HPO_SERVE_WORKLOADS": "resnet,my.cells:Cells",
-                   "HPO_PORT": "tcp://10.0.0.1:80", "HPO_SERVE_SHARED_READING": "false"}
+    file.write_text(
+        f"port: 1\nhost: 0.0.0.0\nstorage: a.db\ndata_folders: [{tmp_path}]\nlimits: {{burst: 7}}\n"
+    )
+    environment = {
+        "HPO_SERVE_PORT": "2",
+        "HPO_STORAGE": "b.db",
+        "HPO_SERVE_WORKLOADS": "resnet,my.cells:Cells",
+        "HPO_PORT": "tcp://10.0.0.1:80",
+        "HPO_SERVE_SHARED_READING": "false",
+    }
     config = load_config(file, environment, storage="c.db", host=None)
-    assert (config.port, config.host, config.storage, config.limits.burst) == (2, "0.0.0.0", "c.db", 7)
+    assert (config.port, config.host, config.storage, config.limits.burst) == (
+        2,
+        "0.0.0.0",
+        "c.db",
+        7,
+    )
     assert config.workloads == ("resnet", "my.cells:Cells")
     assert config.data_folders == (tmp_path,)
     assert not config.shared_reading
@@ -133,12 +166,20 @@ def test_where_a_value_comes_from(tmp_path):
     assert load_config().is_local
 
 
-@pytest.mark.parametrize(("text", "line", "told"), [
-    ("port: 1\nworklods: [resnet]\n", 2, "did you mean 'workloads'"), ("port: 70000\n", 1, "65,535"),
-    ("limits:\n  brst: 1\n", 2, "did you mean 'burst'"), ("data_folders: [data]\n", 1, "absolute"),
-    ("tls_key: x\n", None, "together"), ("workloads: ['os; system']\n", 1, "package.module:Class"),
-    ("[", 2, "a configuration must be YAML"), ("a\n", None, "mapping"), ("log_format: xml\n", 1, "text"),
-])
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        ("port: 1\nworklods: [resnet]\n", 2, "did you mean 'workloads'"),
+        ("port: 70000\n", 1, "65,535"),
+        ("limits:\n  brst: 1\n", 2, "did you mean 'burst'"),
+        ("data_folders: [data]\n", 1, "absolute"),
+        ("tls_key: x\n", None, "together"),
+        ("workloads: ['os; system']\n", 1, "package.module:Class"),
+        ("[", 2, "a configuration must be YAML"),
+        ("a\n", None, "mapping"),
+        ("log_format: xml\n", 1, "text"),
+    ],
+)
 def test_a_configuration_that_cannot_be(tmp_path, text, line, told):
     file = tmp_path / "server.yaml"
     file.write_text(text)
@@ -154,7 +195,7 @@ def test_a_configuration_that_cannot_be(tmp_path, text, line, told):
 
 def test_a_worker_that_dies_is_started_again_and_ends_with_the_server(tmp_path):
     marks = tmp_path / "marks"
-    program = (f"import os, time; open({str(marks)!r}, 'a').write(str(os.getpid()) + '\\n'); time.sleep(60)")
+    program = f"import os, time; open({str(marks)!r}, 'a').write(str(os.getpid()) + '\\n'); time.sleep(60)"
     worker = WorkerProcess([sys.executable, "-c", program])
     worker.start()
     try:
@@ -185,16 +226,25 @@ def test_a_worker_that_will_not_stop_is_killed():
 def test_a_worker_does_not_outlive_a_killed_server(tmp_path):
     if sys.platform != "linux":
         pytest.skip("only Linux tells a process of its parent's death")
-    program = ("import os, sys, time; from hpo.service.supervisor import WorkerProcess\n"
-               "worker = WorkerProcess([sys.executable, '-c', 'import time; time.sleep(60)']); worker.start()\n"
-               "while worker.pid is None: time.sleep(0.01)\n"
-               "print(worker.pid, flush=True); time.sleep(60)")
-    server = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    program = (
+        "import os, sys, time; from hpo.service.supervisor import WorkerProcess\n"
+        "worker = WorkerProcess([sys.executable, '-c', 'import time; time.sleep(60)']); worker.start()\n"
+        "while worker.pid is None: time.sleep(0.01)\n"
+        "print(worker.pid, flush=True); time.sleep(60)"
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
     pid = int(server.stdout.readline())
     server.kill()
     server.wait()
     server.stdout.close()
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+    wait_for(
+        lambda: (
+            not Path(f"/proc/{pid}").exists()
+            or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
+        )
+    )
 
 
 def wait_for(held, seconds=20):

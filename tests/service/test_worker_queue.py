@@ -17,7 +17,9 @@ from storage.store import Store
 
 
 def options(url, folder, **more):
-    return WorkerOptions(storage=url, folder=folder / ".hpo", **{"poll_seconds": 0.05, "lease_seconds": 5, **more})
+    return WorkerOptions(
+        storage=url, folder=folder / ".hpo", **{"poll_seconds": 0.05, "lease_seconds": 5, **more}
+    )
 
 
 def drain(url, folder, **more):
@@ -46,9 +48,14 @@ def trials_ended(store, study, count):
 
 
 def test_two_workers_run_every_study_once(store, url, tmp_path):
-    studies = [Paced(f"tiny {number}", trials=2, epochs=4, seconds=0.001).submit(store, tmp_path)
-               for number in range(6)]
-    with working(Worker(options(url, tmp_path, name="a"))), working(Worker(options(url, tmp_path, name="b"))):
+    studies = [
+        Paced(f"tiny {number}", trials=2, epochs=4, seconds=0.001).submit(store, tmp_path)
+        for number in range(6)
+    ]
+    with (
+        working(Worker(options(url, tmp_path, name="a"))),
+        working(Worker(options(url, tmp_path, name="b"))),
+    ):
         wait_for(lambda: all_ended(store), 60, "the studies")
     for study in store.studies():
         assert (study.state, study.attempts, study.lease_worker) == (StudyState.FINISHED, 1, None)
@@ -63,7 +70,11 @@ def test_a_larger_priority_goes_first_and_then_the_older(store, url, tmp_path):
     for name, priority in (("first", 0), ("second", 0), ("urgent", 5)):
         Paced(name, trials=2, epochs=2, seconds=0).submit(store, tmp_path, priority=priority)
     assert drain(url, tmp_path) == 3
-    assert [event.study_name for event in store.events() if event.kind == "claimed"] == ["urgent", "first", "second"]
+    assert [event.study_name for event in store.events() if event.kind == "claimed"] == [
+        "urgent",
+        "first",
+        "second",
+    ]
 
 
 def test_a_user_at_the_limit_waits_and_another_does_not(store, url, tmp_path):
@@ -73,21 +84,41 @@ def test_a_user_at_the_limit_waits_and_another_does_not(store, url, tmp_path):
     assert held is not None and held.study.name == "one"
     assert drain(url, tmp_path, per_owner=1) == 1
     assert {study.name: study.state for study in store.studies()} == {
-        "one": StudyState.RUNNING, "two": StudyState.QUEUED, "three": StudyState.FINISHED}
+        "one": StudyState.RUNNING,
+        "two": StudyState.QUEUED,
+        "three": StudyState.FINISHED,
+    }
     store.release_study(held, StudyState.QUEUED)
     assert drain(url, tmp_path, per_owner=1) == 2
 
 
-def test_a_study_that_cannot_be_run_fails_with_its_reason_and_the_worker_goes_on(store, url, tmp_path):
-    bad = store.submit_study("no workload", workload="nowhere:At", metric="loss", threshold=1, higher_is_better=False,
-                             spec=_text(tmp_path, "no workload").replace("paced_workload:Paced", "nowhere:At")).study
-    broken = store.submit_study("no yaml", workload="x", metric="loss", threshold=1, higher_is_better=False,
-                                spec="ladder: [").study
+def test_a_study_that_cannot_be_run_fails_with_its_reason_and_the_worker_goes_on(
+    store, url, tmp_path
+):
+    bad = store.submit_study(
+        "no workload",
+        workload="nowhere:At",
+        metric="loss",
+        threshold=1,
+        higher_is_better=False,
+        spec=_text(tmp_path, "no workload").replace("paced_workload:Paced", "nowhere:At"),
+    ).study
+    broken = store.submit_study(
+        "no yaml",
+        workload="x",
+        metric="loss",
+        threshold=1,
+        higher_is_better=False,
+        spec="ladder: [",
+    ).study
     good = Paced("good", trials=2, epochs=2, seconds=0).submit(store, tmp_path)
     assert drain(url, tmp_path) == 3
     studies = {study.id: study for study in store.studies()}
     assert studies[bad.id].state is studies[broken.id].state is StudyState.FAILED
-    assert "there is no such module" in studies[bad.id].message and "line 2" in studies[broken.id].message
+    assert (
+        "there is no such module" in studies[bad.id].message
+        and "line 2" in studies[broken.id].message
+    )
     assert studies[good.id].state is StudyState.FINISHED
     assert kinds(store, bad)[-1] == kinds(store, broken)[-1] == "failed"
 
@@ -106,8 +137,9 @@ ladder: [16]
 search: {{learning_rate: {{log_uniform: [0.01, 1], role: scaled}}}}
 budget: {{trials: 1, epochs_per_trial: 1}}
 """
-    linked = store.submit_study("linked", workload="resnet", metric="top1", threshold=0.5, higher_is_better=True,
-                                spec=spec).study
+    linked = store.submit_study(
+        "linked", workload="resnet", metric="top1", threshold=0.5, higher_is_better=True, spec=spec
+    ).study
     assert drain(url, tmp_path, data_folders=(allowed,)) == 1
     study = next(study for study in store.studies() if study.id == linked.id)
     assert study.state is StudyState.FAILED
@@ -126,7 +158,10 @@ def test_a_study_that_kills_its_workers_is_given_up(store, url, tmp_path):
         time.sleep(0.02)
     assert drain(url, tmp_path, max_attempts=3) == 1
     assert store.study("killer").state is StudyState.FAILED
-    assert "it was started 3 times" in store.study("killer").message and begun(study.name, tmp_path) == []
+    assert (
+        "it was started 3 times" in store.study("killer").message
+        and begun(study.name, tmp_path) == []
+    )
 
 
 def test_a_stopped_worker_puts_its_study_back_and_the_next_goes_on(store, url, tmp_path):
@@ -148,10 +183,16 @@ def test_cancelling_stops_the_trials_and_resuming_goes_on_with_them(store, url, 
     with working(Worker(options(url, tmp_path, lease_seconds=1))):
         wait_for(trials_ended(store, study, 2), 60, "two trials")
         assert store.request_cancel(study.id).cancel_requested
-        wait_for(lambda: store.study("cancelled").state is StudyState.CANCELLED, 30, "the cancellation")
+        wait_for(
+            lambda: store.study("cancelled").state is StudyState.CANCELLED, 30, "the cancellation"
+        )
         before = [trial for trial in store.trials(study.id) if trial.state.finished]
-        assert len(before) < 8 and TrialState.RUNNING not in {trial.state for trial in store.trials(study.id)}
-        wait_for(lambda: kinds(store, study)[-1] == "cancelled", 30, "the event")      # written after the state
+        assert len(before) < 8 and TrialState.RUNNING not in {
+            trial.state for trial in store.trials(study.id)
+        }
+        wait_for(
+            lambda: kinds(store, study)[-1] == "cancelled", 30, "the event"
+        )  # written after the state
         store.requeue_study(study.id)
         wait_for(lambda: all_ended(store), 60, "the resumed study")
     after = store.trials(study.id)
@@ -159,14 +200,27 @@ def test_cancelling_stops_the_trials_and_resuming_goes_on_with_them(store, url, 
     assert [trial for trial in after if trial.id in {trial.id for trial in before}] == before
 
 
-@pytest.mark.parametrize(("budget", "said"), [({"max_samples": 6 * 512}, "budget of 3,072 samples is spent"),
-                                              ({"max_accelerator_hours": 2 / 3600}, "accelerator hours is spent")])
-def test_a_spent_budget_ends_the_sweep_and_the_forecast_is_made_from_what_is_there(store, url, tmp_path, budget, said):
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({"max_samples": 6 * 512}, "budget of 3,072 samples is spent"),
+        ({"max_accelerator_hours": 2 / 3600}, "accelerator hours is spent"),
+    ],
+)
+def test_a_spent_budget_ends_the_sweep_and_the_forecast_is_made_from_what_is_there(
+    store, url, tmp_path, budget, said
+):
     more = "full_scale: {global_batch_size: 128}\n"
-    study = Paced("budget", trials=8, epochs=40, seconds=0.001, more=more).submit(store, tmp_path, **budget)
+    study = Paced("budget", trials=8, epochs=40, seconds=0.001, more=more).submit(
+        store, tmp_path, **budget
+    )
     assert drain(url, tmp_path) == 1
     ended, used, trials = store.study("budget"), store.usage(study.id), store.trials(study.id)
-    assert ended.state is StudyState.FINISHED and said in ended.message and "budget_spent" in kinds(store, study)
+    assert (
+        ended.state is StudyState.FINISHED
+        and said in ended.message
+        and "budget_spent" in kinds(store, study)
+    )
     assert used.samples >= budget.get("max_samples", 0)
     assert used.accelerator_seconds >= 3600 * budget.get("max_accelerator_hours", 0)
     assert 0 < len(trials) < 8

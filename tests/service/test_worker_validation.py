@@ -34,7 +34,9 @@ def test_cancelling_ends_a_validation_run_and_its_processes(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path}/hpo.db"
     with Store.open(url) as store:
-        study = Paced("validated", trials=4, epochs=40, seconds=0, more=MORE).submit(store, tmp_path)
+        study = Paced("validated", trials=4, epochs=40, seconds=0, more=MORE).submit(
+            store, tmp_path
+        )
         slow = store.study("validated").spec.replace("seconds: 0,", "seconds: 0.01,")
         store.update_spec(study.id, slow)
         worker = Worker(WorkerOptions(storage=url, folder=tmp_path / ".hpo", once=True))
@@ -54,4 +56,6 @@ def test_cancelling_ends_a_validation_run_and_its_processes(tmp_path, monkeypatc
                 os.kill(process, signal.SIGKILL)
         ended = store.study("validated")
         assert ended.state is StudyState.CANCELLED, ended.message
-        assert store.plans(study.id) and all(store.outcomes(plan.id) == [] for plan in store.plans(study.id))
+        assert store.plans(study.id) and all(
+            store.outcomes(plan.id) == [] for plan in store.plans(study.id)
+        )

@@ -40,14 +40,28 @@ def sweep_when_submitted(api, name):
 
 
 def run(server, folder, program, *arguments, names=("workflow_bowl",)):
-    sweepers = [threading.Thread(target=sweep_when_submitted, args=(server, name)) for name in names]
+    sweepers = [
+        threading.Thread(target=sweep_when_submitted, args=(server, name)) for name in names
+    ]
     for sweeper in sweepers:
         sweeper.start()
-    environment = {**os.environ, "HPO_SERVER": str(server.client.base_url), "HPO_TOKEN": server.token("ada"),
-                   "PYTHONPATH": str(EXAMPLES.parents[1]), "PREFECT_HOME": str(folder / "prefect"),
-                   "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    done = subprocess.run([sys.executable, EXAMPLES / program, EXAMPLES / "bowl.yaml", *map(str, arguments)],
-                          cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    environment = {
+        **os.environ,
+        "HPO_SERVER": str(server.client.base_url),
+        "HPO_TOKEN": server.token("ada"),
+        "PYTHONPATH": str(EXAMPLES.parents[1]),
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / program, EXAMPLES / "bowl.yaml", *map(str, arguments)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
     for sweeper in sweepers:
         sweeper.join()
     assert done.returncode == 0, done.stderr
@@ -65,14 +79,29 @@ def test_the_plain_program(server, tmp_path):
     assert [line.split(":")[0] for line in lines] == ["batch 128", "batch 256", "plan 1"]
     assert "epochs to target (" in lines[0]
     assert "noted: swept" in done.stderr
-    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == ["job.json", "launch.sh", "settings.json"]
+    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == [
+        "job.json",
+        "launch.sh",
+        "settings.json",
+    ]
 
 
 def test_the_plain_program_says_what_is_wrong(server, tmp_path):
-    environment = {**os.environ, "HPO_SERVER": str(server.client.base_url), "HPO_TOKEN": "lb_" + "x" * 43,
-                   "PYTHONPATH": str(EXAMPLES.parents[1])}
-    done = subprocess.run([sys.executable, EXAMPLES / "plain.py", EXAMPLES / "bowl.yaml", "--at", "128"], cwd=tmp_path,
-                          env=environment, capture_output=True, text=True, check=False, timeout=60)
+    environment = {
+        **os.environ,
+        "HPO_SERVER": str(server.client.base_url),
+        "HPO_TOKEN": "lb_" + "x" * 43,
+        "PYTHONPATH": str(EXAMPLES.parents[1]),
+    }
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "plain.py", EXAMPLES / "bowl.yaml", "--at", "128"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: this token is not known here")
 
@@ -81,7 +110,10 @@ def test_the_plain_program_says_what_is_wrong(server, tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("prefect") is None, reason="Prefect is not installed")
 def test_the_prefect_flow(server, tmp_path):
     lines = run(server, tmp_path, "prefect_flow.py", 128, 256).stdout.splitlines()
-    assert [line.split(":")[0] for line in lines if line.startswith("batch")] == ["batch 128", "batch 256"]
+    assert [line.split(":")[0] for line in lines if line.startswith("batch")] == [
+        "batch 128",
+        "batch 256",
+    ]
     assert (tmp_path / "plan" / "launch.sh").exists()
 
 
@@ -89,5 +121,7 @@ def test_the_prefect_flow(server, tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("parsl") is None, reason="Parsl is not installed")
 def test_the_parsl_app(server, tmp_path):
     names = ["workflow_bowl/sgd", "workflow_bowl/lars"]
-    lines = run(server, tmp_path, "parsl_app.py", 128, "sgd", "lars", names=names).stdout.splitlines()
+    lines = run(
+        server, tmp_path, "parsl_app.py", 128, "sgd", "lars", names=names
+    ).stdout.splitlines()
     assert [line.split(":")[0] for line in lines if ": " in line] == ["sgd", "lars"]

@@ -14,8 +14,12 @@ from storage.store import Store
 
 def main(url: str, name: str, mode: str) -> None:
     with Store.open(url) as store:
-        sys.stdin.readline()        # all begin at once
-        while (lease := store.claim_study(name, lease_seconds=60, per_owner=2 if mode == "hold" else None)) is not None:
+        sys.stdin.readline()  # all begin at once
+        while (
+            lease := store.claim_study(
+                name, lease_seconds=60, per_owner=2 if mode == "hold" else None
+            )
+        ) is not None:
             if mode == "drain":
                 store.release_study(lease, StudyState.FINISHED)
                 print(lease.study.name, flush=True)  # noqa: T201

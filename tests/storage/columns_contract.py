@@ -13,12 +13,16 @@ from storage.errors import InvalidRecord, NotFound
 from storage.records import Convergence
 
 NAMES = [field.name for field in dataclasses.fields(Convergence)]
-COUNTS = pytest.mark.parametrize("count", [3, 700])     # as rows, and by COPY where there is one
+COUNTS = pytest.mark.parametrize("count", [3, 700])  # as rows, and by COPY where there is one
 
 
 def columns_of(points: dict[int, list]) -> Convergence:
     """The points in columns, by an own way."""
-    rows = [(trial_id, *dataclasses.astuple(point)) for trial_id, of_trial in points.items() for point in of_trial]
+    rows = [
+        (trial_id, *dataclasses.astuple(point))
+        for trial_id, of_trial in points.items()
+        for point in of_trial
+    ]
     return Convergence(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
@@ -31,7 +35,9 @@ class ColumnsContract:
     @COUNTS
     def test_columns_are_recorded_as_points_are(self, store, study, count):
         first, second, third = make_trials(store, study, 16, 16, 16)
-        points = {trial.id: make_points(count, first_step=trial.number) for trial in (first, second)}
+        points = {
+            trial.id: make_points(count, first_step=trial.number) for trial in (first, second)
+        }
         store.record_columns(columns_of(points))
         assert_equal(store.convergence([first.id, second.id, third.id]), columns_of(points))
         store.record({third.id: make_points(count)})
@@ -67,12 +73,15 @@ class ColumnsContract:
         np.testing.assert_array_equal(found.loss[:count], expected)
 
     @COUNTS
-    @pytest.mark.parametrize(("name", "value", "kind", "message"), [
-        ("trial_id", 99, NotFound, "no trial with id 99"),
-        ("learning_rate", math.nan, InvalidRecord, "learning_rate"),
-        ("epochs", math.nan, InvalidRecord, "epochs"),
-        ("global_batch_size", 2**40, InvalidRecord, "out of range"),
-    ])
+    @pytest.mark.parametrize(
+        ("name", "value", "kind", "message"),
+        [
+            ("trial_id", 99, NotFound, "no trial with id 99"),
+            ("learning_rate", math.nan, InvalidRecord, "learning_rate"),
+            ("epochs", math.nan, InvalidRecord, "epochs"),
+            ("global_batch_size", 2**40, InvalidRecord, "out of range"),
+        ],
+    )
     def test_columns_are_written_all_or_none(self, store, study, count, name, value, kind, message):
         if name == "global_batch_size" and "sqlite" in store.url:
             pytest.skip("SQLite's integers have 64 bits everywhere")
@@ -82,14 +91,17 @@ class ColumnsContract:
         with pytest.raises(kind, match=message):
             store.record_columns(columns)
         assert store.points(trial.id) == []
-        store.record({trial.id: make_points(count)})    # the connection is as good as before
+        store.record({trial.id: make_points(count)})  # the connection is as good as before
         assert len(store.points(trial.id)) == count
 
     def test_columns_of_other_shapes_are_refused(self, store, study):
         (trial,) = make_trials(store, study, 16)
         columns = columns_of({trial.id: make_points(3)})
-        for name, column, message in (("loss", np.zeros(2), "one length"), ("loss", np.zeros((3, 1)), "one length"),
-                                      ("step", np.array(["a"] * 3), "column step of the points must hold numbers")):
+        for name, column, message in (
+            ("loss", np.zeros(2), "one length"),
+            ("loss", np.zeros((3, 1)), "one length"),
+            ("step", np.array(["a"] * 3), "column step of the points must hold numbers"),
+        ):
             with pytest.raises(InvalidRecord, match=message):
                 store.record_columns(dataclasses.replace(columns, **{name: column}))
         store.record_columns(Convergence(*(np.zeros(0) for _ in NAMES)))

@@ -23,9 +23,11 @@ from storage.schema.setting_types import EARLIER_VALUES
 from storage.store import Store
 
 RELEASED = ("0001", "0002", "0003")
-LATER_COLUMNS = ("samples", "ranks_per_node")       # of trials and plans, since revision 0003
+LATER_COLUMNS = ("samples", "ranks_per_node")  # of trials and plans, since revision 0003
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
-SETTINGS = TrainingSettings(optimizer="lars", momentum_form="inside", decay_milestones=(30.0, 60.0), nesterov=True)
+SETTINGS = TrainingSettings(
+    optimizer="lars", momentum_form="inside", decay_milestones=(30.0, 60.0), nesterov=True
+)
 """What the trainings of earlier releases did; LARS then wrote another momentum form than it had."""
 
 
@@ -43,11 +45,21 @@ class MigrationContract:
     def test_everything_an_earlier_release_wrote_is_read(self, empty_url, released):
         with Store.open(empty_url) as store:
             study = store.study("old")
-            assert (study.state, study.owner, study.priority, study.queued_at, study.attempts, study.folder) == (
-                StudyState.FINISHED, "", 0, None, 0, "")
+            assert (
+                study.state,
+                study.owner,
+                study.priority,
+                study.queued_at,
+                study.attempts,
+                study.folder,
+            ) == (StudyState.FINISHED, "", 0, None, 0, "")
             reached, running = store.trials(study.id)
             assert reached.settings == SETTINGS.to_dict()
-            assert (reached.state, reached.epochs_to_target, reached.samples) == (TrialState.REACHED, 2.0, 6400)
+            assert (reached.state, reached.epochs_to_target, reached.samples) == (
+                TrialState.REACHED,
+                2.0,
+                6400,
+            )
             assert (running.state, running.samples) == (TrialState.RUNNING, None)
             assert [point.samples for point in store.points(reached.id)] == [3200, 6400]
             (forecast,) = store.forecasts(study.id)
@@ -56,11 +68,24 @@ class MigrationContract:
             assert forecast.laws == (Law("epochs", "minimum", 3.0, 2.0, 4.0),)
             (plan,) = store.plans(study.id)
             assert plan.settings == SETTINGS.to_dict()
-            assert (plan.kind, plan.launcher, plan.nodes, plan.workers, plan.ranks_per_node, plan.limited_by) == (
-                PlanKind.LINEAR_SCALING, "local", 3, 16, 6, "")
+            assert (
+                plan.kind,
+                plan.launcher,
+                plan.nodes,
+                plan.workers,
+                plan.ranks_per_node,
+                plan.limited_by,
+            ) == (PlanKind.LINEAR_SCALING, "local", 3, 16, 6, "")
             (outcome,) = store.outcomes(plan.id)
-            assert (outcome.epochs_to_target, outcome.restarts, outcome.nodes, outcome.source) == (5.0, 0, None, "")
-            assert store.exhibits(plan.id) == ({outcome.id: {"title": "old"}} if released >= "0002" else {})
+            assert (outcome.epochs_to_target, outcome.restarts, outcome.nodes, outcome.source) == (
+                5.0,
+                0,
+                None,
+                "",
+            )
+            assert store.exhibits(plan.id) == (
+                {outcome.id: {"title": "old"}} if released >= "0002" else {}
+            )
 
     def test_an_earlier_database_does_what_a_new_one_does(self, empty_url, released):
         with Store.open(empty_url) as store:
@@ -106,31 +131,122 @@ def write_everything(connection: Connection) -> None:
     """A row in every table, as the tables were then."""
     then = MetaData()
     then.reflect(connection)
-    settings = {name: (",".join(map(str, value)) if isinstance(value, list) else value)
-                for name, value in {**SETTINGS.to_dict(), "momentum_form": "outside"}.items()
-                if name in then.tables["trials"].c and name not in EARLIER_VALUES}
+    settings = {
+        name: (",".join(map(str, value)) if isinstance(value, list) else value)
+        for name, value in {**SETTINGS.to_dict(), "momentum_form": "outside"}.items()
+        if name in then.tables["trials"].c and name not in EARLIER_VALUES
+    }
 
     def write(table: str, **values: Any) -> None:
         if table in then.tables:
-            known = {name: value for name, value in values.items()
-                     if name not in LATER_COLUMNS or name in then.tables[table].c}
+            known = {
+                name: value
+                for name, value in values.items()
+                if name not in LATER_COLUMNS or name in then.tables[table].c
+            }
             connection.execute(insert(then.tables[table]).values(known))
 
     interval = {"epochs_median": 3.0, "epochs_low": 2.0, "epochs_high": 4.0}
-    write("studies", name="old", state="finished", workload="resnet", metric="top1", threshold=0.9,
-          higher_is_better=True, spec="", created_at=THEN, updated_at=THEN, message="")
-    trial = {**settings, "study_id": 1, "global_batch_size": 64, "seed": 1, "purpose": "search", "reason": ""}
-    write("trials", **trial, number=0, state="reached", epochs_to_target=2.0, epochs=2.0, steps=100, seconds=1.0,
-          samples=6400)
+    write(
+        "studies",
+        name="old",
+        state="finished",
+        workload="resnet",
+        metric="top1",
+        threshold=0.9,
+        higher_is_better=True,
+        spec="",
+        created_at=THEN,
+        updated_at=THEN,
+        message="",
+    )
+    trial = {
+        **settings,
+        "study_id": 1,
+        "global_batch_size": 64,
+        "seed": 1,
+        "purpose": "search",
+        "reason": "",
+    }
+    write(
+        "trials",
+        **trial,
+        number=0,
+        state="reached",
+        epochs_to_target=2.0,
+        epochs=2.0,
+        steps=100,
+        seconds=1.0,
+        samples=6400,
+    )
     write("trials", **trial, number=1, state="running", started_at=THEN)
     for step in (50, 100):
-        write("convergence", trial_id=1, step=step, samples=64 * step, epochs=step / 50, seconds=step / 100, loss=0.1,
-              metric=0.9, learning_rate=0.1, global_batch_size=64)
-    write("forecasts", study_id=1, global_batch_size=512, **interval, trust="low", reason="", created_at=THEN)
-    write("forecast_settings", forecast_id=1, name="learning_rate", position=0, median=1.0, low=0.5, high=2.0)
-    write("laws", forecast_id=1, name="epochs", parameter="minimum", position=0, median=3.0, low=2.0, high=4.0)
-    write("plans", **settings, study_id=1, forecast_id=1, kind="linear_scaling", machine="local", nodes=3, workers=16,
-          global_batch_size=512, local_batch_size=32, directory="", created_at=THEN, ranks_per_node=6)
-    write("outcomes", plan_id=1, seed=1, backend="torch", workers=16, state="reached", epochs_to_target=5.0, epochs=5.0,
-          seconds=9.0, reason="", created_at=THEN)
+        write(
+            "convergence",
+            trial_id=1,
+            step=step,
+            samples=64 * step,
+            epochs=step / 50,
+            seconds=step / 100,
+            loss=0.1,
+            metric=0.9,
+            learning_rate=0.1,
+            global_batch_size=64,
+        )
+    write(
+        "forecasts",
+        study_id=1,
+        global_batch_size=512,
+        **interval,
+        trust="low",
+        reason="",
+        created_at=THEN,
+    )
+    write(
+        "forecast_settings",
+        forecast_id=1,
+        name="learning_rate",
+        position=0,
+        median=1.0,
+        low=0.5,
+        high=2.0,
+    )
+    write(
+        "laws",
+        forecast_id=1,
+        name="epochs",
+        parameter="minimum",
+        position=0,
+        median=3.0,
+        low=2.0,
+        high=4.0,
+    )
+    write(
+        "plans",
+        **settings,
+        study_id=1,
+        forecast_id=1,
+        kind="linear_scaling",
+        machine="local",
+        nodes=3,
+        workers=16,
+        global_batch_size=512,
+        local_batch_size=32,
+        directory="",
+        created_at=THEN,
+        ranks_per_node=6,
+    )
+    write(
+        "outcomes",
+        plan_id=1,
+        seed=1,
+        backend="torch",
+        workers=16,
+        state="reached",
+        epochs_to_target=5.0,
+        epochs=5.0,
+        seconds=9.0,
+        reason="",
+        created_at=THEN,
+    )
     write("exhibits", outcome_id=1, content='{"title": "old"}')

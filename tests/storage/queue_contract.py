@@ -53,13 +53,29 @@ class QueueContract:
     # submitting
 
     def test_a_submission_keeps_what_it_was_given(self, store):
-        made = submit(store, "digits", owner="ann", priority=3, idempotency_key="k", max_samples=2**40,
-                      max_accelerator_hours=0.5)
+        made = submit(
+            store,
+            "digits",
+            owner="ann",
+            priority=3,
+            idempotency_key="k",
+            max_samples=2**40,
+            max_accelerator_hours=0.5,
+        )
         study = made.study
         assert made.created
-        assert (study.owner, study.priority, study.max_samples, study.max_accelerator_hours) == ("ann", 3, 2**40, 0.5)
+        assert (study.owner, study.priority, study.max_samples, study.max_accelerator_hours) == (
+            "ann",
+            3,
+            2**40,
+            0.5,
+        )
         assert (study.state, study.attempts, study.cancel_requested, study.lease_worker) == (
-            StudyState.QUEUED, 0, False, None)
+            StudyState.QUEUED,
+            0,
+            False,
+            None,
+        )
         assert abs(datetime.now(UTC) - study.queued_at) < timedelta(minutes=1)
         assert store.study("digits") == study
 
@@ -68,16 +84,31 @@ class QueueContract:
         again = submit(store, "digits", owner="ann", idempotency_key="k")
         assert (again.study, again.created) == (first.study, False)
         unkeyed = submit(store, "plain", owner="ann")
-        assert submit(store, "plain", owner="ann") == type(unkeyed)(study=unkeyed.study, created=False)
+        assert submit(store, "plain", owner="ann") == type(unkeyed)(
+            study=unkeyed.study, created=False
+        )
         assert len(store.studies()) == 2
 
-    @pytest.mark.parametrize(("name", "changes", "message"), [
-        ("digits", {"spec": "other"}, "'digits' exists with another spec; give this one another name"),
-        ("digits", {"owner": "bob"}, "belongs to somebody else; give this one another name"),
-        ("digits", {"idempotency_key": "other"}, "from an earlier submission; give this one another name"),
-        ("letters", {}, "key 'k' was used for the study 'digits'"),
-    ])
-    def test_another_submission_of_that_name_or_key_is_a_conflict(self, store, name, changes, message):
+    @pytest.mark.parametrize(
+        ("name", "changes", "message"),
+        [
+            (
+                "digits",
+                {"spec": "other"},
+                "'digits' exists with another spec; give this one another name",
+            ),
+            ("digits", {"owner": "bob"}, "belongs to somebody else; give this one another name"),
+            (
+                "digits",
+                {"idempotency_key": "other"},
+                "from an earlier submission; give this one another name",
+            ),
+            ("letters", {}, "key 'k' was used for the study 'digits'"),
+        ],
+    )
+    def test_another_submission_of_that_name_or_key_is_a_conflict(
+        self, store, name, changes, message
+    ):
         values = {"owner": "ann", "idempotency_key": "k"}
         submit(store, "digits", **values)
         with pytest.raises(Conflict, match=message):
@@ -91,7 +122,11 @@ class QueueContract:
     def test_what_an_owner_has_in_the_queue_is_counted(self, store):
         for name, owner in (("a", "ann"), ("b", "ann"), ("c", "bob")):
             submit(store, name, owner=owner)
-        assert (store.queued_of("ann"), store.queued_of("ann", besides="b"), store.queued_of("cleo")) == (2, 1, 0)
+        assert (
+            store.queued_of("ann"),
+            store.queued_of("ann", besides="b"),
+            store.queued_of("cleo"),
+        ) == (2, 1, 0)
         store.claim_study("w", lease_seconds=60)
         assert store.queued_of("ann") == 1
 
@@ -107,7 +142,11 @@ class QueueContract:
         first = leases[0]
         assert (first.worker, first.generation, first.taken_over) == ("w", 1, False)
         assert first.expires_at == clock() + timedelta(seconds=60)
-        assert (first.study.state, first.study.attempts, first.study.lease_worker) == (StudyState.RUNNING, 1, "w")
+        assert (first.study.state, first.study.attempts, first.study.lease_worker) == (
+            StudyState.RUNNING,
+            1,
+            "w",
+        )
 
     def test_a_study_that_its_own_process_runs_is_not_claimed(self, store):
         study = make_study(store)
@@ -119,11 +158,16 @@ class QueueContract:
         for number in range(3):
             submit(queue, f"ann {number}", owner="ann", priority=9)
         submit(queue, "bob 0", owner="bob")
-        names = [lease.study.name if lease else None for lease in (
-            queue.claim_study(f"w{number}", lease_seconds=60, per_owner=2) for number in range(4))]
+        names = [
+            lease.study.name if lease else None
+            for lease in (
+                queue.claim_study(f"w{number}", lease_seconds=60, per_owner=2)
+                for number in range(4)
+            )
+        ]
         assert names == ["ann 0", "ann 1", "bob 0", None]
         assert queue.claim_study("w5", lease_seconds=60, per_owner=3).study.name == "ann 2"
-        clock.move(61)          # what expired does not count, and may be taken over
+        clock.move(61)  # what expired does not count, and may be taken over
         assert queue.claim_study("w6", lease_seconds=60, per_owner=1).study.name == "ann 0"
         assert queue.claim_study("w7", lease_seconds=60, per_owner=1).study.name == "bob 0"
         assert queue.claim_study("w8", lease_seconds=60, per_owner=1) is None
@@ -136,7 +180,10 @@ class QueueContract:
     def test_processes_that_claim_at_once_never_get_the_same_study(self, url, store):
         for number in range(60):
             submit(store, f"study {number}", owner=f"owner {number % 3}")
-        printed = [worker.communicate(timeout=60) for worker in claimers(url, 3, "drain", stderr=subprocess.PIPE)]
+        printed = [
+            worker.communicate(timeout=60)
+            for worker in claimers(url, 3, "drain", stderr=subprocess.PIPE)
+        ]
         assert [errors for _, errors in printed] == [""] * 3
         claimed = [line for lines, _ in printed for line in lines.split("\n") if line]
         assert sorted(claimed) == sorted(f"study {number}" for number in range(60))
@@ -170,18 +217,30 @@ class QueueContract:
         lease = store.claim_study("w", lease_seconds=60)
         study = store.release_study(lease, StudyState.FINISHED, "target reached")
         assert (study.state, study.message, study.lease_worker, study.lease_expires_at) == (
-            StudyState.FINISHED, "target reached", None, None)
-        for late in (lambda: store.release_study(lease, StudyState.FAILED),
-                     lambda: store.renew_lease(lease, lease_seconds=60),
-                     lambda: store.leased(lease).update_spec(study.id, "x")):
-            with pytest.raises(LeaseLost, match=r"worker 'w' no longer holds the study 'digits': .* 'finished' now"):
+            StudyState.FINISHED,
+            "target reached",
+            None,
+            None,
+        )
+        for late in (
+            lambda: store.release_study(lease, StudyState.FAILED),
+            lambda: store.renew_lease(lease, lease_seconds=60),
+            lambda: store.leased(lease).update_spec(study.id, "x"),
+        ):
+            with pytest.raises(
+                LeaseLost, match=r"worker 'w' no longer holds the study 'digits': .* 'finished' now"
+            ):
                 late()
         assert store.study("digits") == study
         assert store.claim_study("w", lease_seconds=60) is None
 
     def test_a_released_study_can_go_back_to_the_queue(self, store):
         submit(store, "digits")
-        store.release_study(store.claim_study("w", lease_seconds=60), StudyState.QUEUED, "the worker is shutting down")
+        store.release_study(
+            store.claim_study("w", lease_seconds=60),
+            StudyState.QUEUED,
+            "the worker is shutting down",
+        )
         again = store.claim_study("v", lease_seconds=60)
         assert (again.taken_over, again.generation, again.study.attempts) == (False, 2, 2)
         with pytest.raises(InvalidRecord, match="left running"):
@@ -215,7 +274,9 @@ class QueueContract:
             lambda: writer.renew_lease(old, lease_seconds=60),
             lambda: writer.release_study(old, StudyState.FINISHED),
         ):
-            with pytest.raises(LeaseLost, match=r"worker 'old' no longer .* 'new' has taken it over; stop"):
+            with pytest.raises(
+                LeaseLost, match=r"worker 'old' no longer .* 'new' has taken it over; stop"
+            ):
                 write()
         assert everything(queue, study.id) == before
         assert before[-1] == [forecast]
@@ -256,13 +317,13 @@ class QueueContract:
         study = submit(queue, "digits").study
         first = queue.claim_study("first", lease_seconds=60)
         (trial,) = make_trials(queue.leased(first), study, 16)
-        clock.move(3600)        # the first is well, and seems dead
+        clock.move(3600)  # the first is well, and seems dead
         second = queue.claim_study("second", lease_seconds=60)
         assert second.taken_over
         with pytest.raises(LeaseLost):
             queue.leased(first).finish_trial(trial.id, REACHED)
         queue.leased(second).finish_trial(trial.id, REACHED)
-        clock.move(-3600)       # put right again: the lease seems to last for an hour and a minute
+        clock.move(-3600)  # put right again: the lease seems to last for an hour and a minute
         assert queue.claim_study("third", lease_seconds=60) is None
         assert queue.renew_lease(second, lease_seconds=60).generation == second.generation
 
@@ -272,13 +333,17 @@ class QueueContract:
         clock.move(-3600)
         assert queue.claim_study("other", lease_seconds=60) is None
         assert queue.study("digits").lease_expires_at == clock() + timedelta(seconds=60)
-        assert queue.renew_lease(lease, lease_seconds=60).generation == lease.generation    # if it is alive after all
+        assert (
+            queue.renew_lease(lease, lease_seconds=60).generation == lease.generation
+        )  # if it is alive after all
         clock.move(61)
         assert queue.claim_study("other", lease_seconds=60).taken_over
 
     # cancelling, queueing again, deleting
 
-    @pytest.mark.parametrize("state", [StudyState.QUEUED, StudyState.INTERRUPTED, StudyState.FAILED])
+    @pytest.mark.parametrize(
+        "state", [StudyState.QUEUED, StudyState.INTERRUPTED, StudyState.FAILED]
+    )
     def test_what_nobody_runs_is_cancelled_at_once(self, store, state):
         study = submit(store, "digits").study
         store.set_study_state(study.id, state)
@@ -306,15 +371,20 @@ class QueueContract:
         assert queue.request_cancel(after.id).state is StudyState.CANCELLED
         assert queue.claim_study("w", lease_seconds=60) is None
         cancelled = queue.study("before")
-        assert (cancelled.state, cancelled.message) == (StudyState.CANCELLED, "cancelled after its worker fell silent")
+        assert (cancelled.state, cancelled.message) == (
+            StudyState.CANCELLED,
+            "cancelled after its worker fell silent",
+        )
 
     def test_a_finished_study_is_not_cancelled(self, store):
         study = submit(store, "digits").study
         store.set_study_state(study.id, StudyState.FINISHED)
         assert store.request_cancel(study.id).state is StudyState.FINISHED
 
-    @pytest.mark.parametrize("state", [StudyState.FINISHED, StudyState.FAILED, StudyState.INTERRUPTED,
-                                       StudyState.CANCELLED])
+    @pytest.mark.parametrize(
+        "state",
+        [StudyState.FINISHED, StudyState.FAILED, StudyState.INTERRUPTED, StudyState.CANCELLED],
+    )
     def test_what_has_ended_can_be_queued_again(self, store, state):
         submit(store, "digits")
         store.release_study(store.claim_study("w", lease_seconds=60), state, "ended")
@@ -336,10 +406,12 @@ class QueueContract:
         lease = queue.claim_study("w", lease_seconds=60)
         with pytest.raises(Conflict, match="is running"):
             queue.delete_study(study.id)
-        with pytest.raises(Conflict, match="worker 'w' is working on the study 'digits'; cancel it first"):
+        with pytest.raises(
+            Conflict, match="worker 'w' is working on the study 'digits'; cancel it first"
+        ):
             queue.set_study_state(study.id, StudyState.RUNNING)
         clock.move(61)
-        queue.set_study_state(study.id, StudyState.RUNNING)     # by a process outside the queue
+        queue.set_study_state(study.id, StudyState.RUNNING)  # by a process outside the queue
         assert queue.claim_study("other", lease_seconds=60) is None
         with pytest.raises(LeaseLost):
             queue.renew_lease(lease, lease_seconds=60)
@@ -350,5 +422,11 @@ class QueueContract:
 
 
 def everything(store: Store, study_id: int) -> list[object]:
-    return [store.studies(), store.trials(study_id), store.plans(study_id), store.events(),
-            store.convergence([trial.id for trial in store.trials(study_id)]).step.tolist(), store.forecasts(study_id)]
+    return [
+        store.studies(),
+        store.trials(study_id),
+        store.plans(study_id),
+        store.events(),
+        store.convergence([trial.id for trial in store.trials(study_id)]).step.tolist(),
+        store.forecasts(study_id),
+    ]

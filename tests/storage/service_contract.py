@@ -32,8 +32,11 @@ BEAT = WorkerBeat(name="host-1", host="host", pid=1, version="0.5", cores=2, acc
 
 
 def finished(epochs: float | None = None, **changes) -> TrialResult:
-    return TrialResult(state=TrialState.REACHED if epochs else TrialState.CENSORED, epochs_to_target=epochs,
-                       **{"epochs": 40.0, "steps": 100, "seconds": 10.0} | changes)
+    return TrialResult(
+        state=TrialState.REACHED if epochs else TrialState.CENSORED,
+        epochs_to_target=epochs,
+        **{"epochs": 40.0, "steps": 100, "seconds": 10.0} | changes,
+    )
 
 
 class ServiceContract:
@@ -43,15 +46,26 @@ class ServiceContract:
         empty = make_study(store, "empty")
         trials = make_trials(store, study, 16, 16, 32, 32, 64)
         store.start_trials([trial.id for trial in trials[:4]])
-        store.finish_trial(trials[0].id, finished(4.5), make_points(11))    # the last point: 320 samples
-        store.finish_trial(trials[1].id, finished(3.5, steps=100))          # no points: 100 steps of 16
-        store.finish_trial(trials[2].id, finished())                        # 100 steps of 32
-        store.record({trials[3].id: make_points(6)})                        # running: 160 samples so far
+        store.finish_trial(
+            trials[0].id, finished(4.5), make_points(11)
+        )  # the last point: 320 samples
+        store.finish_trial(trials[1].id, finished(3.5, steps=100))  # no points: 100 steps of 16
+        store.finish_trial(trials[2].id, finished())  # 100 steps of 32
+        store.record({trials[3].id: make_points(6)})  # running: 160 samples so far
         first, second = store.page_studies()
-        assert (first.study, dict(first.trials), first.best_epochs_to_target, first.samples) == (empty, {}, None, 0)
+        assert (first.study, dict(first.trials), first.best_epochs_to_target, first.samples) == (
+            empty,
+            {},
+            None,
+            0,
+        )
         assert second.study == study
-        assert second.trials == {TrialState.REACHED: 2, TrialState.CENSORED: 1, TrialState.RUNNING: 1,
-                                 TrialState.QUEUED: 1}
+        assert second.trials == {
+            TrialState.REACHED: 2,
+            TrialState.CENSORED: 1,
+            TrialState.RUNNING: 1,
+            TrialState.QUEUED: 1,
+        }
         assert second.best_epochs_to_target == 3.5
         assert second.samples == 320 + 1600 + 3200 + 160
         used = store.usage(study.id)
@@ -82,22 +96,35 @@ class ServiceContract:
         assert names(owner="ann") == ["100%", "Digits_1"]
         assert names(state=StudyState.QUEUED) == ["digits-1", "Digits_1"]
         assert names(search="DIGITS") == ["digits-1", "Digits_1"]
-        assert names(search="digits_") == ["Digits_1"]      # no wildcard
+        assert names(search="digits_") == ["Digits_1"]  # no wildcard
         assert names(search="%") == ["100%"]
         assert names(search="resnet", owner="bob", state="queued") == ["digits-1"]
         assert names(owner="' OR 1=1 --") == []
 
     # pages of trials
 
-    @pytest.mark.parametrize("order", ["number", "epochs_to_target", "global_batch_size", "learning_rate", "state",
-                                       "nesterov", "finished_at", "zero_gamma"])
+    @pytest.mark.parametrize(
+        "order",
+        [
+            "number",
+            "epochs_to_target",
+            "global_batch_size",
+            "learning_rate",
+            "state",
+            "nesterov",
+            "finished_at",
+            "zero_gamma",
+        ],
+    )
     @pytest.mark.parametrize("descending", [False, True])
     def test_pages_of_trials_are_all_trials_in_order(self, store, study, order, descending):
         for number, trial in enumerate(make_trials(store, study, *[16, 64, 32] * 5)):
             if number % 3:
                 store.finish_trial(trial.id, finished(float(number % 4) or None))
         pages, after = [], None
-        while page := store.page_trials(study.id, order=order, descending=descending, limit=4, after=after):
+        while page := store.page_trials(
+            study.id, order=order, descending=descending, limit=4, after=after
+        ):
             pages, after = [*pages, *page], page[-1].number
         every = store.trials(study.id)
 
@@ -106,8 +133,10 @@ class ServiceContract:
 
         known = [trial for trial in every if value(trial) is not None]
         unknown = [trial for trial in every if value(trial) is None]
-        expected = [*sorted(known, key=lambda trial: (value(trial), trial.number), reverse=descending),
-                    *(unknown[::-1] if descending else unknown)]
+        expected = [
+            *sorted(known, key=lambda trial: (value(trial), trial.number), reverse=descending),
+            *(unknown[::-1] if descending else unknown),
+        ]
         assert pages == expected
 
     def test_pages_of_some_trials_only(self, store, study):
@@ -123,31 +152,65 @@ class ServiceContract:
         assert numbers(states=[TrialState.REACHED], global_batch_size=16) == [2]
         assert numbers(states=[]) == []
         assert store.page_trials(99) == []
-        with pytest.raises(InvalidRecord, match="cannot be ordered by 'learning_rat'; did you mean 'learning_rate'"):
+        with pytest.raises(
+            InvalidRecord, match="cannot be ordered by 'learning_rat'; did you mean 'learning_rate'"
+        ):
             numbers(order="learning_rat")
         with pytest.raises(NotFound, match="no trial 9 in the study"):
             numbers(after=9)
 
     def test_usage_counts_launches_but_not_imported_ones(self, store, study):
-        own, theirs = (store.add_plan(new_plan(study, kind=kind))
-                       for kind in (PlanKind.LINEAR_SCALING, PlanKind.IMPORTED))
+        own, theirs = (
+            store.add_plan(new_plan(study, kind=kind))
+            for kind in (PlanKind.LINEAR_SCALING, PlanKind.IMPORTED)
+        )
         store.add_outcome(new_outcome(own.id, seconds=10.0, workers=4))
         store.add_outcome(new_outcome(theirs.id, seconds=1e6, workers=27360))
-        assert store.usage(study.id) == type(store.usage(study.id))(samples=0, accelerator_seconds=40.0, trials=0)
+        assert store.usage(study.id) == type(store.usage(study.id))(
+            samples=0, accelerator_seconds=40.0, trials=0
+        )
         with pytest.raises(NotFound):
             store.usage(99)
 
     # plans and outcomes of machines
 
     def test_plans_keep_their_machine(self, store, study):
-        plan = store.add_plan(new_plan(study, nodes=3, workers=16, launcher="slurm", slot_seconds=3600.0,
-                                       chance_in_slot=0.8, limited_by="network", details='{"a": 1}'))
-        assert (plan.launcher, plan.ranks_per_node, plan.slot_seconds, plan.chance_in_slot, plan.limited_by,
-                plan.details) == ("slurm", 6, 3600.0, 0.8, "network", '{"a": 1}')
+        plan = store.add_plan(
+            new_plan(
+                study,
+                nodes=3,
+                workers=16,
+                launcher="slurm",
+                slot_seconds=3600.0,
+                chance_in_slot=0.8,
+                limited_by="network",
+                details='{"a": 1}',
+            )
+        )
+        assert (
+            plan.launcher,
+            plan.ranks_per_node,
+            plan.slot_seconds,
+            plan.chance_in_slot,
+            plan.limited_by,
+            plan.details,
+        ) == ("slurm", 6, 3600.0, 0.8, "network", '{"a": 1}')
         plain = store.add_plan(new_plan(study, ranks_per_node=1))
-        assert (plain.launcher, plain.ranks_per_node, plain.slot_seconds, plain.details) == ("local", 1, None, None)
-        made = store.add_outcome(new_outcome(plan.id, restarts=2, nodes=3, samples_per_second=1e5, source="round 4"))
-        assert (made.restarts, made.nodes, made.samples_per_second, made.source) == (2, 3, 1e5, "round 4")
+        assert (plain.launcher, plain.ranks_per_node, plain.slot_seconds, plain.details) == (
+            "local",
+            1,
+            None,
+            None,
+        )
+        made = store.add_outcome(
+            new_outcome(plan.id, restarts=2, nodes=3, samples_per_second=1e5, source="round 4")
+        )
+        assert (made.restarts, made.nodes, made.samples_per_second, made.source) == (
+            2,
+            3,
+            1e5,
+            "round 4",
+        )
         assert store.outcomes(plan.id) == [made]
 
     # events
@@ -157,7 +220,11 @@ class ServiceContract:
         second = store.add_event(None, "upgraded", "")
         third = store.add_event(study.id, "finished", "done")
         assert (first.study_name, first.data, second.study_name, second.data) == (
-            "digits", {"worker": "w", "cores": 2}, "", None)
+            "digits",
+            {"worker": "w", "cores": 2},
+            "",
+            None,
+        )
         assert abs(datetime.now(UTC) - first.at) < timedelta(minutes=1)
         assert store.events() == [first, second, third]
         assert store.events(after=first.id) == [second, third]
@@ -185,12 +252,16 @@ class ServiceContract:
         with pytest.raises(Conflict):
             store.add_token(TOKEN)
         later = datetime.now(UTC) + timedelta(days=1)
-        other = store.add_token(dataclasses.replace(TOKEN, owner="bob", digest="def", expires_at=later))
+        other = store.add_token(
+            dataclasses.replace(TOKEN, owner="bob", digest="def", expires_at=later)
+        )
         assert other.expires_at == later
         assert store.tokens() == [token, other]
         assert store.tokens(owner="bob") == [other]
         with pytest.raises(InvalidRecord, match="one word, but got 'read submit'"):
-            store.add_token(dataclasses.replace(TOKEN, digest="x", scopes=frozenset({"read submit"})))
+            store.add_token(
+                dataclasses.replace(TOKEN, digest="x", scopes=frozenset({"read submit"}))
+            )
 
     def test_a_revoked_token_stays_revoked(self, store):
         token = store.add_token(TOKEN)
@@ -221,10 +292,17 @@ class ServiceContract:
         queue.beat(dataclasses.replace(BEAT, study_id=study.id))
         queue.beat(dataclasses.replace(BEAT, name="host-0"))
         first, second = queue.workers()
-        assert (first.name, second.name, second.study_id, second.cores) == ("host-0", "host-1", study.id, 2)
+        assert (first.name, second.name, second.study_id, second.cores) == (
+            "host-0",
+            "host-1",
+            study.id,
+            2,
+        )
         assert (second.seen_at - second.started_at) == timedelta(seconds=50)
         clock.move(30)
-        queue.beat(dataclasses.replace(BEAT, name="host-2", study_id=99))      # deleted while it worked on it
+        queue.beat(
+            dataclasses.replace(BEAT, name="host-2", study_id=99)
+        )  # deleted while it worked on it
         assert [worker.name for worker in queue.workers(seen_within_seconds=10)] == ["host-2"]
         assert queue.workers(10)[0].study_id is None
         queue.delete_study(study.id)
@@ -245,18 +323,38 @@ class ServiceContract:
             store.keep_cost(99, COST)
 
     def test_throughputs_by_machine_and_workload(self, store):
-        rows = [NewThroughput(machine=machine, workload=workload, nodes=2, accelerators=16, global_batch_size=512,
-                              precision="fp16", samples_per_second=1e4, source="round 4")
-                for machine in ("summit", "local") for workload in ("resnet50", "tiramisu")]
+        rows = [
+            NewThroughput(
+                machine=machine,
+                workload=workload,
+                nodes=2,
+                accelerators=16,
+                global_batch_size=512,
+                precision="fp16",
+                samples_per_second=1e4,
+                source="round 4",
+            )
+            for machine in ("summit", "local")
+            for workload in ("resnet50", "tiramisu")
+        ]
         store.add_throughputs(rows)
         store.add_throughputs([])
         found = store.throughputs()
-        assert [dataclasses.replace(row, source="round 4").machine for row in found] == [row.machine for row in rows]
+        assert [dataclasses.replace(row, source="round 4").machine for row in found] == [
+            row.machine for row in rows
+        ]
         assert [(row.machine, row.workload) for row in store.throughputs(machine="local")] == [
-            ("local", "resnet50"), ("local", "tiramisu")]
+            ("local", "resnet50"),
+            ("local", "tiramisu"),
+        ]
         (one,) = store.throughputs("summit", "tiramisu")
-        assert (one.nodes, one.accelerators, one.global_batch_size, one.precision, one.samples_per_second) == (
-            2, 16, 512, "fp16", 1e4)
+        assert (
+            one.nodes,
+            one.accelerators,
+            one.global_batch_size,
+            one.precision,
+            one.samples_per_second,
+        ) == (2, 16, 512, "fp16", 1e4)
         with pytest.raises(InvalidRecord, match="samples_per_second_positive"):
             store.add_throughputs([*rows, dataclasses.replace(rows[0], samples_per_second=0.0)])
         assert len(store.throughputs()) == 4

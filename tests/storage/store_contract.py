@@ -50,8 +50,17 @@ from storage.records import (
 from storage.schema import tables
 from storage.store import Store
 
-REACHED = TrialResult(state=TrialState.REACHED, epochs_to_target=4.5, epochs=5.0, steps=500, seconds=12.5,
-                      best_metric=0.97, final_metric=0.96, reason="target reached", resolution_epochs=0.5)
+REACHED = TrialResult(
+    state=TrialState.REACHED,
+    epochs_to_target=4.5,
+    epochs=5.0,
+    steps=500,
+    seconds=12.5,
+    best_metric=0.97,
+    final_metric=0.96,
+    reason="target reached",
+    resolution_epochs=0.5,
+)
 OF_NO_STUDY = ("tokens", "workers", "throughputs")
 CENSORED = TrialResult(state=TrialState.CENSORED, epochs=40.0)
 
@@ -100,7 +109,9 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
 
     def test_creating_again_returns_the_study_and_another_spec_is_a_conflict(self, store, study):
         assert make_study(store) == study
-        with pytest.raises(Conflict, match="'digits' exists with another spec; give this one another name"):
+        with pytest.raises(
+            Conflict, match="'digits' exists with another spec; give this one another name"
+        ):
             make_study(store, spec="name: digits\nseeds: 3\n")
         assert store.studies() == [study]
 
@@ -118,7 +129,9 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         store.set_study_state(study.id, StudyState.FAILED, "no data")
         assert study.folder == ""
         store.update_spec(study.id, "name: digits\nseeds: 3\n", "/studies")
-        store.update_spec(study.id, "name: digits\nseeds: 3\n")      # as the web service does, which has no folder
+        store.update_spec(
+            study.id, "name: digits\nseeds: 3\n"
+        )  # as the web service does, which has no folder
         changed = store.study("digits")
         assert changed.folder == "/studies"
         assert (changed.state, changed.message) == (StudyState.FAILED, "no data")
@@ -148,8 +161,10 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         assert store.add_trials(study.id, []) == []
 
     def test_settings_come_back_as_they_were_given(self, store, study):
-        new = [NewTrial(global_batch_size=16, seed=2**40, settings=SETTINGS),
-               NewTrial(global_batch_size=16, seed=-1, settings=OTHER_SETTINGS)]
+        new = [
+            NewTrial(global_batch_size=16, seed=2**40, settings=SETTINGS),
+            NewTrial(global_batch_size=16, seed=-1, settings=OTHER_SETTINGS),
+        ]
         plain, other = store.add_trials(study.id, new)
         assert plain.settings == SETTINGS
         assert plain.seed == 2**40
@@ -158,16 +173,24 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         assert other.settings["decay_milestones"] == [30.0, 60.1, 80.0]
         assert store.trial(study.id, 1) == other
 
-    @pytest.mark.parametrize(("settings", "message"), [
-        ({**SETTINGS, "learning_rat": 0.1}, "no setting 'learning_rat'; did you mean 'learning_rate'"),
-        ({"learning_rate": 0.1}, "complete, but got none for optimizer, momentum"),
-        ({**SETTINGS, "momentum": None}, "momentum"),
-        ({**SETTINGS, "momentum": object()}, "does not take this value"),
-    ])
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            (
+                {**SETTINGS, "learning_rat": 0.1},
+                "no setting 'learning_rat'; did you mean 'learning_rate'",
+            ),
+            ({"learning_rate": 0.1}, "complete, but got none for optimizer, momentum"),
+            ({**SETTINGS, "momentum": None}, "momentum"),
+            ({**SETTINGS, "momentum": object()}, "does not take this value"),
+        ],
+    )
     def test_wrong_settings_are_refused_and_nothing_is_added(self, store, study, settings, message):
         good = NewTrial(global_batch_size=16, seed=0, settings=SETTINGS)
         with pytest.raises(InvalidRecord, match=message):
-            store.add_trials(study.id, [good, NewTrial(global_batch_size=16, seed=0, settings=settings)])
+            store.add_trials(
+                study.id, [good, NewTrial(global_batch_size=16, seed=0, settings=settings)]
+            )
         assert store.trials(study.id) == []
 
     def test_batch_of_no_samples_is_refused(self, store, study):
@@ -228,7 +251,9 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         store.finish_trial(trials[0].id, REACHED)
         requeued = store.requeue_running(study.id)
         assert [(trial.number, trial.state, trial.started_at) for trial in requeued] == [
-            (1, TrialState.QUEUED, None), (2, TrialState.QUEUED, None)]
+            (1, TrialState.QUEUED, None),
+            (2, TrialState.QUEUED, None),
+        ]
         assert store.trial(study.id, 0).state is TrialState.REACHED
         assert store.trial(others[0].study_id, 0).state is TrialState.RUNNING
         assert store.points(trials[1].id) == make_points(2)
@@ -249,8 +274,10 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         assert numbers({TrialState.QUEUED, TrialState.CENSORED}, purpose="sweep") == [0, 1, 2]
         assert numbers(purpose="validation") == [3]
         assert numbers([]) == []
-        assert store.counts(study.id) == {16: {TrialState.QUEUED: 2, TrialState.CENSORED: 1},
-                                          32: {TrialState.QUEUED: 1}}
+        assert store.counts(study.id) == {
+            16: {TrialState.QUEUED: 2, TrialState.CENSORED: 1},
+            32: {TrialState.QUEUED: 1},
+        }
         assert store.counts(study.id, purpose="validation") == {16: {TrialState.QUEUED: 1}}
         with pytest.raises(NotFound, match=r"no trial 4 in the study .* numbered 0 to 3"):
             store.trial(study.id, 4)
@@ -282,14 +309,18 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
     def test_what_is_no_number_comes_back(self, store, study):
         (trial,) = make_trials(store, study, 16)
         nan, inf = math.nan, math.inf
-        store.record({trial.id: [ConvergencePoint(2**33, 2**40, 1.0, 2.0, nan, inf, -inf, 0.1, 32)]})
+        store.record(
+            {trial.id: [ConvergencePoint(2**33, 2**40, 1.0, 2.0, nan, inf, -inf, 0.1, 32)]}
+        )
         (point,) = store.points(trial.id)
         assert (point.step, point.samples) == (2**33, 2**40)
         assert math.isnan(point.train_loss)
         assert (point.loss, point.metric) == (inf, -inf)
         assert point.gradient_noise_scale is None
         assert np.isnan(store.convergence([trial.id]).gradient_noise_scale).all()
-        store.finish_trial(trial.id, dataclasses.replace(CENSORED, best_metric=nan, final_metric=-inf))
+        store.finish_trial(
+            trial.id, dataclasses.replace(CENSORED, best_metric=nan, final_metric=-inf)
+        )
         finished = store.trial(study.id, 0)
         assert finished.best_metric is None
         assert finished.final_metric == -inf
@@ -318,7 +349,9 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         store.start_trials([trial.id for trial in trials])
         store.record({trial.id: make_points(2) for trial in trials})
         columns = store.convergence([trial.id for trial in reversed(trials)])
-        np.testing.assert_array_equal(columns.trial_id, np.repeat([trial.id for trial in trials], 2))
+        np.testing.assert_array_equal(
+            columns.trial_id, np.repeat([trial.id for trial in trials], 2)
+        )
         np.testing.assert_array_equal(columns.step, np.tile([0, 1], 2500))
         assert [trial.number for trial in store.requeue_running(study.id)] == list(range(2500))
 
@@ -327,8 +360,11 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         trials = make_trials(store, study, 16, 16, 16)
         statements = []
         engine = store._database.engine
-        event.listen(engine, "before_cursor_execute",
-                     lambda _, cursor, statement, *rest: statements.append((statement.split()[0], rest[-1])))
+        event.listen(
+            engine,
+            "before_cursor_execute",
+            lambda _, cursor, statement, *rest: statements.append((statement.split()[0], rest[-1])),
+        )
         store.record({trial.id: make_points(500) for trial in trials})
         assert [name for name, _ in statements].count("INSERT") == 1
         assert len(statements) <= 3
@@ -345,15 +381,30 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         assert (forecast.trust, bare.trust) == (Trust.MEDIUM, Trust.LOW)
         assert forecast.created_at.tzinfo is UTC
 
-    @pytest.mark.parametrize(("changes", "error", "message"), [
-        ({"study_id": 99}, NotFound, "no study with id 99"),
-        ({"settings": (SettingForecast("warmup", 1, 0, 2),)}, InvalidRecord, "no setting 'warmup'"),
-        ({"settings": (SettingForecast("momentum", 0.9, 0.95, 0.8),)}, InvalidRecord, "interval"),
-        ({"laws": (Law("a", "b", 1, 0, 2), Law("a", "b", 1, 0, 2))}, Conflict, "exists already"),
-        ({"epochs_low": 14.0}, InvalidRecord, "epochs_interval"),
-        ({"epochs_median": math.nan}, InvalidRecord, "epochs_median"),
-        ({"trust": "full"}, InvalidRecord, "full"),
-    ])
+    @pytest.mark.parametrize(
+        ("changes", "error", "message"),
+        [
+            ({"study_id": 99}, NotFound, "no study with id 99"),
+            (
+                {"settings": (SettingForecast("warmup", 1, 0, 2),)},
+                InvalidRecord,
+                "no setting 'warmup'",
+            ),
+            (
+                {"settings": (SettingForecast("momentum", 0.9, 0.95, 0.8),)},
+                InvalidRecord,
+                "interval",
+            ),
+            (
+                {"laws": (Law("a", "b", 1, 0, 2), Law("a", "b", 1, 0, 2))},
+                Conflict,
+                "exists already",
+            ),
+            ({"epochs_low": 14.0}, InvalidRecord, "epochs_interval"),
+            ({"epochs_median": math.nan}, InvalidRecord, "epochs_median"),
+            ({"trust": "full"}, InvalidRecord, "full"),
+        ],
+    )
     def test_wrong_forecast_is_refused(self, store, study, changes, error, message):
         with pytest.raises(error, match=message):
             make_forecast(store, study, **changes)
@@ -372,15 +423,18 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         with pytest.raises(NotFound, match=f"no plan 99; the newest are {baseline.id}, {plan.id}"):
             store.plan(99)
 
-    @pytest.mark.parametrize(("changes", "error", "message"), [
-        ({"study_id": 99}, NotFound, "no study with id 99"),
-        ({"forecast_id": 99}, NotFound, "no forecast with id 99"),
-        ({"kind": PlanKind.FORECAST}, InvalidRecord, "forecast_predicts"),
-        ({"workers": 0}, InvalidRecord, "sizes_positive"),
-        ({"epochs_low": 5.0, "epochs_high": 4.0}, InvalidRecord, "epochs_interval"),
-        ({"seconds_low": 5.0, "seconds_high": 4.0}, InvalidRecord, "seconds_interval"),
-        ({"settings": {}}, InvalidRecord, "settings must be complete"),
-    ])
+    @pytest.mark.parametrize(
+        ("changes", "error", "message"),
+        [
+            ({"study_id": 99}, NotFound, "no study with id 99"),
+            ({"forecast_id": 99}, NotFound, "no forecast with id 99"),
+            ({"kind": PlanKind.FORECAST}, InvalidRecord, "forecast_predicts"),
+            ({"workers": 0}, InvalidRecord, "sizes_positive"),
+            ({"epochs_low": 5.0, "epochs_high": 4.0}, InvalidRecord, "epochs_interval"),
+            ({"seconds_low": 5.0, "seconds_high": 4.0}, InvalidRecord, "seconds_interval"),
+            ({"settings": {}}, InvalidRecord, "settings must be complete"),
+        ],
+    )
     def test_wrong_plan_is_refused(self, store, study, changes, error, message):
         with pytest.raises(error, match=message):
             store.add_plan(new_plan(study, **changes))
@@ -393,8 +447,12 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
 
     def test_outcome_round_trip(self, store, study):
         plan = store.add_plan(new_plan(study))
-        given = [new_outcome(plan.id),
-                 new_outcome(plan.id, state=TrialState.DIVERGED, epochs_to_target=None, best_metric=None)]
+        given = [
+            new_outcome(plan.id),
+            new_outcome(
+                plan.id, state=TrialState.DIVERGED, epochs_to_target=None, best_metric=None
+            ),
+        ]
         stored = [store.add_outcome(new) for new in given]
         assert store.outcomes(plan.id) == stored
         for new, outcome in zip(given, stored, strict=True):
@@ -409,7 +467,9 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
         plan = store.add_plan(forecast_plan(study, forecast))
         baseline = store.add_plan(new_plan(study))
         store.add_plan(new_plan(study, kind=PlanKind.NO_SCALING))  # never launched: no row
-        imported = store.add_plan(new_plan(study, kind=PlanKind.IMPORTED))  # nothing was forecast for it: no row
+        imported = store.add_plan(
+            new_plan(study, kind=PlanKind.IMPORTED)
+        )  # nothing was forecast for it: no row
         store.add_outcome(new_outcome(imported.id, epochs_to_target=5.0))
         other = make_study(store, "other")
         foreign = store.add_plan(forecast_plan(other, make_forecast(store, other)))
@@ -420,11 +480,25 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
 
         row, of_baseline, of_other = store.calibration()
         assert row == CalibrationRow(
-            plan_id=plan.id, study="digits", kind=PlanKind.FORECAST, trust=Trust.MEDIUM, machine="local",
-            global_batch_size=512, predicted_epochs_median=10.0, predicted_epochs_low=8.0,
-            predicted_epochs_high=13.0, observed_epochs_mean=10.5, runs=2, reached=2, inside=True,
-            predicted_seconds_median=60.0, predicted_seconds_low=50.0, predicted_seconds_high=80.0,
-            observed_seconds_mean=75.0, inside_seconds=True)
+            plan_id=plan.id,
+            study="digits",
+            kind=PlanKind.FORECAST,
+            trust=Trust.MEDIUM,
+            machine="local",
+            global_batch_size=512,
+            predicted_epochs_median=10.0,
+            predicted_epochs_low=8.0,
+            predicted_epochs_high=13.0,
+            observed_epochs_mean=10.5,
+            runs=2,
+            reached=2,
+            inside=True,
+            predicted_seconds_median=60.0,
+            predicted_seconds_low=50.0,
+            predicted_seconds_high=80.0,
+            observed_seconds_mean=75.0,
+            inside_seconds=True,
+        )
         assert (of_baseline.observed_epochs_mean, of_baseline.inside) == (20.0, None)
         assert (of_other.runs, of_other.reached, of_other.inside) == (1, 0, False)
         assert of_other.observed_epochs_mean is None
@@ -442,8 +516,11 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
 
         def sizes():
             with store._database.read() as connection:
-                return {table.name: connection.execute(select(func.count()).select_from(table)).scalar()
-                        for table in tables.metadata.sorted_tables if table.name not in OF_NO_STUDY}
+                return {
+                    table.name: connection.execute(select(func.count()).select_from(table)).scalar()
+                    for table in tables.metadata.sorted_tables
+                    if table.name not in OF_NO_STUDY
+                }
 
         before = sizes()
         store.delete_study(study.id)
@@ -474,7 +551,9 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
 
     def test_processes_share_a_database(self, url, store, study):
         workers = [sweep(url, study.name, 25, 100) for _ in range(2)]
-        printed = [int(line) for worker in workers for line in worker.communicate(timeout=60)[0].split()]
+        printed = [
+            int(line) for worker in workers for line in worker.communicate(timeout=60)[0].split()
+        ]
         assert [worker.returncode for worker in workers] == [0, 0]
         assert sorted(printed) == list(range(50))
         trials = store.trials(study.id, [TrialState.REACHED])

@@ -18,7 +18,8 @@ def main(url: str, study: str, count: int, points: int) -> None:
         study_id = store.study(study).id
         for seed in range(count):
             (trial,) = store.add_trials(
-                study_id, [NewTrial(global_batch_size=32, seed=seed, settings=SETTINGS)])
+                study_id, [NewTrial(global_batch_size=32, seed=seed, settings=SETTINGS)]
+            )
             store.start_trials([trial.id])
             store.record({trial.id: make_points(points)})
             result = TrialResult(state=TrialState.REACHED, epochs_to_target=float(trial.number))

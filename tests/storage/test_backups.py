@@ -22,7 +22,9 @@ from storage.records import NewToken, StudyState, TrialResult, TrialState
 from storage.schema.tables import metadata
 from storage.store import Store
 
-AWKWARD = "name: digits\n# tab\t, \\N, back\\slash, CR\r, é, \u2028, 'quote', \"quote\", \x0b\x0c\x08\n"
+AWKWARD = (
+    "name: digits\n# tab\t, \\N, back\\slash, CR\r, é, \u2028, 'quote', \"quote\", \x0b\x0c\x08\n"
+)
 
 
 def fill(url):
@@ -30,15 +32,32 @@ def fill(url):
         study = make_study(store, spec=AWKWARD)
         trials = make_trials(store, study, 16, 32, 64)
         store.start_trials([trial.id for trial in trials[:2]])
-        store.finish_trial(trials[0].id, TrialResult(
-            state=TrialState.REACHED, epochs_to_target=1 / 3, epochs=0.1 + 0.2, steps=2**40, seconds=1e-300,
-            best_metric=float("inf"), final_metric=float("-inf"), reason=""), make_points(300))
-        store.finish_trial(trials[1].id, TrialResult(state=TrialState.DIVERGED, reason="NaN\tat\nstep 3"), [])
+        store.finish_trial(
+            trials[0].id,
+            TrialResult(
+                state=TrialState.REACHED,
+                epochs_to_target=1 / 3,
+                epochs=0.1 + 0.2,
+                steps=2**40,
+                seconds=1e-300,
+                best_metric=float("inf"),
+                final_metric=float("-inf"),
+                reason="",
+            ),
+            make_points(300),
+        )
+        store.finish_trial(
+            trials[1].id, TrialResult(state=TrialState.DIVERGED, reason="NaN\tat\nstep 3"), []
+        )
         plan = store.add_plan(forecast_plan(study, make_forecast(store, study)))
         outcome = store.add_outcome(new_outcome(plan.id))
         store.add_exhibit(outcome.id, {"references": {"majority": 0.5}})
         store.add_event(study.id, "submitted", "submitted", {"by": "ann"})
-        store.add_token(NewToken(name="laptop", owner="ann", digest="0" * 64, scopes=frozenset({"submit", "read"})))
+        store.add_token(
+            NewToken(
+                name="laptop", owner="ann", digest="0" * 64, scopes=frozenset({"submit", "read"})
+            )
+        )
         store.set_study_state(study.id, StudyState.FINISHED, "done")
     return url
 
@@ -48,8 +67,10 @@ def contents(url):
     database = Database(url, timeout_seconds=5)
     try:
         with database.read() as connection:
-            return {table.name: sorted(map(repr, connection.execute(table.select())))
-                    for table in metadata.sorted_tables}
+            return {
+                table.name: sorted(map(repr, connection.execute(table.select())))
+                for table in metadata.sorted_tables
+            }
     finally:
         database.close()
 
@@ -70,7 +91,10 @@ def test_both_databases_write_the_same_archive(tmp_path, new_postgres_url):
     server = new_postgres_url()
     maintenance.restore(server, tmp_path / "sqlite.zip")
     maintenance.backup(server, tmp_path / "postgresql.zip")
-    with zipfile.ZipFile(tmp_path / "sqlite.zip") as one, zipfile.ZipFile(tmp_path / "postgresql.zip") as other:
+    with (
+        zipfile.ZipFile(tmp_path / "sqlite.zip") as one,
+        zipfile.ZipFile(tmp_path / "postgresql.zip") as other,
+    ):
         tables = [name for name in one.namelist() if name.endswith(".tsv")]
         assert len(tables) == len(metadata.tables)
         for name in tables:
@@ -96,7 +120,7 @@ def test_a_copy_of_an_sqlite_file_restores_into_both(tmp_path, new_postgres_url)
     for target in (f"sqlite:///{tmp_path}/target.db", new_postgres_url()):
         maintenance.restore(target, tmp_path / "copy.db")
         assert contents(target) == before
-    assert (tmp_path / "copy.db").read_bytes() == kept      # reading a backup does not write to it
+    assert (tmp_path / "copy.db").read_bytes() == kept  # reading a backup does not write to it
     assert [path.name for path in tmp_path.glob("copy.db-*")] == []
 
 
@@ -124,7 +148,7 @@ def test_a_backup_while_another_writes_holds_whole_transactions(tmp_path):
         found = maintenance.check(str(tmp_path / f"{number}-restored.db"))
         assert [each.message for each in found if each.level == "fail"] == []
         with Store.open(str(tmp_path / f"{number}-restored.db")) as store:
-            assert (len(store.trials(1)) - 3) % 5 == 0      # five at a time, or none
+            assert (len(store.trials(1)) - 3) % 5 == 0  # five at a time, or none
 
 
 @pytest.mark.parametrize("revision", ["0001", "0002"])
@@ -135,7 +159,8 @@ def test_an_archive_of_an_earlier_schema_is_upgraded(revision, new_url, tmp_path
         migrations.bring_to(connection, revision)
         connection.exec_driver_sql(
             "INSERT INTO studies VALUES (7, 'digits', 'finished', 'resnet', 'top1', 0.96, 1, 'name: digits', "
-            "'2026-01-01 00:00:00.000000', '2026-01-02 00:00:00.500000', '')")
+            "'2026-01-01 00:00:00.000000', '2026-01-02 00:00:00.500000', '')"
+        )
     database.close()
     written = maintenance.backup(old, tmp_path / "old.zip")
     assert written.schema == revision
@@ -143,7 +168,11 @@ def test_an_archive_of_an_earlier_schema_is_upgraded(revision, new_url, tmp_path
     maintenance.restore(target, tmp_path / "old.zip")
     with Store.open(target) as store:
         study = store.study("digits")
-        assert (study.id, study.owner, study.updated_at.isoformat()) == (7, "", "2026-01-02T00:00:00.500000+00:00")
+        assert (study.id, study.owner, study.updated_at.isoformat()) == (
+            7,
+            "",
+            "2026-01-02T00:00:00.500000+00:00",
+        )
 
 
 def test_a_restore_replaces_only_on_demand(new_url, tmp_path):
@@ -174,10 +203,14 @@ def test_a_damaged_archive_leaves_the_database_as_it_was(new_url, tmp_path):
     maintenance.backup(source, tmp_path / "backup.zip")
 
     def half_of(table):
-        return lambda name, content: content[:len(content) // 2] if name == f"{table}.tsv" else content
+        return lambda name, content: (
+            content[: len(content) // 2] if name == f"{table}.tsv" else content
+        )
 
-    for broken in (damaged(tmp_path / "backup.zip", tmp_path / "cut.zip", half_of("convergence")),
-                   damaged(tmp_path / "backup.zip", tmp_path / "orphans.zip", half_of("trials"))):
+    for broken in (
+        damaged(tmp_path / "backup.zip", tmp_path / "cut.zip", half_of("convergence")),
+        damaged(tmp_path / "backup.zip", tmp_path / "orphans.zip", half_of("trials")),
+    ):
         with pytest.raises(InvalidRecord):
             maintenance.restore(source, broken, replace=True)
         assert contents(source) == before
@@ -187,25 +220,40 @@ def test_files_that_are_no_backup(tmp_path):
     (tmp_path / "text.zip").write_text("no zip")
     maintenance.backup(fill(str(tmp_path / "hpo.db")), tmp_path / "whole.zip")
     (tmp_path / "cut.zip").write_bytes((tmp_path / "whole.zip").read_bytes()[:2000])
-    for name, message in {"text.zip": "must be an archive that `hpo db backup` wrote", "cut.zip": "or was cut off",
-                          "none.zip": "there is no file"}.items():
+    for name, message in {
+        "text.zip": "must be an archive that `hpo db backup` wrote",
+        "cut.zip": "or was cut off",
+        "none.zip": "there is no file",
+    }.items():
         with pytest.raises(InvalidRecord, match=message):
             maintenance.restore(str(tmp_path / "target.db"), tmp_path / name)
 
 
 def test_an_archive_of_a_newer_release(tmp_path):
     maintenance.backup(fill(str(tmp_path / "hpo.db")), tmp_path / "backup.zip")
-    newer = damaged(tmp_path / "backup.zip", tmp_path / "newer.zip", lambda name, content: content.replace(
-        f'"schema": "{migrations.HEAD}"'.encode(), b'"schema": "9999"'))
+    newer = damaged(
+        tmp_path / "backup.zip",
+        tmp_path / "newer.zip",
+        lambda name, content: content.replace(
+            f'"schema": "{migrations.HEAD}"'.encode(), b'"schema": "9999"'
+        ),
+    )
     with pytest.raises(SchemaTooNew, match=r"its schema is '9999'.* upgrade largebatch"):
         maintenance.restore(str(tmp_path / "target.db"), newer)
 
 
 def test_an_archive_names_only_our_tables(tmp_path):
     maintenance.backup(fill(str(tmp_path / "hpo.db")), tmp_path / "backup.zip")
-    foreign = damaged(tmp_path / "backup.zip", tmp_path / "foreign.zip", lambda name, content: content.replace(
-        b'"name": "laws"', b'"name": "laws; DROP TABLE studies"'))
-    with pytest.raises(InvalidRecord, match="must hold tables of largebatch, but holds 'laws; DROP"):
+    foreign = damaged(
+        tmp_path / "backup.zip",
+        tmp_path / "foreign.zip",
+        lambda name, content: content.replace(
+            b'"name": "laws"', b'"name": "laws; DROP TABLE studies"'
+        ),
+    )
+    with pytest.raises(
+        InvalidRecord, match="must hold tables of largebatch, but holds 'laws; DROP"
+    ):
         maintenance.restore(str(tmp_path / "target.db"), foreign)
 
 
@@ -215,7 +263,9 @@ def test_a_backup_is_never_overwritten_and_never_half(tmp_path):
     with pytest.raises(Conflict, match=r"must be a new file, but .* exists"):
         maintenance.backup(url, tmp_path / "backup.zip")
     for name in ("backup.zip", "backup.db"):
-        with pytest.raises(StoreUnavailable, match=r"cannot be written .*; give a file in a folder"):
+        with pytest.raises(
+            StoreUnavailable, match=r"cannot be written .*; give a file in a folder"
+        ):
             maintenance.backup(url, tmp_path / "no" / "such" / name)
     assert sorted(path.name for path in tmp_path.glob("*.partial")) == []
 
@@ -231,12 +281,16 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path):
 
 
 def test_the_server_is_not_copied_as_a_file(new_postgres_url, tmp_path):
-    with pytest.raises(InvalidRecord, match=r"the database is PostgreSQL; name the file backup.zip"):
+    with pytest.raises(
+        InvalidRecord, match=r"the database is PostgreSQL; name the file backup.zip"
+    ):
         maintenance.backup(fill(new_postgres_url()), tmp_path / "backup.db")
 
 
 def test_a_manifest_tells_what_is_inside(tmp_path):
     maintenance.backup(fill(str(tmp_path / "hpo.db")), tmp_path / "backup.zip")
     manifest = archive.read_manifest(tmp_path / "backup.zip")
-    assert {table.name: table.rows for table in manifest.tables} | {"trials": 3, "convergence": 300} == \
-        {table.name: table.rows for table in manifest.tables}
+    assert {table.name: table.rows for table in manifest.tables} | {
+        "trials": 3,
+        "convergence": 300,
+    } == {table.name: table.rows for table in manifest.tables}

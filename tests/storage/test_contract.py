@@ -19,7 +19,10 @@ def test_all_that_is_public_of_the_store_is_promised() -> None:
 
 @pytest.mark.parametrize("name", PROMISED)
 def test_a_promise_is_described_and_kept(name: str) -> None:
-    promised, kept = inspect.getattr_static(AbstractStore, name), inspect.getattr_static(Store, name)
+    promised, kept = (
+        inspect.getattr_static(AbstractStore, name),
+        inspect.getattr_static(Store, name),
+    )
     assert promised.__doc__
     if not isinstance(promised, property):
         assert inspect.signature(kept) == inspect.signature(promised)

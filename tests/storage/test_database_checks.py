@@ -21,14 +21,21 @@ def url(new_url):
     with Store.open(url) as store:
         study = make_study(store)
         trials = make_trials(store, study, 16, 32)
-        store.finish_trial(trials[0].id, TrialResult(state=TrialState.REACHED, epochs_to_target=3), make_points(4))
-        store.finish_trial(trials[1].id, TrialResult(state=TrialState.FAILED, reason="crashed at once"))
+        store.finish_trial(
+            trials[0].id, TrialResult(state=TrialState.REACHED, epochs_to_target=3), make_points(4)
+        )
+        store.finish_trial(
+            trials[1].id, TrialResult(state=TrialState.FAILED, reason="crashed at once")
+        )
     return url
 
 
 def complaints(url, folder=None):
-    return {each.name: f"{each.message}; {each.way_out}" for each in maintenance.check(url, folder)
-            if each.level != "ok"}
+    return {
+        each.name: f"{each.message}; {each.way_out}"
+        for each in maintenance.check(url, folder)
+        if each.level != "ok"
+    }
 
 
 def test_a_sound_database(url, tmp_path):
@@ -86,7 +93,9 @@ def test_an_older_schema_is_told_and_upgraded(tmp_path):
     with migrations.changing(database.engine) as connection:
         migrations.bring_to(connection, "0002")
     database.close()
-    assert complaints(url) == {"schema": f"the schema is 0002, this release needs {migrations.HEAD}; hpo db upgrade"}
+    assert complaints(url) == {
+        "schema": f"the schema is 0002, this release needs {migrations.HEAD}; hpo db upgrade"
+    }
     assert maintenance.upgrade(url) == ("0002", migrations.HEAD)
     assert complaints(url) == {}
     assert maintenance.upgrade(url) == (migrations.HEAD, migrations.HEAD)
@@ -96,10 +105,15 @@ def test_rows_that_point_nowhere(tmp_path):
     url = str(tmp_path / "hpo.db")
     with Store.open(url) as store:
         make_trials(store, make_study(store), 16, 16)
-    with sqlite3.connect(url) as connection:    # this driver does not enforce foreign keys unless it is told to
+    with sqlite3.connect(
+        url
+    ) as connection:  # this driver does not enforce foreign keys unless it is told to
         connection.execute("DELETE FROM studies")
     connection.close()
-    assert "2 rows of trials point to studies that are not there; restore a backup" in complaints(url)["references"]
+    assert (
+        "2 rows of trials point to studies that are not there; restore a backup"
+        in complaints(url)["references"]
+    )
 
 
 def test_a_damaged_page(tmp_path):
@@ -110,7 +124,7 @@ def test_a_damaged_page(tmp_path):
     maintenance.vacuum(url)
     content = bytearray((tmp_path / "hpo.db").read_bytes())
     middle = len(content) // 8192 * 4096
-    content[middle:middle + 4096] = b"\xff" * 4096
+    content[middle : middle + 4096] = b"\xff" * 4096
     (tmp_path / "hpo.db").write_bytes(content)
     try:
         assert "restore a backup" in complaints(url)["integrity"]

@@ -38,14 +38,18 @@ def database(path):
 def definitions(path: Path) -> dict[str, set[str]]:
     """Each table and index with the parts of its definition, in any order and without the white space."""
     with sqlite3.connect(path) as connection:
-        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        rows = connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+        ).fetchall()
     connection.close()
     return {name: parts(sql) for name, sql in rows if name != VERSION_TABLE}
 
 
 def parts(sql: str) -> set[str]:
     """What stands between the outer commas; a column that was added later stands on the line of another."""
-    sql = re.sub(r"DEFAULT \(([^()]*)\)", r"DEFAULT \1", re.sub(r"\s+", " ", sql))  # as a table that was copied has it
+    sql = re.sub(
+        r"DEFAULT \(([^()]*)\)", r"DEFAULT \1", re.sub(r"\s+", " ", sql)
+    )  # as a table that was copied has it
     before, _, rest = re.sub(r'^CREATE TABLE "(\w+)"', r"CREATE TABLE \1", sql).partition("(")
     inside, _, after = rest.rpartition(")")
     found, depth, start = {before.strip(), after.strip()}, 0, 0
@@ -62,7 +66,12 @@ def test_revisions_make_the_tables(database):
     with database.engine.connect() as connection:
         context = MigrationContext.configure(
             connection,
-            opts={"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True})
+            opts={
+                "version_table": VERSION_TABLE,
+                "compare_type": True,
+                "compare_server_default": True,
+            },
+        )
         assert compare_metadata(context, metadata) == []
 
 
@@ -113,7 +122,9 @@ def test_schema_of_a_newer_release(path):
     with sqlite3.connect(path) as connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
     connection.close()
-    with pytest.raises(SchemaTooNew, match=f"'9999', and this release knows schemas up to '{HEAD}'; upgrade"):
+    with pytest.raises(
+        SchemaTooNew, match=f"'9999', and this release knows schemas up to '{HEAD}'; upgrade"
+    ):
         Store.open(str(path))
 
 
@@ -123,7 +134,9 @@ def test_database_of_another_program(path):
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
     connection.close()
     before = definitions(path)
-    with pytest.raises(StoreUnavailable, match=r"another program uses it, .* named studies; give a new"):
+    with pytest.raises(
+        StoreUnavailable, match=r"another program uses it, .* named studies; give a new"
+    ):
         Store.open(str(path))
     assert definitions(path) == before
 

@@ -20,10 +20,15 @@ def store(tmp_path):
     with Store.open(str(tmp_path / "hpo.db")) as store:
         study = make_study(store)
         first, second = make_trials(store, study, 16, 32)
-        (third,) = store.add_trials(study.id, [NewTrial(global_batch_size=64, seed=5, settings=OTHER_SETTINGS)])
+        (third,) = store.add_trials(
+            study.id, [NewTrial(global_batch_size=64, seed=5, settings=OTHER_SETTINGS)]
+        )
         store.start_trials([first.id, third.id])
-        store.finish_trial(first.id, TrialResult(state=TrialState.REACHED, epochs_to_target=3.5, epochs=4, steps=9),
-                           make_points(3))
+        store.finish_trial(
+            first.id,
+            TrialResult(state=TrialState.REACHED, epochs_to_target=3.5, epochs=4, steps=9),
+            make_points(3),
+        )
         unmeasured = ConvergencePoint(7, 448, 1.0, 2.0, float("nan"), float("inf"), 0.5, 0.1, 64)
         store.record({third.id: [unmeasured]})
         assert second.state is TrialState.QUEUED
@@ -47,7 +52,7 @@ def test_trials(store, tmp_path):
 
 
 def test_convergence(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "TRIALS_AT_A_TIME", 1)      # a row group a trial
+    monkeypatch.setattr(export, "TRIALS_AT_A_TIME", 1)  # a row group a trial
     written = export.write_parquet(store, "digits", tmp_path)
     assert written.convergence_rows == 4
     rows = parquet.read_table(written.convergence).to_pylist()
@@ -56,8 +61,13 @@ def test_convergence(store, tmp_path, monkeypatch):
     for row, point in zip(rows, [*points[0], *points[2]], strict=True):
         for field in dataclasses.fields(point):
             value = getattr(point, field.name)
-            assert row[field.name] == (None if value is None or np.isnan(value) else value), field.name
-    units = {field.name: (field.metadata or {}).get(b"unit") for field in parquet.read_schema(written.convergence)}
+            assert row[field.name] == (None if value is None or np.isnan(value) else value), (
+                field.name
+            )
+    units = {
+        field.name: (field.metadata or {}).get(b"unit")
+        for field in parquet.read_schema(written.convergence)
+    }
     assert units["seconds"] == b"seconds"
     assert units["step"] == b"optimizer steps"
     assert units["gradient_noise_scale"] == b"samples"
@@ -73,9 +83,16 @@ def test_a_study_without_trials(store, tmp_path):
 
 def test_units_name_columns_that_are_there(store, tmp_path):
     written = export.write_parquet(store, "digits", tmp_path)
-    columns = {*parquet.read_schema(written.trials).names, *parquet.read_schema(written.convergence).names}
+    columns = {
+        *parquet.read_schema(written.trials).names,
+        *parquet.read_schema(written.convergence).names,
+    }
     assert export.UNITS.keys() <= columns
-    timed = {name for name in columns if name.endswith(("_epochs", "_batch_size", "_at")) or name == "epochs"}
+    timed = {
+        name
+        for name in columns
+        if name.endswith(("_epochs", "_batch_size", "_at")) or name == "epochs"
+    }
     assert timed <= export.UNITS.keys()
 
 
@@ -86,5 +103,8 @@ def test_what_cannot_be_written(store, tmp_path, monkeypatch):
     with pytest.raises(StoreError, match=r"cannot be written .*; give a folder"):
         export.write_parquet(store, "digits", tmp_path / "file")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(StoreError, match=r"needs pyarrow, which is not installed; pip install 'largebatch\[export\]'"):
+    with pytest.raises(
+        StoreError,
+        match=r"needs pyarrow, which is not installed; pip install 'largebatch\[export\]'",
+    ):
         export.write_parquet(store, "digits", tmp_path)

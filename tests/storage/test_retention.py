@@ -21,22 +21,37 @@ def url(new_url):
             study = make_study(store, name)
             for number, trial in enumerate(make_trials(store, study, 16, 16, 16, 32, 32, 32)):
                 reached = number % 3 < 2
-                store.finish_trial(trial.id, TrialResult(
-                    state=TrialState.REACHED if reached else TrialState.CENSORED,
-                    epochs_to_target=9.0 - number if reached else None, epochs=9.0), make_points(POINTS))
+                store.finish_trial(
+                    trial.id,
+                    TrialResult(
+                        state=TrialState.REACHED if reached else TrialState.CENSORED,
+                        epochs_to_target=9.0 - number if reached else None,
+                        epochs=9.0,
+                    ),
+                    make_points(POINTS),
+                )
             store.add_event(study.id, "submitted", "submitted")
         store.set_study_state(store.study("done").id, StudyState.FINISHED)
         store.set_study_state(store.study("stopped").id, StudyState.INTERRUPTED)
-        for name, ends in {"old": datetime(2020, 1, 1, tzinfo=UTC), "new": datetime(2999, 1, 1, tzinfo=UTC),
-                           "endless": None}.items():
-            store.add_token(NewToken(name=name, owner="ann", digest=name, scopes=frozenset({"read"}), expires_at=ends))
+        for name, ends in {
+            "old": datetime(2020, 1, 1, tzinfo=UTC),
+            "new": datetime(2999, 1, 1, tzinfo=UTC),
+            "endless": None,
+        }.items():
+            store.add_token(
+                NewToken(
+                    name=name, owner="ann", digest=name, scopes=frozenset({"read"}), expires_at=ends
+                )
+            )
     return url
 
 
 def points_left(url, name):
     with Store.open(url) as store:
         trials = store.trials(store.study(name).id)
-        return [len(store.points(trial.id)) for trial in trials], [store.points(trial.id)[-1].step for trial in trials]
+        return [len(store.points(trial.id)) for trial in trials], [
+            store.points(trial.id)[-1].step for trial in trials
+        ]
 
 
 def trials_of(url):
@@ -47,9 +62,14 @@ def trials_of(url):
 def test_old_curves_go_and_their_last_points_stay(url):
     before = trials_of(url)
     pruned = maintenance.prune(url, timedelta(0), keep_best=False, dry_run=False)
-    assert (pruned.trials, pruned.points, pruned.events, pruned.tokens) == (6, 6 * (POINTS - 1), 2, 1)
+    assert (pruned.trials, pruned.points, pruned.events, pruned.tokens) == (
+        6,
+        6 * (POINTS - 1),
+        2,
+        1,
+    )
     assert points_left(url, "done") == ([1] * 6, [POINTS - 1] * 6)
-    assert points_left(url, "stopped") == ([POINTS] * 6, [POINTS - 1] * 6)   # it may go on
+    assert points_left(url, "stopped") == ([POINTS] * 6, [POINTS - 1] * 6)  # it may go on
     assert trials_of(url) == before
     with Store.open(url) as store:
         assert [token.name for token in store.tokens()] == ["new", "endless"]
@@ -60,7 +80,14 @@ def test_old_curves_go_and_their_last_points_stay(url):
 def test_the_best_of_each_rung_are_spared(url):
     pruned = maintenance.prune(url, timedelta(0), keep_best=True, dry_run=False)
     assert pruned.trials == 4
-    assert points_left(url, "done")[0] == [1, POINTS, 1, 1, POINTS, 1]      # fewest epochs: 9 - 1, and 9 - 4
+    assert points_left(url, "done")[0] == [
+        1,
+        POINTS,
+        1,
+        1,
+        POINTS,
+        1,
+    ]  # fewest epochs: 9 - 1, and 9 - 4
 
 
 def test_a_dry_run_counts_the_same_and_removes_nothing(url):
@@ -85,7 +112,22 @@ def test_checkpoints_of_ended_trials(url, tmp_path):
     folder.mkdir(parents=True)
     for number in (0, queued.number):
         (folder / f"{number}.pt").write_text("")
-    assert maintenance.prune(url, timedelta(days=1), keep_best=False, dry_run=False, folder=tmp_path).checkpoints == 0
-    assert maintenance.prune(url, timedelta(0), keep_best=False, dry_run=True, folder=tmp_path).checkpoints == 1
-    assert maintenance.prune(url, timedelta(0), keep_best=False, dry_run=False, folder=tmp_path).checkpoints == 1
+    assert (
+        maintenance.prune(
+            url, timedelta(days=1), keep_best=False, dry_run=False, folder=tmp_path
+        ).checkpoints
+        == 0
+    )
+    assert (
+        maintenance.prune(
+            url, timedelta(0), keep_best=False, dry_run=True, folder=tmp_path
+        ).checkpoints
+        == 1
+    )
+    assert (
+        maintenance.prune(
+            url, timedelta(0), keep_best=False, dry_run=False, folder=tmp_path
+        ).checkpoints
+        == 1
+    )
     assert [path.name for path in folder.iterdir()] == [f"{queued.number}.pt"]

@@ -29,7 +29,9 @@ COLUMN_OF = {
 @pytest.mark.parametrize("table", [trials, plans], ids=lambda table: table.name)
 def test_one_column_for_each_setting(table):
     wanted = {name: COLUMN_OF[kind] for name, kind in get_type_hints(TrainingSettings).items()}
-    assert {name: (type(table.c[name].type), table.c[name].nullable) for name in SETTING_TYPES} == wanted
+    assert {
+        name: (type(table.c[name].type), table.c[name].nullable) for name in SETTING_TYPES
+    } == wanted
 
 
 def test_every_setting_has_a_value_in_its_column():
@@ -41,5 +43,11 @@ def test_trainings_of_an_earlier_schema_have_the_defaults():
     defaults = TrainingSettings().to_dict()
     for name, earlier in EARLIER_VALUES.items():
         default = defaults[name]
-        expected = "''" if default == [] else default if isinstance(default, str) else f"{float(default):g}"
+        expected = (
+            "''"
+            if default == []
+            else default
+            if isinstance(default, str)
+            else f"{float(default):g}"
+        )
         assert earlier == expected, name

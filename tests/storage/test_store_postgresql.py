@@ -101,8 +101,10 @@ def test_events_become_visible_in_their_order(store):
     """A number is drawn before the commit: a reader that goes on after the larger one would miss the smaller."""
     study = make_study(store)
     seen: list[int] = []
-    writers = [threading.Thread(target=lambda: [store.add_event(study.id, "point", "") for _ in range(25)])
-               for _ in range(4)]
+    writers = [
+        threading.Thread(target=lambda: [store.add_event(study.id, "point", "") for _ in range(25)])
+        for _ in range(4)
+    ]
     for writer in writers:
         writer.start()
     while len(seen) < 100:
@@ -113,18 +115,29 @@ def test_events_become_visible_in_their_order(store):
     assert [event.id for event in store.events()] == seen
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda url: url.replace("/database_", "/no_database_"), "does not exist; create the database on the server"),
-    (lambda url: url.split("?")[0] + "?host=/nonexistent", "start the server, or correct host and port"),
-    (lambda url: "postgresql://postgres@127.0.0.1:1/x", "refused; start the server"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda url: url.replace("/database_", "/no_database_"),
+            "does not exist; create the database on the server",
+        ),
+        (
+            lambda url: url.split("?")[0] + "?host=/nonexistent",
+            "start the server, or correct host and port",
+        ),
+        (lambda url: "postgresql://postgres@127.0.0.1:1/x", "refused; start the server"),
+    ],
+)
 def test_a_server_or_database_that_is_not_there(postgres_url, change, message):
     with pytest.raises(StoreUnavailable, match=message):
         Store.open(change(postgres_url))
 
 
 def test_a_database_without_tables_is_not_filled_by_a_reader(empty_postgres_url):
-    with pytest.raises(StoreUnavailable, match="nothing is stored in it yet; check the path or URL"):
+    with pytest.raises(
+        StoreUnavailable, match="nothing is stored in it yet; check the path or URL"
+    ):
         Store.open(empty_postgres_url, create=False)
     Store.open(empty_postgres_url).close()
     Store.open(empty_postgres_url, create=False).close()

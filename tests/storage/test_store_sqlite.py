@@ -61,12 +61,17 @@ def test_a_bare_path_is_sqlite(path, monkeypatch):
 def test_missing_folder(tmp_path):
     message = refused(f"sqlite:///{tmp_path}/no/such/hpo.db")
     assert f"sqlite:///{tmp_path}/no/such/hpo.db" in message
-    assert f"the folder {tmp_path}/no/such does not exist; create it: mkdir -p {tmp_path}/no/such" in message
+    assert (
+        f"the folder {tmp_path}/no/such does not exist; create it: mkdir -p {tmp_path}/no/such"
+        in message
+    )
     assert not (tmp_path / "no").exists()
 
 
 def test_folder_instead_of_a_file(tmp_path):
-    assert f"the path is a folder; give a file in it, such as {tmp_path}/hpo.db" in refused(str(tmp_path))
+    assert f"the path is a folder; give a file in it, such as {tmp_path}/hpo.db" in refused(
+        str(tmp_path)
+    )
 
 
 def test_file_that_is_no_database(path):
@@ -75,30 +80,43 @@ def test_file_that_is_no_database(path):
     assert path.read_text() == "name: digits\n" * 1000
 
 
-@pytest.mark.parametrize(("url", "message"), [
-    ("", "the URL is empty; give a path"),
-    ("sqlite://", "in memory cannot be shared .* give the path of a file"),
-    ("sqlite:///:memory:", "in memory cannot be shared"),
-    ("mysql://host/db", "'mysql' is not supported; the databases are sqlite and postgresql"),
-    ("sqlite+nothing:///hpo.db", "no driver 'sqlite.nothing'"),
-    ("://", "no database URL; write sqlite:///PATH"),
-    ("postgresql://ann@host:port/db", "no database URL"),
-])
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "the URL is empty; give a path"),
+        ("sqlite://", "in memory cannot be shared .* give the path of a file"),
+        ("sqlite:///:memory:", "in memory cannot be shared"),
+        ("mysql://host/db", "'mysql' is not supported; the databases are sqlite and postgresql"),
+        ("sqlite+nothing:///hpo.db", "no driver 'sqlite.nothing'"),
+        ("://", "no database URL; write sqlite:///PATH"),
+        ("postgresql://ann@host:port/db", "no database URL"),
+    ],
+)
 def test_urls_that_cannot_work(url, message):
     with pytest.raises(StoreUnavailable, match=message):
         Store.open(url)
 
 
-@pytest.mark.parametrize(("driver", "package"), [("psycopg", r"'psycopg\[binary\]'"), ("pg8000", "pg8000")])
+@pytest.mark.parametrize(
+    ("driver", "package"), [("psycopg", r"'psycopg\[binary\]'"), ("pg8000", "pg8000")]
+)
 def test_driver_that_is_not_installed(monkeypatch, driver, package):
     monkeypatch.setitem(sys.modules, driver, None)
-    with pytest.raises(StoreUnavailable, match=f"{driver!r} cannot be loaded .* pip install {package}"):
+    with pytest.raises(
+        StoreUnavailable, match=f"{driver!r} cannot be loaded .* pip install {package}"
+    ):
         Store.open(f"postgresql+{driver}://host/db")
 
 
-@pytest.mark.parametrize("url", ["mysql://ann:secret@host/db", "mysql://host/db?user=ann&password=secret&x=1",
-                                 "postgresql+nothing://ann:se/cr@et@host/db",
-                                 "postgresql://ann:se/cr@et@host:port/db"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://ann:secret@host/db",
+        "mysql://host/db?user=ann&password=secret&x=1",
+        "postgresql+nothing://ann:se/cr@et@host/db",
+        "postgresql://ann:se/cr@et@host:port/db",
+    ],
+)
 def test_passwords_are_hidden(url):
     message = refused(url)
     assert "***" in message
@@ -120,10 +138,12 @@ def test_no_permission(open_folder):
     Store.open(str(path)).close()
     path.chmod(0o444)
     open_folder.chmod(0o555)
-    code = ("import os, sqlite3, sys; from storage.store import Store\n"
-            "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-            "try: Store.open(sys.argv[1]).set_study_state(1, 'failed')\n"
-            "except Exception as error: print(type(error).__name__, error)")
+    code = (
+        "import os, sqlite3, sys; from storage.store import Store\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: Store.open(sys.argv[1]).set_study_state(1, 'failed')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
     message, _ = python("-c", code, str(path)).communicate(timeout=60)
     open_folder.chmod(0o755)
     assert message.startswith(f"StoreUnavailable cannot use the database sqlite:///{path}: ")
@@ -134,7 +154,9 @@ def test_locked_by_another_process(path):
     with Store.open(str(path), timeout_seconds=0.1) as store:
         other = sqlite3.connect(path)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreUnavailable, match="database is locked; another process is writing"):
+        with pytest.raises(
+            StoreUnavailable, match="database is locked; another process is writing"
+        ):
             make_study(store)
         assert store.studies() == []  # readers go on
         other.rollback()
@@ -146,7 +168,9 @@ def test_a_worker_that_finds_nothing_and_a_token_in_use_take_no_lock(path):
     with Store.open(str(path), timeout_seconds=0.1) as store:
         submit(store, "running")
         assert store.claim_study("first", lease_seconds=60) is not None
-        token = store.add_token(NewToken(name="n", owner="ann", digest="d", scopes=frozenset({"read"})))
+        token = store.add_token(
+            NewToken(name="n", owner="ann", digest="d", scopes=frozenset({"read"}))
+        )
         store.touch_token(token.id)
         other = sqlite3.connect(path)
         other.execute("BEGIN IMMEDIATE")
@@ -166,6 +190,7 @@ def test_first_opened_by_many_processes_at_once(path):
 
 def test_connections_are_safe_and_do_not_wait_for_the_disk(path):
     with Store.open(str(path), timeout_seconds=7) as store, store._database.read() as connection:
+
         def pragma(name):
             return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
 
@@ -188,19 +213,41 @@ def test_a_disk_that_is_full(path):
 def run_full_disk_program(folder: Path, *before: str) -> dict[str, Any]:
     program = Path(__file__).with_name("full_disk_program.py")
     paths = os.pathsep.join([str(program.parent), *filter(None, sys.path)])
-    done = subprocess.run([*before, sys.executable, str(program), str(folder)], env={**os.environ, "PYTHONPATH": paths},
-                          capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*before, sys.executable, str(program), str(folder)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.skipif(subprocess.run(["unshare", "-m", "-r", "true"], capture_output=True, check=False).returncode != 0
-                    if shutil.which("unshare") else True, reason="needs a small disk, by a mount of its own")
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "-m", "-r", "true"], capture_output=True, check=False).returncode
+    != 0
+    if shutil.which("unshare")
+    else True,
+    reason="needs a small disk, by a mount of its own",
+)
 def test_a_disk_that_is_full_and_has_room_again(tmp_path):
     """On a disk in memory of 15 MB, which only the process sees."""
-    mounted = ("unshare", "-m", "-r", "sh", "-c", f'mount -t tmpfs -o size=15m tmpfs {tmp_path} && exec "$@"', "sh")
+    mounted = (
+        "unshare",
+        "-m",
+        "-r",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o size=15m tmpfs {tmp_path} && exec "$@"',
+        "sh",
+    )
     found = run_full_disk_program(tmp_path, *mounted)
-    assert "database or disk is full; free some space, or give a path on another disk" in found["message"]
+    assert (
+        "database or disk is full; free some space, or give a path on another disk"
+        in found["message"]
+    )
     assert found["written"] > 10
     assert (found["kept"], found["after"], found["ended"]) == (True, True, "censored")
 
@@ -209,13 +256,15 @@ def test_a_file_that_may_not_grow(path):
     """A limit to the size of files, as batch systems and quotas set, comes as an error of input and output."""
     with Store.open(str(path)) as store:
         (trial,) = make_trials(store, make_study(store), 16)
-    code = ("import resource, signal, sys\n"
-            "from storage.store import Store; from store_samples import make_points\n"
-            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-            "store = Store.open(sys.argv[1]); resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))\n"
-            f"try: store.record({{{trial.id}: make_points(50_000)}})\n"
-            "except Exception as error: print(type(error).__name__, error)\n"
-            f"store.record({{{trial.id}: make_points(10)}}); store.close()")
+    code = (
+        "import resource, signal, sys\n"
+        "from storage.store import Store; from store_samples import make_points\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "store = Store.open(sys.argv[1]); resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))\n"
+        f"try: store.record({{{trial.id}: make_points(50_000)}})\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+        f"store.record({{{trial.id}: make_points(10)}}); store.close()"
+    )
     message, _ = python("-c", code, str(path)).communicate(timeout=60)
     assert message.startswith("StoreUnavailable")
     assert "check that the disk is sound and has room" in message
@@ -224,7 +273,9 @@ def test_a_file_that_may_not_grow(path):
 
 
 def test_a_reader_makes_no_database(path):
-    with pytest.raises(StoreUnavailable, match=f"there is no file {path}; check the path or URL; running"):
+    with pytest.raises(
+        StoreUnavailable, match=f"there is no file {path}; check the path or URL; running"
+    ):
         Store.open(str(path), create=False)
     assert not path.exists()
     path.touch()

@@ -15,7 +15,10 @@ class Points(Workload):
     def __init__(self, data):
         generator = torch.Generator().manual_seed(3)
         scales = torch.linspace(0.5, 2.0, DIMENSIONS, dtype=torch.float64)
-        self.points = torch.randn(self.train_samples, DIMENSIONS, generator=generator, dtype=torch.float64) * scales
+        self.points = (
+            torch.randn(self.train_samples, DIMENSIONS, generator=generator, dtype=torch.float64)
+            * scales
+        )
         self.points += 0.5
         self.largest_micro_batch = data.get("largest_micro_batch", 1024)
 

@@ -24,7 +24,9 @@ def lars(w, g, memory, s, *, rate, decay, adapted, **_):
 def larc(w, g, memory, s, *, t, rate, decay, adapted, **_):
     if not adapted:
         g = g + decay * w
-    elif _norm(w) != 0 and _norm(g) != 0:       # otherwise the gradient is raw and the decay is lost, as in apex
+    elif (
+        _norm(w) != 0 and _norm(g) != 0
+    ):  # otherwise the gradient is raw and the decay is lost, as in apex
         factor = s.trust_coefficient * _norm(w) / (_norm(g) + _norm(w) * decay + s.trust_epsilon)
         if s.larc_mode == "clip":
             factor = min(factor / rate, 1)
@@ -62,7 +64,9 @@ def rmsprop_warmup(w, g, memory, s, *, rate, epochs, decay, **_):
     a_rms = (1 - a_sgd) * s.rmsprop_learning_rate / rate
     g = g + decay * w
     memory["m"] = s.beta2 * memory.get("m", 0.0) + (1 - s.beta2) * g * g
-    memory["D"] = s.momentum * memory.get("D", 0.0) - (a_sgd + a_rms / (np.sqrt(memory["m"]) + s.epsilon)) * g
+    memory["D"] = (
+        s.momentum * memory.get("D", 0.0) - (a_sgd + a_rms / (np.sqrt(memory["m"]) + s.epsilon)) * g
+    )
     return w + rate * memory["D"]
 
 
@@ -81,8 +85,16 @@ def shampoo(w, g, memory, s, *, t, rate, decay, adapted, **_):
     return _sgd_outside(w, d + decay * w, memory, s, rate)
 
 
-RULES = {"sgd": sgd, "lars": lars, "larc": larc, "lamb": lamb, "adam": adam, "adamw": adamw,
-         "rmsprop_warmup": rmsprop_warmup, "shampoo": shampoo}
+RULES = {
+    "sgd": sgd,
+    "lars": lars,
+    "larc": larc,
+    "lamb": lamb,
+    "adam": adam,
+    "adamw": adamw,
+    "rmsprop_warmup": rmsprop_warmup,
+    "shampoo": shampoo,
+}
 
 
 def _norm(x):
@@ -113,7 +125,7 @@ def _adam_direction(g, memory, s, t):
     memory["s"] = s.beta2 * memory.get("s", 0.0) + (1 - s.beta2) * g * g
     first, second = memory["m"], memory["s"]
     if s.bias_correction:
-        first, second = first / (1 - s.beta1 ** t), second / (1 - s.beta2 ** t)
+        first, second = first / (1 - s.beta1**t), second / (1 - s.beta2**t)
     return first / (np.sqrt(second) + s.epsilon)
 
 

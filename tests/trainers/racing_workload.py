@@ -32,7 +32,10 @@ class Racing(Workload):
         if self.number is None:
             self.number = self._take_number()
         with (self.folder / f"{self.number}.log").open("a") as log:
-            log.write(" ".join(f"{epoch}:{index}" for epoch, index in zip(epochs, indices, strict=True)) + "\n")
+            log.write(
+                " ".join(f"{epoch}:{index}" for epoch, index in zip(epochs, indices, strict=True))
+                + "\n"
+            )
         if self.number == 0:
             time.sleep(self.delay)
         return self.inputs[indices], self.outputs[indices]

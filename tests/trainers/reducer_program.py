@@ -16,17 +16,29 @@ from trainers.distributed import connect
 from trainers.distributed.reducer import GradientReducer
 
 SHAPES = [(7, 3), (5,), (), (61, 17), (2, 3, 4, 5), (4, 4), *[(3,)] * 40, (1,), (9,)]
-NEVER, ONLY_ELSEWHERE, STRIDED, TRANSPOSED = 1, 5, 4, 0     # parameters without gradient, or with another layout
-VARIANTS = {"default": {}, "torus": {"all_reduce": "torus"}, "torus4": {"all_reduce": "torus", "group_size": 4},
-            "hierarchical": {"all_reduce": "hierarchical", "group_size": 2},
-            "masters": {"all_reduce": "masters", "group_size": 2}}
+NEVER, ONLY_ELSEWHERE, STRIDED, TRANSPOSED = (
+    1,
+    5,
+    4,
+    0,
+)  # parameters without gradient, or with another layout
+VARIANTS = {
+    "default": {},
+    "torus": {"all_reduce": "torus"},
+    "torus4": {"all_reduce": "torus", "group_size": 4},
+    "hierarchical": {"all_reduce": "hierarchical", "group_size": 2},
+    "masters": {"all_reduce": "masters", "group_size": 2},
+}
 
 
 def gradients(rank):
     """The gradients of a worker; None where it has none."""
     generator = torch.Generator().manual_seed(100 + rank)
     common = torch.Generator().manual_seed(1)
-    found = [torch.randn(shape, generator=generator) + torch.randn(shape, generator=common) for shape in SHAPES]
+    found = [
+        torch.randn(shape, generator=generator) + torch.randn(shape, generator=common)
+        for shape in SHAPES
+    ]
     found[NEVER] = None
     if rank == 0:
         found[ONLY_ELSEWHERE] = None
@@ -37,8 +49,13 @@ def gradients(rank):
 
 def model_and_data(rank):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(13, 31), torch.nn.Tanh(), torch.nn.Linear(31, 31), torch.nn.Tanh(),
-                                torch.nn.Linear(31, 3))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(13, 31),
+        torch.nn.Tanh(),
+        torch.nn.Linear(31, 31),
+        torch.nn.Tanh(),
+        torch.nn.Linear(31, 3),
+    )
     torch.manual_seed(7 + rank)
     return model, [torch.randn(6, 13) for _ in range(2)]
 
@@ -52,7 +69,7 @@ def reduced(communicator, **options):
     parameters = [Parameter(torch.zeros(shape)) for shape in SHAPES]
     reducer = GradientReducer(parameters, communicator, bucket_bytes=3000, **options)
     results = []
-    for _ in range(2):      # the second time in memory used before
+    for _ in range(2):  # the second time in memory used before
         for parameter, gradient in zip(parameters, gradients(communicator.rank), strict=True):
             parameter.grad = gradient
         pending = reducer.start()
@@ -67,7 +84,9 @@ def overlapped(communicator, **options):
     found = []
     for armed in (True, False):
         model, data = model_and_data(communicator.rank)
-        reducer = GradientReducer(list(model.parameters()), communicator, bucket_bytes=600, **options)
+        reducer = GradientReducer(
+            list(model.parameters()), communicator, bucket_bytes=600, **options
+        )
         for _ in range(2):
             model.zero_grad()
             loss(model, data[0]).backward()
@@ -106,16 +125,21 @@ def reductions(communicator, variant):
 
 def hooks(rank):
     from trainers.distributed.ddp_hooks import HookState, fp16_hook, hierarchical_hook, torus_hook
-    return {"hook.fp16": hooked(fp16_hook, HookState(), rank),
-            "hook.torus": hooked(torus_hook, HookState.torus(), rank),
-            "hook.torus_fp16": hooked(torus_hook, HookState.torus(compression=torch.float16), rank),
-            "hook.hierarchical": hooked(hierarchical_hook, HookState.hierarchical(2), rank)}
+
+    return {
+        "hook.fp16": hooked(fp16_hook, HookState(), rank),
+        "hook.torus": hooked(torus_hook, HookState.torus(), rank),
+        "hook.torus_fp16": hooked(torus_hook, HookState.torus(compression=torch.float16), rank),
+        "hook.hierarchical": hooked(hierarchical_hook, HookState.hierarchical(2), rank),
+    }
 
 
 def main(folder, backend):
     torch.set_num_threads(1)
     results = {}
-    for variant, options in VARIANTS.items() if backend == "torch" else [("default", {"fusion_megabytes": 1})]:
+    for variant, options in (
+        VARIANTS.items() if backend == "torch" else [("default", {"fusion_megabytes": 1})]
+    ):
         communicator = connect(backend, timeout_seconds=60, **options)
         results |= reductions(communicator, variant)
         if variant == "default" and backend == "torch":
@@ -127,7 +151,8 @@ def main(folder, backend):
 
 def main_of_forks(folder, size):
     from tests.trainers.forked_workers import run_forked
-    importlib.import_module("torch._dynamo")        # DistributedDataParallel imports it
+
+    importlib.import_module("torch._dynamo")  # DistributedDataParallel imports it
     importlib.import_module("trainers.distributed.ddp_hooks")
     importlib.import_module("trainers.distributed.torch_distributed")
     return 0 if run_forked(size, lambda: main(folder, "torch")) else 1

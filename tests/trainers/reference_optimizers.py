@@ -16,16 +16,34 @@ Gradients = Sequence[Sequence[Tensor]]
 """By step and tensor."""
 
 
-def torch_sgd(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence[float], *, momentum: float, decay: float,
-              nesterov: bool = False) -> list[Tensor]:
+def torch_sgd(
+    weights: Sequence[Tensor],
+    gradients: Gradients,
+    rates: Sequence[float],
+    *,
+    momentum: float,
+    decay: float,
+    nesterov: bool = False,
+) -> list[Tensor]:
     """PyTorch's own torch.optim.SGD."""
     moved = [weight.clone().requires_grad_() for weight in weights]
-    optimizer = torch.optim.SGD(moved, momentum=momentum, weight_decay=decay, nesterov=nesterov, foreach=False)
+    optimizer = torch.optim.SGD(
+        moved, momentum=momentum, weight_decay=decay, nesterov=nesterov, foreach=False
+    )
     return _stepped(optimizer, moved, gradients, rates)
 
 
-def apex_larc(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence[float], *, momentum: float, decay: float,
-              trust: float = 0.02, epsilon: float = 1e-8, clip: bool = True) -> list[Tensor]:
+def apex_larc(
+    weights: Sequence[Tensor],
+    gradients: Gradients,
+    rates: Sequence[float],
+    *,
+    momentum: float,
+    decay: float,
+    trust: float = 0.02,
+    epsilon: float = 1e-8,
+    clip: bool = True,
+) -> list[Tensor]:
     """NVIDIA/apex, apex/parallel/LARC.py, commit 0bfb8308, around torch.optim.SGD."""
     moved = [weight.clone().requires_grad_() for weight in weights]
     optimizer = torch.optim.SGD(moved, momentum=momentum, weight_decay=0, foreach=False)
@@ -38,15 +56,26 @@ def apex_larc(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence[f
         return (gradient + decay * weight) * (min(adaptive / rate, 1) if clip else adaptive)
 
     def of_step(step: int) -> list[Tensor]:
-        return [scaled(weight.detach(), gradient, rates[step])
-                for weight, gradient in zip(moved, gradients[step], strict=True)]
+        return [
+            scaled(weight.detach(), gradient, rates[step])
+            for weight, gradient in zip(moved, gradients[step], strict=True)
+        ]
 
     return _stepped(optimizer, moved, gradients, rates, of_step)
 
 
-def mlperf_lars(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence[float], excluded: Sequence[bool], *,
-                momentum: float, decay: float, nesterov: bool = False, eeta: float = 0.001,
-                epsilon: float = 1e-7) -> list[Tensor]:
+def mlperf_lars(
+    weights: Sequence[Tensor],
+    gradients: Gradients,
+    rates: Sequence[float],
+    excluded: Sequence[bool],
+    *,
+    momentum: float,
+    decay: float,
+    nesterov: bool = False,
+    eeta: float = 0.001,
+    epsilon: float = 1e-7,
+) -> list[Tensor]:
     """mlcommons/training, tensorflow2/lars_optimizer.py, commit aa344c7f: _resource_apply_dense."""
     moved = [weight.clone() for weight in weights]
     buffers = [torch.zeros_like(weight) for weight in weights]
@@ -64,8 +93,17 @@ def mlperf_lars(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence
     return moved
 
 
-def nvidia_lars(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence[float], excluded: Sequence[bool], *,
-                momentum: float, decay: float, eta: float = 0.001, epsilon: float = 0.0) -> list[Tensor]:
+def nvidia_lars(
+    weights: Sequence[Tensor],
+    gradients: Gradients,
+    rates: Sequence[float],
+    excluded: Sequence[bool],
+    *,
+    momentum: float,
+    decay: float,
+    eta: float = 0.001,
+    epsilon: float = 0.0,
+) -> list[Tensor]:
     """mlcommons/training_results_v1.0, NVIDIA's fit.py, SGDwFASTLARS, with MXNet's sgd_mom_update.
 
     Excluded parameters have no decay, by MXNet's set_wd_mult.
@@ -78,14 +116,26 @@ def nvidia_lars(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence
         last_rate = rate
         for at, gradient in enumerate(gradients[step]):
             own_decay = 0.0 if excluded[at] else decay
-            own_rate = rate if excluded[at] else rate * _trust_ratio(moved[at], gradient, eta, decay, epsilon)
+            own_rate = (
+                rate
+                if excluded[at]
+                else rate * _trust_ratio(moved[at], gradient, eta, decay, epsilon)
+            )
             buffers[at] = corrected * buffers[at] - own_rate * (gradient + own_decay * moved[at])
             moved[at] = moved[at] + buffers[at]
     return moved
 
 
-def tensorflow1_lars(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence[float], excluded: Sequence[bool],
-                     *, momentum: float, decay: float, eeta: float = 0.001) -> list[Tensor]:
+def tensorflow1_lars(
+    weights: Sequence[Tensor],
+    gradients: Gradients,
+    rates: Sequence[float],
+    excluded: Sequence[bool],
+    *,
+    momentum: float,
+    decay: float,
+    eeta: float = 0.001,
+) -> list[Tensor]:
     """tensorflow/tpu, models/official/resnet/lars_optimizer.py, commit fcfae743, with the decay in the gradient.
 
     TensorFlow's apply_momentum: accumulation = momentum * accumulation + gradient; variable -= rate * accumulation.
@@ -103,21 +153,33 @@ def tensorflow1_lars(weights: Sequence[Tensor], gradients: Gradients, rates: Seq
     return moved
 
 
-def apex_lamb(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence[float], *, decay: float,
-              beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6, largest_norm: float = 1.0,
-              nvlamb: bool = False) -> list[Tensor]:
+def apex_lamb(
+    weights: Sequence[Tensor],
+    gradients: Gradients,
+    rates: Sequence[float],
+    *,
+    decay: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-6,
+    largest_norm: float = 1.0,
+    nvlamb: bool = False,
+) -> list[Tensor]:
     """NVIDIA/apex, csrc/multi_tensor_lamb.cu and apex/optimizers/fused_lamb.py, commit 6424da3b, AdamW mode."""
     moved = [weight.clone() for weight in weights]
     first, second = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
     for step, rate in enumerate(rates, 1):
-        norm = torch.sqrt(sum((gradient.square().sum() for gradient in gradients[step - 1]), torch.zeros(())))
+        norm = torch.sqrt(
+            sum((gradient.square().sum() for gradient in gradients[step - 1]), torch.zeros(()))
+        )
         clipped = norm / largest_norm if norm > largest_norm else 1.0
         for at, gradient in enumerate(gradients[step - 1]):
             scaled = gradient / clipped
             first[at] = first[at] * beta1 + (1 - beta1) * scaled
             second[at] = second[at] * beta2 + (1 - beta2) * scaled * scaled
-            update = (first[at] / (1 - beta1**step)) / ((second[at] / (1 - beta2**step)).sqrt() + epsilon) \
-                + decay * moved[at]
+            update = (first[at] / (1 - beta1**step)) / (
+                (second[at] / (1 - beta2**step)).sqrt() + epsilon
+            ) + decay * moved[at]
             ratio = rate
             if (nvlamb or decay != 0) and update.norm() != 0 and moved[at].norm() != 0:
                 ratio = rate * float(moved[at].norm() / update.norm())
@@ -125,7 +187,9 @@ def apex_lamb(weights: Sequence[Tensor], gradients: Gradients, rates: Sequence[f
     return moved
 
 
-def _trust_ratio(weight: Tensor, gradient: Tensor, eta: float, decay: float, epsilon: float) -> float:
+def _trust_ratio(
+    weight: Tensor, gradient: Tensor, eta: float, decay: float, epsilon: float
+) -> float:
     weight_norm, gradient_norm = float(weight.norm()), float(gradient.norm())
     if not (weight_norm > 0 and gradient_norm > 0):
         return 1.0

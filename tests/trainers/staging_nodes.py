@@ -44,11 +44,17 @@ def stage_on(nodes, shared, folder, **options):
     barrier, board = threading.Barrier(nodes), [None] * nodes
 
     def one(node):
-        own = {name: value[node] if isinstance(value, list) else value for name, value in options.items()}
+        own = {
+            name: value[node] if isinstance(value, list) else value
+            for name, value in options.items()
+        }
         try:
-            return stage(shared, folder / str(node), ThreadCommunicator(node, nodes, barrier, board), **own)
+            return stage(
+                shared, folder / str(node), ThreadCommunicator(node, nodes, barrier, board), **own
+            )
         except Exception as error:
             return error
+
     with ThreadPoolExecutor(nodes) as pool:
         return list(pool.map(one, range(nodes)))
 

@@ -23,10 +23,20 @@ def measured(squared, trace, base, batch):
 
 
 def job(settings=None, **changes):
-    recipe = TrainingSettings(**{"learning_rate": 0.01, "momentum": 0.5, "adascale_batch_size": 16, **(settings or {})})
-    values = {"workload": "known_noise:Points", "data": {}, "settings": recipe, "global_batch_size": 128, "seed": 5,
-              "target": Target("loss", 1e-9, higher_is_better=False), "epochs": 128 * 12 / 20_000,
-              "evaluations_per_epoch": 20_000 / 128, "search_path": str(HERE)}
+    recipe = TrainingSettings(
+        **{"learning_rate": 0.01, "momentum": 0.5, "adascale_batch_size": 16, **(settings or {})}
+    )
+    values = {
+        "workload": "known_noise:Points",
+        "data": {},
+        "settings": recipe,
+        "global_batch_size": 128,
+        "seed": 5,
+        "target": Target("loss", 1e-9, higher_is_better=False),
+        "epochs": 128 * 12 / 20_000,
+        "evaluations_per_epoch": 20_000 / 128,
+        "search_path": str(HERE),
+    }
     return TrainingJob(**{**values, **changes})
 
 
@@ -38,12 +48,16 @@ def finish(task):
     return training, points
 
 
-@pytest.mark.parametrize(("squared", "trace", "gain"), [
-    (0.0, 5.0, 8.0),            # only noise: a batch of k times b0 is worth k updates
-    (1.0, 1e-9, 1.0),           # no noise: it is worth one
-    (1.0, 16.0, 2 / 1.125),     # (16 / 16 + 1) / (16 / 128 + 1)
-    (-0.5, 5.0, 8.0), (1.0, -5.0, 1.0),     # estimates that no true value can have
-])
+@pytest.mark.parametrize(
+    ("squared", "trace", "gain"),
+    [
+        (0.0, 5.0, 8.0),  # only noise: a batch of k times b0 is worth k updates
+        (1.0, 1e-9, 1.0),  # no noise: it is worth one
+        (1.0, 16.0, 2 / 1.125),  # (16 / 16 + 1) / (16 / 128 + 1)
+        (-0.5, 5.0, 8.0),
+        (1.0, -5.0, 1.0),  # estimates that no true value can have
+    ],
+)
 def test_the_gain_of_the_paper_at_its_limits(squared, trace, gain):
     scale = AdaScale(16, 128, 1000)
     scale.add(measured(squared, trace, 16, 128))
@@ -69,7 +83,7 @@ def test_a_training_follows_the_algorithm_written_out():
         gradients = (weight - data[stream.take(128 * number, 128)[0]]).view(8, 16, 8).mean(1)
         mean = gradients.mean(0)
         each, whole = float(gradients.square().sum(1).mean()), float(mean.square().sum())
-        squared = keep * squared + (1 - keep) * (8 * whole - each) / 7      # fairscale, adaptdl: k = 8
+        squared = keep * squared + (1 - keep) * (8 * whole - each) / 7  # fairscale, adaptdl: k = 8
         variance = keep * variance + (1 - keep) * (each - whole) * 8 / 7
         total = keep * total + (1 - keep)
         gain = (variance / total + squared / total) / (variance / total / 8 + squared / total)
@@ -82,11 +96,15 @@ def test_a_training_follows_the_algorithm_written_out():
     assert training.adascale.scale_invariant_steps == pytest.approx(tau)
 
 
-@pytest.mark.parametrize("changes", [{"micro_batch_size": 8}, {"micro_batch_size": 48}, {"micro_batch_size": 4}])
+@pytest.mark.parametrize(
+    "changes", [{"micro_batch_size": 8}, {"micro_batch_size": 48}, {"micro_batch_size": 4}]
+)
 def test_micro_batches_change_nothing(changes):
     task = job()
     (one, first), (other, second) = finish(task), finish(dataclasses.replace(task, **changes))
-    assert [point.learning_rate for point in first] == pytest.approx([point.learning_rate for point in second])
+    assert [point.learning_rate for point in first] == pytest.approx(
+        [point.learning_rate for point in second]
+    )
     torch.testing.assert_close(one.model.weight, other.model.weight)
 
 
@@ -95,16 +113,27 @@ def test_at_its_base_batch_it_is_the_plain_training():
     scaled = dataclasses.replace(plain, settings=plain.settings.replace(adascale_batch_size=128))
     ours, theirs = (finish(task)[1] for task in (scaled, plain))
     for name in ("loss", "learning_rate"):
-        assert [getattr(each, name) for each in ours] == pytest.approx([getattr(each, name) for each in theirs])
+        assert [getattr(each, name) for each in ours] == pytest.approx(
+            [getattr(each, name) for each in theirs]
+        )
 
 
-@pytest.mark.parametrize(("settings", "changes", "message"), [
-    ({"adascale_batch_size": 256}, {}, "adascale_batch_size must be at most global_batch_size, but got 256 and 128"),
-    ({"gradient_reduction": "adasum"}, {}, "needs gradient_reduction 'mean', but got 'adasum'"),
-    ({"adascale_batch_size": 24}, {"workload": "resnet", "data": {"source": "digits"},
-                                   "target": Target("top1", 0.9)},
-     "adascale_batch_size must be whole normalization groups, but got 24 and normalization_batch_size 16"),
-])
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        (
+            {"adascale_batch_size": 256},
+            {},
+            "adascale_batch_size must be at most global_batch_size, but got 256 and 128",
+        ),
+        ({"gradient_reduction": "adasum"}, {}, "needs gradient_reduction 'mean', but got 'adasum'"),
+        (
+            {"adascale_batch_size": 24},
+            {"workload": "resnet", "data": {"source": "digits"}, "target": Target("top1", 0.9)},
+            "adascale_batch_size must be whole normalization groups, but got 24 and normalization_batch_size 16",
+        ),
+    ],
+)
 def test_what_does_not_go_together_is_an_error(settings, changes, message):
     with pytest.raises(JobError, match=message):
         Training(job(settings, **changes), SingleProcess())

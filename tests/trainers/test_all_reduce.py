@@ -11,7 +11,9 @@ from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import row_size, sum_of_parts
 
 
-@pytest.mark.parametrize(("workers", "row"), [(1, 1), (2, 1), (4, 2), (6, 2), (12, 3), (1024, 32), (2176, 34), (7, 1)])
+@pytest.mark.parametrize(
+    ("workers", "row"), [(1, 1), (2, 1), (4, 2), (6, 2), (12, 3), (1024, 32), (2176, 34), (7, 1)]
+)
 def test_a_torus_is_as_near_to_a_square_as_the_workers_allow(workers, row):
     assert row_size("torus", workers, None) == row
 
@@ -21,21 +23,30 @@ def test_nodes_are_as_torchrun_started_them_or_as_given(monkeypatch):
     assert row_size("hierarchical", 24, None) == 6
     assert row_size("masters", 24, 4) == 4
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
-    with pytest.raises(CommunicationError, match=r"needs the number of workers on a node.*give the group size"):
+    with pytest.raises(
+        CommunicationError, match=r"needs the number of workers on a node.*give the group size"
+    ):
         row_size("hierarchical", 24, None)
 
 
 def test_parts_of_sixteen_bits_are_added_in_fp32():
-    parts = torch.tensor([[2048.0], [1.0], [1.0]], dtype=torch.float16)      # fp16 has no 2049
+    parts = torch.tensor([[2048.0], [1.0], [1.0]], dtype=torch.float16)  # fp16 has no 2049
     assert sum_of_parts(parts).tolist() == [2050.0] and sum_of_parts(parts).dtype == torch.float16
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"backend": "torch", "all_reduce": "tours"}, "no all-reduce 'tours'; did you mean 'torus'"),
-    ({"backend": "single", "group_size": 2}, "group size is for the torch backend"),
-    ({"backend": "torch", "cycle_milliseconds": 2.0}, "are Horovod's, not for torch"),
-    ({"backend": "horovod", "all_reduce": "masters"}, "Horovod has no all-reduce 'masters'"),
-    ({"backend": "horovod", "all_reduce": "torus"}, "needs NCCL")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"backend": "torch", "all_reduce": "tours"},
+            "no all-reduce 'tours'; did you mean 'torus'",
+        ),
+        ({"backend": "single", "group_size": 2}, "group size is for the torch backend"),
+        ({"backend": "torch", "cycle_milliseconds": 2.0}, "are Horovod's, not for torch"),
+        ({"backend": "horovod", "all_reduce": "masters"}, "Horovod has no all-reduce 'masters'"),
+        ({"backend": "horovod", "all_reduce": "torus"}, "needs NCCL"),
+    ],
+)
 def test_options_that_a_backend_does_not_have_are_errors(options, message):
     if options["backend"] == "horovod" and pytest.importorskip("horovod.torch").nccl_built():
         pytest.skip("this Horovod has NCCL")
@@ -44,7 +55,12 @@ def test_options_that_a_backend_does_not_have_are_errors(options, message):
 
 
 def test_a_group_that_does_not_divide_the_workers_is_an_error(monkeypatch):
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
+    for name, value in (
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "0"),
+    ):
         monkeypatch.setenv(name, value)
     with pytest.raises(CommunicationError, match="1 workers do not split into groups of 2"):
         connect("torch", all_reduce="torus", group_size=2)
@@ -93,7 +109,9 @@ def test_adasum_averages_equal_gradients_and_adds_orthogonal_ones():
 def test_adasum_looks_at_each_tensor_by_itself_and_leaves_a_gradient_beside_zeros_alone():
     rows = torch.tensor([[1.0, 0.0, 1.0, 1.0], [1.0, 0.0, 1.0, -1.0]])
     torch.testing.assert_close(combined(rows, [2, 2]), torch.tensor([1.0, 0.0, 2.0, 0.0]))
-    torch.testing.assert_close(combined(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), [2]), torch.tensor([3.0, 4.0]))
+    torch.testing.assert_close(
+        combined(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), [2]), torch.tensor([3.0, 4.0])
+    )
 
 
 def test_adasum_does_not_grow_beyond_the_sum_of_the_norms():

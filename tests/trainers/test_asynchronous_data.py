@@ -31,9 +31,15 @@ def test_replicas_open_the_staged_folder(tmp_path, monkeypatch: pytest.MonkeyPat
         raise StoppedError
 
     monkeypatch.setattr(asynchronous, "Actors", actors)
-    job = TrainingJob(workload="tests.trainers.racing_workload:Racing", data={"folder": str(shared)},
-                      target=Target("loss", 1e-9, higher_is_better=False), global_batch_size=4, seed=0, epochs=1,
-                      settings=TrainingSettings(update_mode="asynchronous", asynchronous_workers=2))
+    job = TrainingJob(
+        workload="tests.trainers.racing_workload:Racing",
+        data={"folder": str(shared)},
+        target=Target("loss", 1e-9, higher_is_better=False),
+        global_batch_size=4,
+        seed=0,
+        epochs=1,
+        settings=TrainingSettings(update_mode="asynchronous", asynchronous_workers=2),
+    )
     workload = load_workload(job.workload, {**job.data, "folder": str(staged)})
     training = begin_training(job, SingleProcess(), workload=workload)
     with pytest.raises(StoppedError):

@@ -15,7 +15,9 @@ from trainers.asynchronous.messages import Epoch, Push, Setup, copy_into, pack, 
 from trainers.asynchronous.server import ParameterServer
 
 
-@pytest.mark.parametrize(("first", "last", "workers"), [(0, 10, 3), (7, 8, 4), (5, 29, 4), (3, 9, 1)])
+@pytest.mark.parametrize(
+    ("first", "last", "workers"), [(0, 10, 3), (7, 8, 4), (5, 29, 4), (3, 9, 1)]
+)
 def test_shares_are_disjoint_even_and_complete(first, last, workers):
     shares = [share(first, last, worker, workers) for worker in range(workers)]
     assert sorted(itertools.chain(*shares)) == list(range(first, last))
@@ -23,12 +25,22 @@ def test_shares_are_disjoint_even_and_complete(first, last, workers):
     assert all(step % workers == worker for worker, steps in enumerate(shares) for step in steps)
 
 
-@pytest.mark.parametrize(("shares", "quorum", "needed"), [
-    ([2] * 4, 0.75, 3), ([2] * 5, 0.75, 4), ([2] * 4, 1.0, 4), ([2] * 4, 0.01, 1), ([1, 1, 0, 0], 0.75, 2),
-    ([5], 0.5, 1)])
+@pytest.mark.parametrize(
+    ("shares", "quorum", "needed"),
+    [
+        ([2] * 4, 0.75, 3),
+        ([2] * 5, 0.75, 4),
+        ([2] * 4, 1.0, 4),
+        ([2] * 4, 0.01, 1),
+        ([1, 1, 0, 0], 0.75, 2),
+        ([5], 0.5, 1),
+    ],
+)
 def test_an_epoch_ends_with_the_quorum(shares, quorum, needed):
     clocks = Clocks(shares, None, quorum)
-    for finished, (worker, count) in enumerate((each for each in enumerate(shares) if each[1]), start=1):
+    for finished, (worker, count) in enumerate(
+        (each for each in enumerate(shares) if each[1]), start=1
+    ):
         for _ in range(count):
             assert not clocks.over
             clocks.end(worker, 0)
@@ -46,9 +58,14 @@ def test_a_bound_holds_in_every_race_and_nobody_is_stuck(bound):
         clocks, version = Clocks([count] * workers, bound, 1.0), 0
         taken, done = {}, [0] * workers
         while not clocks.over:
-            ready = [worker for worker in range(workers) if worker in taken
-                     or (done[worker] < count and clocks.may_begin(worker))]
-            worker = generator.choices(ready, [1 if worker == 0 else 20 for worker in ready])[0]    # 0 is slow
+            ready = [
+                worker
+                for worker in range(workers)
+                if worker in taken or (done[worker] < count and clocks.may_begin(worker))
+            ]
+            worker = generator.choices(ready, [1 if worker == 0 else 20 for worker in ready])[
+                0
+            ]  # 0 is slow
             if worker in taken:
                 clocks.end(worker, version - taken.pop(worker))
                 done[worker], version = done[worker] + 1, version + 1
@@ -58,9 +75,16 @@ def test_a_bound_holds_in_every_race_and_nobody_is_stuck(bound):
                 clocks.begin(worker)
                 taken[worker] = version
         measured = clocks.measured()
-        assert done == [count] * workers and measured.skipped == 0 and measured.updates == count * workers
+        assert (
+            done == [count] * workers
+            and measured.skipped == 0
+            and measured.updates == count * workers
+        )
         assert measured.lead <= bound and measured.maximum <= (workers - 1) * (2 * bound + 1)
-        largest_age, largest_lead = max(largest_age, measured.maximum), max(largest_lead, measured.lead)
+        largest_age, largest_lead = (
+            max(largest_age, measured.maximum),
+            max(largest_lead, measured.lead),
+        )
     assert largest_lead == bound and largest_age >= workers - 1
 
 
@@ -73,8 +97,13 @@ def test_without_a_bound_a_fast_worker_runs_away():
 
 
 def test_tensors_of_every_type_survive_the_journey():
-    tensors = [torch.randn(3, 2), torch.tensor(2.5, dtype=torch.float64), torch.randn(4).bfloat16(),
-               torch.arange(5), torch.randn(2, 3).t()]
+    tensors = [
+        torch.randn(3, 2),
+        torch.tensor(2.5, dtype=torch.float64),
+        torch.randn(4).bfloat16(),
+        torch.arange(5),
+        torch.randn(2, 3).t(),
+    ]
     for sent, received in zip(tensors, unpack(pack(tensors), tensors), strict=True):
         assert received.dtype == sent.dtype and torch.equal(received, sent)
     halves = unpack(pack(tensors[:1], torch.float16), tensors[:1], torch.float16)
@@ -89,11 +118,22 @@ RATE = 0.125
 
 def server(tmp_path, workers, **settings):
     job = TrainingJob(
-        workload="tests.trainers.racing_workload:Racing", data={"folder": str(tmp_path)},
-        target=Target("loss", 1e-6, higher_is_better=False), global_batch_size=8, seed=0, epochs=2,
-        settings=TrainingSettings(learning_rate=RATE, momentum=0.5, weight_decay=0.0, **settings))
-    return ParameterServer(Setup(job.to_dict(), workers, threads=1,
-                                 visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES")))
+        workload="tests.trainers.racing_workload:Racing",
+        data={"folder": str(tmp_path)},
+        target=Target("loss", 1e-6, higher_is_better=False),
+        global_batch_size=8,
+        seed=0,
+        epochs=2,
+        settings=TrainingSettings(learning_rate=RATE, momentum=0.5, weight_decay=0.0, **settings),
+    )
+    return ParameterServer(
+        Setup(
+            job.to_dict(),
+            workers,
+            threads=1,
+            visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        )
+    )
 
 
 def gradient(worker, taken, value, epoch=0):
@@ -125,6 +165,7 @@ def test_the_server_applies_each_gradient_as_it_comes_and_counts_its_age(tmp_pat
         assert result.losses == [1.0, 2.0, 4.0, 0.0, 0.0, 0.0] and result.learning_rate == RATE
         # ages 0, 1, 2, then 1, 1, 2
         assert (result.staleness.mean, result.staleness.maximum) == (7 / 6, 2)
+
     asyncio.run(race())
 
 
@@ -142,6 +183,7 @@ def test_what_comes_after_the_quorum_is_not_applied(tmp_path):
         assert not await at.push(gradient(3, taken[3], 100.0))
         assert torch.equal(values(await at.weights()), before)
         assert await at.pull(1, 3) is not None
+
     asyncio.run(race())
 
 
@@ -157,6 +199,7 @@ def test_a_replica_ahead_of_its_bound_waits_for_the_slowest(tmp_path):
         assert not waiting.done() and list(await at.silences()) == [1]
         await at.push(gradient(1, slow, 1.0))
         assert (await asyncio.wait_for(waiting, 5)).version == 3
+
     asyncio.run(race())
 
 
@@ -167,5 +210,8 @@ def test_an_overflowed_gradient_counts_and_moves_nothing(tmp_path):
         taken = await at.pull(0, 0)
         await at.push(Push(0, 0, 0, 1.0, None, [], None))
         result = await asyncio.wait_for(at.result(), 5)
-        assert result.staleness.updates == 1 and torch.equal(values(await at.weights()), values(taken))
+        assert result.staleness.updates == 1 and torch.equal(
+            values(await at.weights()), values(taken)
+        )
+
     asyncio.run(race())

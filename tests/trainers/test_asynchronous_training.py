@@ -33,16 +33,29 @@ def one_ray():
 def racing(folder, *, delay=0.0, changes=None, **settings):
     folder.mkdir(exist_ok=True)
     values = {"learning_rate": 0.02, "momentum": 0.0, "weight_decay": 0.0, **settings}
-    return TrainingJob(**{
-        "workload": "tests.trainers.racing_workload:Racing", "data": {"folder": str(folder), "delay": delay},
-        "target": Target("loss", 1e-9, higher_is_better=False), "settings": TrainingSettings(**values),
-        "global_batch_size": 4, "seed": 0, "epochs": 3, "evaluations_per_epoch": 1, **(changes or {})})
+    return TrainingJob(
+        **{
+            "workload": "tests.trainers.racing_workload:Racing",
+            "data": {"folder": str(folder), "delay": delay},
+            "target": Target("loss", 1e-9, higher_is_better=False),
+            "settings": TrainingSettings(**values),
+            "global_batch_size": 4,
+            "seed": 0,
+            "epochs": 3,
+            "evaluations_per_epoch": 1,
+            **(changes or {}),
+        }
+    )
 
 
 def samples(folder):
     """What every replica loaded, as (epoch, index)."""
-    return [tuple(map(int, sample.split(":"))) for log in folder.glob("*.log") for line in log.read_text().splitlines()
-            for sample in line.split()]
+    return [
+        tuple(map(int, sample.split(":")))
+        for log in folder.glob("*.log")
+        for line in log.read_text().splitlines()
+        for sample in line.split()
+    ]
 
 
 def trained(job):
@@ -56,10 +69,23 @@ def trained(job):
 def test_one_replica_is_the_synchronous_training(tmp_path):
     def job(mode):
         return TrainingJob(
-            workload="resnet", data={"source": "digits"}, target=Target("top1", 0.9999), global_batch_size=64, seed=1,
-            epochs=0.5, evaluations_per_epoch=4,
-            settings=TrainingSettings(learning_rate=0.1, warmup_epochs=0.2, normalization_batch_size=16,
-                                      gradient_clip_norm=1.0, update_mode=mode, asynchronous_workers=1))
+            workload="resnet",
+            data={"source": "digits"},
+            target=Target("top1", 0.9999),
+            global_batch_size=64,
+            seed=1,
+            epochs=0.5,
+            evaluations_per_epoch=4,
+            settings=TrainingSettings(
+                learning_rate=0.1,
+                warmup_epochs=0.2,
+                normalization_batch_size=16,
+                gradient_clip_norm=1.0,
+                update_mode=mode,
+                asynchronous_workers=1,
+            ),
+        )
+
     states, points = {}, {}
     for mode in ("synchronous", "asynchronous"):
         training, points[mode] = trained(job(mode))
@@ -68,14 +94,31 @@ def test_one_replica_is_the_synchronous_training(tmp_path):
     assert [each.maximum for each in training.staleness] == [0, 0]
     assert states["asynchronous"]["model"].keys() == states["synchronous"]["model"].keys()
     for name, value in states["synchronous"]["model"].items():
-        torch.testing.assert_close(states["asynchronous"]["model"][name], value, rtol=0, atol=0, msg=name)
+        torch.testing.assert_close(
+            states["asynchronous"]["model"][name], value, rtol=0, atol=0, msg=name
+        )
     for one, other in zip(*points.values(), strict=True):
-        assert (one.step, one.metric, one.loss, one.train_loss, one.learning_rate, one.gradient_noise_scale) == (
-            other.step, other.metric, other.loss, other.train_loss, other.learning_rate, other.gradient_noise_scale)
+        assert (
+            one.step,
+            one.metric,
+            one.loss,
+            one.train_loss,
+            one.learning_rate,
+            one.gradient_noise_scale,
+        ) == (
+            other.step,
+            other.metric,
+            other.loss,
+            other.train_loss,
+            other.learning_rate,
+            other.gradient_noise_scale,
+        )
 
 
 def test_replicas_race_learn_use_no_sample_twice_and_resume(tmp_path):
-    job = racing(tmp_path / "race", update_mode="asynchronous", asynchronous_workers=2, epoch_quorum=1.0)
+    job = racing(
+        tmp_path / "race", update_mode="asynchronous", asynchronous_workers=2, epoch_quorum=1.0
+    )
     path = tmp_path / "checkpoint.pt"
     training = begin_training(job, SingleProcess(torch.device("cpu")))
     assert isinstance(training, AsynchronousTraining)
@@ -94,11 +137,19 @@ def test_replicas_race_learn_use_no_sample_twice_and_resume(tmp_path):
 
 
 def test_a_quorum_does_not_wait_for_the_slow_replica(tmp_path):
-    job = racing(tmp_path / "race", delay=0.5, update_mode="asynchronous", asynchronous_workers=2, epoch_quorum=0.5,
-                 changes={"epochs": 2})
+    job = racing(
+        tmp_path / "race",
+        delay=0.5,
+        update_mode="asynchronous",
+        asynchronous_workers=2,
+        epoch_quorum=0.5,
+        changes={"epochs": 2},
+    )
     training, points = trained(job)
     # one of two has to finish its 12 updates; the other does a few in that time
-    assert all(12 <= each.updates < 24 and each.skipped == 24 - each.updates for each in training.staleness)
+    assert all(
+        12 <= each.updates < 24 and each.skipped == 24 - each.updates for each in training.staleness
+    )
     assert max(each.lead for each in training.staleness) > 1
     assert [point.step for point in points] == [24, 48]
     used = samples(tmp_path / "race")
@@ -106,22 +157,36 @@ def test_a_quorum_does_not_wait_for_the_slow_replica(tmp_path):
 
 
 def test_a_bound_holds_the_fast_replica_back(tmp_path):
-    job = racing(tmp_path / "race", delay=0.05, update_mode="stale_synchronous", staleness_bound=0,
-                 asynchronous_workers=2, changes={"epochs": 1})
+    job = racing(
+        tmp_path / "race",
+        delay=0.05,
+        update_mode="stale_synchronous",
+        staleness_bound=0,
+        asynchronous_workers=2,
+        changes={"epochs": 1},
+    )
     training, _ = trained(job)
     (bounded,) = training.staleness
     assert (bounded.updates, bounded.skipped, bounded.lead) == (24, 0, 0) and bounded.maximum <= 1
 
 
 def test_a_replica_that_dies_ends_the_training_with_its_name(tmp_path):
-    job = racing(tmp_path / "race", delay=0.1, update_mode="stale_synchronous", asynchronous_workers=2,
-                 staleness_bound=2, changes={"epochs": 200})
+    job = racing(
+        tmp_path / "race",
+        delay=0.1,
+        update_mode="stale_synchronous",
+        asynchronous_workers=2,
+        staleness_bound=2,
+        changes={"epochs": 200},
+    )
     training = begin_training(job, SingleProcess(torch.device("cpu")))
     training.advance()
     kept = training.state_dict()
     victim = training._actors.process_ids()[1]
     threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
-    with pytest.raises(CommunicationError, match=r"replica 1 of 2 died in an asynchronous training"):
+    with pytest.raises(
+        CommunicationError, match=r"replica 1 of 2 died in an asynchronous training"
+    ):
         for _ in range(50):
             training.advance()
     with pytest.raises(JobError, match="begin it again from its last checkpoint"):
@@ -140,9 +205,11 @@ def _wait_for_end(process):
 def test_a_silent_replica_ends_the_training_with_its_name(tmp_path):
     job = racing(tmp_path / "race", delay=600.0, update_mode="asynchronous", asynchronous_workers=1)
     training = begin_training(job, SingleProcess(torch.device("cpu")))
-    training._started()                # building takes longer than the silence that is allowed here
+    training._started()  # building takes longer than the silence that is allowed here
     training._actors._timeout = 2.0
-    with pytest.raises(CommunicationError, match=r"replica 0 of 1 has been silent for \d+ s, more than the 2 s"):
+    with pytest.raises(
+        CommunicationError, match=r"replica 0 of 1 has been silent for \d+ s, more than the 2 s"
+    ):
         training.advance()
 
 
@@ -158,5 +225,7 @@ def test_an_error_in_a_replica_is_that_error(tmp_path):
 def test_started_workers_are_refused(tmp_path):
     job = racing(tmp_path / "race", update_mode="asynchronous")
     two = type("Two", (), {"rank": 0, "size": 2, "device": torch.device("cpu")})()
-    with pytest.raises(JobError, match=r"starts its own replicas .* but 2 workers were started; start one process"):
+    with pytest.raises(
+        JobError, match=r"starts its own replicas .* but 2 workers were started; start one process"
+    ):
         begin_training(job, two)

@@ -14,9 +14,16 @@ from trainers.workloads.noisy_quadratic.dynamics import make_update, start, step
 from trainers.workloads.noisy_quadratic.problem import Problem
 
 IMAGENET = 1_281_167
-SMITH = TrainingSettings(learning_rate=3.0, decay="step", decay_milestones=(30.0, 60.0, 80.0), decay_factor=0.1,
-                         batch_control="grow")
-MIKAMI = TrainingSettings(learning_rate=1.0, batch_control="piecewise", batch_milestones=(30.0,), batch_factors=(2.0,))
+SMITH = TrainingSettings(
+    learning_rate=3.0,
+    decay="step",
+    decay_milestones=(30.0, 60.0, 80.0),
+    decay_factor=0.1,
+    batch_control="grow",
+)
+MIKAMI = TrainingSettings(
+    learning_rate=1.0, batch_control="piecewise", batch_milestones=(30.0,), batch_factors=(2.0,)
+)
 
 
 def sizes_and_rates(settings, batch, epochs):
@@ -26,16 +33,22 @@ def sizes_and_rates(settings, batch, epochs):
 def test_smith_grows_the_batch_tenfold_where_the_rate_would_drop_tenfold():
     plain = SMITH.replace(batch_control="constant")
     for at in (0, 29.99, 30, 59.9, 60, 80, 89):
-        (size, rate), (_, dropped) = (sizes_and_rates(each, 256, [at])[0] for each in (SMITH, plain))
+        (size, rate), (_, dropped) = (
+            sizes_and_rates(each, 256, [at])[0] for each in (SMITH, plain)
+        )
         assert rate == pytest.approx(3.0)
-        assert rate / size == pytest.approx(dropped / 256)      # the noise scale, lr N / B, is the same
+        assert rate / size == pytest.approx(dropped / 256)  # the noise scale, lr N / B, is the same
 
 
 def test_smith_first_grows_and_then_decays_at_the_limit():
     # arXiv:1711.00489, figure 1: from 8192 to a limit; what the batch cannot take, the rate does
     settings = SMITH.replace(decay_factor=0.5, batch_limit_factor=2.0)
     assert sizes_and_rates(settings, 8192, (0, 30, 60, 80)) == [
-        (8192, 3.0), (16384, 3.0), (16384, 1.5), (16384, 0.75)]
+        (8192, 3.0),
+        (16384, 3.0),
+        (16384, 1.5),
+        (16384, 0.75),
+    ]
 
 
 def test_nothing_grows_during_the_warmup():
@@ -54,10 +67,14 @@ def test_mikami_goes_from_34k_to_68k():
     assert at.samples(at.total_steps - 1) < 90 * IMAGENET <= at.samples(at.total_steps)
 
 
-@pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("linear", 2.0), ("sqrt", math.sqrt(2))])
+@pytest.mark.parametrize(
+    ("rule", "factor"), [("none", 1.0), ("linear", 2.0), ("sqrt", math.sqrt(2))]
+)
 def test_the_rate_follows_the_chosen_rule(rule, factor):
     settings = MIKAMI.replace(batch_rate_rule=rule, decay="step", decay_milestones=(60.0,))
-    assert [learning_rate(settings, at, 90) for at in (29.9, 30, 60)] == pytest.approx([1.0, factor, factor / 10])
+    assert [learning_rate(settings, at, 90) for at in (29.9, 30, 60)] == pytest.approx(
+        [1.0, factor, factor / 10]
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100, 256, 5000])
@@ -68,14 +85,21 @@ def test_a_constant_batch_takes_the_steps_that_cover_the_budget(batch, epochs):
     assert all(at.samples(number) == number * batch for number in (0, 1, 17))
     every = max(1, round(1000 / batch / 4))
     assert [at.next_evaluation(number) for number in range(at.total_steps)] == [
-        min(at.total_steps, (number // every + 1) * every) for number in range(at.total_steps)]
+        min(at.total_steps, (number // every + 1) * every) for number in range(at.total_steps)
+    ]
 
 
-@pytest.mark.parametrize("milestones", [
-    (0.3, 0.9, 2.2), (0.1 * 3, 0.1 * 7, 1.1), (1.0, 1.001, 1.002), (2.0, 3.0, 50.0)])
+@pytest.mark.parametrize(
+    "milestones", [(0.3, 0.9, 2.2), (0.1 * 3, 0.1 * 7, 1.1), (1.0, 1.001, 1.002), (2.0, 3.0, 50.0)]
+)
 def test_batch_and_rate_change_with_the_same_update_and_no_sample_is_lost(milestones):
-    settings = TrainingSettings(batch_control="piecewise", batch_milestones=milestones, batch_factors=(2.0, 1.0, 4.0),
-                                batch_rate_rule="linear", learning_rate=1.0)
+    settings = TrainingSettings(
+        batch_control="piecewise",
+        batch_milestones=milestones,
+        batch_factors=(2.0, 1.0, 4.0),
+        batch_rate_rule="linear",
+        learning_rate=1.0,
+    )
     at = batch_schedule(settings, 10, 100, 5, 4)
     for number in range(at.total_steps):
         size = at.phase(number).global_batch_size
@@ -89,22 +113,38 @@ def test_a_phase_ends_with_an_evaluation_and_counts_its_own():
     steps = [0]
     while steps[-1] < at.total_steps:
         steps.append(at.next_evaluation(steps[-1]))
-    assert steps == [0, 5, 11, 13, 15, 17, 19, 21]      # 11 updates of 10 samples, then 10 of 20
-    assert all(at.phase(before) == at.phase(after - 1) for before, after in itertools.pairwise(steps))
+    assert steps == [0, 5, 11, 13, 15, 17, 19, 21]  # 11 updates of 10 samples, then 10 of 20
+    assert all(
+        at.phase(before) == at.phase(after - 1) for before, after in itertools.pairwise(steps)
+    )
 
 
 def test_a_factor_that_gives_no_whole_batch_is_named():
-    with pytest.raises(JobError, match=r"batch_factors must give whole .*epoch 30 on is 15\.5 \(1\.55"):
+    with pytest.raises(
+        JobError, match=r"batch_factors must give whole .*epoch 30 on is 15\.5 \(1\.55"
+    ):
         batch_schedule(MIKAMI.replace(batch_factors=(1.55,)), 10, 1000, 90, 1)
-    with pytest.raises(JobError, match=r"decay_factor and batch_limit_factor must give .* is 33\.3"):
+    with pytest.raises(
+        JobError, match=r"decay_factor and batch_limit_factor must give .* is 33\.3"
+    ):
         batch_schedule(SMITH.replace(decay_factor=0.3), 10, 1000, 90, 1)
-    batch_schedule(SMITH.replace(decay_factor=0.3), 10, 1000, 29, 1)       # beyond the budget it does not matter
+    batch_schedule(
+        SMITH.replace(decay_factor=0.3), 10, 1000, 29, 1
+    )  # beyond the budget it does not matter
 
 
 def digits(**settings):
     recipe = TrainingSettings(learning_rate=0.1, normalization_batch_size=8, **settings)
-    return TrainingJob(workload="resnet", data={"source": "digits"}, target=Target("top1", 0.9999), settings=recipe,
-                       global_batch_size=32, seed=1, epochs=1.2, evaluations_per_epoch=2)
+    return TrainingJob(
+        workload="resnet",
+        data={"source": "digits"},
+        target=Target("top1", 0.9999),
+        settings=recipe,
+        global_batch_size=32,
+        seed=1,
+        epochs=1.2,
+        evaluations_per_epoch=2,
+    )
 
 
 def test_a_training_goes_through_its_phases_with_every_sample_once_an_epoch():
@@ -115,42 +155,90 @@ def test_a_training_goes_through_its_phases_with_every_sample_once_an_epoch():
     def spy(indices, epochs, seed):
         seen.extend(zip(epochs.tolist(), indices.tolist(), strict=True))
         return load(indices, epochs, seed)
+
     training.workload.training_batch = spy
     points = []
     while not training.finished:
         points.append(training.advance())
-    assert [point.global_batch_size for point in points] == [32, 128, 64]       # no evaluation at update 22
-    assert [point.samples for point in points] == [23 * 32, 23 * 32 + 6 * 128, 23 * 32 + 6 * 128 + 4 * 64]
-    assert len({index for epoch, index in seen if epoch == 0}) == 1437 == sum(epoch == 0 for epoch, _ in seen)
+    assert [point.global_batch_size for point in points] == [
+        32,
+        128,
+        64,
+    ]  # no evaluation at update 22
+    assert [point.samples for point in points] == [
+        23 * 32,
+        23 * 32 + 6 * 128,
+        23 * 32 + 6 * 128 + 4 * 64,
+    ]
+    assert (
+        len({index for epoch, index in seen if epoch == 0})
+        == 1437
+        == sum(epoch == 0 for epoch, _ in seen)
+    )
     assert points[-1].epochs == points[-1].samples / 1437
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"batch_control": "piecewise", "batch_milestones": (0.5,), "batch_factors": (1.125,)},
-     "batch_factors, which lead from global_batch_size 32 to 36 at update 23: normalization_batch_size must "
-     "divide"),
-    ({"batch_control": "grow", "decay": "step", "decay_milestones": (0.5,), "batch_limit_factor": 1.375},
-     "batch_control 'grow', which leads from global_batch_size 32 to 44 at update 23: "
-     "normalization_batch_size must"),
-])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"batch_control": "piecewise", "batch_milestones": (0.5,), "batch_factors": (1.125,)},
+            "batch_factors, which lead from global_batch_size 32 to 36 at update 23: normalization_batch_size must "
+            "divide",
+        ),
+        (
+            {
+                "batch_control": "grow",
+                "decay": "step",
+                "decay_milestones": (0.5,),
+                "batch_limit_factor": 1.375,
+            },
+            "batch_control 'grow', which leads from global_batch_size 32 to 44 at update 23: "
+            "normalization_batch_size must",
+        ),
+    ],
+)
 def test_a_phase_that_is_no_whole_groups_names_the_setting(settings, message):
     with pytest.raises(JobError, match=message):
         Training(digits(**settings), SingleProcess())
 
 
 def quadratic(**settings):
-    recipe = TrainingSettings(**{"learning_rate": 0.2, "momentum": 0.0, "weight_decay": 0.0, **settings})
-    return TrainingJob(workload="noisy_quadratic", data={"modes": 50, "noise_scale": 2.0, "train_samples": 512},
-                       settings=recipe, seed=0, target=Target("loss", 1e-9, higher_is_better=False),
-                       global_batch_size=16, epochs=4, evaluations_per_epoch=4)
+    recipe = TrainingSettings(
+        **{"learning_rate": 0.2, "momentum": 0.0, "weight_decay": 0.0, **settings}
+    )
+    return TrainingJob(
+        workload="noisy_quadratic",
+        data={"modes": 50, "noise_scale": 2.0, "train_samples": 512},
+        settings=recipe,
+        seed=0,
+        target=Target("loss", 1e-9, higher_is_better=False),
+        global_batch_size=16,
+        epochs=4,
+        evaluations_per_epoch=4,
+    )
 
 
-@pytest.mark.parametrize("settings", [
-    {"batch_control": "piecewise", "batch_milestones": (1.0, 2.5), "batch_factors": (4.0, 2.0),
-     "batch_rate_rule": "sqrt"},
-    {"batch_control": "grow", "decay": "step", "decay_milestones": (1.0, 2.0, 3.0), "decay_factor": 0.25,
-     "batch_limit_factor": 8.0, "momentum": 0.5, "warmup_epochs": 0.3},
-])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "batch_control": "piecewise",
+            "batch_milestones": (1.0, 2.5),
+            "batch_factors": (4.0, 2.0),
+            "batch_rate_rule": "sqrt",
+        },
+        {
+            "batch_control": "grow",
+            "decay": "step",
+            "decay_milestones": (1.0, 2.0, 3.0),
+            "decay_factor": 0.25,
+            "batch_limit_factor": 8.0,
+            "momentum": 0.5,
+            "warmup_epochs": 0.3,
+        },
+    ],
+)
 def test_the_noisy_quadratic_follows_the_recursion_through_every_phase(settings):
     task = quadratic(**settings)
     training = begin_training(task)
@@ -161,22 +249,38 @@ def test_the_noisy_quadratic_follows_the_recursion_through_every_phase(settings)
     moments, losses = start(problem.initial_squares), {}
     while samples < 4 * 512:
         batch = round(16 * batch_factor(given, samples / 512))
-        moments = step(moments, make_update(problem.curvature, problem.noise, global_batch_size=batch,
-                                            learning_rate=learning_rate(given, samples / 512, 4),
-                                            momentum=given.momentum))
+        moments = step(
+            moments,
+            make_update(
+                problem.curvature,
+                problem.noise,
+                global_batch_size=batch,
+                learning_rate=learning_rate(given, samples / 512, 4),
+                momentum=given.momentum,
+            ),
+        )
         samples += batch
         losses[samples] = float(problem.loss(moments[0]))
     assert {point.samples: point.loss for point in points} == pytest.approx(
-        {point.samples: losses[point.samples] for point in points})
+        {point.samples: losses[point.samples] for point in points}
+    )
     assert points[-1].samples == samples and len({point.global_batch_size for point in points}) == 3
     assert points[-1].seconds == pytest.approx(points[-1].step * 0.001 + samples * 0.0001)
 
 
-@pytest.mark.parametrize(("name", "settings"), [
-    ("optimizer", {"optimizer": "adam"}), ("momentum_form", {"momentum_form": "inside"}),
-    ("gradient_clip_norm", {"gradient_clip_norm": 1.0}), ("gradient_lag", {"gradient_lag": 1}),
-    ("update_mode", {"update_mode": "asynchronous"}), ("adascale_batch_size", {"adascale_batch_size": 8}),
-    ("gradient_reduction", {"gradient_reduction": "adasum"}), ("weight_norm_limit", {"weight_norm_limit": 10.0})])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("optimizer", {"optimizer": "adam"}),
+        ("momentum_form", {"momentum_form": "inside"}),
+        ("gradient_clip_norm", {"gradient_clip_norm": 1.0}),
+        ("gradient_lag", {"gradient_lag": 1}),
+        ("update_mode", {"update_mode": "asynchronous"}),
+        ("adascale_batch_size", {"adascale_batch_size": 8}),
+        ("gradient_reduction", {"gradient_reduction": "adasum"}),
+        ("weight_norm_limit", {"weight_norm_limit": 10.0}),
+    ],
+)
 def test_the_noisy_quadratic_refuses_what_it_does_not_model(name, settings):
     with pytest.raises(JobError, match=f"the noisy quadratic models {name} "):
         begin_training(quadratic(**settings))

@@ -74,21 +74,32 @@ def test_a_model_that_looks_at_values_is_measured_by_computing():
     assert model_cost(Looking, classes, batch, 0.0).flops_per_sample == 2 * 2 * 30
 
 
-@pytest.mark.parametrize(("name", "model", "width"), [("deeplabv3plus", DeepLab, 64), ("tiramisu", Tiramisu, 32)])
+@pytest.mark.parametrize(
+    ("name", "model", "width"), [("deeplabv3plus", DeepLab, 64), ("tiramisu", Tiramisu, 32)]
+)
 def test_the_published_costs_are_those_of_the_networks_here(name, model, width):
     grid = {"size": (1, 768, 1152), "device": "meta"}
     batch = torch.empty(1, 16, 768, 1152, device="meta"), torch.empty(**grid, dtype=torch.int64)
-    found = model_cost(lambda: model(name, 16, 3, width, lambda features: GhostBatchNorm(features, 1)), classes, batch,
-                       0.0)
+    found = model_cost(
+        lambda: model(name, 16, 3, width, lambda features: GhostBatchNorm(features, 1)),
+        classes,
+        batch,
+        0.0,
+    )
     published = home_cost(name)
-    assert (found.parameters, found.gradient_tensors) == (published.parameters, published.gradient_tensors)
+    assert (found.parameters, found.gradient_tensors) == (
+        published.parameters,
+        published.gradient_tensors,
+    )
     assert found.activation_bytes_per_sample == published.activation_bytes_per_sample
     # the published number of DeepLab counts the padding of dilated convolutions, that of both the fields' gradient
     assert 0.9 < found.flops_per_sample / published.flops_per_sample < 1
 
 
 def test_the_published_cost_of_resnet50_is_that_of_the_network_here():
-    assert dataclasses.replace(resnet50(), sample_bytes=0) == dataclasses.replace(home_cost("resnet50"), sample_bytes=0)
+    assert dataclasses.replace(resnet50(), sample_bytes=0) == dataclasses.replace(
+        home_cost("resnet50"), sample_bytes=0
+    )
 
 
 def test_a_workload_of_small_images_in_memory():
@@ -100,10 +111,15 @@ def test_a_workload_of_small_images_in_memory():
     assert found.parameters == sum(each.numel() for each in model.parameters())
     assert found.gradient_tensors == len(list(model.parameters()))
     assert found.sample_bytes == 0
-    assert workload_cost(workload, TrainingSettings(normalization_batch_size=64, precision="bf16")) == found
+    assert (
+        workload_cost(workload, TrainingSettings(normalization_batch_size=64, precision="bf16"))
+        == found
+    )
 
 
-@pytest.mark.skipif(not cost_module.PROCESS_IO.exists(), reason="the system does not count what is read")
+@pytest.mark.skipif(
+    not cost_module.PROCESS_IO.exists(), reason="the system does not count what is read"
+)
 def test_bytes_of_a_sample_are_those_of_its_file(tmp_path):
     rng, sizes = np.random.default_rng(0), []
     for part in ("train", "val"):
@@ -111,30 +127,49 @@ def test_bytes_of_a_sample_are_those_of_its_file(tmp_path):
             folder = tmp_path / part / kind
             folder.mkdir(parents=True)
             for number in range(8):
-                Image.fromarray(rng.integers(0, 255, (100, 120, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+                Image.fromarray(rng.integers(0, 255, (100, 120, 3), dtype=np.uint8)).save(
+                    folder / f"{number}.png"
+                )
                 if part == "train":
                     sizes.append((folder / f"{number}.png").stat().st_size)
-    workload = load_workload("resnet", {"source": "image_folder", "path": str(tmp_path), "image_size": 96,
-                                        "model": "resnet20"})
+    workload = load_workload(
+        "resnet",
+        {"source": "image_folder", "path": str(tmp_path), "image_size": 96, "model": "resnet20"},
+    )
     assert workload_cost(workload).sample_bytes == pytest.approx(np.mean(sizes), rel=0.05)
 
 
-@pytest.mark.skipif(not cost_module.PROCESS_IO.exists(), reason="the system does not count what is read")
+@pytest.mark.skipif(
+    not cost_module.PROCESS_IO.exists(), reason="the system does not count what is read"
+)
 def test_bytes_of_a_climate_sample_are_its_fields_and_labels(tmp_path):
     grid = {"height": 48, "width": 72}
-    workload = load_workload("segmentation", {"source": "generated", "samples": 6, "evaluation_samples": 2, **grid,
-                                              "folder": str(tmp_path), "model": "deeplabv3plus_small"})
+    workload = load_workload(
+        "segmentation",
+        {
+            "source": "generated",
+            "samples": 6,
+            "evaluation_samples": 2,
+            **grid,
+            "folder": str(tmp_path),
+            "model": "deeplabv3plus_small",
+        },
+    )
     fields = 16 * 48 * 72 * 4
     assert fields <= workload_cost(workload).sample_bytes <= 1.1 * fields
 
 
 def test_without_a_count_of_what_is_read_the_tensors_of_a_sample_count(monkeypatch, tmp_path):
     monkeypatch.setattr(cost_module, "PROCESS_IO", tmp_path / "none")
-    assert workload_cost(load_workload("resnet", {"source": "digits"})).sample_bytes == 8 * 8 * 4 + 8
+    assert (
+        workload_cost(load_workload("resnet", {"source": "digits"})).sample_bytes == 8 * 8 * 4 + 8
+    )
 
 
 def test_the_noisy_quadratic_costs_what_its_dimensions_say():
-    small, large = (workload_cost(load_workload("noisy_quadratic", {"modes": modes})) for modes in (10, 30))
+    small, large = (
+        workload_cost(load_workload("noisy_quadratic", {"modes": modes})) for modes in (10, 30)
+    )
     assert (small.parameters, large.parameters) == (10, 30)
     assert large.flops_per_sample == 3 * small.flops_per_sample == 6 * 30
 
@@ -158,5 +193,6 @@ def test_a_workload_that_trains_itself_says_its_own_cost():
     class Knowing(OwnLoop):
         def cost(self):
             return own
+
     assert workload_cost(Knowing({})) == own
     assert not issubclass(OwnLoop, Workload)

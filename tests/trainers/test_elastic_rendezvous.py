@@ -15,6 +15,7 @@ def together(store, ranks, size, seconds=20.0):
             return rendezvous(store, rank, size, seconds)
         except CommunicationError as error:
             return str(error)
+
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(one, ranks))
 
@@ -36,8 +37,10 @@ def test_a_start_with_fewer_workers_is_not_held_up_by_the_lost():
     assert parts[1].check(["mark"])
 
 
-@pytest.mark.parametrize(("came", "missing"), [
-    ([0, 1, 3], "worker 2"), ([0], "workers 1, 2, 3"), ([1, 2, 3], "worker 0")])
+@pytest.mark.parametrize(
+    ("came", "missing"),
+    [([0, 1, 3], "worker 2"), ([0], "workers 1, 2, 3"), ([1, 2, 3], "worker 0")],
+)
 def test_who_did_not_come_is_named_even_if_it_came_before(came, missing):
     store = HashStore()
     together(store, range(4), 4)

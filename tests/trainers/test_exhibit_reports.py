@@ -15,7 +15,7 @@ from trainers.errors import WorkloadError
 from trainers.loop.exhibits import MAX_BYTES, check_exhibit
 from trainers.report import ReportFile, is_point, read_exhibit, read_outcome, read_points
 
-WORKLOAD = '''
+WORKLOAD = """
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -47,9 +47,14 @@ class Shown(Workload):
     def exhibit(self, model):
         assert not model.training
         BODY
-'''
+"""
 PANEL = {"name": "7", "fields": {"U": [[0, 255]]}, "labels": [[0, 1]], "prediction": [[1, 1]]}
-GOOD = {"title": "shown", "references": {"majority class": 0.5}, "classes": ["low", "high"], "panels": [PANEL]}
+GOOD = {
+    "title": "shown",
+    "references": {"majority class": 0.5},
+    "classes": ["low", "high"],
+    "panels": [PANEL],
+}
 
 
 @pytest.fixture
@@ -59,10 +64,19 @@ def train(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, "shown_workload", raising=False)
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
-        TrainingJob(workload="shown_workload:Shown", data={}, target=Target("accuracy", 2.0), global_batch_size=8,
-                    settings=TrainingSettings(learning_rate=0.1), seed=1, epochs=1, evaluations_per_epoch=2,
-                    search_path=str(tmp_path)).save(tmp_path / "job.json")
+        TrainingJob(
+            workload="shown_workload:Shown",
+            data={},
+            target=Target("accuracy", 2.0),
+            global_batch_size=8,
+            settings=TrainingSettings(learning_rate=0.1),
+            seed=1,
+            epochs=1,
+            evaluations_per_epoch=2,
+            search_path=str(tmp_path),
+        ).save(tmp_path / "job.json")
         return main([str(tmp_path / "job.json"), "--report", str(tmp_path / "out.jsonl"), *options])
+
     return run
 
 
@@ -71,8 +85,16 @@ def test_the_exhibit_stands_behind_the_outcome(train, tmp_path):
     report = tmp_path / "out.jsonl"
     assert read_exhibit(report) == GOOD
     assert len(read_points(report)) == 2 and read_outcome(report).state == "censored"
-    assert [next(iter(json.loads(line))) for line in report.read_text().splitlines()][2:] == ["outcome", "exhibit"]
-    assert [is_point(line) for line in report.read_bytes().splitlines()] == [True, True, False, False]
+    assert [next(iter(json.loads(line))) for line in report.read_text().splitlines()][2:] == [
+        "outcome",
+        "exhibit",
+    ]
+    assert [is_point(line) for line in report.read_bytes().splitlines()] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_resumed_training_shows_its_model_once(train, tmp_path):
@@ -81,11 +103,17 @@ def test_a_resumed_training_shows_its_model_once(train, tmp_path):
     assert (tmp_path / "out.jsonl").read_text().count('{"exhibit"') == 1
 
 
-@pytest.mark.parametrize(("body", "told"), [
-    ("raise RuntimeError('no room')", "no exhibit: RuntimeError: no room"),
-    ("return {'panels': [{'labels': [[0, 3]]}], 'classes': ['a']}", "WorkloadError: exhibit.panels[0].labels must"),
-    ("return None", ""),
-])
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise RuntimeError('no room')", "no exhibit: RuntimeError: no room"),
+        (
+            "return {'panels': [{'labels': [[0, 3]]}], 'classes': ['a']}",
+            "WorkloadError: exhibit.panels[0].labels must",
+        ),
+        ("return None", ""),
+    ],
+)
 def test_the_outcome_stands_without_an_exhibit(train, tmp_path, capsys, body, told):
     assert train(body) == 0
     assert read_outcome(tmp_path / "out.jsonl").state == "censored"
@@ -102,20 +130,31 @@ def test_a_report_reads_back_what_is_shown(tmp_path):
     assert read_exhibit(report.path) == GOOD and read_points(report.path) == []
 
 
-@pytest.mark.parametrize(("exhibit", "message"), [
-    ([], "an exhibit must be a mapping, but got list"),
-    ({"classes": "low"}, "exhibit.classes must be a list of names, but got 'low'"),
-    ({"references": {"majority": "half"}}, "exhibit.references must map names to numbers"),
-    ({"references": {"majority": float("nan")}}, "must hold plain JSON values, but"),
-    ({"panels": PANEL}, "exhibit.panels must be a list"),
-    ({**GOOD, "panels": [PANEL, {**PANEL, "fields": {"U": [[0, 256]]}}]},
-     r"exhibit.panels\[1\].fields\['U'\] must be equally long rows of numbers 0 to 255, but got \[\[0, 256\]\]"),
-    ({**GOOD, "panels": [{**PANEL, "fields": {"U": [[0, 1], [2]]}}]}, "equally long rows"),
-    ({**GOOD, "panels": [{**PANEL, "prediction": [[0, 2]]}]}, "prediction must be .* labels 0 to 1, one for each"),
-    ({**GOOD, "panels": [{**PANEL, "labels": []}]}, "labels must be equally long rows"),
-    ({"title": object()}, "must hold plain JSON values"),
-    ({"title": "x" * MAX_BYTES}, f"at most {MAX_BYTES:,} bytes as JSON, but got .*; show fewer panels"),
-])
+@pytest.mark.parametrize(
+    ("exhibit", "message"),
+    [
+        ([], "an exhibit must be a mapping, but got list"),
+        ({"classes": "low"}, "exhibit.classes must be a list of names, but got 'low'"),
+        ({"references": {"majority": "half"}}, "exhibit.references must map names to numbers"),
+        ({"references": {"majority": float("nan")}}, "must hold plain JSON values, but"),
+        ({"panels": PANEL}, "exhibit.panels must be a list"),
+        (
+            {**GOOD, "panels": [PANEL, {**PANEL, "fields": {"U": [[0, 256]]}}]},
+            r"exhibit.panels\[1\].fields\['U'\] must be equally long rows of numbers 0 to 255, but got \[\[0, 256\]\]",
+        ),
+        ({**GOOD, "panels": [{**PANEL, "fields": {"U": [[0, 1], [2]]}}]}, "equally long rows"),
+        (
+            {**GOOD, "panels": [{**PANEL, "prediction": [[0, 2]]}]},
+            "prediction must be .* labels 0 to 1, one for each",
+        ),
+        ({**GOOD, "panels": [{**PANEL, "labels": []}]}, "labels must be equally long rows"),
+        ({"title": object()}, "must hold plain JSON values"),
+        (
+            {"title": "x" * MAX_BYTES},
+            f"at most {MAX_BYTES:,} bytes as JSON, but got .*; show fewer panels",
+        ),
+    ],
+)
 def test_what_cannot_be_shown_is_refused(exhibit, message):
     with pytest.raises(WorkloadError, match=message):
         check_exhibit(exhibit)

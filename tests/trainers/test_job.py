@@ -9,9 +9,15 @@ from trainers import JobError, Target, TrainingJob
 
 
 def job(**changes):
-    values = {"workload": "resnet", "data": {"source": "digits"}, "target": Target("top1", 0.96),
-              "settings": TrainingSettings(decay="step", decay_milestones=(3.0, 5.0)), "global_batch_size": 64,
-              "seed": 3, "epochs": 10}
+    values = {
+        "workload": "resnet",
+        "data": {"source": "digits"},
+        "target": Target("top1", 0.96),
+        "settings": TrainingSettings(decay="step", decay_milestones=(3.0, 5.0)),
+        "global_batch_size": 64,
+        "seed": 3,
+        "epochs": 10,
+    }
     return TrainingJob(**{**values, **changes})
 
 
@@ -21,20 +27,32 @@ def test_a_job_survives_its_file(tmp_path):
     assert TrainingJob.load(tmp_path / "job.json") == original
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"global_batchsize": 4}, "no key 'global_batchsize' in a job; did you mean 'global_batch_size'"),
-    ({"target": {"metric": "top1", "treshold": 1}}, "target.treshold.*did you mean 'threshold'"),
-    ({"target": {"metric": "top1"}}, "needs the key 'target.threshold'"),
-    ({"target": 0.9}, "target must be a mapping"),
-    ({"settings": {"learning_rat": 1}}, "settings: .*did you mean 'learning_rate'"),
-    ({"global_batch_size": 0}, "global_batch_size must be a whole number.*got 0"),
-    ({"global_batch_size": True}, "global_batch_size must be a whole number"),
-    ({"micro_batch_size": 2.5}, "micro_batch_size must be a whole number"),
-    ({"seed": -1}, "seed must be a whole number of at least 0"),
-    ({"epochs": 0}, "epochs must be a positive number"),
-    ({"evaluations_per_epoch": math.inf}, "evaluations_per_epoch must be a positive number"),
-    ({"settings": {"decay": "cosine", "warmup_epochs": 12.0}}, "needs warmup_epochs below epochs"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"global_batchsize": 4},
+            "no key 'global_batchsize' in a job; did you mean 'global_batch_size'",
+        ),
+        (
+            {"target": {"metric": "top1", "treshold": 1}},
+            "target.treshold.*did you mean 'threshold'",
+        ),
+        ({"target": {"metric": "top1"}}, "needs the key 'target.threshold'"),
+        ({"target": 0.9}, "target must be a mapping"),
+        ({"settings": {"learning_rat": 1}}, "settings: .*did you mean 'learning_rate'"),
+        ({"global_batch_size": 0}, "global_batch_size must be a whole number.*got 0"),
+        ({"global_batch_size": True}, "global_batch_size must be a whole number"),
+        ({"micro_batch_size": 2.5}, "micro_batch_size must be a whole number"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
+        ({"epochs": 0}, "epochs must be a positive number"),
+        ({"evaluations_per_epoch": math.inf}, "evaluations_per_epoch must be a positive number"),
+        (
+            {"settings": {"decay": "cosine", "warmup_epochs": 12.0}},
+            "needs warmup_epochs below epochs",
+        ),
+    ],
+)
 def test_a_bad_value_is_named(change, message):
     with pytest.raises(JobError, match=message):
         TrainingJob.from_dict({**job().to_dict(), **change})

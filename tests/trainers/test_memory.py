@@ -25,8 +25,13 @@ print(int(kept), without, faults())
 
 
 def test_memory_that_is_kept_is_not_faulted_in_again():
-    answer = subprocess.run([sys.executable, "-c", PROGRAM], env=environment(), check=True, capture_output=True,
-                            text=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     kept, without, faults = map(int, answer.stdout.split())
     if not kept:
         pytest.skip("this C library has no mallopt")

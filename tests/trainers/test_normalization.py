@@ -48,11 +48,15 @@ def test_running_statistics_are_the_unbiased_average_of_the_group_means(micro_ba
         groups = batch.view(4, 8, 3, 4, 4)
         keep = 0.9**4
         mean = keep * mean + (1 - keep) * groups.mean((1, 3, 4)).mean(0)
-        variance = keep * variance + (1 - keep) * groups.transpose(1, 2).reshape(4, 3, -1).var(2).mean(0)
+        variance = keep * variance + (1 - keep) * groups.transpose(1, 2).reshape(4, 3, -1).var(
+            2
+        ).mean(0)
         weight = keep * weight + (1 - keep)
     norm.eval()
     batch = images(5, seed=99)
-    expected = (batch - (mean / weight).view(3, 1, 1)) / ((variance / weight).view(3, 1, 1) + 1e-5).sqrt()
+    expected = (batch - (mean / weight).view(3, 1, 1)) / (
+        (variance / weight).view(3, 1, 1) + 1e-5
+    ).sqrt()
     torch.testing.assert_close(norm(batch), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -63,7 +67,9 @@ def test_the_first_update_is_used_undiluted():
     norm.eval()
     normalized = norm(batch)
     torch.testing.assert_close(normalized.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(normalized.transpose(0, 1).flatten(1).std(1), torch.ones(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        normalized.transpose(0, 1).flatten(1).std(1), torch.ones(3), atol=1e-4, rtol=0
+    )
 
 
 def test_one_group_per_update_forgets_by_a_tenth_and_many_forget_all():
@@ -71,7 +77,9 @@ def test_one_group_per_update_forgets_by_a_tenth_and_many_forget_all():
     for groups, norm in ((1, slow), (1000, fast)):
         update(norm, torch.zeros(8, 3, 4, 4), 8, groups)
         update(norm, torch.ones(8, 3, 4, 4), 8, groups)
-    torch.testing.assert_close(slow.running_mean / slow.running_weight, torch.full((3,), 0.1 / 0.19))
+    torch.testing.assert_close(
+        slow.running_mean / slow.running_weight, torch.full((3,), 0.1 / 0.19)
+    )
     torch.testing.assert_close(fast.running_mean / fast.running_weight, torch.ones(3))
 
 
@@ -94,7 +102,9 @@ def test_before_any_update_the_input_is_taken_as_normalized():
 
 def test_it_normalizes_vectors_too():
     normalized = GhostBatchNorm(5, 4)(torch.randn(8, 5))
-    torch.testing.assert_close(normalized.view(2, 4, 5).mean(1), torch.zeros(2, 5), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        normalized.view(2, 4, 5).mean(1), torch.zeros(2, 5), atol=1e-6, rtol=0
+    )
 
 
 def test_incomplete_groups_and_mixed_sizes_are_errors():
@@ -108,5 +118,11 @@ def test_incomplete_groups_and_mixed_sizes_are_errors():
 def test_statistics_of_a_model_are_found_whatever_the_layer():
     model = nn.Sequential(GhostBatchNorm(3, 8), nn.BatchNorm2d(3), nn.Linear(2, 2))
     assert len(ghost_batch_norms(model)) == 1
-    assert [tuple(tensor.shape) for tensor in persistent_statistics(model)] == [(3,), (3,), (), (3,), (3,)]
+    assert [tuple(tensor.shape) for tensor in persistent_statistics(model)] == [
+        (3,),
+        (3,),
+        (),
+        (3,),
+        (3,),
+    ]
     assert persistent_statistics(model)[0] is model[0].running_mean

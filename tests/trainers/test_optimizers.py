@@ -20,8 +20,10 @@ STEPS = 50
 def parameters(dtype=torch.float64) -> list[nn.Parameter]:
     """A convolution, a matrix, a zero gamma, a bias, a matrix of zeros, a 1x1 convolution and a scalar."""
     generator = torch.Generator().manual_seed(1)
-    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64)
-               for shape in [(6, 3, 3, 3), (5, 7), (6,), (5,), (4, 4), (8, 6, 1, 1), ()]]
+    tensors = [
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in [(6, 3, 3, 3), (5, 7), (6,), (5,), (4, 4), (8, 6, 1, 1), ()]
+    ]
     tensors[0] = tensors[0].to(memory_format=torch.channels_last)
     tensors[2].zero_()
     tensors[4].zero_()
@@ -56,46 +58,99 @@ def expected(settings: TrainingSettings) -> list[np.ndarray]:
         decay = settings.weight_decay if is_weight or settings.decay_norm_and_bias else 0.0
         adapted = is_weight or settings.adapt_norm_and_bias
         for step in range(STEPS):
-            weight = RULES[settings.optimizer](weight, gradient(index, parameter.shape, step).numpy(), memory, settings,
-                                               t=step + 1, rate=rate(step), epochs=step / 4, decay=decay,
-                                               adapted=adapted)
+            weight = RULES[settings.optimizer](
+                weight,
+                gradient(index, parameter.shape, step).numpy(),
+                memory,
+                settings,
+                t=step + 1,
+                rate=rate(step),
+                epochs=step / 4,
+                decay=decay,
+                adapted=adapted,
+            )
         results.append(weight)
     return results
 
 
 ADAPTED = {"adapt_norm_and_bias": True, "decay_norm_and_bias": True}
 CASES = [
-    *({"optimizer": "sgd", "momentum_form": form, "nesterov": nesterov}
-      for form in ("outside", "inside", "corrected") for nesterov in (False, True)),
+    *(
+        {"optimizer": "sgd", "momentum_form": form, "nesterov": nesterov}
+        for form in ("outside", "inside", "corrected")
+        for nesterov in (False, True)
+    ),
     {"optimizer": "sgd", "momentum": 0.0},
     {"optimizer": "sgd", "momentum": 0.0, "momentum_form": "inside"},
     {"optimizer": "sgd", "decay_norm_and_bias": True},
-    *({"optimizer": "lars", "trust_coefficient": 0.02, "nesterov": nesterov, **more}
-      for nesterov in (False, True) for more in ({}, ADAPTED, {"trust_epsilon": 1e-7})),
-    *({"optimizer": "lars", "trust_coefficient": 0.02, "momentum_form": form, **more}
-      for form in ("outside", "inside", "corrected") for more in ({}, {"nesterov": True}, {"momentum": 0.0})),
+    *(
+        {"optimizer": "lars", "trust_coefficient": 0.02, "nesterov": nesterov, **more}
+        for nesterov in (False, True)
+        for more in ({}, ADAPTED, {"trust_epsilon": 1e-7})
+    ),
+    *(
+        {"optimizer": "lars", "trust_coefficient": 0.02, "momentum_form": form, **more}
+        for form in ("outside", "inside", "corrected")
+        for more in ({}, {"nesterov": True}, {"momentum": 0.0})
+    ),
     {"optimizer": "lars", "momentum": 0.0, "weight_decay": 0.0},
     {"optimizer": "lars", "decay_norm_and_bias": True},
     {"optimizer": "lars", "adapt_norm_and_bias": True},
-    *({"optimizer": "larc", "larc_mode": mode, "larc_optimizer": inner, "trust_coefficient": 0.05,
-       "trust_epsilon": 1e-8, **more}
-      for mode in ("clip", "scale") for inner in ("sgd", "adam") for more in ({}, ADAPTED)),
+    *(
+        {
+            "optimizer": "larc",
+            "larc_mode": mode,
+            "larc_optimizer": inner,
+            "trust_coefficient": 0.05,
+            "trust_epsilon": 1e-8,
+            **more,
+        }
+        for mode in ("clip", "scale")
+        for inner in ("sgd", "adam")
+        for more in ({}, ADAPTED)
+    ),
     {"optimizer": "larc", "trust_coefficient": 0.05, "nesterov": True},
-    *({"optimizer": "lamb", "bias_correction": correction, **more} for correction in (True, False)
-      for more in ({}, ADAPTED, {"weight_norm_limit": 1.5}, {"trust_epsilon": 0.1}, {"weight_decay": 0.0},
-                   {"decay_norm_and_bias": True})),
-    *({"optimizer": name, "bias_correction": correction} for name in ("adam", "adamw") for correction in (True, False)),
+    *(
+        {"optimizer": "lamb", "bias_correction": correction, **more}
+        for correction in (True, False)
+        for more in (
+            {},
+            ADAPTED,
+            {"weight_norm_limit": 1.5},
+            {"trust_epsilon": 0.1},
+            {"weight_decay": 0.0},
+            {"decay_norm_and_bias": True},
+        )
+    ),
+    *(
+        {"optimizer": name, "bias_correction": correction}
+        for name in ("adam", "adamw")
+        for correction in (True, False)
+    ),
     {"optimizer": "adam", "decay_norm_and_bias": True, "beta1": 0.0},
     {"optimizer": "adamw", "decay_norm_and_bias": True, "beta2": 0.9},
     {"optimizer": "rmsprop_warmup", "beta2": 0.99, "rmsprop_center_epochs": 5.0},
-    {"optimizer": "rmsprop_warmup", "beta2": 0.9, "rmsprop_center_epochs": 0.0, "rmsprop_period_epochs": 60.0},
+    {
+        "optimizer": "rmsprop_warmup",
+        "beta2": 0.9,
+        "rmsprop_center_epochs": 0.0,
+        "rmsprop_period_epochs": 60.0,
+    },
     {"optimizer": "shampoo", "beta2": 0.95, "preconditioner_interval": 1},
-    {"optimizer": "shampoo", "beta2": 0.95, "preconditioner_interval": 7, "preconditioner_size_limit": 5, **ADAPTED},
+    {
+        "optimizer": "shampoo",
+        "beta2": 0.95,
+        "preconditioner_interval": 7,
+        "preconditioner_size_limit": 5,
+        **ADAPTED,
+    },
     {"optimizer": "shampoo", "preconditioner_size_limit": 2, "nesterov": True},
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(f"{value}" for value in case.values()))
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: " ".join(f"{value}" for value in case.values())
+)
 def test_fifty_steps_follow_the_paper(case):
     settings = TrainingSettings(**{"weight_decay": 0.01, **case})
     moved = parameters()
@@ -106,8 +161,9 @@ def test_fifty_steps_follow_the_paper(case):
 
 @pytest.mark.parametrize("name", RULES)
 def test_in_fp32_the_rules_hold_to_its_precision(name):
-    settings = TrainingSettings(optimizer=name, weight_decay=0.01, beta2=0.95,
-                                epsilon=1e-3 if name == "shampoo" else 1e-8)    # its ridge, above fp32's rounding
+    settings = TrainingSettings(
+        optimizer=name, weight_decay=0.01, beta2=0.95, epsilon=1e-3 if name == "shampoo" else 1e-8
+    )  # its ridge, above fp32's rounding
     moved = parameters(torch.float32)
     run(make_optimizer(moved, settings), moved)
     for mine, its in zip(moved, expected(settings), strict=True):
@@ -123,7 +179,9 @@ def small_steps(optimizer, moved, steps=STEPS) -> None:
 
 WITNESSES = {
     "sgd": lambda moved, s: torch.optim.SGD(moved, momentum=0.9, weight_decay=s.weight_decay),
-    "nesterov": lambda moved, s: torch.optim.SGD(moved, momentum=0.9, weight_decay=s.weight_decay, nesterov=True),
+    "nesterov": lambda moved, s: torch.optim.SGD(
+        moved, momentum=0.9, weight_decay=s.weight_decay, nesterov=True
+    ),
     "adam": lambda moved, s: torch.optim.Adam(moved, weight_decay=s.weight_decay),
     "adamw": lambda moved, s: torch.optim.AdamW(moved, weight_decay=s.weight_decay),
 }
@@ -131,8 +189,12 @@ WITNESSES = {
 
 @pytest.mark.parametrize("name", WITNESSES)
 def test_pytorch_is_a_second_witness(name):
-    settings = TrainingSettings(optimizer="sgd" if name == "nesterov" else name, nesterov=name == "nesterov",
-                                weight_decay=0.01, decay_norm_and_bias=True)
+    settings = TrainingSettings(
+        optimizer="sgd" if name == "nesterov" else name,
+        nesterov=name == "nesterov",
+        weight_decay=0.01,
+        decay_norm_and_bias=True,
+    )
     mine, its = parameters(), parameters()
     ours, witness = make_optimizer(mine, settings), WITNESSES[name](its, settings)
 
@@ -158,7 +220,9 @@ def test_corrected_momentum_is_momentum_with_the_rate_outside():
 def test_corrected_momentum_keeps_the_gradients_that_came_at_a_rate_of_zero(nesterov):
     """PyTorch's SGD, whose buffer never sees the rate, through a warmup from 0 and a rate of 0 on the way."""
     corrected, outside = parameters(), parameters()
-    ours = make_optimizer(corrected, TrainingSettings(momentum_form="corrected", nesterov=nesterov, weight_decay=0.0))
+    ours = make_optimizer(
+        corrected, TrainingSettings(momentum_form="corrected", nesterov=nesterov, weight_decay=0.0)
+    )
     witness = torch.optim.SGD(outside, momentum=0.9, nesterov=nesterov)
     for step, learning_rate in enumerate((0.0, 0.1, 0.2, 0.0, 0.3)):
         for moved in (corrected, outside):
@@ -189,12 +253,17 @@ def test_mlperf_lars_is_the_paper_with_an_epsilon():
     weight.grad = torch.tensor([[0.0, 2e-7]], dtype=torch.float64)
     ratio = 0.001 * 5e-4 / (2e-7 + 1e-4 * 5e-4 + 1e-7)
     moved = weight.detach() - 2.0 * ratio * (weight.grad + 1e-4 * weight.detach())
-    make_optimizer([weight], TrainingSettings(optimizer="lars", trust_epsilon=1e-7, weight_decay=1e-4)).step(2.0)
+    make_optimizer(
+        [weight], TrainingSettings(optimizer="lars", trust_epsilon=1e-7, weight_decay=1e-4)
+    ).step(2.0)
     torch.testing.assert_close(weight.detach(), moved, rtol=1e-12, atol=0)
 
 
 def test_the_share_of_sgd_grows_without_a_jump_or_a_kink():
-    shares = [sgd_share(epochs, 10.0, 5.0) for epochs in (0.0, 10.0 - 1e-6, 10.0, 10.0 + 1e-6, 11.25, 12.5, 40.0)]
+    shares = [
+        sgd_share(epochs, 10.0, 5.0)
+        for epochs in (0.0, 10.0 - 1e-6, 10.0, 10.0 + 1e-6, 11.25, 12.5, 40.0)
+    ]
     assert shares[0] == pytest.approx(0.5 * math.exp(-4))
     assert shares[2] == 0.5 and shares[4] == pytest.approx(0.75) and shares[5:] == [1.0, 1.0]
     assert (shares[2] - shares[1]) / 1e-6 == pytest.approx(1 / 5, rel=1e-4)
@@ -206,7 +275,9 @@ def test_parameters_without_a_gradient_or_with_another_layout_are_updated_too():
     for moved, turned in ((usual, False), (other, True)):
         for index, parameter in enumerate(moved[:-1]):
             drawn = gradient(index, parameter.shape, 3)
-            parameter.grad = drawn.contiguous() if turned else torch.empty_like(parameter).copy_(drawn)
+            parameter.grad = (
+                drawn.contiguous() if turned else torch.empty_like(parameter).copy_(drawn)
+            )
     for moved in (usual, other):
         make_optimizer(moved, TrainingSettings(optimizer="lars")).step(0.1)
     torch.testing.assert_close(usual, other, rtol=0, atol=0)
@@ -219,7 +290,9 @@ def test_an_update_leaves_the_gradients_as_they_were(name):
     optimizer = make_optimizer(moved, TrainingSettings(optimizer=name))
     run(optimizer, moved, range(3))
     for index, parameter in enumerate(moved):
-        torch.testing.assert_close(parameter.grad, gradient(index, parameter.shape, 2), rtol=0, atol=0)
+        torch.testing.assert_close(
+            parameter.grad, gradient(index, parameter.shape, 2), rtol=0, atol=0
+        )
 
 
 def test_frozen_parameters_stay():
@@ -229,11 +302,19 @@ def test_frozen_parameters_stay():
     assert torch.equal(moved[0], parameters()[0]) and not torch.equal(moved[1], parameters()[1])
 
 
-@pytest.mark.parametrize("case", [*({"optimizer": "lars", "momentum": 0.9, "momentum_form": form}
-                                    for form in ("outside", "inside", "corrected")),
-                                  {"optimizer": "lars", "momentum": 0.0},
-                                  {"optimizer": "lamb"}, {"optimizer": "lamb", **ADAPTED}],
-                         ids=lambda case: " ".join(f"{value}" for value in case.values()))
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(
+            {"optimizer": "lars", "momentum": 0.9, "momentum_form": form}
+            for form in ("outside", "inside", "corrected")
+        ),
+        {"optimizer": "lars", "momentum": 0.0},
+        {"optimizer": "lamb"},
+        {"optimizer": "lamb", **ADAPTED},
+    ],
+    ids=lambda case: " ".join(f"{value}" for value in case.values()),
+)
 def test_the_way_without_reading_ratios_back_gives_the_same(case):
     """On an accelerator ratios stay tensors there; the same operations on the processor must agree."""
     settings = TrainingSettings(weight_decay=0.01, **case)

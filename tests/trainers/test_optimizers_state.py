@@ -14,14 +14,20 @@ from trainers.optimizers.masters import MasterOptimizer
 from trainers.optimizers.parameter_groups import BATCH_ELEMENTS, parameter_groups
 from trainers.optimizers.trust_ratio import trust_ratios
 
-CASES = [*({"optimizer": name} for name in OPTIMIZERS), {"momentum_form": "corrected"},
-         {"optimizer": "larc", "larc_optimizer": "adam"}, {"optimizer": "shampoo", "preconditioner_interval": 4}]
+CASES = [
+    *({"optimizer": name} for name in OPTIMIZERS),
+    {"momentum_form": "corrected"},
+    {"optimizer": "larc", "larc_optimizer": "adam"},
+    {"optimizer": "shampoo", "preconditioner_interval": 4},
+]
 
 
 def parameters(dtype=torch.float32) -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(2)
-    return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
-            for shape in [(4, 3, 3, 3), (5, 7), (4,), (4,), (5,)]]
+    return [
+        nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
+        for shape in [(4, 3, 3, 3), (5, 7), (4,), (4,), (5,)]
+    ]
 
 
 def run(optimizer, moved, steps) -> None:
@@ -41,7 +47,10 @@ def test_a_restored_optimizer_goes_on_as_if_it_had_not_stopped(case, dtype, tmp_
     broken = parameters(dtype)
     first = make_optimizer(broken, settings)
     run(first, broken, range(9))
-    checkpoint.save(tmp_path / "half", {"optimizer": first.state_dict(), "weights": [one.detach() for one in broken]})
+    checkpoint.save(
+        tmp_path / "half",
+        {"optimizer": first.state_dict(), "weights": [one.detach() for one in broken]},
+    )
     saved = checkpoint.load(tmp_path / "half")
     resumed = [nn.Parameter(weight) for weight in saved["weights"]]
     second = make_optimizer(resumed, settings)
@@ -68,7 +77,9 @@ def test_states_of_another_model_or_rule_are_refused(name):
         optimizer.load_state_dict(make_optimizer(parameters()[1:], settings).state_dict())
     with pytest.raises(CheckpointError, match="groups"):
         optimizer.load_state_dict(make_optimizer(parameters()[:2], settings).state_dict())
-    other = TrainingSettings(optimizer="adam" if "momentum" in optimizer.state_dict()["groups"][0] else "sgd")
+    other = TrainingSettings(
+        optimizer="adam" if "momentum" in optimizer.state_dict()["groups"][0] else "sgd"
+    )
     with pytest.raises(CheckpointError, match="keeps"):
         optimizer.load_state_dict(make_optimizer(parameters(), other).state_dict())
     with pytest.raises(CheckpointError, match="groups"):
@@ -94,7 +105,9 @@ def test_reduced_weights_are_the_rounded_fp32_training(name, dtype):
         witness.step(0.01 + 0.001 * step, epochs=step / 5)
     assert isinstance(ours, MasterOptimizer)
     for master, one, other in zip(ours.masters, reduced, full, strict=True):
-        assert torch.equal(master, other) and torch.equal(one, other.to(dtype)) and one.dtype == dtype
+        assert (
+            torch.equal(master, other) and torch.equal(one, other.to(dtype)) and one.dtype == dtype
+        )
 
 
 def test_updates_below_a_bf16_step_are_not_lost():
@@ -102,7 +115,7 @@ def test_updates_below_a_bf16_step_are_not_lost():
     optimizer = make_optimizer([weight], TrainingSettings(momentum=0.0, weight_decay=0.0))
     for _ in range(100):
         weight.grad = torch.ones_like(weight)
-        optimizer.step(1e-3)        # half a unit in the last place below 1 is 2e-3
+        optimizer.step(1e-3)  # half a unit in the last place below 1 is 2e-3
     torch.testing.assert_close(weight.detach().float(), torch.full((8, 8), 0.9), rtol=0.005, atol=0)
 
 
@@ -112,26 +125,43 @@ def test_only_reduced_parameters_have_masters():
     run(optimizer, mixed, range(3))
     assert isinstance(optimizer, MasterOptimizer) and len(optimizer.masters) == 2
     assert [one.dtype for one in mixed] == [torch.bfloat16] * 2 + [torch.float32] * 3
-    assert not any(torch.equal(one, other) for one, other in zip(mixed[2:], parameters()[2:], strict=True))
+    assert not any(
+        torch.equal(one, other) for one, other in zip(mixed[2:], parameters()[2:], strict=True)
+    )
 
 
 def test_exclusions_are_settings():
     def treated(**settings):
         groups = parameter_groups(parameters(), TrainingSettings(weight_decay=0.1, **settings))
-        return {parameter.ndim > 1: (group.weight_decay, group.adapted)
-                for group in groups for parameter in group.parameters}
+        return {
+            parameter.ndim > 1: (group.weight_decay, group.adapted)
+            for group in groups
+            for parameter in group.parameters
+        }
+
     assert treated() == {True: (0.1, True), False: (0.0, False)}
     assert treated(decay_norm_and_bias=True) == {True: (0.1, True), False: (0.1, False)}
     assert treated(adapt_norm_and_bias=True) == {True: (0.1, True), False: (0.0, True)}
-    assert treated(adapt_norm_and_bias=True, decay_norm_and_bias=True) == {True: (0.1, True), False: (0.1, True)}
+    assert treated(adapt_norm_and_bias=True, decay_norm_and_bias=True) == {
+        True: (0.1, True),
+        False: (0.1, True),
+    }
 
 
 def test_batches_cover_a_group_once_in_order():
     sizes = [3, BATCH_ELEMENTS, 5, BATCH_ELEMENTS + 1, BATCH_ELEMENTS - 5, 5, 1]
-    group, = parameter_groups([nn.Parameter(torch.zeros(size, 1)) for size in sizes], TrainingSettings())
+    (group,) = parameter_groups(
+        [nn.Parameter(torch.zeros(size, 1)) for size in sizes], TrainingSettings()
+    )
     batches = group.batches()
-    assert [[len(one) for one in batch.shaped] for batch in batches] == [[3], sizes[1:2], [5], sizes[3:4],
-                                                                            sizes[4:6], [1]]
+    assert [[len(one) for one in batch.shaped] for batch in batches] == [
+        [3],
+        sizes[1:2],
+        [5],
+        sizes[3:4],
+        sizes[4:6],
+        [1],
+    ]
     assert [one for batch in batches for one in batch.shaped] == group.parameters
 
 
@@ -147,7 +177,9 @@ def test_a_model_without_trained_parameters_has_nothing_to_step():
 
 
 def test_ratios_shrink_with_the_gradient_and_are_one_without_a_norm():
-    ratios = trust_ratios(torch.tensor([2.0, 2.0, 0.0, 2.0]), torch.tensor([1.0, 4.0, 1.0, 0.0]), 0.001, 0.5)
+    ratios = trust_ratios(
+        torch.tensor([2.0, 2.0, 0.0, 2.0]), torch.tensor([1.0, 4.0, 1.0, 0.0]), 0.001, 0.5
+    )
     torch.testing.assert_close(ratios, torch.tensor([0.001, 0.0004, 1.0, 1.0]))
 
 

@@ -21,16 +21,33 @@ UPDATES = 40
 
 
 def points_job(settings):
-    recipe = TrainingSettings(**{"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, **settings})
-    return TrainingJob(workload="known_noise:Points", data={}, settings=recipe, global_batch_size=64, seed=5,
-                       target=Target("loss", 1e-9, higher_is_better=False), epochs=64 * UPDATES / 20_000,
-                       evaluations_per_epoch=20_000 / (64 * UPDATES), search_path=str(HERE))
+    recipe = TrainingSettings(
+        **{"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, **settings}
+    )
+    return TrainingJob(
+        workload="known_noise:Points",
+        data={},
+        settings=recipe,
+        global_batch_size=64,
+        seed=5,
+        target=Target("loss", 1e-9, higher_is_better=False),
+        epochs=64 * UPDATES / 20_000,
+        evaluations_per_epoch=20_000 / (64 * UPDATES),
+        search_path=str(HERE),
+    )
 
 
 def digits_job(**settings):
-    return TrainingJob(workload="resnet", data={"source": "digits"}, target=Target("top1", 0.9999), seed=1, epochs=1,
-                       settings=TrainingSettings(learning_rate=0.1, normalization_batch_size=32, **settings),
-                       global_batch_size=64, evaluations_per_epoch=1)
+    return TrainingJob(
+        workload="resnet",
+        data={"source": "digits"},
+        target=Target("top1", 0.9999),
+        seed=1,
+        epochs=1,
+        settings=TrainingSettings(learning_rate=0.1, normalization_batch_size=32, **settings),
+        global_batch_size=64,
+        evaluations_per_epoch=1,
+    )
 
 
 def advance(task):
@@ -61,15 +78,18 @@ class Lag:
         return due
 
 
-@pytest.mark.parametrize(("settings", "change"), [
-    ({}, lambda gradient: gradient),
-    ({"gradient_clip_norm": 0.3}, clipped),
-    ({"gradient_clip_norm": 0.3, "loss_scaling": "static", "loss_scale": 512.0}, clipped),
-    ({"loss_scaling": "static", "loss_scale": 0.1}, lambda gradient: gradient),
-    ({"loss_scaling": "dynamic", "loss_scale_growth_updates": 7}, lambda gradient: gradient),
-    ({"gradient_lag": 1}, Lag()),
-    ({"gradient_lag": 1, "loss_scaling": "dynamic", "loss_scale_growth_updates": 7}, Lag()),
-])
+@pytest.mark.parametrize(
+    ("settings", "change"),
+    [
+        ({}, lambda gradient: gradient),
+        ({"gradient_clip_norm": 0.3}, clipped),
+        ({"gradient_clip_norm": 0.3, "loss_scaling": "static", "loss_scale": 512.0}, clipped),
+        ({"loss_scaling": "static", "loss_scale": 0.1}, lambda gradient: gradient),
+        ({"loss_scaling": "dynamic", "loss_scale_growth_updates": 7}, lambda gradient: gradient),
+        ({"gradient_lag": 1}, Lag()),
+        ({"gradient_lag": 1, "loss_scaling": "dynamic", "loss_scale_growth_updates": 7}, Lag()),
+    ],
+)
 def test_updates_are_those_written_out(settings, change):
     training, _ = advance(points_job(settings))
     torch.testing.assert_close(training.model.weight[0].detach(), weights_by_hand(training, change))
@@ -92,7 +112,9 @@ def test_clipping_sees_the_whole_gradient_once_per_update():
 
 
 def test_a_dynamic_scale_doubles_after_so_many_updates_and_halves_at_an_overflow():
-    scale = LossScale(TrainingSettings(loss_scaling="dynamic", loss_scale=8.0, loss_scale_growth_updates=3))
+    scale = LossScale(
+        TrainingSettings(loss_scaling="dynamic", loss_scale=8.0, loss_scale_growth_updates=3)
+    )
     values = []
     for overflowed in (False, False, False, False, True, True, False, False, False):
         scale.update(overflowed=overflowed)
@@ -106,10 +128,13 @@ def test_an_update_that_overflows_is_left_out(lag):
     training = Training(task, SingleProcess(torch.device("cpu")))
     take = training.workload.training_batch
 
-    def overflow(indices, epochs, seed):        # in the third update
+    def overflow(indices, epochs, seed):  # in the third update
         (points,) = take(indices, epochs, seed)
         return (points * (1e300 if taken.pop(0) else 1.0),)
-    taken = [number == 3 for number in range(UPDATES + 2)]      # the measured update 0 has two micro batches
+
+    taken = [
+        number == 3 for number in range(UPDATES + 2)
+    ]  # the measured update 0 has two micro batches
     training.workload.training_batch = overflow
     weights = []
     for number in range(6):
@@ -121,38 +146,61 @@ def test_an_update_that_overflows_is_left_out(lag):
     assert all(weight.isfinite().all() for weight in weights)
 
 
-@pytest.mark.parametrize(("precision", "scaling"), [("bf16", "none"), ("fp16", "dynamic"), ("fp16", "static")])
+@pytest.mark.parametrize(
+    ("precision", "scaling"), [("bf16", "none"), ("fp16", "dynamic"), ("fp16", "static")]
+)
 @pytest.mark.parametrize("reduced", [False, True])
 def test_reduced_precision_trains_almost_as_fp32_does(precision, scaling, reduced):
     _, exact = advance(digits_job())
-    training, point = advance(digits_job(precision=precision, loss_scaling=scaling, loss_scale=1024.0,
-                                         reduced_weights=reduced))
-    kinds = {type(module): module.weight.dtype for module in training.model.modules() if hasattr(module, "weight")}
-    stored = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision] if reduced else torch.float32
+    training, point = advance(
+        digits_job(
+            precision=precision, loss_scaling=scaling, loss_scale=1024.0, reduced_weights=reduced
+        )
+    )
+    kinds = {
+        type(module): module.weight.dtype
+        for module in training.model.modules()
+        if hasattr(module, "weight")
+    }
+    stored = (
+        {"bf16": torch.bfloat16, "fp16": torch.float16}[precision] if reduced else torch.float32
+    )
     assert kinds == {nn.Conv2d: stored, nn.Linear: stored, GhostBatchNorm: torch.float32}
-    assert point.train_loss == pytest.approx(exact.train_loss, rel=0.02) and point.train_loss != exact.train_loss
+    assert (
+        point.train_loss == pytest.approx(exact.train_loss, rel=0.02)
+        and point.train_loss != exact.train_loss
+    )
     assert point.loss < 0.9 * exact.train_loss
 
 
 def test_the_products_are_computed_in_the_reduced_type():
     training = Training(digits_job(precision="bf16"), SingleProcess(torch.device("cpu")))
     seen = []
-    training.model.classifier.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    training.model.classifier.register_forward_hook(
+        lambda module, inputs, output: seen.append(output.dtype)
+    )
     training.advance()
-    assert set(seen) == {torch.bfloat16}        # in training and in evaluation
+    assert set(seen) == {torch.bfloat16}  # in training and in evaluation
 
 
 def test_gradients_of_reduced_weights_do_not_vanish_when_they_are_unscaled():
-    task = digits_job(precision="fp16", reduced_weights=True, loss_scaling="static", loss_scale=2.0**16)
+    task = digits_job(
+        precision="fp16", reduced_weights=True, loss_scaling="static", loss_scale=2.0**16
+    )
     training, _ = advance(task)
     training.replica.set_gradients(None)
     training.gradients.compute(itertools.islice(training.loader.micro_batches(1), 1), None)
     gradients = training.replica.gradients()
     assert {gradient.dtype for gradient in gradients} == {torch.float32}
-    reduced = [gradient for gradient, parameter in zip(gradients, training.replica.parameters, strict=True)
-               if parameter.dtype == torch.float16]
+    reduced = [
+        gradient
+        for gradient, parameter in zip(gradients, training.replica.parameters, strict=True)
+        if parameter.dtype == torch.float16
+    ]
     # one micro batch's gradient is an fp16 number over 2^16; as fp16 again some of it would lose its digits
-    assert all(torch.equal((gradient * 2.0**16).half().float(), gradient * 2.0**16) for gradient in reduced)
+    assert all(
+        torch.equal((gradient * 2.0**16).half().float(), gradient * 2.0**16) for gradient in reduced
+    )
     assert any(not torch.equal(gradient.half().float(), gradient) for gradient in reduced)
 
 
@@ -160,8 +208,11 @@ def test_zero_gamma_and_normalization_momentum_reach_the_model():
     for zero_gamma, first in ((None, 1.0), (True, 0.0), (False, 1.0)):
         task = digits_job(zero_gamma=zero_gamma, normalization_momentum=0.7)
         training = Training(task, SingleProcess(torch.device("cpu")))
-        assert {float(block.last_norm.weight.detach()[0]) for block in training.model.convolutions if hasattr(
-            block, "last_norm")} == {first}
+        assert {
+            float(block.last_norm.weight.detach()[0])
+            for block in training.model.convolutions
+            if hasattr(block, "last_norm")
+        } == {first}
         assert {norm.momentum for norm in training.replica.norms} == {0.7}
 
 
@@ -171,12 +222,15 @@ def test_class_weights_are_refused_where_classes_are_balanced():
 
 
 def test_what_a_workload_exhibits_is_computed_in_the_precision_of_the_training():
-    training = Training(digits_job(precision="bf16", reduced_weights=True), SingleProcess(torch.device("cpu")))
+    training = Training(
+        digits_job(precision="bf16", reduced_weights=True), SingleProcess(torch.device("cpu"))
+    )
     assert training.exhibit() is None
     images = training.workload.evaluation_batch(torch.arange(4))[0]
 
     def exhibit(model):
         return {"classes": model(images).argmax(1).tolist(), "training": model.training}
+
     training.workload.exhibit = exhibit
     shown = training.exhibit()
     assert len(shown["classes"]) == 4 and shown["training"] is False
@@ -184,6 +238,11 @@ def test_what_a_workload_exhibits_is_computed_in_the_precision_of_the_training()
 
 def test_weights_in_the_reduced_type_ask_for_a_pytorch_that_can(monkeypatch):
     from trainers.numerics import precision
+
     monkeypatch.setattr(precision, "torch", SimpleNamespace(Tensor=object, __version__="2.9.1"))
-    with pytest.raises(JobError, match=r"reduced_weights needs PyTorch 2\.10 or later.* but this is 2\.9\.1; leave"):
-        precision.store_reduced(nn.Linear(2, 2), TrainingSettings(precision="bf16", reduced_weights=True))
+    with pytest.raises(
+        JobError, match=r"reduced_weights needs PyTorch 2\.10 or later.* but this is 2\.9\.1; leave"
+    ):
+        precision.store_reduced(
+            nn.Linear(2, 2), TrainingSettings(precision="bf16", reduced_weights=True)
+        )

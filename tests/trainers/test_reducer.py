@@ -24,8 +24,14 @@ VARIANTS = [*program.VARIANTS]
 def run(folder, backend):
     command = [program.__file__, str(folder), backend]
     if backend == "torch":
-        done = subprocess.run([sys.executable, *command, str(SIZE)], env=environment(), timeout=240, check=False,
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, *command, str(SIZE)],
+            env=environment(),
+            timeout=240,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
     else:
         done = run_horovod(SIZE, command, seconds=240)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,8 +53,17 @@ def horovod_results(tmp_path_factory):
 def workers_gradients():
     """For each parameter the gradients of the workers, shape ``(workers, numbers)``; zeros where there is none."""
     columns = zip(*[program.gradients(rank) for rank in range(SIZE)], strict=True)
-    return [np.stack([np.zeros(shape).reshape(-1) if gradient is None else gradient.double().reshape(-1).numpy()
-                      for gradient in column]) for shape, column in zip(program.SHAPES, columns, strict=True)]
+    return [
+        np.stack(
+            [
+                np.zeros(shape).reshape(-1)
+                if gradient is None
+                else gradient.double().reshape(-1).numpy()
+                for gradient in column
+            ]
+        )
+        for shape, column in zip(program.SHAPES, columns, strict=True)
+    ]
 
 
 def adasum(rows):
@@ -67,8 +82,12 @@ EXPECTED = {"mean": lambda rows: rows.mean(0), "adasum": adasum}
 def check(results, name, reduction, compression):
     tolerance = TOLERANCE[compression]
     for way in ("finish", "start"):
-        for rows, shape, *found in zip(workers_gradients(), program.SHAPES,
-                                       *[result[f"{name}.{way}"] for result in results], strict=True):
+        for rows, shape, *found in zip(
+            workers_gradients(),
+            program.SHAPES,
+            *[result[f"{name}.{way}"] for result in results],
+            strict=True,
+        ):
             wanted = torch.from_numpy(EXPECTED[reduction](rows)).float().view(shape)
             assert found[0].dtype == torch.float32
             scale = float(np.abs(rows).max(initial=1.0))
@@ -78,8 +97,9 @@ def check(results, name, reduction, compression):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "reduction", "compression"),
-                         [*product(VARIANTS, ("mean", "adasum"), TOLERANCE)])
+@pytest.mark.parametrize(
+    ("variant", "reduction", "compression"), [*product(VARIANTS, ("mean", "adasum"), TOLERANCE)]
+)
 def test_torch_reduces_to_the_mean_and_to_adasum(torch_results, variant, reduction, compression):
     check(torch_results, f"{variant}.{reduction}.{compression}", reduction, compression)
 
@@ -98,7 +118,11 @@ def mean_gradients(both):
         for part in data if both else data[:1]:
             program.loss(model, part).backward()
         mine = [parameter.grad / SIZE for parameter in model.parameters()]
-        totals = mine if totals is None else [total + part for total, part in zip(totals, mine, strict=True)]
+        totals = (
+            mine
+            if totals is None
+            else [total + part for total, part in zip(totals, mine, strict=True)]
+        )
     return totals
 
 
@@ -106,29 +130,41 @@ def mean_gradients(both):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_overlap_with_back_propagation_changes_no_bit(torch_results, variant):
     for result, options in product(torch_results, ("", ".fp16", ".adasum")):
-        for armed, unarmed in zip(result[f"{variant}{options}.armed"], result[f"{variant}{options}.unarmed"],
-                                  strict=True):
+        for armed, unarmed in zip(
+            result[f"{variant}{options}.armed"], result[f"{variant}{options}.unarmed"], strict=True
+        ):
             assert torch.equal(armed, unarmed)
-    for found, wanted in zip(torch_results[0][f"{variant}.armed"], mean_gradients(both=True), strict=True):
+    for found, wanted in zip(
+        torch_results[0][f"{variant}.armed"], mean_gradients(both=True), strict=True
+    ):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.slow
 def test_overlap_under_horovod_is_the_mean_too(horovod_results):
-    for found, wanted in zip(horovod_results[0]["default.armed"], mean_gradients(both=True), strict=True):
+    for found, wanted in zip(
+        horovod_results[0]["default.armed"], mean_gradients(both=True), strict=True
+    ):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
-    for armed, unarmed in zip(horovod_results[0]["default.adasum.armed"],
-                              horovod_results[0]["default.adasum.unarmed"], strict=True):
+    for armed, unarmed in zip(
+        horovod_results[0]["default.adasum.armed"],
+        horovod_results[0]["default.adasum.unarmed"],
+        strict=True,
+    ):
         torch.testing.assert_close(armed, unarmed, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("hook", "tolerance"), [("fp16", 2e-3), ("torus", 1e-5), ("torus_fp16", 2e-3),
-                                                 ("hierarchical", 1e-5)])
+@pytest.mark.parametrize(
+    ("hook", "tolerance"),
+    [("fp16", 2e-3), ("torus", 1e-5), ("torus_fp16", 2e-3), ("hierarchical", 1e-5)],
+)
 def test_hooks_give_ddp_the_mean(torch_results, hook, tolerance):
     for at, wanted in enumerate(mean_gradients(both=False)):
         for result in torch_results:
-            torch.testing.assert_close(result[f"hook.{hook}"][at], wanted, rtol=tolerance, atol=tolerance * 0.01)
+            torch.testing.assert_close(
+                result[f"hook.{hook}"][at], wanted, rtol=tolerance, atol=tolerance * 0.01
+            )
 
 
 @pytest.mark.slow
@@ -189,7 +225,7 @@ def test_arming_twice_and_starting_while_armed_are_errors():
 def test_a_sum_in_fp16_does_not_overflow_where_the_mean_does_not():
     weight = Parameter(torch.ones(1))
     weight.grad = torch.tensor([60000.0])
-    GradientReducer([weight], Two(), compression="fp16").finish()   # two times half of it
+    GradientReducer([weight], Two(), compression="fp16").finish()  # two times half of it
     assert weight.grad.tolist() == [30000.0]
 
 
@@ -229,9 +265,13 @@ def test_a_parameter_out_of_use_holds_back_what_comes_after_it_until_the_end():
     assert communicator.left == [6, 4, 2]
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"compression": "fp8"}, "no gradient compression 'fp8'; there are bf16, fp16, none"),
-    ({"reduction": "sum"}, "no gradient reduction 'sum'; did you mean 'adasum'")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compression": "fp8"}, "no gradient compression 'fp8'; there are bf16, fp16, none"),
+        ({"reduction": "sum"}, "no gradient reduction 'sum'; did you mean 'adasum'"),
+    ],
+)
 def test_unknown_options_offer_what_there_is(options, message):
     with pytest.raises(JobError, match=message):
         GradientReducer([Parameter(torch.ones(1))], SingleProcess(), **options)

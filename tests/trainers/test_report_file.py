@@ -8,8 +8,17 @@ from trainers.report import ReportFile, read_outcome, read_points
 
 
 def point(step, **changes):
-    values = {"step": step, "samples": 64 * step, "epochs": step / 20, "seconds": 0.5, "train_loss": 1.25, "loss": 1.0,
-              "metric": 0.5, "learning_rate": 0.1, "global_batch_size": 64}
+    values = {
+        "step": step,
+        "samples": 64 * step,
+        "epochs": step / 20,
+        "seconds": 0.5,
+        "train_loss": 1.25,
+        "loss": 1.0,
+        "metric": 0.5,
+        "learning_rate": 0.1,
+        "global_batch_size": 64,
+    }
     return ConvergencePoint(**{**values, **changes})
 
 
@@ -32,8 +41,12 @@ def test_what_is_not_finite_is_null_in_json(tmp_path):
     values = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert values["loss"] is None and values["gradient_noise_scale"] is None
     read = ConvergencePoint.from_json(line)
-    assert math.isnan(read.loss) and math.isnan(read.train_loss) and read.gradient_noise_scale is None
-    assert math.isnan(TrainingOutcome.from_dict({**OUTCOME.to_dict(), "best_metric": None}).best_metric)
+    assert (
+        math.isnan(read.loss) and math.isnan(read.train_loss) and read.gradient_noise_scale is None
+    )
+    assert math.isnan(
+        TrainingOutcome.from_dict({**OUTCOME.to_dict(), "best_metric": None}).best_metric
+    )
 
 
 def test_a_resumed_report_keeps_the_points_of_the_checkpoint_alone(tmp_path):

@@ -52,7 +52,9 @@ def test_augmentation_shifts_each_image_by_its_own_seed_and_epoch():
     shifted, _ = shifting.training_batch(*some(200), seed=0)
     background = originals.min()
     padded = torch.nn.functional.pad(originals, (1, 1, 1, 1), value=background.item())
-    windows = [padded[:, :, down : down + 8, right : right + 8] for down in range(3) for right in range(3)]
+    windows = [
+        padded[:, :, down : down + 8, right : right + 8] for down in range(3) for right in range(3)
+    ]
     same = torch.stack([(window == shifted).flatten(1).all(1) for window in windows])
     assert same.any(0).all(), "every image is one of its nine shifts"
     assert same.any(1).all(), "and every shift occurs"
@@ -66,18 +68,29 @@ def test_augmentation_shifts_each_image_by_its_own_seed_and_epoch():
 @pytest.mark.parametrize(("size", "image_size"), [((16, 16), None), ((40, 24), 16)])
 def test_a_folder_of_small_images_is_read_into_memory(tmp_path, size, image_size):
     options = {"image_size": image_size} if image_size else {}
-    workload = load_workload("resnet", {"source": "image_folder", "path": write_images(tmp_path, size), **options})
+    workload = load_workload(
+        "resnet", {"source": "image_folder", "path": write_images(tmp_path, size), **options}
+    )
     images, classes = workload.training_batch(*some(6), seed=0)
     assert images.shape == (6, 3, 16, 16) and classes.tolist() == [0, 0, 0, 1, 1, 1]
-    assert (workload.train_samples, workload.evaluation_samples, workload.model_name) == (6, 6, "resnet8")
+    assert (workload.train_samples, workload.evaluation_samples, workload.model_name) == (
+        6,
+        6,
+        "resnet8",
+    )
 
 
 def test_pixels_and_classes_come_from_the_right_files(tmp_path):
     path = write_images(tmp_path, (8, 8), parts=("train", "test"))
     workload = load_workload("resnet", {"source": "image_folder", "path": path, "augment": False})
     images, _ = workload.training_batch(*some(6), seed=0)
-    stored = np.stack([np.asarray(Image.open(tmp_path / "train" / name / f"{index}.png"))
-                       for name in ("cat", "dog") for index in range(3)]).astype(float)
+    stored = np.stack(
+        [
+            np.asarray(Image.open(tmp_path / "train" / name / f"{index}.png"))
+            for name in ("cat", "dog")
+            for index in range(3)
+        ]
+    ).astype(float)
     expected = (stored - stored.mean((0, 1, 2))) / stored.std((0, 1, 2), ddof=1)
     np.testing.assert_allclose(images.permute(0, 2, 3, 1).numpy(), expected, atol=1e-4)
 
@@ -89,7 +102,9 @@ def test_a_folder_of_large_images_is_read_as_needed_and_repeatably(tmp_path):
     images, classes = workload.training_batch(*some(6), seed=0)
     assert images.shape == (6, 3, 72, 72) and classes.tolist() == [0, 0, 0, 1, 1, 1]
     assert torch.equal(workload.training_batch(*some(6), seed=0)[0], images)
-    assert torch.equal(workload.training_batch(torch.tensor([4]), torch.tensor([0]), seed=0)[0][0], images[4])
+    assert torch.equal(
+        workload.training_batch(torch.tensor([4]), torch.tensor([0]), seed=0)[0][0], images[4]
+    )
     assert not torch.equal(workload.training_batch(*some(6, epoch=1), seed=0)[0], images)
     assert workload.evaluation_batch(torch.arange(2))[0].shape == (2, 3, 72, 72)
 
@@ -103,20 +118,25 @@ def test_random_boxes_lie_inside_and_have_the_published_area_and_aspect():
         areas.append((right - left) * (bottom - top) / 90000)
         if right - left < 299 and bottom - top < 299:
             assert 3 / 4 - 1e-9 <= (right - left) / (bottom - top) <= 4 / 3 + 1e-9
-    assert min(areas) >= 0.08 and max(areas) > 0.9 and np.mean(areas) == pytest.approx(0.54, abs=0.05)
+    assert (
+        min(areas) >= 0.08 and max(areas) > 0.9 and np.mean(areas) == pytest.approx(0.54, abs=0.05)
+    )
     assert centre_box(256, 512) == (16, 144, 240, 368)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"source": "digit"}, "no data source 'digit'; did you mean 'digits'"),
-    ({"sorce": "digits"}, "no data option 'sorce'; did you mean 'source'"),
-    ({"path": "x"}, "'digits' has no option 'path'"),
-    ({"augment": "yes"}, "augment must be true or false"),
-    ({"model": "resnet9"}, "no model 'resnet9'"),
-    ({"width": 0}, "width must be a whole number"),
-    ({"source": "image_folder"}, "needs path"),
-    ({"source": "image_folder", "path": "/nowhere"}, "the data folder /nowhere does not exist"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source": "digit"}, "no data source 'digit'; did you mean 'digits'"),
+        ({"sorce": "digits"}, "no data option 'sorce'; did you mean 'source'"),
+        ({"path": "x"}, "'digits' has no option 'path'"),
+        ({"augment": "yes"}, "augment must be true or false"),
+        ({"model": "resnet9"}, "no model 'resnet9'"),
+        ({"width": 0}, "width must be a whole number"),
+        ({"source": "image_folder"}, "needs path"),
+        ({"source": "image_folder", "path": "/nowhere"}, "the data folder /nowhere does not exist"),
+    ],
+)
 def test_bad_options_are_named(options, message):
     with pytest.raises(DataError, match=message):
         load_workload("resnet", options)

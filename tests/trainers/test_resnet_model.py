@@ -24,7 +24,9 @@ def test_resnet50_has_the_published_size_and_goyals_initialization():
     assert wide.std().item() == pytest.approx((2 / (wide.shape[0] * 9)) ** 0.5, rel=0.02)
 
 
-@pytest.mark.parametrize(("name", "published"), [("resnet20", 269_722), ("resnet32", 464_154), ("resnet56", 853_018)])
+@pytest.mark.parametrize(
+    ("name", "published"), [("resnet20", 269_722), ("resnet32", 464_154), ("resnet56", 853_018)]
+)
 def test_the_cifar_family_has_the_published_sizes(name, published):
     assert count(build_resnet(name, 3, 10, 16, 16)) == published
 
@@ -32,14 +34,23 @@ def test_the_cifar_family_has_the_published_sizes(name, published):
 @pytest.mark.parametrize(("name", "layers"), [("resnet8", 8), ("resnet20", 20), ("resnet50", 50)])
 def test_names_count_the_layers(name, layers):
     model = build_resnet(name, 3, 10, 8, 4)
-    shortcuts = {id(module) for block in model.modules() if isinstance(block, Bottleneck)
-                 for module in block.shortcut.modules()}
-    weighted = [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))
-                and id(module) not in shortcuts]
+    shortcuts = {
+        id(module)
+        for block in model.modules()
+        if isinstance(block, Bottleneck)
+        for module in block.shortcut.modules()
+    }
+    weighted = [
+        module
+        for module in model.modules()
+        if isinstance(module, (nn.Conv2d, nn.Linear)) and id(module) not in shortcuts
+    ]
     assert len(weighted) == layers
 
 
-@pytest.mark.parametrize(("name", "channels", "size"), [("resnet8", 1, 8), ("resnet20", 3, 32), ("resnet50", 3, 64)])
+@pytest.mark.parametrize(
+    ("name", "channels", "size"), [("resnet8", 1, 8), ("resnet20", 3, 32), ("resnet50", 3, 64)]
+)
 def test_scores_have_one_column_per_class_and_every_parameter_learns(name, channels, size):
     model = build_resnet(name, channels, 7, 8, 4)
     scores = model(torch.randn(8, channels, size, size, generator=torch.Generator().manual_seed(0)))

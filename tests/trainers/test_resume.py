@@ -10,21 +10,52 @@ from trainers.distributed.single import SingleProcess
 from trainers.loop import checkpoint as checkpoints
 from trainers.loop.synchronous import Training
 
-COMMON = {"gradient_lag": 1, "loss_scaling": "dynamic", "loss_scale": 1024.0, "loss_scale_growth_updates": 5,
-          "gradient_clip_norm": 2.0, "warmup_epochs": 0.2, "warmup_shape": "quadratic", "normalization_batch_size": 8}
+COMMON = {
+    "gradient_lag": 1,
+    "loss_scaling": "dynamic",
+    "loss_scale": 1024.0,
+    "loss_scale_growth_updates": 5,
+    "gradient_clip_norm": 2.0,
+    "warmup_epochs": 0.2,
+    "warmup_shape": "quadratic",
+    "normalization_batch_size": 8,
+}
 RECIPES = {
-    "grow": {**COMMON, "batch_control": "grow", "decay": "step", "decay_milestones": (0.4, 0.8), "decay_factor": 0.5,
-             "batch_limit_factor": 2.0, "optimizer": "lars", "learning_rate": 2.0},
-    "piecewise": {**COMMON, "batch_control": "piecewise", "batch_milestones": (0.3, 0.7), "batch_factors": (4.0, 2.0),
-                  "batch_rate_rule": "sqrt", "precision": "bf16", "reduced_weights": True},
+    "grow": {
+        **COMMON,
+        "batch_control": "grow",
+        "decay": "step",
+        "decay_milestones": (0.4, 0.8),
+        "decay_factor": 0.5,
+        "batch_limit_factor": 2.0,
+        "optimizer": "lars",
+        "learning_rate": 2.0,
+    },
+    "piecewise": {
+        **COMMON,
+        "batch_control": "piecewise",
+        "batch_milestones": (0.3, 0.7),
+        "batch_factors": (4.0, 2.0),
+        "batch_rate_rule": "sqrt",
+        "precision": "bf16",
+        "reduced_weights": True,
+    },
     "adascale": {**COMMON, "adascale_batch_size": 16, "decay": "cosine"},
 }
 
 
 def job(recipe, **changes):
     settings = TrainingSettings(**{"learning_rate": 0.05, **RECIPES[recipe]})
-    values = {"workload": "resnet", "data": {"source": "digits"}, "target": Target("top1", 0.9999),
-              "settings": settings, "global_batch_size": 32, "seed": 1, "epochs": 1.2, "evaluations_per_epoch": 6}
+    values = {
+        "workload": "resnet",
+        "data": {"source": "digits"},
+        "target": Target("top1", 0.9999),
+        "settings": settings,
+        "global_batch_size": 32,
+        "seed": 1,
+        "epochs": 1.2,
+        "evaluations_per_epoch": 6,
+    }
     return TrainingJob(**{**values, **changes})
 
 
@@ -51,7 +82,11 @@ def test_everything_at_once_resumes_bit_for_bit_from_any_checkpoint(tmp_path, re
         expected.append(straight.advance())
     assert expected[-1].gradient_noise_scale is not None and straight.outcome.state == "censored"
     if recipe != "adascale":
-        assert len({point.global_batch_size for point in expected}) == len(straight.batch_schedule.phases) > 1
+        assert (
+            len({point.global_batch_size for point in expected})
+            == len(straight.batch_schedule.phases)
+            > 1
+        )
     for halt in (1, len(expected) // 2, len(expected) - 1):
         resumed = Training(task, SingleProcess(torch.device("cpu")))
         resumed.load_state_dict(checkpoints.load(tmp_path / f"{halt}.pt"))
@@ -78,10 +113,22 @@ def check_equal(one, other):
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_the_noisy_quadratic_resumes_across_phases(tmp_path, sampled):
-    settings = TrainingSettings(learning_rate=0.02, batch_control="piecewise", batch_milestones=(0.6, 1.5),
-                                batch_factors=(4.0, 2.0), batch_rate_rule="linear")
-    task = TrainingJob(workload="noisy_quadratic", data={"train_samples": 512, "sampled": sampled}, settings=settings,
-                       target=Target("loss", 1e-9, higher_is_better=False), global_batch_size=16, seed=0, epochs=3)
+    settings = TrainingSettings(
+        learning_rate=0.02,
+        batch_control="piecewise",
+        batch_milestones=(0.6, 1.5),
+        batch_factors=(4.0, 2.0),
+        batch_rate_rule="linear",
+    )
+    task = TrainingJob(
+        workload="noisy_quadratic",
+        data={"train_samples": 512, "sampled": sampled},
+        settings=settings,
+        target=Target("loss", 1e-9, higher_is_better=False),
+        global_batch_size=16,
+        seed=0,
+        epochs=3,
+    )
     expected = finish(begin_training(task))
     assert len({point.global_batch_size for point in expected}) == 3
     for halt in range(1, len(expected)):

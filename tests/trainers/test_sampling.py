@@ -44,20 +44,35 @@ def test_workers_and_micro_batches_cover_the_global_batch_in_order(workers, micr
     layout = layout if chunk is None else layout.in_chunks(chunk)
     cuts = [list(layout.cuts(192, rank)) for rank in range(workers)]
     cut = [each for mine in cuts for each in mine]
-    assert [each.first for each in cut] == [192 + sum(each.count for each in cut[:index]) for index in range(len(cut))]
+    assert [each.first for each in cut] == [
+        192 + sum(each.count for each in cut[:index]) for index in range(len(cut))
+    ]
     assert sum(each.count for each in cut) == 64
     assert all(each.count % 8 == 0 and each.count <= min(micro, chunk or 64) for each in cut)
     assert len(cut) == workers * layout.micro_batches
-    assert sum(each.ends_chunk for each in cut) == layout.chunks == workers * -(-64 // workers // (chunk or 64))
+    assert (
+        sum(each.ends_chunk for each in cut)
+        == layout.chunks
+        == workers * -(-64 // workers // (chunk or 64))
+    )
     assert all(mine[-1].ends_chunk for mine in cuts)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ((40, 1, 16, 1024), "normalization_batch_size 16 and a local batch size of 40 .*choose global_batch_size 32 or 48"),
-    ((16, 2, 16, 1024), "choose global_batch_size 32,"),
-    ((9, 2, 1, 1024), "2 workers and global_batch_size 9; the nearest that fit are 8 or 10"),
-    ((64, 1, 16, 8), "micro_batch_size 8 and normalization_batch_size 16; raise the first to 16"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            (40, 1, 16, 1024),
+            "normalization_batch_size 16 and a local batch size of 40 .*choose global_batch_size 32 or 48",
+        ),
+        ((16, 2, 16, 1024), "choose global_batch_size 32,"),
+        ((9, 2, 1, 1024), "2 workers and global_batch_size 9; the nearest that fit are 8 or 10"),
+        (
+            (64, 1, 16, 8),
+            "micro_batch_size 8 and normalization_batch_size 16; raise the first to 16",
+        ),
+    ],
+)
 def test_a_layout_that_does_not_fit_names_the_nearest_that_does(arguments, message):
     with pytest.raises(JobError, match=message):
         batch_layout(*arguments)
@@ -69,7 +84,10 @@ def test_sample_uniforms_depend_on_seed_epoch_and_index_alone():
     order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
     assert torch.equal(sample_uniforms(3, epochs[order], indices[order], 4), together[order])
     assert torch.equal(sample_uniforms(3, epochs[7:9], indices[7:9], 4), together[7:9])
-    for other in (sample_uniforms(4, epochs, indices, 4), sample_uniforms(3, epochs + 1, indices, 4)):
+    for other in (
+        sample_uniforms(4, epochs, indices, 4),
+        sample_uniforms(3, epochs + 1, indices, 4),
+    ):
         assert not (other == together).any()
 
 

@@ -6,12 +6,30 @@ import pytest
 from search_spaces.settings import TrainingSettings
 from trainers.schedules.learning_rate import learning_rate
 
-GOYAL = TrainingSettings(learning_rate=3.2, warmup_epochs=5.0, warmup_start_factor=0.1 / 3.2, decay="step",
-                         decay_milestones=(30.0, 60.0, 80.0), decay_factor=0.1)
+GOYAL = TrainingSettings(
+    learning_rate=3.2,
+    warmup_epochs=5.0,
+    warmup_start_factor=0.1 / 3.2,
+    decay="step",
+    decay_milestones=(30.0, 60.0, 80.0),
+    decay_factor=0.1,
+)
 
 
-@pytest.mark.parametrize(("epochs", "printed"), [
-    (0, 0.1), (2.5, 1.65), (5, 3.2), (29.99, 3.2), (30, 0.32), (59.9, 0.32), (60, 0.032), (80, 0.0032), (90, 0.0032)])
+@pytest.mark.parametrize(
+    ("epochs", "printed"),
+    [
+        (0, 0.1),
+        (2.5, 1.65),
+        (5, 3.2),
+        (29.99, 3.2),
+        (30, 0.32),
+        (59.9, 0.32),
+        (60, 0.032),
+        (80, 0.0032),
+        (90, 0.0032),
+    ],
+)
 def test_goyal_at_batch_8192(epochs, printed):
     assert learning_rate(GOYAL, epochs, 90) == pytest.approx(printed, rel=1e-12)
 
@@ -25,8 +43,13 @@ def test_goyal_adds_a_constant_each_iteration():
 
 def test_mlperf_polynomial():
     # mlcommons/training lars_util.py: rate * step / warmup steps, then power 2 over the remaining steps
-    settings = TrainingSettings(learning_rate=17.0, warmup_epochs=5.0, decay="polynomial", decay_power=2.0,
-                                decay_epochs=42.0)
+    settings = TrainingSettings(
+        learning_rate=17.0,
+        warmup_epochs=5.0,
+        decay="polynomial",
+        decay_power=2.0,
+        decay_epochs=42.0,
+    )
     assert learning_rate(settings, 0, 90) == 0
     assert learning_rate(settings, 2.5, 90) == pytest.approx(8.5)
     assert learning_rate(settings, 5, 90) == pytest.approx(17.0)
@@ -35,7 +58,9 @@ def test_mlperf_polynomial():
 
 
 def test_cosine_ends_with_the_budget_at_the_end_factor():
-    settings = TrainingSettings(learning_rate=2.0, warmup_epochs=2.0, decay="cosine", end_learning_rate_factor=0.1)
+    settings = TrainingSettings(
+        learning_rate=2.0, warmup_epochs=2.0, decay="cosine", end_learning_rate_factor=0.1
+    )
     assert learning_rate(settings, 2, 12) == pytest.approx(2.0)
     assert learning_rate(settings, 7, 12) == pytest.approx(0.5 * (2.0 + 0.2))
     assert learning_rate(settings, 4.5, 12) == pytest.approx(0.2 + 1.8 * (1 + math.sqrt(0.5)) / 2)
@@ -45,7 +70,9 @@ def test_cosine_ends_with_the_budget_at_the_end_factor():
 def test_goyal_constant_warmup_keeps_the_low_rate():
     # arXiv:1706.02677, section 2.2: "we use a low constant learning rate for the first few epochs"; 0.1 before 3.2
     settings = GOYAL.replace(warmup_shape="constant")
-    assert [learning_rate(settings, epochs, 90) for epochs in (0, 2.5, 4.999)] == pytest.approx([0.1] * 3)
+    assert [learning_rate(settings, epochs, 90) for epochs in (0, 2.5, 4.999)] == pytest.approx(
+        [0.1] * 3
+    )
     assert learning_rate(settings, 5, 90) == pytest.approx(3.2)
 
 
@@ -59,32 +86,57 @@ def test_exponential_warmup_multiplies_by_a_constant_each_update():
 
 def test_quadratic_warmup_is_the_ramp_up_of_nvcaffe():
     # sgd_solver.cpp: rate = rampup_lr + (base_lr - rampup_lr) * alpha * alpha, alpha = iter / rampup_interval
-    settings = TrainingSettings(learning_rate=2.0, warmup_shape="quadratic", warmup_epochs=4.0,
-                                warmup_start_factor=0.25)
+    settings = TrainingSettings(
+        learning_rate=2.0, warmup_shape="quadratic", warmup_epochs=4.0, warmup_start_factor=0.25
+    )
     assert [learning_rate(settings, epochs, 9) for epochs in (0, 1, 2, 4)] == pytest.approx(
-        [0.5, 0.5 + 1.5 / 16, 0.5 + 1.5 / 4, 2.0])
+        [0.5, 0.5 + 1.5 / 16, 0.5 + 1.5 / 4, 2.0]
+    )
 
 
-@pytest.mark.parametrize(("epochs", "factor"), [
-    (0, 0.5), (39.9, 0.5), (40, 0.075), (69.9, 0.075), (70, 0.01), (84.9, 0.01), (85, 0.001), (89.9, 0.001)])
+@pytest.mark.parametrize(
+    ("epochs", "factor"),
+    [
+        (0, 0.5),
+        (39.9, 0.5),
+        (40, 0.075),
+        (69.9, 0.075),
+        (70, 0.01),
+        (84.9, 0.01),
+        (85, 0.001),
+        (89.9, 0.001),
+    ],
+)
 def test_akiba_slow_start(epochs, factor):
     # arXiv:1711.04325: of the base rate 0.1 * 32768 / 256, for 40, 30, 15 and 5 epochs
-    settings = TrainingSettings(learning_rate=12.8, decay="piecewise", decay_milestones=(40.0, 70.0, 85.0),
-                                decay_values=(0.5, 0.075, 0.01, 0.001))
+    settings = TrainingSettings(
+        learning_rate=12.8,
+        decay="piecewise",
+        decay_milestones=(40.0, 70.0, 85.0),
+        decay_values=(0.5, 0.075, 0.01, 0.001),
+    )
     assert learning_rate(settings, epochs, 90) == pytest.approx(12.8 * factor)
 
 
 def test_you_at_batch_32768_is_polynomial_with_power_2():
     # tensorflow/tpu lars_util.py, batch 32768: peak 34 after 12 epochs of warmup, power 2 to 0 at epoch 90
-    settings = TrainingSettings(optimizer="lars", learning_rate=34.0, warmup_epochs=12.0, decay="polynomial",
-                                decay_power=2.0)
+    settings = TrainingSettings(
+        optimizer="lars",
+        learning_rate=34.0,
+        warmup_epochs=12.0,
+        decay="polynomial",
+        decay_power=2.0,
+    )
     assert [learning_rate(settings, epochs, 90) for epochs in (0, 6, 12, 51, 90)] == pytest.approx(
-        [0.0, 17.0, 34.0, 34.0 / 4, 0.0])
+        [0.0, 17.0, 34.0, 34.0 / 4, 0.0]
+    )
 
 
 @pytest.mark.parametrize("decay", ["constant", "step", "polynomial", "cosine"])
 def test_rates_rise_to_the_peak_and_never_after(decay):
-    settings = TrainingSettings(learning_rate=0.7, warmup_epochs=3.0, decay=decay, decay_milestones=(5.0, 8.0))
+    settings = TrainingSettings(
+        learning_rate=0.7, warmup_epochs=3.0, decay=decay, decay_milestones=(5.0, 8.0)
+    )
     rates = [learning_rate(settings, step / 37, 10) for step in range(10 * 37 + 1)]
     assert rates[: 3 * 37 + 1] == sorted(rates[: 3 * 37 + 1])
     assert rates[3 * 37 :] == sorted(rates[3 * 37 :], reverse=True)

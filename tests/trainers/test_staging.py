@@ -31,12 +31,18 @@ def shared(tmp_path, monkeypatch):
 
 
 def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*"))
-            if path.is_file() and ".staging" not in path.parts}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".staging" not in path.parts
+    }
 
 
 def manifest(folder):
-    return [json.loads(line) for line in (folder / ".staging" / "manifest.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (folder / ".staging" / "manifest.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
@@ -57,7 +63,8 @@ def test_the_manifest_holds_checksums_and_throughput(shared, tmp_path):
     source, *lines, last = manifest(tmp_path / "local")
     assert source == {"source": {"shared": str(shared), "pattern": "*"}}
     assert {line["file"]: line["crc32"] for line in lines} == {
-        name: f"{zlib.crc32(data):08x}" for name, data in content(shared).items()}
+        name: f"{zlib.crc32(data):08x}" for name, data in content(shared).items()
+    }
     assert last["staging"] == result.to_dict()
     assert last["staging"]["read_megabytes_per_second"] == pytest.approx(0.45 / result.seconds)
 
@@ -65,6 +72,7 @@ def test_the_manifest_holds_checksums_and_throughput(shared, tmp_path):
 def test_partition_gives_each_node_an_equal_share_and_sends_nothing(shared, tmp_path, monkeypatch):
     def no_stream(*_):
         raise AssertionError("nothing has to travel")
+
     monkeypatch.setattr(exchange, "_broadcast", no_stream)
     results = stage_on(3, shared, tmp_path / "a", mode="partition", seed=1)
     shares = [content(tmp_path / "a" / str(node)) for node in range(3)]
@@ -72,7 +80,9 @@ def test_partition_gives_each_node_an_equal_share_and_sends_nothing(shared, tmp_
     assert {name: data for share in shares for name, data in share.items()} == content(shared)
     assert sum(map(len, shares)) == 10
     stage_on(3, shared, tmp_path / "b", mode="partition", seed=2)
-    assert any(content(tmp_path / "b" / str(node)).keys() != shares[node].keys() for node in range(3))
+    assert any(
+        content(tmp_path / "b" / str(node)).keys() != shares[node].keys() for node in range(3)
+    )
 
 
 def test_a_share_can_be_filled_up_from_the_other_nodes(shared, tmp_path):
@@ -96,9 +106,14 @@ def test_a_second_staging_reads_nothing(shared, tmp_path):
     stage_on(2, shared, tmp_path)
     openers = [CountingOpener() for _ in range(2)]
     results = stage_on(2, shared, tmp_path, open_shared=openers)
-    assert [(result.files, result.files_written, result.shared_reads) for result in results] == [(10, 0, 0)] * 2
+    assert [(result.files, result.files_written, result.shared_reads) for result in results] == [
+        (10, 0, 0)
+    ] * 2
     assert not openers[0].opened and not openers[1].opened
-    assert [len([line for line in manifest(tmp_path / str(node)) if "staging" in line]) for node in (0, 1)] == [2, 2]
+    assert [
+        len([line for line in manifest(tmp_path / str(node)) if "staging" in line])
+        for node in (0, 1)
+    ] == [2, 2]
 
 
 class Interrupted(io.RawIOBase):
@@ -131,9 +146,13 @@ def test_an_interrupted_staging_goes_on_and_names_the_file_on_every_node(shared,
     messages = {str(error) for error in errors}
     assert {type(error) for error in errors} == {DataError} and len(messages) == 1
     (message,) = messages
-    assert f"{shared / NAMES[8]} cannot be read: Input/output error" in message and "of 2: " in message
+    assert (
+        f"{shared / NAMES[8]} cannot be read: Input/output error" in message and "of 2: " in message
+    )
     before = [content(tmp_path / str(node)) for node in range(2)]
-    assert all(share.items() <= content(shared).items() and NAMES[8] not in share for share in before)
+    assert all(
+        share.items() <= content(shared).items() and NAMES[8] not in share for share in before
+    )
     assert sum(map(len, before)) > 0
     assert not list(tmp_path.rglob("*.part"))
 
@@ -169,7 +188,7 @@ def test_a_damaged_local_file_is_fetched_again(shared, tmp_path, damage):
 def test_a_torn_manifest_line_costs_that_file_only(shared, tmp_path):
     stage(shared, tmp_path / "local")
     at = tmp_path / "local" / ".staging" / "manifest.jsonl"
-    lines = at.read_text().splitlines()[:-1]        # as if killed within the line of the last file
+    lines = at.read_text().splitlines()[:-1]  # as if killed within the line of the last file
     torn = json.loads(lines[-1])["file"]
     at.write_text("\n".join(lines)[:-20])
     opener = CountingOpener()
@@ -201,11 +220,19 @@ class Vanishing(CountingOpener):
         return super().__call__(path)
 
 
-@pytest.mark.parametrize(("opener", "message"), [
-    (ShortFile(), "was listed with 50000 bytes but 12345 came out"), (Vanishing(), "vanished after it was listed")])
+@pytest.mark.parametrize(
+    ("opener", "message"),
+    [
+        (ShortFile(), "was listed with 50000 bytes but 12345 came out"),
+        (Vanishing(), "vanished after it was listed"),
+    ],
+)
 def test_a_file_that_changes_while_it_is_staged_is_named(shared, tmp_path, opener, message):
     errors = stage_on(3, shared, tmp_path, open_shared=opener)
-    assert all(isinstance(error, DataError) and message in str(error) and NAMES[5] in str(error) for error in errors)
+    assert all(
+        isinstance(error, DataError) and message in str(error) and NAMES[5] in str(error)
+        for error in errors
+    )
     assert not any((tmp_path / str(node) / NAMES[5]).exists() for node in range(3))
 
 
@@ -217,10 +244,13 @@ def test_damage_on_the_way_is_found(shared, tmp_path, monkeypatch):
         if node == 0 and communicator.rank == 1:
             chunk[100] ^= 1
         return chunk
+
     monkeypatch.setattr(exchange, "_broadcast", damaged)
     errors = stage_on(2, shared, tmp_path)
-    assert all("node 1 of 2" in str(error) and "differs from the shared file after the copy" in str(error)
-               for error in errors)
+    assert all(
+        "node 1 of 2" in str(error) and "differs from the shared file after the copy" in str(error)
+        for error in errors
+    )
 
 
 def test_a_full_disk_names_the_file_and_the_node(shared, tmp_path, monkeypatch):
@@ -228,15 +258,23 @@ def test_a_full_disk_names_the_file_and_the_node(shared, tmp_path, monkeypatch):
 
     def full(copy, block):
         if copy.file.name == NAMES[8] and copy.local.folder.name == "1":
-            raise local_folder.write_fault(copy.local.folder / copy.file.name, OSError(28, "No space left on device"))
+            raise local_folder.write_fault(
+                copy.local.folder / copy.file.name, OSError(28, "No space left on device")
+            )
         write(copy, block)
+
     monkeypatch.setattr(local_folder.Copy, "write", full)
     errors = stage_on(3, shared, tmp_path)
-    assert all("node 1 of 3: the disk is full while" in str(error) and NAMES[8] in str(error) for error in errors)
+    assert all(
+        "node 1 of 3: the disk is full while" in str(error) and NAMES[8] in str(error)
+        for error in errors
+    )
 
 
 def test_too_little_space_is_said_before_anything_is_read(shared, tmp_path, monkeypatch):
-    monkeypatch.setattr(local_folder.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 100_000}))
+    monkeypatch.setattr(
+        local_folder.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 100_000})
+    )
     opener = CountingOpener()
     with pytest.raises(DataError, match=r"needs 0\.5 MB more, but 0\.1 MB are free"):
         stage(shared, tmp_path / "local", open_shared=opener)
@@ -244,20 +282,29 @@ def test_too_little_space_is_said_before_anything_is_read(shared, tmp_path, monk
 
 
 def test_two_stagings_of_one_folder_do_not_mix(shared, tmp_path):
-    with local_folder.local_folder(tmp_path / "local", {"shared": str(shared), "pattern": "*"}), \
-            pytest.raises(DataError, match="another staging works in"):
+    with (
+        local_folder.local_folder(tmp_path / "local", {"shared": str(shared), "pattern": "*"}),
+        pytest.raises(DataError, match="another staging works in"),
+    ):
         stage(shared, tmp_path / "local")
     stage(shared, tmp_path / "local")
     with pytest.raises(DataError, match=r"holds files staged from .* stage into another folder"):
         stage(shared / "more", tmp_path / "local")
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"mode": "al"}, "no mode of staging 'al'; did you mean 'all'"),
-    ({"files_per_node": 2}, "files_per_node is for the mode 'partition'"),
-    ({"mode": "partition", "files_per_node": 11}, r"files_per_node must lie in \[1, 10\].*got 11"),
-    ({"threads": 0}, "threads must be at least 1"),
-    ({"pattern": "*.tfrecord"}, r"no file that matches '\*.tfrecord'")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "al"}, "no mode of staging 'al'; did you mean 'all'"),
+        ({"files_per_node": 2}, "files_per_node is for the mode 'partition'"),
+        (
+            {"mode": "partition", "files_per_node": 11},
+            r"files_per_node must lie in \[1, 10\].*got 11",
+        ),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"pattern": "*.tfrecord"}, r"no file that matches '\*.tfrecord'"),
+    ],
+)
 def test_wrong_options_are_refused(shared, tmp_path, options, message):
     with pytest.raises(DataError, match=message):
         stage(shared, tmp_path / "local", **options)
@@ -272,14 +319,20 @@ def test_folders_that_cannot_serve_are_refused(shared, tmp_path):
     with pytest.raises(DataError, match="cannot write to the local folder"):
         stage(shared, tmp_path / "file" / "local")
     errors = stage_on(12, shared, tmp_path, mode="partition")
-    assert all("needs a file for each node, but got 10 files and 12 nodes" in str(error) for error in errors)
+    assert all(
+        "needs a file for each node, but got 10 files and 12 nodes" in str(error)
+        for error in errors
+    )
 
 
 def test_readers_are_balanced_by_bytes():
     generator = random.Random(0)
     files = [SharedFile(str(number), generator.randrange(1000, 2000), 0) for number in range(200)]
     reader = balanced_readers(files, 7)
-    loads = [sum(file.bytes for file, at in zip(files, reader, strict=True) if at == node) for node in range(7)]
+    loads = [
+        sum(file.bytes for file, at in zip(files, reader, strict=True) if at == node)
+        for node in range(7)
+    ]
     assert max(loads) - min(loads) <= 2000 and sum(loads) == sum(file.bytes for file in files)
 
 
@@ -291,7 +344,9 @@ def test_no_more_is_read_ahead_than_can_soon_be_sent(shared, tmp_path):
         reader.start([Task(file, from_shared=True, keep=False, send=True) for file in files])
         for number, file in enumerate(files):
             content, digits = reader.take(file.bytes), reader.take(checksum.CHECKSUM_BYTES)
-            assert content == (shared / file.name).read_bytes() and int.from_bytes(digits, "big") == zlib.crc32(content)
+            assert content == (shared / file.name).read_bytes() and int.from_bytes(
+                digits, "big"
+            ) == zlib.crc32(content)
             # two threads read two files, and three at most wait or are read before the one that is taken is over
             assert len(opener.opened) <= number + 4
         reader.wait()

@@ -20,18 +20,31 @@ ROOT = str(Path(__file__).parent.parent.parent)
 
 
 def start(arguments, **variables):
-    return subprocess.Popen([sys.executable, "-m", "trainers.staging", *map(str, arguments)], cwd=ROOT, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env={**os.environ, "OMP_NUM_THREADS": "1", **variables})
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainers.staging", *map(str, arguments)],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+    )
 
 
 def start_nodes(count, shared, folder, *options):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    return [start([shared, folder / str(rank), "--backend", "torch", "--timeout", "20", *options], RANK=str(rank),
-                  LOCAL_RANK="0", WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-            for rank in range(count)]
+    return [
+        start(
+            [shared, folder / str(rank), "--backend", "torch", "--timeout", "20", *options],
+            RANK=str(rank),
+            LOCAL_RANK="0",
+            WORLD_SIZE=str(count),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+        )
+        for rank in range(count)
+    ]
 
 
 def wait(processes):
@@ -61,7 +74,11 @@ def test_three_processes_stage_together(tmp_path):
     assert [code for _, code in answers] == [0, 0, 0], answers
     result = json.loads(answers[0][0][0])
     assert answers[1][0][0] == answers[2][0][0] == ""
-    assert (result["shared_reads"], result["shared_bytes_read"], result["nodes"]) == (7, 35_000_000, 3)
+    assert (result["shared_reads"], result["shared_bytes_read"], result["nodes"]) == (
+        7,
+        35_000_000,
+        3,
+    )
     assert all(content(tmp_path / str(node)) == content(shared) for node in range(3))
 
 
@@ -70,7 +87,9 @@ def test_a_killed_staging_goes_on_where_it_was(tmp_path):
     process = start([shared, local, "--threads", "1"])
     manifest = local / ".staging" / "manifest.jsonl"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (manifest.exists() and manifest.read_text().count("\n") > 4):
+    while time.monotonic() < deadline and not (
+        manifest.exists() and manifest.read_text().count("\n") > 4
+    ):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     assert wait([process])[0][1] == -signal.SIGKILL
@@ -80,8 +99,13 @@ def test_a_killed_staging_goes_on_where_it_was(tmp_path):
     opener = CountingOpener()
     stage(shared, local, open_shared=opener)
     assert content(local) == content(shared)
-    assert 60 - len(staged) <= len(opener.opened) <= 60 - len(staged) + 1     # killed between the name and the note
-    assert sorted(path.name for path in (local / ".staging").iterdir()) == ["lock", "manifest.jsonl"]
+    assert (
+        60 - len(staged) <= len(opener.opened) <= 60 - len(staged) + 1
+    )  # killed between the name and the note
+    assert sorted(path.name for path in (local / ".staging").iterdir()) == [
+        "lock",
+        "manifest.jsonl",
+    ]
 
 
 def test_the_command_says_what_is_wrong(tmp_path, capsys):
@@ -90,7 +114,10 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys):
     shared = fill(tmp_path / "shared", files=1, size=10)
     (shared / "01.h5").symlink_to(tmp_path / "gone")
     assert main([str(shared), str(tmp_path / "local")]) == 2
-    assert capsys.readouterr().err == f"error: cannot stage {shared / '01.h5'}: No such file or directory\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: cannot stage {shared / '01.h5'}: No such file or directory\n"
+    )
     with pytest.raises(SystemExit):
         main(["shared", "local", "--mode", "some"])
     assert "invalid choice: 'some'" in capsys.readouterr().err

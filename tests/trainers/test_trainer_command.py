@@ -10,8 +10,15 @@ from trainers.report import read_outcome, read_points
 
 @pytest.fixture
 def files(tmp_path):
-    job = TrainingJob(workload="resnet", data={"source": "digits"}, target=Target("top1", 0.9999), global_batch_size=64,
-                      settings=TrainingSettings(learning_rate=0.1), seed=1, epochs=0.5)
+    job = TrainingJob(
+        workload="resnet",
+        data={"source": "digits"},
+        target=Target("top1", 0.9999),
+        global_batch_size=64,
+        settings=TrainingSettings(learning_rate=0.1),
+        seed=1,
+        epochs=0.5,
+    )
     job.save(tmp_path / "job.json")
     return tmp_path
 
@@ -35,13 +42,22 @@ def test_a_resumed_training_reports_each_point_once(files):
     assert read_outcome(files / "report.jsonl") == outcome
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"workload": "resnets"}, "there is no workload 'resnets'; did you mean 'resnet'"),
-    ({"data": {"source": "image_folder", "path": "/nowhere"}}, "the data folder /nowhere does not exist"),
-    ({"global_batch_size": 24}, "normalization_batch_size must divide the local batch size"),
-    ({"sed": 1}, "there is no key 'sed' in a job; did you mean 'seed'"),
-    ({"target": {"metric": "iou", "threshold": 0.8}}, "the workload 'resnet' has no metric 'iou'"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"workload": "resnets"}, "there is no workload 'resnets'; did you mean 'resnet'"),
+        (
+            {"data": {"source": "image_folder", "path": "/nowhere"}},
+            "the data folder /nowhere does not exist",
+        ),
+        ({"global_batch_size": 24}, "normalization_batch_size must divide the local batch size"),
+        ({"sed": 1}, "there is no key 'sed' in a job; did you mean 'seed'"),
+        (
+            {"target": {"metric": "iou", "threshold": 0.8}},
+            "the workload 'resnet' has no metric 'iou'",
+        ),
+    ],
+)
 def test_a_wrong_job_is_one_message_and_exit_status_2(files, capsys, change, message):
     values = json.loads((files / "job.json").read_text())
     (files / "job.json").write_text(json.dumps({**values, **change}))

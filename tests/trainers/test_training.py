@@ -19,10 +19,17 @@ HERE = str(Path(__file__).parent)
 
 
 def job(*, settings=None, **changes):
-    values = {"workload": "resnet", "data": {"source": "digits"}, "target": Target("top1", 0.9999),
-              "settings": TrainingSettings(learning_rate=0.1, warmup_epochs=0.2, normalization_batch_size=8,
-                                           **(settings or {})),
-              "global_batch_size": 64, "seed": 1, "epochs": 1}
+    values = {
+        "workload": "resnet",
+        "data": {"source": "digits"},
+        "target": Target("top1", 0.9999),
+        "settings": TrainingSettings(
+            learning_rate=0.1, warmup_epochs=0.2, normalization_batch_size=8, **(settings or {})
+        ),
+        "global_batch_size": 64,
+        "seed": 1,
+        "epochs": 1,
+    }
     return TrainingJob(**{**values, **changes})
 
 
@@ -57,9 +64,19 @@ class Quadratic(Workload):
 
 
 def quadratic(**changes):
-    settings = TrainingSettings(learning_rate=changes.pop("learning_rate", 0.5), momentum=0.0, weight_decay=0.0)
-    values = {"workload": "test", "data": {}, "target": Target("distance", 0.5, higher_is_better=False),
-              "settings": settings, "global_batch_size": 5, "seed": 0, "epochs": 3, "evaluations_per_epoch": 1}
+    settings = TrainingSettings(
+        learning_rate=changes.pop("learning_rate", 0.5), momentum=0.0, weight_decay=0.0
+    )
+    values = {
+        "workload": "test",
+        "data": {},
+        "target": Target("distance", 0.5, higher_is_better=False),
+        "settings": settings,
+        "global_batch_size": 5,
+        "seed": 0,
+        "epochs": 3,
+        "evaluations_per_epoch": 1,
+    }
     changed = TrainingJob(**{**values, **changes})
     return Training(changed, SingleProcess(torch.device("cpu")), workload=Quadratic({}))
 
@@ -83,20 +100,34 @@ def test_updates_and_evaluations_are_those_worked_out_by_hand(micro):
     points = finish(training)
     weights = [1.5, 2.25, 2.625]  # w moves half of the way to the mean of all points, which is 3
     assert [point.metric for point in points] == pytest.approx([abs(w - 3) + 1 for w in weights])
-    assert [point.loss for point in points] == pytest.approx([
-        sum((abs(w - 3) + index) ** 2 for index in range(3)) / 3 for w in weights])
-    assert [point.train_loss for point in points] == pytest.approx([(w - 3) ** 2 / 2 + 1 for w in (0, 1.5, 2.25)])
-    assert [(point.step, point.samples, point.epochs) for point in points] == [(1, 5, 1), (2, 10, 2), (3, 15, 3)]
+    assert [point.loss for point in points] == pytest.approx(
+        [sum((abs(w - 3) + index) ** 2 for index in range(3)) / 3 for w in weights]
+    )
+    assert [point.train_loss for point in points] == pytest.approx(
+        [(w - 3) ** 2 / 2 + 1 for w in (0, 1.5, 2.25)]
+    )
+    assert [(point.step, point.samples, point.epochs) for point in points] == [
+        (1, 5, 1),
+        (2, 10, 2),
+        (3, 15, 3),
+    ]
     assert training.outcome.state == "censored" and training.outcome.epochs_to_target is None
     assert training.outcome.best_metric == training.outcome.final_metric == pytest.approx(1.375)
     assert "budget of 3 epochs" in training.outcome.reason
 
 
 def test_epochs_to_target_are_those_of_the_first_evaluation_that_reached_it():
-    training = quadratic(target=Target("distance", 1.8, higher_is_better=False), global_batch_size=5, epochs=9)
+    training = quadratic(
+        target=Target("distance", 1.8, higher_is_better=False), global_batch_size=5, epochs=9
+    )
     finish(training)
     outcome = training.outcome
-    assert (outcome.state, outcome.epochs_to_target, outcome.steps, outcome.epochs) == ("reached", 2, 2, 2)
+    assert (outcome.state, outcome.epochs_to_target, outcome.steps, outcome.epochs) == (
+        "reached",
+        2,
+        2,
+        2,
+    )
     assert "reached the target distance <= 1.8" in outcome.reason
 
 
@@ -109,7 +140,9 @@ def test_the_stream_straddles_epochs_and_the_batch_may_exceed_the_data():
     assert all({index for at, index in seen if at == epoch} == set(range(5)) for epoch in range(3))
 
 
-@pytest.mark.parametrize(("batch", "per_epoch", "steps"), [(1, 1, 5), (1, 2, 2), (2, 1, 2), (4, 4, 1)])
+@pytest.mark.parametrize(
+    ("batch", "per_epoch", "steps"), [(1, 1, 5), (1, 2, 2), (2, 1, 2), (4, 4, 1)]
+)
 def test_evaluations_come_every_so_many_updates(batch, per_epoch, steps):
     points = finish(quadratic(global_batch_size=batch, evaluations_per_epoch=per_epoch, epochs=4))
     assert [point.step for point in points[:3]] == [steps, 2 * steps, 3 * steps]
@@ -123,7 +156,9 @@ def test_a_loss_that_grows_beyond_three_times_the_first_has_diverged(rate):
     outcome = training.outcome
     assert outcome.state == "diverged" and outcome.epochs_to_target is None and outcome.epochs < 10
     first = points[0].train_loss
-    assert first == pytest.approx(5.5) and all(point.train_loss <= 3 * first for point in points[:-1])
+    assert first == pytest.approx(5.5) and all(
+        point.train_loss <= 3 * first for point in points[:-1]
+    )
     assert not points[-1].train_loss <= 3 * first
     assert "3 times the first update's 5.5" in outcome.reason
 
@@ -143,25 +178,39 @@ def test_a_finished_training_goes_no_further_and_a_running_one_has_no_outcome():
         training.advance()
 
 
-@pytest.mark.parametrize(("target", "error", "message"), [
-    (Target("top2", 0.9), WorkloadError, "no metric 'top2'; did you mean 'top"),
-    (Target("loss", 0.1), JobError, "a lower loss is better, but the target is loss >= 0.1"),
-])
+@pytest.mark.parametrize(
+    ("target", "error", "message"),
+    [
+        (Target("top2", 0.9), WorkloadError, "no metric 'top2'; did you mean 'top"),
+        (Target("loss", 0.1), JobError, "a lower loss is better, but the target is loss >= 0.1"),
+    ],
+)
 def test_a_target_that_the_workload_lacks_is_an_error(target, error, message):
     with pytest.raises(error, match=message):
         Training(job(target=target), SingleProcess())
 
 
 def test_groups_that_do_not_fit_the_batch_are_an_error():
-    with pytest.raises(JobError, match=r"normalization_batch_size 8 .*choose global_batch_size 40 or 48"):
+    with pytest.raises(
+        JobError, match=r"normalization_batch_size 8 .*choose global_batch_size 40 or 48"
+    ):
         Training(job(global_batch_size=44), SingleProcess())
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
 def test_accumulation_does_not_change_the_weights(optimizer):
     settings = {"optimizer": optimizer, "weight_decay": 1e-3, "nesterov": True}
-    whole, parts = (begin_training(job(settings=settings, micro_batch_size=micro, workload="double_digits:DoubleDigits",
-                                       search_path=HERE)) for micro in (64, 16))
+    whole, parts = (
+        begin_training(
+            job(
+                settings=settings,
+                micro_batch_size=micro,
+                workload="double_digits:DoubleDigits",
+                search_path=HERE,
+            )
+        )
+        for micro in (64, 16)
+    )
     first, second = whole.advance(), parts.advance()
     ours, theirs = ([*each.replica.statistics, *each.replica.parameters] for each in (whole, parts))
     for one, other in zip(ours, theirs, strict=True):
@@ -195,6 +244,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(tmp_path, op
 
     def timeless(point):
         return dataclasses.replace(point, seconds=0.0)
+
     assert list(map(timeless, points)) == list(map(timeless, expected))
     assert points[2].seconds > points[1].seconds
     for name, value in straight.model.state_dict().items():

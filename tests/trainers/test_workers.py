@@ -22,14 +22,26 @@ RECIPES = {
     "sgd": {"optimizer": "sgd", "learning_rate": 0.1, "nesterov": True},
     "lars": {"optimizer": "lars", "learning_rate": 4.0, "trust_coefficient": 0.01},
 }
-needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed")
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None, reason="Horovod is not installed"
+)
 
 
 def job(recipe, **changes):
-    settings = TrainingSettings(**RECIPES[recipe], weight_decay=1e-3, warmup_epochs=0.2, normalization_batch_size=8)
-    values = {"workload": "double_digits:DoubleDigits", "search_path": str(Path(__file__).parent),
-              "data": {"source": "digits"}, "target": Target("top1", 0.9999), "settings": settings,
-              "global_batch_size": 64, "seed": 1, "epochs": 0.5, "evaluations_per_epoch": 4}
+    settings = TrainingSettings(
+        **RECIPES[recipe], weight_decay=1e-3, warmup_epochs=0.2, normalization_batch_size=8
+    )
+    values = {
+        "workload": "double_digits:DoubleDigits",
+        "search_path": str(Path(__file__).parent),
+        "data": {"source": "digits"},
+        "target": Target("top1", 0.9999),
+        "settings": settings,
+        "global_batch_size": 64,
+        "seed": 1,
+        "epochs": 0.5,
+        "evaluations_per_epoch": 4,
+    }
     return TrainingJob(**{**values, **changes})
 
 
@@ -55,9 +67,15 @@ def run_workers(folder, backend, size, all_reduce):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "size", "all_reduce"), [
-    ("torch", 2, "default"), ("torch", 4, "torus"), pytest.param("horovod", 2, "default", marks=needs_horovod),
-    pytest.param("horovod", 4, "default", marks=needs_horovod)])
+@pytest.mark.parametrize(
+    ("backend", "size", "all_reduce"),
+    [
+        ("torch", 2, "default"),
+        ("torch", 4, "torus"),
+        pytest.param("horovod", 2, "default", marks=needs_horovod),
+        pytest.param("horovod", 4, "default", marks=needs_horovod),
+    ],
+)
 def test_any_number_of_workers_gives_the_same_weights(folder, backend, size, all_reduce):
     run_workers(folder, backend, size, all_reduce)
     sums, means, sent = checkpoints.load(folder / f"collectives.{backend}{size}.pt")
@@ -66,16 +84,22 @@ def test_any_number_of_workers_gives_the_same_weights(folder, backend, size, all
         alone = checkpoints.load(folder / f"{recipe}.alone.pt")
         together = checkpoints.load(folder / f"{recipe}.{backend}{size}.pt")
         assert together["progress"]["step"] == alone["progress"]["step"] == 12
-        assert together["progress"]["final_metric"] == pytest.approx(alone["progress"]["final_metric"], abs=1e-9)
+        assert together["progress"]["final_metric"] == pytest.approx(
+            alone["progress"]["final_metric"], abs=1e-9
+        )
         for name, value in alone["model"].items():
-            torch.testing.assert_close(together["model"][name], value, rtol=1e-9, atol=1e-11, msg=name)
+            torch.testing.assert_close(
+                together["model"][name], value, rtol=1e-9, atol=1e-11, msg=name
+            )
 
 
 def test_the_comparison_can_fail(folder):
     other = job("sgd", settings=job("sgd").settings.replace(normalization_batch_size=16))
     path = folder / "coarser.pt"
     train(other, SingleProcess(), lambda point: None, checkpoint=path)
-    weights = [checkpoints.load(at)["model"]["classifier.weight"] for at in (path, folder / "sgd.alone.pt")]
+    weights = [
+        checkpoints.load(at)["model"]["classifier.weight"] for at in (path, folder / "sgd.alone.pt")
+    ]
     assert (weights[0] - weights[1]).abs().max() > 1e-3
 
 
@@ -91,7 +115,13 @@ def test_backends_that_cannot_start_say_how_to(monkeypatch):
 
 
 def test_buckets_hold_one_type_in_order_and_at_most_their_size():
-    tensors = [torch.zeros(10), torch.zeros(10), torch.zeros(30), torch.zeros(4, dtype=torch.float64), torch.zeros(1)]
+    tensors = [
+        torch.zeros(10),
+        torch.zeros(10),
+        torch.zeros(30),
+        torch.zeros(4, dtype=torch.float64),
+        torch.zeros(1),
+    ]
     grouped = buckets(tensors, bucket_bytes=80)
     assert [[tensor.numel() for tensor in group] for group in grouped] == [[10, 10], [30], [4], [1]]
 
@@ -99,7 +129,11 @@ def test_buckets_hold_one_type_in_order_and_at_most_their_size():
 def test_an_operation_in_buckets_reaches_every_tensor_whatever_its_layout():
     generator = torch.Generator().manual_seed(0)
     plain = torch.randn(2, 3, 4, 4, generator=generator)
-    tensors = [plain.clone().contiguous(memory_format=torch.channels_last), torch.tensor(2.0), plain.clone()]
+    tensors = [
+        plain.clone().contiguous(memory_format=torch.channels_last),
+        torch.tensor(2.0),
+        plain.clone(),
+    ]
     in_buckets(tensors, lambda flat: torch._foreach_mul_(flat, 3.0), bucket_bytes=64)
     torch.testing.assert_close(tensors[0], plain * 3)
     torch.testing.assert_close(tensors[1], torch.tensor(6.0))
@@ -109,8 +143,21 @@ def test_an_operation_in_buckets_reaches_every_tensor_whatever_its_layout():
 def test_the_report_of_two_workers_has_each_point_once(tmp_path):
     job("sgd").save(tmp_path / "job.json")
     report = tmp_path / "report.jsonl"
-    codes, answers = wait(start_torch_workers(2, [
-        "-m", "trainers", str(tmp_path / "job.json"), "--backend", "torch", "--report", str(report)]), 60)
+    codes, answers = wait(
+        start_torch_workers(
+            2,
+            [
+                "-m",
+                "trainers",
+                str(tmp_path / "job.json"),
+                "--backend",
+                "torch",
+                "--report",
+                str(report),
+            ],
+        ),
+        60,
+    )
     assert codes == [0, 0], answers
     lines = [json.loads(line) for line in report.read_text().splitlines()]
     assert [line.get("step") for line in lines] == [6, 12, None]

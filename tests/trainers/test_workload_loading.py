@@ -26,9 +26,16 @@ def spirals(tmp_path):
 
 
 def test_the_documented_example_learns(spirals):
-    job = TrainingJob(workload="spirals:Spirals", data={"noise": 0.05}, target=Target("accuracy", 0.9), seed=0,
-                      settings=TrainingSettings(learning_rate=0.1, normalization_batch_size=16),
-                      global_batch_size=32, epochs=30, search_path=spirals)
+    job = TrainingJob(
+        workload="spirals:Spirals",
+        data={"noise": 0.05},
+        target=Target("accuracy", 0.9),
+        seed=0,
+        settings=TrainingSettings(learning_rate=0.1, normalization_batch_size=16),
+        global_batch_size=32,
+        epochs=30,
+        search_path=spirals,
+    )
     outcome = train(job, SingleProcess(), lambda point: None)
     assert outcome.state == "reached"
 
@@ -40,28 +47,45 @@ def test_metrics_are_known_without_data(spirals):
         load_workload("spirals:Spirals", {"sample": 3}, spirals)
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("resnett", "no workload 'resnett'; did you mean 'resnet'.*'package.module:Class'"),
-    ("spirals", "there is no workload 'spirals'"),
-    ("spiral:Spirals", "cannot import 'spiral'.*there is no such module in .* or on the Python path"),
-    ("spirals:Spiral", "must name a subclass of trainers.workloads.Workload, but spirals has no Spiral"),
-    ("spirals:nn", "must name a subclass"),
-    ("trainers.workloads:Workload", "must define __init__, build_model"),
-])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnett", "no workload 'resnett'; did you mean 'resnet'.*'package.module:Class'"),
+        ("spirals", "there is no workload 'spirals'"),
+        (
+            "spiral:Spirals",
+            "cannot import 'spiral'.*there is no such module in .* or on the Python path",
+        ),
+        (
+            "spirals:Spiral",
+            "must name a subclass of trainers.workloads.Workload, but spirals has no Spiral",
+        ),
+        ("spirals:nn", "must name a subclass"),
+        ("trainers.workloads:Workload", "must define __init__, build_model"),
+    ],
+)
 def test_a_workload_that_cannot_be_had_is_named(spirals, name, message):
     with pytest.raises(WorkloadError, match=message):
         load_workload(name, {}, spirals)
 
 
-@pytest.mark.parametrize(("source", "message"), [
-    ("import no_such_library", "needs 'no_such_library', which is not installed"),
-    ("1 / 0", "failed: ZeroDivisionError"),
-    ("from trainers.workloads.resnet.task import ResNetWorkload\n"
-     "class Mine(ResNetWorkload): metrics = {'top1': True}",
-     "metrics must hold 'loss': False"),
-    ("from trainers.workloads.resnet.task import ResNetWorkload\nclass Mine(ResNetWorkload):\n"
-     "  def __init__(self, data): pass", "train_samples must be a whole number of at least 1, but got None"),
-])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import no_such_library", "needs 'no_such_library', which is not installed"),
+        ("1 / 0", "failed: ZeroDivisionError"),
+        (
+            "from trainers.workloads.resnet.task import ResNetWorkload\n"
+            "class Mine(ResNetWorkload): metrics = {'top1': True}",
+            "metrics must hold 'loss': False",
+        ),
+        (
+            "from trainers.workloads.resnet.task import ResNetWorkload\nclass Mine(ResNetWorkload):\n"
+            "  def __init__(self, data): pass",
+            "train_samples must be a whole number of at least 1, but got None",
+        ),
+    ],
+)
 def test_a_broken_module_is_named(tmp_path, monkeypatch, source, message):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "broken", raising=False)
@@ -72,5 +96,7 @@ def test_a_broken_module_is_named(tmp_path, monkeypatch, source, message):
 
 
 def test_importing_the_package_imports_no_torch():
-    command = "import sys, trainers, trainers.job, trainers.report; sys.exit('torch' in sys.modules)"
+    command = (
+        "import sys, trainers, trainers.job, trainers.report; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0

@@ -20,9 +20,21 @@ def start_torch_workers(size, command):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    return [subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True, env=environment(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
-        for rank in range(size)]
+    return [
+        subprocess.Popen(
+            [sys.executable, *command],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(
+                RANK=str(rank),
+                LOCAL_RANK=str(rank),
+                WORLD_SIZE=str(size),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+            ),
+        )
+        for rank in range(size)
+    ]
 
 
 def wait(workers, seconds):
@@ -39,12 +51,25 @@ def wait(workers, seconds):
 def run_horovod(size, command, *options, seconds=180):
     """The finished horovodrun."""
     launcher = str(Path(sys.executable).with_name("horovodrun"))
-    return subprocess.run([launcher, "-np", str(size), *options, sys.executable, *command], env=environment(),
-                          timeout=seconds, check=False, capture_output=True, text=True)
+    return subprocess.run(
+        [launcher, "-np", str(size), *options, sys.executable, *command],
+        env=environment(),
+        timeout=seconds,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
 
 
 def save_job(path, epochs):
     """A training of the digits, for three workers or any number that divides 96 as well."""
-    TrainingJob(workload="resnet", data={"source": "digits"}, target=Target("top1", 0.9999), global_batch_size=96,
-                settings=TrainingSettings(learning_rate=0.1, normalization_batch_size=8), seed=1, epochs=epochs,
-                evaluations_per_epoch=4).save(path)
+    TrainingJob(
+        workload="resnet",
+        data={"source": "digits"},
+        target=Target("top1", 0.9999),
+        global_batch_size=96,
+        settings=TrainingSettings(learning_rate=0.1, normalization_batch_size=8),
+        seed=1,
+        epochs=epochs,
+        evaluations_per_epoch=4,
+    ).save(path)

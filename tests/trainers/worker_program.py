@@ -14,7 +14,12 @@ if __name__ == "__main__":
     folder, label, backend, all_reduce = Path(sys.argv[1]), *sys.argv[2:]
     communicator = connect(backend, timeout_seconds=60, all_reduce=all_reduce)
     for path in sorted(folder.glob("*.json")):
-        train(TrainingJob.load(path), communicator, lambda point: None, checkpoint=folder / f"{path.stem}.{label}.pt")
+        train(
+            TrainingJob.load(path),
+            communicator,
+            lambda point: None,
+            checkpoint=folder / f"{path.stem}.{label}.pt",
+        )
     sums, means, sent = (torch.full((3,), float(communicator.rank + 1)) for _ in range(3))
     communicator.all_reduce_sum_([sums])
     communicator.all_reduce_mean_([means])

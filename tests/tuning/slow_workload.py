@@ -43,5 +43,7 @@ class Slow(Workload):
 
     def score(self, model, batch):
         answers = model(batch[0])
-        return {"accuracy": answers.argmax(1) == batch[1],
-                "loss": F.cross_entropy(answers, batch[1], reduction="none")}
+        return {
+            "accuracy": answers.argmax(1) == batch[1],
+            "loss": F.cross_entropy(answers, batch[1], reduction="none"),
+        }

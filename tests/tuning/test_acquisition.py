@@ -41,8 +41,12 @@ def an_acquisition(seed=0):
 
 def two_beliefs(risk=0.001):
     """Two particles that differ in what they expect of the first of two trials, and of the best settings."""
-    return prediction.Prediction(np.array([[0.0, 0.0], [1.0, 0.0]]), np.full((2, 2), 0.1), np.full((2, 2), risk),
-                                 np.ones((2, 1)))
+    return prediction.Prediction(
+        np.array([[0.0, 0.0], [1.0, 0.0]]),
+        np.full((2, 2), 0.1),
+        np.full((2, 2), risk),
+        np.ones((2, 1)),
+    )
 
 
 EVEN, DISAGREE = np.array([0.5, 0.5]), np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -62,7 +66,9 @@ def test_a_trial_stopped_before_either_belief_expects_the_target_tells_nothing()
 
 def test_a_limit_between_the_beliefs_tells_them_apart_for_fewer_epochs():
     limit = 0.5
-    after = gain.expected_uncertainty(two_beliefs(), EVEN, DISAGREE, limit, np.random.default_rng(0))
+    after = gain.expected_uncertainty(
+        two_beliefs(), EVEN, DISAGREE, limit, np.random.default_rng(0)
+    )
     assert after[0] < 0.1
     cut = gain.expected_epochs(two_beliefs(), EVEN, limit, 0.1)
     whole = gain.expected_epochs(two_beliefs(), EVEN, 9.0, 0.1)
@@ -79,22 +85,30 @@ def test_pairs_that_agree_on_the_settings_and_the_epochs_are_not_uncertain():
 
 
 def test_predicted_epochs_are_those_of_the_posterior_own_likelihood():
-    evidence = Evidence(observations=[outcome(b, r) for b in LADDER for r in (0.1, 0.3, 1.0)], tuned=TUNED)
+    evidence = Evidence(
+        observations=[outcome(b, r) for b in LADDER for r in (0.1, 0.3, 1.0)], tuned=TUNED
+    )
     posterior = thinned(fit(evidence, rng=np.random.default_rng(0)), 200)
     extra = outcome(32, 0.5)
     told = prediction.log_likelihood(posterior, extra)
     trials = dataclasses.replace(posterior.model.trials)
-    with_extra = fit(Evidence(observations=[*evidence.observations, extra], tuned=TUNED),
-                     rng=np.random.default_rng(0)).model.trials
+    with_extra = fit(
+        Evidence(observations=[*evidence.observations, extra], tuned=TUNED),
+        rng=np.random.default_rng(0),
+    ).model.trials
     mean = posterior.model.mean(posterior.values, trials.rung_log_batch)
     # the posterior coarsens the likelihood of n trials by 1 + n / 50, and that of divergence by 1 + n / 250
-    one = with_extra.log_likelihood(posterior.values, mean, posterior.model.laws, None) * (1 + 10 / 50)
+    one = with_extra.log_likelihood(posterior.values, mean, posterior.model.laws, None) * (
+        1 + 10 / 50
+    )
     other = trials.log_likelihood(posterior.values, mean, posterior.model.laws, None) * (1 + 9 / 50)
     assert np.corrcoef(one - other, told)[0, 1] > 0.98
 
 
 def test_the_particles_own_best_settings_cost_least():
-    evidence = Evidence(observations=[outcome(b, r) for b in LADDER for r in (0.1, 0.3, 1.0, 3.0)], tuned=TUNED)
+    evidence = Evidence(
+        observations=[outcome(b, r) for b in LADDER for r in (0.1, 0.3, 1.0, 3.0)], tuned=TUNED
+    )
     posterior = thinned(fit(evidence, rng=np.random.default_rng(0)), 50)
     cost, _ = prediction.miss(posterior, 256, prediction.best_settings(posterior, 256))
     assert (np.diagonal(cost) <= cost.min(axis=1) + 1e-9).all()
@@ -102,7 +116,10 @@ def test_the_particles_own_best_settings_cost_least():
 
 def test_power_laws_and_exponentials_cross_where_they_do():
     epochs = np.arange(1, 21) * 0.5
-    for curve, at in ((lambda t: 2 * t**-0.5, 40.0), (lambda t: 0.1 + 3 * np.exp(-t / 8), 8 * math.log(3 / 0.2162))):
+    for curve, at in (
+        (lambda t: 2 * t**-0.5, 40.0),
+        (lambda t: 0.1 + 3 * np.exp(-t / 8), 8 * math.log(3 / 0.2162)),
+    ):
         crossing = predict_crossing(epochs, curve(epochs), float(curve(at)))
         assert crossing.low <= at <= crossing.high
         assert crossing.median == pytest.approx(at, rel=0.25)
@@ -119,9 +136,9 @@ def test_a_curve_that_ends_above_its_target_is_hopeless_and_one_that_is_on_its_w
     epochs = list(np.arange(1, 41) * 0.25)
     flat = [0.5 + 0.5 * math.exp(-at) for at in epochs]
     assert hopeless(epochs, flat, 0.1, 30)
-    assert not hopeless(epochs[:8], flat[:8], 0.1, 30)      # too early to tell
+    assert not hopeless(epochs[:8], flat[:8], 0.1, 30)  # too early to tell
     falling = [at**-1.0 for at in epochs]
-    assert not hopeless(epochs, falling, 0.1, 12)           # crosses at epoch 10
+    assert not hopeless(epochs, falling, 0.1, 12)  # crosses at epoch 10
 
 
 @pytest.mark.parametrize("metric", [[math.nan] * 20, [1.0] * 20, [0.5]])
@@ -166,9 +183,11 @@ def test_without_a_trial_that_reached_its_target_there_is_nothing_to_choose_by(s
 
 def test_confirming_trials_overrule_the_laws():
     places = np.linspace(-1, 1, 41)[:, None]
-    prior = np.abs(places[:, 0]) * 0.2              # the laws hold 0 to be best; at 0.4 it is 20 % faster
+    prior = np.abs(places[:, 0]) * 0.2  # the laws hold 0 to be best; at 0.4 it is 20 % faster
     tried = np.array([[0.0], [0.2], [0.4], [0.6]])
-    corrected = discrepancy.correct(prior, places, tried, np.abs(tried[:, 0]) * 0.2, np.log([100, 88, 80, 90]), 0.04)
+    corrected = discrepancy.correct(
+        prior, places, tried, np.abs(tried[:, 0]) * 0.2, np.log([100, 88, 80, 90]), 0.04
+    )
     assert places[corrected.best, 0] == pytest.approx(0.4, abs=0.1)
     assert corrected.mean[corrected.best] == pytest.approx(math.log(80), abs=0.05)
     assert corrected.sd[0] > corrected.sd[corrected.best]
@@ -184,19 +203,34 @@ def test_confirming_starts_with_the_recommendation_and_goes_lower_where_that_div
     assert second.try_next["learning_rate"] < first.try_next["learning_rate"]
 
 
-SPEC = StudySpec.from_dict({
-    "name": "study", "workload": "noisy_quadratic", "target": {"metric": "loss", "at_most": 0.1},
-    "ladder": [16, 32, 64], "full_scale": {"global_batch_size": 1024},
-    "budget": {"trials": 12, "epochs_per_trial": 60}, "seeds": 2, "sampler": "forecast",
-    "search": {"learning_rate": {"log_uniform": [0.01, 4.0], "role": "scaled"}, "nesterov": {"choice": [True, False]},
-               "normalization_batch_size": 1}})
+SPEC = StudySpec.from_dict(
+    {
+        "name": "study",
+        "workload": "noisy_quadratic",
+        "target": {"metric": "loss", "at_most": 0.1},
+        "ladder": [16, 32, 64],
+        "full_scale": {"global_batch_size": 1024},
+        "budget": {"trials": 12, "epochs_per_trial": 60},
+        "seeds": 2,
+        "sampler": "forecast",
+        "search": {
+            "learning_rate": {"log_uniform": [0.01, 4.0], "role": "scaled"},
+            "nesterov": {"choice": [True, False]},
+            "normalization_batch_size": 1,
+        },
+    }
+)
 
 
 def finished(number, batch, settings):
     seen = outcome(batch, settings.learning_rate)
     reached = seen.epochs if seen.state == "reached" else None
-    return dataclasses.replace(a_trial(number, batch, TrialState(seen.state), epochs=reached), epochs=seen.epochs,
-                               settings=settings.to_dict(), resolution_epochs=0.25)
+    return dataclasses.replace(
+        a_trial(number, batch, TrialState(seen.state), epochs=reached),
+        epochs=seen.epochs,
+        settings=settings.to_dict(),
+        resolution_epochs=0.25,
+    )
 
 
 def test_a_sampler_rebuilt_from_the_trials_goes_on_as_the_first_would():
@@ -220,13 +254,18 @@ def test_where_the_smallest_rung_never_reaches_its_target_the_next_is_tried():
     sampler = ForecastSampler(SPEC)
     for number in range(3):
         batch, settings, ticket = sampler.suggest([])
-        trial = dataclasses.replace(a_trial(number, batch, TrialState.CENSORED), epochs=60, settings=settings.to_dict())
+        trial = dataclasses.replace(
+            a_trial(number, batch, TrialState.CENSORED), epochs=60, settings=settings.to_dict()
+        )
         sampler.tell(trial, ticket)
     assert sampler.suggest([])[0] == 32
 
 
 def test_the_acquisition_has_its_way_before_the_best_are_repeated_and_no_more_than_the_budget_is_spent():
-    trials = [a_trial(n, 16 * 2 ** (n % 2), TrialState.REACHED, learning_rate=0.1 + n, epochs=5 + n) for n in range(8)]
+    trials = [
+        a_trial(n, 16 * 2 ** (n % 2), TrialState.REACHED, learning_rate=0.1 + n, epochs=5 + n)
+        for n in range(8)
+    ]
     assert next_choice(12, 2, trials) == Choose()
     trials.append(a_trial(8, 16, TrialState.RUNNING, learning_rate=9.0))
     assert next_choice(12, 2, trials) == Wait()
@@ -236,7 +275,11 @@ def test_the_acquisition_has_its_way_before_the_best_are_repeated_and_no_more_th
         task = next_choice(12, 2, trials)
         assert isinstance(task, Repeat)
         asked.append((task.global_batch_size, task.settings["learning_rate"]))
-        trials.append(dataclasses.replace(a_trial(number, task.global_batch_size, TrialState.REACHED, seed=1, epochs=5),
-                                          settings=TrainingSettings(learning_rate=asked[-1][1]).to_dict()))
+        trials.append(
+            dataclasses.replace(
+                a_trial(number, task.global_batch_size, TrialState.REACHED, seed=1, epochs=5),
+                settings=TrainingSettings(learning_rate=asked[-1][1]).to_dict(),
+            )
+        )
     assert asked == [(32, 1.1), (16, 0.1), (32, 3.1)]
     assert next_choice(12, 2, trials) == Done()

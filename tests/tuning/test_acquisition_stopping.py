@@ -9,7 +9,9 @@ from hpo.tuning.stopping import CurveStopping
 def ended(curve, *, limit=20.0, repeats=False, upto=40, threshold=0.1):
     """The epoch at which the scheduler stops a training with this curve; None where it lets it go on."""
     scheduler = CurveStopping(threshold)
-    trial = SimpleNamespace(trial_id="one", config={"stoppable": not repeats, "limit_epochs": limit})
+    trial = SimpleNamespace(
+        trial_id="one", config={"stoppable": not repeats, "limit_epochs": limit}
+    )
     scheduler.on_trial_add(None, trial)
     for quarter in range(1, 4 * upto + 1):
         at = quarter / 4

@@ -25,15 +25,22 @@ sampler: forecast
 """
 
 
-def test_a_study_by_the_acquisition_spends_its_budget_over_the_ladder_and_goes_on_with_a_larger_one(tmp_path):
+def test_a_study_by_the_acquisition_spends_its_budget_over_the_ladder_and_goes_on_with_a_larger_one(
+    tmp_path,
+):
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         found = []
         for trials in (8, 12):
             (tmp_path / "study.yaml").write_text(STUDY.format(trials=trials))
-            found.append(hpo.run_study(hpo.load_study(tmp_path / "study.yaml"), f"sqlite:///{tmp_path}/hpo.db",
-                                       folder=tmp_path / ".hpo"))
+            found.append(
+                hpo.run_study(
+                    hpo.load_study(tmp_path / "study.yaml"),
+                    f"sqlite:///{tmp_path}/hpo.db",
+                    folder=tmp_path / ".hpo",
+                )
+            )
     finally:
         ray.shutdown()
     first, second = found

@@ -24,10 +24,26 @@ LADDER = (16, 32, 64)
 
 
 def a_trial(number, batch, state, *, seed=0, learning_rate=0.1, epochs=None):
-    return Trial(id=number + 1, study_id=1, number=number, state=state, global_batch_size=batch, seed=seed,
-                 settings=TrainingSettings(learning_rate=learning_rate).to_dict(), purpose="sweep",
-                 epochs_to_target=epochs, epochs=epochs, steps=None, seconds=None, best_metric=None, final_metric=None,
-                 reason="", resolution_epochs=None, started_at=None, finished_at=None)
+    return Trial(
+        id=number + 1,
+        study_id=1,
+        number=number,
+        state=state,
+        global_batch_size=batch,
+        seed=seed,
+        settings=TrainingSettings(learning_rate=learning_rate).to_dict(),
+        purpose="sweep",
+        epochs_to_target=epochs,
+        epochs=epochs,
+        steps=None,
+        seconds=None,
+        best_metric=None,
+        final_metric=None,
+        reason="",
+        resolution_epochs=None,
+        started_at=None,
+        finished_at=None,
+    )
 
 
 def test_the_budget_is_split_evenly_and_the_rest_goes_to_the_largest_rungs():
@@ -47,15 +63,20 @@ def test_a_new_sweep_explores_the_smallest_rung():
 
 def test_the_next_rung_starts_while_the_last_explorations_of_a_rung_run():
     budgets = rung_budgets(LADDER, 24, 2)
-    trials = [a_trial(n, 16, TrialState.RUNNING, learning_rate=0.1 + n) for n in range(budgets[16].explorations)]
+    trials = [
+        a_trial(n, 16, TrialState.RUNNING, learning_rate=0.1 + n)
+        for n in range(budgets[16].explorations)
+    ]
     assert next_task(budgets, trials) == Explore(32)
 
 
 def test_the_best_settings_of_a_rung_are_repeated_with_the_other_seed():
     budgets = rung_budgets((16,), 4, 2)
-    trials = [a_trial(0, 16, TrialState.REACHED, learning_rate=0.1, epochs=9.0),
-              a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=5.0),
-              a_trial(2, 16, TrialState.PRUNED, learning_rate=0.3)]
+    trials = [
+        a_trial(0, 16, TrialState.REACHED, learning_rate=0.1, epochs=9.0),
+        a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=5.0),
+        a_trial(2, 16, TrialState.PRUNED, learning_rate=0.3),
+    ]
     task = next_task(budgets, trials)
     assert isinstance(task, Repeat)
     assert task.settings["learning_rate"] == 0.2
@@ -63,21 +84,31 @@ def test_the_best_settings_of_a_rung_are_repeated_with_the_other_seed():
 
 def test_a_rung_where_nothing_reached_the_target_explores_instead_of_repeating():
     budgets = rung_budgets((16,), 4, 2)
-    assert next_task(budgets, [a_trial(n, 16, TrialState.CENSORED, learning_rate=0.1 + n)
-                               for n in range(3)]) == Explore(16)
+    assert next_task(
+        budgets, [a_trial(n, 16, TrialState.CENSORED, learning_rate=0.1 + n) for n in range(3)]
+    ) == Explore(16)
 
 
 def test_repetitions_wait_for_the_last_exploration():
     budgets = rung_budgets((16,), 4, 2)
-    trials = [a_trial(0, 16, TrialState.REACHED, learning_rate=0.1, epochs=3.0),
-              a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=4.0),
-              a_trial(2, 16, TrialState.RUNNING, learning_rate=0.3)]
+    trials = [
+        a_trial(0, 16, TrialState.REACHED, learning_rate=0.1, epochs=3.0),
+        a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=4.0),
+        a_trial(2, 16, TrialState.RUNNING, learning_rate=0.3),
+    ]
     assert next_task(budgets, trials) == Wait()
 
 
 @settings(deadline=None)
-@given(trainings=st.integers(3, 40), seeds=st.integers(1, 4), concurrency=st.integers(1, 5), data=st.data())
-def test_any_sweep_ends_after_exactly_its_budget_and_repeats_no_training(trainings, seeds, concurrency, data):
+@given(
+    trainings=st.integers(3, 40),
+    seeds=st.integers(1, 4),
+    concurrency=st.integers(1, 5),
+    data=st.data(),
+)
+def test_any_sweep_ends_after_exactly_its_budget_and_repeats_no_training(
+    trainings, seeds, concurrency, data
+):
     budgets = rung_budgets(LADDER, trainings, seeds)
     trials, running = [], []
     while True:
@@ -89,13 +120,22 @@ def test_any_sweep_ends_after_exactly_its_budget_and_repeats_no_training(trainin
             position = running.pop(data.draw(st.integers(0, len(running) - 1)))
             reached = data.draw(st.booleans())
             trials[position] = dataclasses.replace(
-                trials[position], state=TrialState.REACHED if reached else TrialState.PRUNED,
-                epochs_to_target=data.draw(st.floats(1, 9)) if reached else None)
+                trials[position],
+                state=TrialState.REACHED if reached else TrialState.PRUNED,
+                epochs_to_target=data.draw(st.floats(1, 9)) if reached else None,
+            )
             continue
         number = len(trials)
         rate = 1.0 + number if isinstance(task, Explore) else task.settings["learning_rate"]
-        trials.append(a_trial(number, task.global_batch_size, TrialState.RUNNING, seed=next_seed(trials),
-                              learning_rate=rate))
+        trials.append(
+            a_trial(
+                number,
+                task.global_batch_size,
+                TrialState.RUNNING,
+                seed=next_seed(trials),
+                learning_rate=rate,
+            )
+        )
         running.append(number)
     assert len(trials) == trainings
     assert len({trial.seed for trial in trials}) == trainings
@@ -106,9 +146,11 @@ def test_any_sweep_ends_after_exactly_its_budget_and_repeats_no_training(trainin
 
 def test_a_sweep_of_old_in_which_all_explorations_have_seed_0_goes_on():
     budgets = rung_budgets((16,), 5, 2)
-    trials = [a_trial(0, 16, TrialState.REACHED, learning_rate=0.1, epochs=9.0),
-              a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=5.0),
-              a_trial(2, 16, TrialState.REACHED, learning_rate=0.3, epochs=6.0)]
+    trials = [
+        a_trial(0, 16, TrialState.REACHED, learning_rate=0.1, epochs=9.0),
+        a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=5.0),
+        a_trial(2, 16, TrialState.REACHED, learning_rate=0.3, epochs=6.0),
+    ]
     assert next_task(budgets, trials) == Explore(16)
     assert next_seed(trials) == 1
     trials += [a_trial(3, 16, TrialState.REACHED, learning_rate=0.4, epochs=7.0)]

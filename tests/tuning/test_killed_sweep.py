@@ -36,8 +36,12 @@ hpo.run_study(hpo.load_study(sys.argv[1]), f"sqlite:///{sys.argv[2]}/hpo.db", fo
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "log").open("a") as log:
-        return subprocess.Popen([sys.executable, "-c", SWEEP, str(folder / "study.yaml"), str(folder)], cwd=folder,
-                                stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            [sys.executable, "-c", SWEEP, str(folder / "study.yaml"), str(folder)],
+            cwd=folder,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def trials_of(folder: Path) -> list:
@@ -64,8 +68,12 @@ def test_kill_9_in_mid_sweep_loses_and_repeats_nothing(tmp_path):
     try:
         wait_for(lambda: sum(trial.state.finished for trial in trials_of(tmp_path)) >= 2)
         running = {trial.number for trial in trials_of(tmp_path) if not trial.state.finished}
-        wait_for(lambda: any((checkpoints / f"{number}.pt").exists() for number in running)
-                 or process.poll() is not None)
+        wait_for(
+            lambda: (
+                any((checkpoints / f"{number}.pt").exists() for number in running)
+                or process.poll() is not None
+            )
+        )
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -75,7 +83,7 @@ def test_kill_9_in_mid_sweep_loses_and_repeats_nothing(tmp_path):
     assert 2 <= len(finished) < 8 and saved
     with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
         curves = {trial.id: store.points(trial.id) for trial in finished}
-    time.sleep(1)       # the actors of the dead sweep notice and end
+    time.sleep(1)  # the actors of the dead sweep notice and end
     before = len((tmp_path / "batches").read_text().splitlines())
 
     assert start(tmp_path).wait(timeout=120) == 0, (tmp_path / "log").read_text()
@@ -83,7 +91,9 @@ def test_kill_9_in_mid_sweep_loses_and_repeats_nothing(tmp_path):
     assert len(trials) == 8 and all(trial.state.finished for trial in trials)
     assert not [trial for trial in trials if trial.state is TrialState.FAILED]
     assert [trial for trial in trials if trial.id in curves] == finished
-    trained = [(trial.global_batch_size, trial.seed, trial.settings["learning_rate"]) for trial in trials]
+    trained = [
+        (trial.global_batch_size, trial.seed, trial.settings["learning_rate"]) for trial in trials
+    ]
     assert len(set(trained)) == 8
     with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
         assert {trial_id: store.points(trial_id) for trial_id in curves} == curves
@@ -94,4 +104,6 @@ def test_kill_9_in_mid_sweep_loses_and_repeats_nothing(tmp_path):
     for line in (tmp_path / "batches").read_text().splitlines()[before:]:
         process_id, epoch = line.split()
         first_epochs.setdefault(process_id, int(epoch))
-    assert max(first_epochs.values()) > 0, "a trial in flight began anew although it had a checkpoint"
+    assert max(first_epochs.values()) > 0, (
+        "a trial in flight began anew although it had a checkpoint"
+    )

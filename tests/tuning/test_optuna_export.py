@@ -27,34 +27,73 @@ search:
   nesterov: {choice: [true, false]}
 budget: {trials: 20, epochs_per_trial: 20}
 """
-ENDS = {TrialState.REACHED: OptunaState.COMPLETE, TrialState.CENSORED: OptunaState.PRUNED,
-        TrialState.PRUNED: OptunaState.PRUNED, TrialState.DIVERGED: OptunaState.FAIL,
-        TrialState.FAILED: OptunaState.FAIL, TrialState.QUEUED: OptunaState.WAITING,
-        TrialState.RUNNING: OptunaState.RUNNING}
+ENDS = {
+    TrialState.REACHED: OptunaState.COMPLETE,
+    TrialState.CENSORED: OptunaState.PRUNED,
+    TrialState.PRUNED: OptunaState.PRUNED,
+    TrialState.DIVERGED: OptunaState.FAIL,
+    TrialState.FAILED: OptunaState.FAIL,
+    TrialState.QUEUED: OptunaState.WAITING,
+    TrialState.RUNNING: OptunaState.RUNNING,
+}
 
 
 def points(count):
-    return [ConvergencePoint(step=10 * i, samples=160 * i, epochs=0.5 * i, seconds=0.1 * i, train_loss=1.0,
-                             loss=1 / (i + 1), metric=math.nan if i == 1 else 1 / (i + 1), learning_rate=0.1,
-                             global_batch_size=16) for i in range(count)]
+    return [
+        ConvergencePoint(
+            step=10 * i,
+            samples=160 * i,
+            epochs=0.5 * i,
+            seconds=0.1 * i,
+            train_loss=1.0,
+            loss=1 / (i + 1),
+            metric=math.nan if i == 1 else 1 / (i + 1),
+            learning_rate=0.1,
+            global_batch_size=16,
+        )
+        for i in range(count)
+    ]
 
 
 @pytest.fixture
 def store(tmp_path):
     with Store.open(str(tmp_path / "hpo.db")) as store:
-        study = store.create_study("bowl", workload="noisy_quadratic", metric="loss", threshold=0.1,
-                                   higher_is_better=False, spec=SPEC)
-        new = [NewTrial(global_batch_size=16 * (1 + number % 2), seed=number, settings=TrainingSettings(
-            learning_rate=0.01 * (number + 1), momentum=0.6, normalization_batch_size=4, nesterov=True).to_dict())
-            for number in range(len(ENDS))]
+        study = store.create_study(
+            "bowl",
+            workload="noisy_quadratic",
+            metric="loss",
+            threshold=0.1,
+            higher_is_better=False,
+            spec=SPEC,
+        )
+        new = [
+            NewTrial(
+                global_batch_size=16 * (1 + number % 2),
+                seed=number,
+                settings=TrainingSettings(
+                    learning_rate=0.01 * (number + 1),
+                    momentum=0.6,
+                    normalization_batch_size=4,
+                    nesterov=True,
+                ).to_dict(),
+            )
+            for number in range(len(ENDS))
+        ]
         for trial, state in zip(store.add_trials(study.id, new), ENDS, strict=True):
             if state is not TrialState.QUEUED:
                 store.start_trials([trial.id])
             if state.finished:
                 epochs = 3.5 if state is TrialState.REACHED else None
-                store.finish_trial(trial.id, TrialResult(state=state, epochs_to_target=epochs, epochs=4.0,
-                                                         reason="why" if state is TrialState.FAILED else ""),
-                                   points(0 if state is TrialState.FAILED else 5))
+                store.finish_trial(
+                    trial.id,
+                    TrialResult(
+                        state=state,
+                        epochs_to_target=epochs,
+                        epochs=4.0,
+                        reason="why" if state is TrialState.FAILED else "",
+                    ),
+                    points(0 if state is TrialState.FAILED else 5),
+                )
         yield store
 
 
@@ -78,31 +117,51 @@ def test_every_trial_is_there(store, url):
     for ours, theirs in zip(store.trials(1), study.trials, strict=True):
         assert (theirs.number, theirs.state) == (ours.number, ENDS[ours.state])
         assert theirs.value == ours.epochs_to_target
-        assert theirs.params == {"global_batch_size": ours.global_batch_size, "nesterov": True, "momentum": 0.6,
-                                 "learning_rate": ours.settings["learning_rate"], "normalization_batch_size": 4}
-        assert (theirs.user_attrs["state"], theirs.user_attrs["seed"]) == (str(ours.state), ours.seed)
-        measured = {point.step: point.metric for point in store.points(ours.id) if not math.isnan(point.metric)}
+        assert theirs.params == {
+            "global_batch_size": ours.global_batch_size,
+            "nesterov": True,
+            "momentum": 0.6,
+            "learning_rate": ours.settings["learning_rate"],
+            "normalization_batch_size": 4,
+        }
+        assert (theirs.user_attrs["state"], theirs.user_attrs["seed"]) == (
+            str(ours.state),
+            ours.seed,
+        )
+        measured = {
+            point.step: point.metric
+            for point in store.points(ours.id)
+            if not math.isnan(point.metric)
+        }
         assert theirs.intermediate_values == measured
         if ours.finished_at:
             assert theirs.datetime_complete.astimezone() == ours.finished_at
-    assert study.trials[0].distributions["learning_rate"] == optuna.distributions.FloatDistribution(0.01, 1.0, log=True)
+    assert study.trials[0].distributions["learning_rate"] == optuna.distributions.FloatDistribution(
+        0.01, 1.0, log=True
+    )
     assert study.trials[0].distributions["normalization_batch_size"].choices == (1, 4)
     assert study.best_trial.user_attrs["epochs_to_target"] == 3.5
 
 
 def test_optuna_can_go_on_from_it(store, url):
     write(store, url)
-    study = optuna.load_study(study_name="bowl", storage=url, sampler=optuna.samplers.TPESampler(seed=1))
+    study = optuna.load_study(
+        study_name="bowl", storage=url, sampler=optuna.samplers.TPESampler(seed=1)
+    )
     trial = study.ask(study.trials[0].distributions)
     study.tell(trial, 3.0)
     assert study.best_value == 3.0
 
 
 def test_long_curves_are_thinned_evenly(store, url):
-    (trial,) = store.add_trials(1, [NewTrial(global_batch_size=16, seed=0, settings=store.trials(1)[0].settings)])
+    (trial,) = store.add_trials(
+        1, [NewTrial(global_batch_size=16, seed=0, settings=store.trials(1)[0].settings)]
+    )
     store.record({trial.id: points(1000)})
     write(store, url, points=10)
-    steps = sorted(optuna.load_study(study_name="bowl", storage=url).trials[trial.number].intermediate_values)
+    steps = sorted(
+        optuna.load_study(study_name="bowl", storage=url).trials[trial.number].intermediate_values
+    )
     assert len(steps) == 10
     assert (steps[0], steps[-1]) == (0, 9990)
     gaps = [later - earlier for earlier, later in itertools.pairwise(steps)]
@@ -110,7 +169,9 @@ def test_long_curves_are_thinned_evenly(store, url):
 
 
 def test_a_value_outside_the_range(store, url):
-    settings = TrainingSettings(learning_rate=5.0, momentum=0.6, normalization_batch_size=8).to_dict()
+    settings = TrainingSettings(
+        learning_rate=5.0, momentum=0.6, normalization_batch_size=8
+    ).to_dict()
     store.add_trials(1, [NewTrial(global_batch_size=64, seed=0, settings=settings)])
     write(store, url)
     trial = optuna.load_study(study_name="bowl", storage=url).trials[-1]
@@ -123,7 +184,9 @@ def test_a_value_outside_the_range(store, url):
 
 def test_a_second_export_replaces_only_on_demand(store, url):
     write(store, url)
-    with pytest.raises(ExportError, match="has a study 'bowl' already; give another database, or --replace"):
+    with pytest.raises(
+        ExportError, match="has a study 'bowl' already; give another database, or --replace"
+    ):
         write(store, url)
     write(store, url, replace=True)
     assert optuna.get_all_study_names(url) == ["bowl"]
@@ -138,7 +201,9 @@ def test_our_own_database_is_not_written_to(store, tmp_path):
 
 
 def test_databases_that_cannot_be(store, tmp_path):
-    with pytest.raises(ExportError, match=r"must be a database URL, but got 'optuna.db'; write sqlite:///optuna.db"):
+    with pytest.raises(
+        ExportError, match=r"must be a database URL, but got 'optuna.db'; write sqlite:///optuna.db"
+    ):
         write(store, "optuna.db")
     with pytest.raises(StorageUnavailableError, match="does not exist; create it"):
         write(store, f"sqlite:///{tmp_path}/no/such/optuna.db")

@@ -44,15 +44,36 @@ def entry(rate):
 
 
 def a_course(*rates, most=1000.0):
-    return Course(BATCH, tuple(entry(rate) for rate in rates), epochs=10.0, limit_epochs=20.0, most_epochs=most)
+    return Course(
+        BATCH,
+        tuple(entry(rate) for rate in rates),
+        epochs=10.0,
+        limit_epochs=20.0,
+        most_epochs=most,
+    )
 
 
 def a_trial(number, rate, state=TrialState.REACHED, epochs=10.0, warmup=1.0):
-    return Trial(id=number + 1, study_id=1, number=number, state=state, global_batch_size=BATCH, seed=number,
-                 settings={**entry(rate), "warmup_epochs": warmup}, purpose="race",
-                 epochs_to_target=epochs if state is TrialState.REACHED else None, epochs=epochs, steps=None,
-                 seconds=None, best_metric=None, final_metric=None, reason="", resolution_epochs=None, started_at=None,
-                 finished_at=None)
+    return Trial(
+        id=number + 1,
+        study_id=1,
+        number=number,
+        state=state,
+        global_batch_size=BATCH,
+        seed=number,
+        settings={**entry(rate), "warmup_epochs": warmup},
+        purpose="race",
+        epochs_to_target=epochs if state is TrialState.REACHED else None,
+        epochs=epochs,
+        steps=None,
+        seconds=None,
+        best_metric=None,
+        final_metric=None,
+        reason="",
+        resolution_epochs=None,
+        started_at=None,
+        finished_at=None,
+    )
 
 
 def test_the_lineup_first_then_the_best_two_once_more():
@@ -64,8 +85,13 @@ def test_the_lineup_first_then_the_best_two_once_more():
 
 
 def test_one_that_is_lost_with_its_second_seed_makes_room_for_the_third():
-    trials = [a_trial(0, 0.1, epochs=12.0), a_trial(1, 0.2, epochs=9.0), a_trial(2, 0.3, epochs=10.0),
-              a_trial(3, 0.2, TrialState.DIVERGED, 2.0), a_trial(4, 0.3, epochs=10.0)]
+    trials = [
+        a_trial(0, 0.1, epochs=12.0),
+        a_trial(1, 0.2, epochs=9.0),
+        a_trial(2, 0.3, epochs=10.0),
+        a_trial(3, 0.2, TrialState.DIVERGED, 2.0),
+        a_trial(4, 0.3, epochs=10.0),
+    ]
     assert next_entry(a_course(0.1, 0.2, 0.3), trials) == entry(0.1)
 
 
@@ -95,44 +121,70 @@ def test_any_race_ends_and_trains_no_settings_more_often_than_it_may(count, conc
             break
         if isinstance(found, Wait) or len(running) == concurrency:
             at = running.pop(data.draw(st.integers(0, len(running) - 1)))
-            state = data.draw(st.sampled_from([TrialState.REACHED, TrialState.DIVERGED, TrialState.PRUNED]))
-            trials[at] = dataclasses.replace(a_trial(at, trials[at].settings["learning_rate"], state,
-                                                     data.draw(st.floats(5, 15))), settings=trials[at].settings)
+            state = data.draw(
+                st.sampled_from([TrialState.REACHED, TrialState.DIVERGED, TrialState.PRUNED])
+            )
+            trials[at] = dataclasses.replace(
+                a_trial(
+                    at, trials[at].settings["learning_rate"], state, data.draw(st.floats(5, 15))
+                ),
+                settings=trials[at].settings,
+            )
             continue
         running.append(len(trials))
-        trials.append(dataclasses.replace(a_trial(len(trials), 1.0, TrialState.RUNNING), settings=dict(found)))
+        trials.append(
+            dataclasses.replace(a_trial(len(trials), 1.0, TrialState.RUNNING), settings=dict(found))
+        )
     else:
         raise AssertionError("the race does not end")
     runs = {}
     for trial in trials:
         runs.setdefault(trial.settings["learning_rate"], []).append(trial)
     assert len(runs) >= count and max(map(len, runs.values())) <= SEEDS
-    whole = [each for each in runs.values() if all(trial.state is TrialState.REACHED for trial in each)]
+    whole = [
+        each for each in runs.values() if all(trial.state is TrialState.REACHED for trial in each)
+    ]
     assert sum(len(each) == SEEDS for each in whole) == min(FINALISTS, len(whole))
 
 
 def test_a_training_far_behind_the_best_is_dropped_but_not_inside_its_warmup():
     def ended(warmup):
         scheduler = CurveStopping(0.1, most=lambda: 12.0)
-        trial = type("T", (), {"trial_id": "one", "config": {
-            "stoppable": True, "limit_epochs": 40.0, "most_epochs": 35.0, "patience_epochs": warmup}})
+        trial = type(
+            "T",
+            (),
+            {
+                "trial_id": "one",
+                "config": {
+                    "stoppable": True,
+                    "limit_epochs": 40.0,
+                    "most_epochs": 35.0,
+                    "patience_epochs": warmup,
+                },
+            },
+        )
         for quarter in range(1, 200):
             at = quarter / 4
             point = {"epochs": at, "metric": 0.5 + math.exp(-at)}
-            if scheduler.on_trial_result(None, trial, {"state": "running", "points": [point]}) == "STOP":
+            if (
+                scheduler.on_trial_result(None, trial, {"state": "running", "points": [point]})
+                == "STOP"
+            ):
                 return at
         raise AssertionError("never stopped")
 
     assert ended(0.0) < 6
     assert 8 < ended(8.0) < 9
-    assert ended(30.0) == 12.0      # what is left beyond the limit is not worth it, warmup or not
+    assert ended(30.0) == 12.0  # what is left beyond the limit is not worth it, warmup or not
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("raced")
     (folder / "study.yaml").write_text(STUDY)
-    result = hpo.run_study(hpo.load_study(folder / "study.yaml"), f"sqlite:///{folder}/hpo.db", folder=folder / ".hpo")
+    result = hpo.run_study(
+        hpo.load_study(folder / "study.yaml"), f"sqlite:///{folder}/hpo.db", folder=folder / ".hpo"
+    )
     assert result.complete and not result.raced
     backup(result.storage, folder / "before.db")
     return folder, result
@@ -143,7 +195,9 @@ def raced(swept):
     """The study after a race, and the race's course."""
     result = swept[1]
     plan = plan_race(result, BATCH, 120 * result.train_samples, forced=True)
-    return hpo.race(result, BATCH, samples=120 * result.train_samples, folder=swept[0] / ".hpo"), plan.course
+    return hpo.race(
+        result, BATCH, samples=120 * result.train_samples, folder=swept[0] / ".hpo"
+    ), plan.course
 
 
 @pytest.fixture
@@ -156,27 +210,40 @@ def go_on(swept, tmp_path):
         told = []
         with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
             study = store.study(result.study.name)
-            end = run_race(result.spec, study, store, course, folder=tmp_path / ".hpo",
-                           progress=lambda trials, running: told.__setitem__(slice(None), trials),
-                           stop=lambda: stop(told))
+            end = run_race(
+                result.spec,
+                study,
+                store,
+                course,
+                folder=tmp_path / ".hpo",
+                progress=lambda trials, running: told.__setitem__(slice(None), trials),
+                stop=lambda: stop(told),
+            )
             return end, store.trials(study.id, purpose="race")
 
     return race
 
 
 def seen(trials):
-    return [(trial.state, trial.seed, trial.settings["learning_rate"], trial.epochs) for trial in trials]
+    return [
+        (trial.state, trial.seed, trial.settings["learning_rate"], trial.epochs) for trial in trials
+    ]
 
 
 def test_a_race_is_recorded_and_counts(swept, raced):
     before, (after, course) = swept[1], raced
     assert after.complete and after.swept == before.trials and len(after.raced) >= 5
-    assert [trial.settings["learning_rate"] for trial in after.raced[:len(course.lineup)]] \
-        == [each["learning_rate"] for each in course.lineup]
+    assert [trial.settings["learning_rate"] for trial in after.raced[: len(course.lineup)]] == [
+        each["learning_rate"] for each in course.lineup
+    ]
     assert len({trial.seed for trial in after.trials}) == len(after.trials)
     assert f"raced at {BATCH}: " in after.forecast.reason
     assert after.forecast.numbers.raced.trainings == len(after.raced)
-    lost = [trial.settings["learning_rate"] for trial in after.raced if trial.state is TrialState.DIVERGED]
+    lost = [
+        trial.settings["learning_rate"]
+        for trial in after.raced
+        if trial.state is TrialState.DIVERGED
+    ]
     assert all(after.forecast.settings.learning_rate < rate for rate in lost)
     old, new = before.forecast.epochs_to_target, after.forecast.epochs_to_target
     assert new.high / new.low < old.high / old.low
@@ -185,7 +252,9 @@ def test_a_race_is_recorded_and_counts(swept, raced):
 def test_a_race_goes_on_after_an_interruption_at_any_trial_as_if_there_was_none(go_on, raced):
     after, course = raced
     for ended in range(1, len(after.raced)):
-        end, trials = go_on(course, lambda told, ended=ended: sum(trial.state.finished for trial in told) >= ended)
+        end, trials = go_on(
+            course, lambda told, ended=ended: sum(trial.state.finished for trial in told) >= ended
+        )
         assert end.ending is Ending.STOPPED
         assert sum(trial.state.finished for trial in trials) == ended
     end, trials = go_on(course)
@@ -204,7 +273,7 @@ def test_a_race_stops_within_its_budget(go_on, swept, raced, trainings):
 
 
 def test_too_small_a_budget_is_no_race_and_says_what_to_raise(swept):
-    assert plan_race(swept[1], BATCH).course is None      # the study says 0
+    assert plan_race(swept[1], BATCH).course is None  # the study says 0
     with pytest.raises(EvidenceError, match=r"too little for two trainings.*raise budget.race"):
         hpo.race(swept[1], BATCH, samples=swept[1].train_samples, folder=swept[0] / ".hpo")
 

@@ -12,11 +12,13 @@ from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.records import TrialState
 
-SPACE = SearchSpace.parse({
-    "learning_rate": {"log_uniform": [0.01, 1.0], "role": "scaled"},
-    "warmup_epochs": {"uniform": [0, 5], "role": "scaled"},
-    "momentum": {"uniform": [0.5, 0.95], "role": "shared"},
-})
+SPACE = SearchSpace.parse(
+    {
+        "learning_rate": {"log_uniform": [0.01, 1.0], "role": "scaled"},
+        "warmup_epochs": {"uniform": [0, 5], "role": "scaled"},
+        "momentum": {"uniform": [0.5, 0.95], "role": "shared"},
+    }
+)
 SAMPLERS = ("tpe", "gp", "cmaes", "qmc", "random")
 
 
@@ -57,7 +59,9 @@ def test_every_sampler_stays_in_the_space_and_repeats_itself(name):
 
 def test_the_first_rung_starts_spread_evenly():
     settings = [settings for settings, _ in run(a_sampler(), 16, 4)]
-    positions = sorted(SPACE.domains["learning_rate"].to_unit(each.learning_rate) for each in settings)
+    positions = sorted(
+        SPACE.domains["learning_rate"].to_unit(each.learning_rate) for each in settings
+    )
     assert max(np.diff([0, *positions, 1])) < 0.5
 
 

@@ -6,7 +6,9 @@ from hpo.tuning.stopping import LadderASHA
 
 
 def start(scheduler, name, batch=16, repeats=False):
-    trial = SimpleNamespace(trial_id=name, config={"job": {"global_batch_size": batch}, "stoppable": not repeats})
+    trial = SimpleNamespace(
+        trial_id=name, config={"job": {"global_batch_size": batch}, "stoppable": not repeats}
+    )
     scheduler.on_trial_add(None, trial)
     return trial
 
@@ -14,7 +16,10 @@ def start(scheduler, name, batch=16, repeats=False):
 def train(scheduler, trial, metric, upto):
     """Report an evaluation each epoch until stopped; returns the epoch of the end."""
     for epoch in range(1, upto + 1):
-        if scheduler.on_trial_result(None, trial, {"epochs": epoch, "metric": metric * epoch}) == "STOP":
+        if (
+            scheduler.on_trial_result(None, trial, {"epochs": epoch, "metric": metric * epoch})
+            == "STOP"
+        ):
             return epoch
     return upto
 
@@ -25,14 +30,20 @@ def a_scheduler(**more):
 
 def test_the_worse_half_stops_at_the_first_milestone():
     scheduler = a_scheduler()
-    ends = [train(scheduler, start(scheduler, f"t{n}"), metric, 40) for n, metric in enumerate((0.5, 0.4, 0.6, 0.3))]
+    ends = [
+        train(scheduler, start(scheduler, f"t{n}"), metric, 40)
+        for n, metric in enumerate((0.5, 0.4, 0.6, 0.3))
+    ]
     assert ends == [40, 10, 40, 10]
     assert scheduler.stopped == {"t1", "t3"}
 
 
 def test_a_metric_to_be_minimised_is_compared_the_other_way():
     scheduler = a_scheduler(higher_is_better=False)
-    ends = [train(scheduler, start(scheduler, f"t{n}"), metric, 40) for n, metric in enumerate((0.5, 0.4, 0.6))]
+    ends = [
+        train(scheduler, start(scheduler, f"t{n}"), metric, 40)
+        for n, metric in enumerate((0.5, 0.4, 0.6))
+    ]
     assert ends == [40, 40, 10]
 
 

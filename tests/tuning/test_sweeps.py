@@ -44,8 +44,12 @@ def run(tmp_path):
     def run_study(trials=4, data="", progress=None, change=("", "")):
         text = STUDY.format(folder=tmp_path, trials=trials, data=data).replace(*change)
         (tmp_path / "study.yaml").write_text(text)
-        return hpo.run_study(hpo.load_study(tmp_path / "study.yaml"), f"sqlite:///{tmp_path}/hpo.db",
-                             folder=tmp_path / ".hpo", progress=progress)
+        return hpo.run_study(
+            hpo.load_study(tmp_path / "study.yaml"),
+            f"sqlite:///{tmp_path}/hpo.db",
+            folder=tmp_path / ".hpo",
+            progress=progress,
+        )
 
     return run_study
 
@@ -53,7 +57,11 @@ def run(tmp_path):
 def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(run):
     first = run(trials=4)
     assert first.complete and len(first.trials) == 4
-    assert {trial.state for trial in first.trials} <= {TrialState.REACHED, TrialState.CENSORED, TrialState.PRUNED}
+    assert {trial.state for trial in first.trials} <= {
+        TrialState.REACHED,
+        TrialState.CENSORED,
+        TrialState.PRUNED,
+    }
     assert any(trial.state is TrialState.REACHED for trial in first.trials)
     again = run(trials=4)
     assert again.trials == first.trials
@@ -76,7 +84,9 @@ def test_every_trial_has_its_curve_and_its_end(run):
         for trial in result.trials:
             points = store.points(trial.id)
             assert points[-1].epochs == pytest.approx(trial.epochs)
-            assert [point.epochs for point in points] == pytest.approx([n + 1.0 for n in range(len(points))])
+            assert [point.epochs for point in points] == pytest.approx(
+                [n + 1.0 for n in range(len(points))]
+            )
             assert trial.resolution_epochs == pytest.approx(1.0)
             if trial.state is TrialState.REACHED:
                 assert trial.epochs_to_target == trial.epochs and points[-1].metric >= 0.95
@@ -110,10 +120,14 @@ def test_an_interrupted_sweep_goes_on_where_it_was(run):
     assert first.study.state is StudyState.INTERRUPTED and not first.complete
     finished = [trial for trial in first.trials if trial.state.finished]
     assert 2 <= len(finished) < 6
-    assert all(trial.state is TrialState.QUEUED for trial in first.trials if not trial.state.finished)
+    assert all(
+        trial.state is TrialState.QUEUED for trial in first.trials if not trial.state.finished
+    )
     second = run(trials=6)
     assert second.complete and len(second.trials) == 6
-    assert [trial for trial in second.trials if trial.number in {t.number for t in finished}] == finished
+    assert [
+        trial for trial in second.trials if trial.number in {t.number for t in finished}
+    ] == finished
 
 
 def test_convergence_is_in_the_database_while_the_trial_runs(run, tmp_path):
@@ -124,8 +138,11 @@ def test_convergence_is_in_the_database_while_the_trial_runs(run, tmp_path):
     class Watch(hpo.Progress):
         def sweep(self, spec, trials, running):
             with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
-                seen.extend((trial.id, len(store.points(trial.id))) for trial in trials
-                            if trial.state is TrialState.RUNNING)
+                seen.extend(
+                    (trial.id, len(store.points(trial.id)))
+                    for trial in trials
+                    if trial.state is TrialState.RUNNING
+                )
 
     started = time.monotonic()
     run(trials=2, data="", progress=Watch(), change=("seconds: 0.0", "seconds: 0.005"))
@@ -136,9 +153,15 @@ def test_convergence_is_in_the_database_while_the_trial_runs(run, tmp_path):
 def test_two_processes_cannot_run_one_study(run, tmp_path):
     run(trials=4)
     lock = next((tmp_path / ".hpo").glob("study-*.lock"))
-    holder = subprocess.Popen([sys.executable, "-c", f"import fcntl, time; lock = open({str(lock)!r}, 'w'); "
-                               "fcntl.flock(lock, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"],
-                              stdout=subprocess.PIPE)
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import fcntl, time; lock = open({str(lock)!r}, 'w'); "
+            "fcntl.flock(lock, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)",
+        ],
+        stdout=subprocess.PIPE,
+    )
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(TuningError, match="another process is running study 'a study'"):

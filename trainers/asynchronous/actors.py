@@ -34,7 +34,9 @@ class Actors:
         self._ray = ray
         self._server = ray.remote(ParameterServer).options(num_cpus=0).remote(setup)
         replica = ray.remote(AsynchronousReplica).options(num_cpus=0)
-        self._replicas = [replica.remote(setup, number, _Link(self._server)) for number in range(setup.workers)]
+        self._replicas = [
+            replica.remote(setup, number, _Link(self._server)) for number in range(setup.workers)
+        ]
         self.close = weakref.finalize(self, _end, [self._server, *self._replicas], own_ray)
         self._running: dict[Any, int] = {}
         self._wait_until_built()
@@ -42,7 +44,9 @@ class Actors:
     def run(self, epoch: Epoch) -> EpochResult:
         """Train an epoch; raises :class:`~trainers.errors.CommunicationError` that names a dead or silent replica."""
         self._get(self._server.begin.remote(epoch), _SERVER)
-        self._running |= {replica.train.remote(epoch): number for number, replica in enumerate(self._replicas)}
+        self._running |= {
+            replica.train.remote(epoch): number for number, replica in enumerate(self._replicas)
+        }
         result = self._server.result.remote()
         while True:
             ready, _ = self._ray.wait([result, *self._running], timeout=_LOOK_SECONDS)
@@ -77,14 +81,19 @@ class Actors:
     def _wait_until_built(self) -> None:
         deadline = time.monotonic() + self._timeout
         for number, replica in enumerate(self._replicas):
-            self._get(replica.process_id.remote(), self._name(number), max(0.0, deadline - time.monotonic()))
+            self._get(
+                replica.process_id.remote(),
+                self._name(number),
+                max(0.0, deadline - time.monotonic()),
+            )
 
     def _check_silence(self) -> None:
         for number, seconds in self._get(self._server.silences.remote(), _SERVER).items():
             if seconds > self._timeout:
                 raise CommunicationError(
                     f"{self._name(number)} has been silent for {seconds:.0f} s, more than the {self._timeout:g} s "
-                    "allowed; if an update takes that long, allow more, otherwise see what its process does")
+                    "allowed; if an update takes that long, allow more, otherwise see what its process does"
+                )
 
     def _get(self, future: Any, who: str, timeout: float | None = None) -> Any:
         errors = self._ray.exceptions
@@ -125,26 +134,36 @@ class _Link:
 
 
 def _died(who: str, error: BaseException) -> str:
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return (f"{who} died in an asynchronous training ({reason}); the training ends here, and goes on from its last "
-            "checkpoint when it is started again")
+    reason = next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )
+    return (
+        f"{who} died in an asynchronous training ({reason}); the training ends here, and goes on from its last "
+        "checkpoint when it is started again"
+    )
 
 
 def _start_ray() -> bool:
     """Make sure that Ray runs; returns whether it was started here."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")     # the actors share the GPUs they see
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # the actors share the GPUs they see
     try:
         import ray
     except ImportError as error:
-        raise CommunicationError(f"asynchronous training needs Ray, which is not installed here ({error}); install it, "
-                                 "or set update_mode synchronous") from error
+        raise CommunicationError(
+            f"asynchronous training needs Ray, which is not installed here ({error}); install it, "
+            "or set update_mode synchronous"
+        ) from error
     if ray.is_initialized():
         return False
     try:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
-        raise CommunicationError(f"could not start Ray for an asynchronous training: {error}") from error
+        raise CommunicationError(
+            f"could not start Ray for an asynchronous training: {error}"
+        ) from error
     return True
 
 

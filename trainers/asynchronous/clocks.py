@@ -42,8 +42,13 @@ class Clocks:
     @property
     def over(self) -> bool:
         """Whether enough of the workers that have a share at all are done with it."""
-        return sum(self.finished(worker) and self._shares[worker] > 0
-                   for worker in range(len(self._shares))) >= self._needed
+        return (
+            sum(
+                self.finished(worker) and self._shares[worker] > 0
+                for worker in range(len(self._shares))
+            )
+            >= self._needed
+        )
 
     def finished(self, worker: int) -> bool:
         """Whether a worker is done with its share."""
@@ -65,11 +70,17 @@ class Clocks:
     def measured(self) -> Staleness:
         """What has been measured so far."""
         updates = len(self._ages)
-        return Staleness(updates=updates, skipped=sum(self._shares) - updates,
-                         mean=sum(self._ages) / updates if updates else 0.0, maximum=max(self._ages, default=0),
-                         lead=self._lead)
+        return Staleness(
+            updates=updates,
+            skipped=sum(self._shares) - updates,
+            mean=sum(self._ages) / updates if updates else 0.0,
+            maximum=max(self._ages, default=0),
+            lead=self._lead,
+        )
 
     def _ahead(self, worker: int) -> int:
-        slowest = min((done for other, done in enumerate(self._done) if not self.finished(other)),
-                      default=self._done[worker])
+        slowest = min(
+            (done for other, done in enumerate(self._done) if not self.finished(other)),
+            default=self._done[worker],
+        )
         return self._done[worker] - slowest

@@ -61,14 +61,27 @@ class EpochResult:
 
 def pack(tensors: Iterable[Tensor], dtype: torch.dtype | None = None) -> Packed:
     """Copies of the tensors, cast to ``dtype`` if there is one."""
-    return [tensor.detach().to("cpu", dtype or tensor.dtype, copy=True).reshape(-1).view(torch.uint8).numpy()
-            for tensor in tensors]
+    return [
+        tensor.detach()
+        .to("cpu", dtype or tensor.dtype, copy=True)
+        .reshape(-1)
+        .view(torch.uint8)
+        .numpy()
+        for tensor in tensors
+    ]
 
 
-def unpack(packed: Packed, like: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
+def unpack(
+    packed: Packed, like: Sequence[Tensor], dtype: torch.dtype | None = None
+) -> list[Tensor]:
     """The packed tensors again, with the shapes, types and devices of ``like``; they travelled as ``dtype``."""
-    return [torch.tensor(array).view(dtype or tensor.dtype).view(tensor.shape).to(tensor.device, tensor.dtype)
-            for array, tensor in zip(packed, like, strict=True)]
+    return [
+        torch.tensor(array)
+        .view(dtype or tensor.dtype)
+        .view(tensor.shape)
+        .to(tensor.device, tensor.dtype)
+        for array, tensor in zip(packed, like, strict=True)
+    ]
 
 
 def copy_into(tensors: Sequence[Tensor], packed: Packed) -> None:

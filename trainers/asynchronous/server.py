@@ -27,7 +27,9 @@ class ParameterServer:
         self._built = build(setup, number=0)
         self._settings, self._replica = self._built.job.settings, self._built.replica
         self._workers = setup.workers
-        self._optimizer = make_optimizer(self._replica.model.parameters(), self._settings, self._replica.kinds)
+        self._optimizer = make_optimizer(
+            self._replica.model.parameters(), self._settings, self._replica.kinds
+        )
         self._like_gradients = [zero_gradient(parameter) for parameter in self._replica.parameters]
         self._travels_as = COMPRESSIONS[self._settings.gradient_compression]
         self._statistics = GradientStatistics(SMOOTHING)
@@ -44,7 +46,9 @@ class ParameterServer:
         """The weights for a worker's next update, once it may begin; None when the epoch is over."""
         self._waiting.add(worker)
         async with self._changed:
-            await self._changed.wait_for(lambda: self._closed(epoch) or self._clocks.may_begin(worker))
+            await self._changed.wait_for(
+                lambda: self._closed(epoch) or self._clocks.may_begin(worker)
+            )
         self._waiting.discard(worker)
         self._heard[worker] = time.monotonic()
         if self._closed(epoch):
@@ -67,13 +71,18 @@ class ParameterServer:
         async with self._changed:
             await self._changed.wait_for(lambda: self._clocks.over)
         self._average_statistics()
-        return EpochResult(list(self._losses), self._rate, self._statistics.noise_scale, self._clocks.measured())
+        return EpochResult(
+            list(self._losses), self._rate, self._statistics.noise_scale, self._clocks.measured()
+        )
 
     async def silences(self) -> dict[int, float]:
         """Seconds since the last word of each worker that is neither done nor made to wait."""
         now = time.monotonic()
-        return {worker: now - heard for worker, heard in enumerate(self._heard)
-                if worker not in self._waiting and not self._clocks.finished(worker)}
+        return {
+            worker: now - heard
+            for worker, heard in enumerate(self._heard)
+            if worker not in self._waiting and not self._clocks.finished(worker)
+        }
 
     async def weights(self) -> Weights:
         """Parameters and statistics as they are now."""
@@ -81,8 +90,11 @@ class ParameterServer:
 
     async def state_dict(self) -> dict[str, Any]:
         """The model, the optimizer and the noise scale's averages."""
-        return {"model": self._replica.model.state_dict(), "optimizer": self._optimizer.state_dict(),
-                "statistics": self._statistics.state_dict()}
+        return {
+            "model": self._replica.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "statistics": self._statistics.state_dict(),
+        }
 
     async def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave."""
@@ -93,11 +105,16 @@ class ParameterServer:
 
     def _begin(self, epoch: Epoch) -> None:
         bounded = self._settings.update_mode == "stale_synchronous"
-        shares = [len(share(epoch.first_step, epoch.last_step, worker, self._workers))
-                  for worker in range(self._workers)]
+        shares = [
+            len(share(epoch.first_step, epoch.last_step, worker, self._workers))
+            for worker in range(self._workers)
+        ]
         self._epoch = epoch
-        self._clocks = Clocks(shares, self._settings.staleness_bound if bounded else None,
-                              1.0 if bounded else self._settings.epoch_quorum)
+        self._clocks = Clocks(
+            shares,
+            self._settings.staleness_bound if bounded else None,
+            1.0 if bounded else self._settings.epoch_quorum,
+        )
         self._losses: list[float] = []
         self._rate = math.nan
         self._worker_statistics: dict[int, list[torch.Tensor]] = {}
@@ -111,7 +128,9 @@ class ParameterServer:
         epochs = self._built.batch_schedule.epochs(self._epoch.first_step + len(self._losses))
         self._rate = learning_rate(self._settings, epochs, self._built.job.epochs)
         if push.gradient is not None:
-            self._replica.set_gradients(unpack(push.gradient, self._like_gradients, self._travels_as))
+            self._replica.set_gradients(
+                unpack(push.gradient, self._like_gradients, self._travels_as)
+            )
             self._optimizer.step(self._rate, epochs)
             self._replica.set_gradients(None)
         if push.measured is not None:
@@ -126,11 +145,17 @@ class ParameterServer:
         seen = list(self._worker_statistics.values())
         if seen:
             for at, mine in enumerate(self._replica.statistics):
-                mine.copy_(torch.stack([each[at] for each in seen]).mean(0) if len(seen) > 1 else seen[0][at])
+                mine.copy_(
+                    torch.stack([each[at] for each in seen]).mean(0)
+                    if len(seen) > 1
+                    else seen[0][at]
+                )
             self._worker_statistics = {}
             self._packed = None
 
     def _weights(self) -> Weights:
         if self._packed is None:
-            self._packed = Weights(self._version, pack(self._replica.parameters), pack(self._replica.statistics))
+            self._packed = Weights(
+                self._version, pack(self._replica.parameters), pack(self._replica.statistics)
+            )
         return self._packed

@@ -32,8 +32,13 @@ def build(setup: Setup, number: int) -> Built:
     job = TrainingJob.from_dict(setup.job)
     workload = load_model_workload(job)
     replica = Replica(workload, job.settings, job.seed, local_device(number))
-    planned = batch_schedule(job.settings, job.global_batch_size, workload.train_samples, job.epochs,
-                             job.evaluations_per_epoch)
+    planned = batch_schedule(
+        job.settings,
+        job.global_batch_size,
+        workload.train_samples,
+        job.epochs,
+        job.evaluations_per_epoch,
+    )
     return Built(job, workload, planned, replica)
 
 

@@ -43,21 +43,38 @@ class AsynchronousTraining(TrainingRun):
         timeout_seconds: a replica silent for so long is an error.
     """
 
-    def __init__(self, job: TrainingJob, communicator: Communicator, *, workload: Workload,
-                 timeout_seconds: float = 600.0) -> None:
+    def __init__(
+        self,
+        job: TrainingJob,
+        communicator: Communicator,
+        *,
+        workload: Workload,
+        timeout_seconds: float = 600.0,
+    ) -> None:
         super().__init__(job, workload.metrics, workload.train_samples)
         if communicator.size > 1:
-            raise JobError(f"update_mode {job.settings.update_mode!r} starts its own replicas (asynchronous_workers), "
-                           f"but {communicator.size} workers were started; start one process")
-        self.workload, self.communicator, self.timeout_seconds = workload, communicator, timeout_seconds
+            raise JobError(
+                f"update_mode {job.settings.update_mode!r} starts its own replicas (asynchronous_workers), "
+                f"but {communicator.size} workers were started; start one process"
+            )
+        self.workload, self.communicator, self.timeout_seconds = (
+            workload,
+            communicator,
+            timeout_seconds,
+        )
         self.replica = Replica(workload, job.settings, job.seed, communicator.device)
         # a layout that does not fit is refused here, before any actor starts
-        MicroBatchLoader(workload, job, self.batch_schedule, SingleProcess(communicator.device), self.replica)
+        MicroBatchLoader(
+            workload, job, self.batch_schedule, SingleProcess(communicator.device), self.replica
+        )
         self.staleness: list[Staleness] = []
         self._state: dict[str, Any] | None = {
             "model": self.model.state_dict(),
-            "optimizer": make_optimizer(self.model.parameters(), job.settings, self.replica.kinds).state_dict(),
-            "statistics": GradientStatistics(SMOOTHING).state_dict()}
+            "optimizer": make_optimizer(
+                self.model.parameters(), job.settings, self.replica.kinds
+            ).state_dict(),
+            "statistics": GradientStatistics(SMOOTHING).state_dict(),
+        }
         self._actors: Actors | None = None
 
     @property
@@ -96,17 +113,30 @@ class AsynchronousTraining(TrainingRun):
         actors.copy_weights(self.replica.parameters, self.replica.statistics)
         scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
         losses = torch.tensor(result.losses, dtype=torch.float64)
-        return TrainingSegment(train_loss=float(losses.mean()), first_loss=float(losses[0]),
-                               learning_rate=result.learning_rate, scores=scores, seconds=time.perf_counter() - started,
-                               gradient_noise_scale=result.noise_scale)
+        return TrainingSegment(
+            train_loss=float(losses.mean()),
+            first_loss=float(losses[0]),
+            learning_rate=result.learning_rate,
+            scores=scores,
+            seconds=time.perf_counter() - started,
+            gradient_noise_scale=result.noise_scale,
+        )
 
     def _started(self) -> Actors:
         if self._actors is None:
             workers = self.job.settings.asynchronous_workers
             options = self.workload.data_options
-            job = self.job.to_dict() if options is None else {**self.job.to_dict(), "data": dict(options)}
-            setup = Setup(job=job, workers=workers, threads=max(1, torch.get_num_threads() // workers),
-                          visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))
+            job = (
+                self.job.to_dict()
+                if options is None
+                else {**self.job.to_dict(), "data": dict(options)}
+            )
+            setup = Setup(
+                job=job,
+                workers=workers,
+                threads=max(1, torch.get_num_threads() // workers),
+                visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+            )
             self._actors = Actors(setup, self.timeout_seconds)
             if self._state is not None:
                 self._actors.load_state_dict(self._state)
@@ -114,14 +144,22 @@ class AsynchronousTraining(TrainingRun):
 
     def _record(self, measured: Staleness) -> None:
         self.staleness.append(measured)
-        _LOG.info("%d updates, %d skipped; staleness %.2f on average, %d at most; lead %d at most", measured.updates,
-                  measured.skipped, measured.mean, measured.maximum, measured.lead)
+        _LOG.info(
+            "%d updates, %d skipped; staleness %.2f on average, %d at most; lead %d at most",
+            measured.updates,
+            measured.skipped,
+            measured.mean,
+            measured.maximum,
+            measured.lead,
+        )
 
     def _weights(self) -> dict[str, Any]:
         if self._state is None:
             if self._actors is None:
-                raise JobError("the asynchronous training failed, and its weights with it; begin it again from its "
-                               "last checkpoint")
+                raise JobError(
+                    "the asynchronous training failed, and its weights with it; begin it again from its "
+                    "last checkpoint"
+                )
             self._state = self._actors.state_dict()
         return self._state
 

@@ -34,7 +34,9 @@ class AsynchronousReplica:
         built = build(setup, number)
         self._job, self._replica = built.job, built.replica
         alone = SingleProcess(self._replica.device)
-        self._loader = MicroBatchLoader(built.workload, self._job, built.batch_schedule, alone, self._replica)
+        self._loader = MicroBatchLoader(
+            built.workload, self._job, built.batch_schedule, alone, self._replica
+        )
         self._gradients = Gradients(self._replica, self._job.settings, alone)
         self._compression = COMPRESSIONS[self._job.settings.gradient_compression]
         self._micro_batches: Iterator[MicroBatch] = iter(())
@@ -47,12 +49,16 @@ class AsynchronousReplica:
     def train(self, epoch: Epoch) -> None:
         """Do this replica's share of an epoch, or what of it is done before the others end it."""
         self._replica.model.train()
-        for done, step in enumerate(share(epoch.first_step, epoch.last_step, self._number, self._workers)):
+        for done, step in enumerate(
+            share(epoch.first_step, epoch.last_step, self._number, self._workers)
+        ):
             weights = self._server.pull(epoch.number, self._number)
             if weights is None:
                 return
             copy_into(self._replica.parameters, weights.parameters)
-            if done == 0:       # from then on they are this replica's own, until the server averages them
+            if (
+                done == 0
+            ):  # from then on they are this replica's own, until the server averages them
                 copy_into(self._replica.statistics, weights.statistics)
             if not self._server.push(self._compute(epoch.number, step, weights.version)):
                 return
@@ -63,10 +69,19 @@ class AsynchronousReplica:
         self._replica.seed_generators(step, 0)
         loss, arrived = self._gradients.compute(micro_batches, self._loader.measured(step))
         self._replica.end_update(layout.global_batch_size)
-        gradient = None if arrived.overflowed else pack(self._replica.gradients(), self._compression)
+        gradient = (
+            None if arrived.overflowed else pack(self._replica.gradients(), self._compression)
+        )
         self._replica.set_gradients(None)
-        return Push(epoch, self._number, version, float(loss), gradient, pack(self._replica.statistics),
-                    arrived.measured)
+        return Push(
+            epoch,
+            self._number,
+            version,
+            float(loss),
+            gradient,
+            pack(self._replica.statistics),
+            arrived.measured,
+        )
 
     def _batches_from(self, step: int) -> Iterator[MicroBatch]:
         """This replica's micro batches; anew where the last epoch ended before its share was done."""

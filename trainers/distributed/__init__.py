@@ -13,9 +13,15 @@ from trainers.errors import CommunicationError
 __all__ = ["ALL_REDUCES", "BACKENDS", "Communicator", "connect"]
 
 
-def connect(backend: str, *, timeout_seconds: float = 600.0, all_reduce: str = "default",
-            group_size: int | None = None, fusion_megabytes: float | None = None,
-            cycle_milliseconds: float | None = None) -> Communicator:
+def connect(
+    backend: str,
+    *,
+    timeout_seconds: float = 600.0,
+    all_reduce: str = "default",
+    group_size: int | None = None,
+    fusion_megabytes: float | None = None,
+    cycle_milliseconds: float | None = None,
+) -> Communicator:
     """Join the other workers; a peer silent for ``timeout_seconds`` is an error on every worker.
 
     ``all_reduce`` is how sums travel: default (the backend's own), torus, hierarchical or masters
@@ -25,22 +31,42 @@ def connect(backend: str, *, timeout_seconds: float = 600.0, all_reduce: str = "
     _check_options(backend, all_reduce, group_size, fusion_megabytes, cycle_milliseconds)
     if backend == "single":
         from trainers.distributed.single import SingleProcess
+
         return SingleProcess()
     if backend == "horovod":
         from trainers.distributed.horovod import HorovodCommunicator
-        return HorovodCommunicator(timeout_seconds, all_reduce, fusion_megabytes=fusion_megabytes,
-                                   cycle_milliseconds=cycle_milliseconds)
+
+        return HorovodCommunicator(
+            timeout_seconds,
+            all_reduce,
+            fusion_megabytes=fusion_megabytes,
+            cycle_milliseconds=cycle_milliseconds,
+        )
     from trainers.distributed.torch_distributed import TorchCommunicator
+
     return TorchCommunicator(timeout_seconds, all_reduce, group_size)
 
 
-def _check_options(backend: str, all_reduce: str, group_size: int | None, fusion_megabytes: float | None,
-                   cycle_milliseconds: float | None) -> None:
+def _check_options(
+    backend: str,
+    all_reduce: str,
+    group_size: int | None,
+    fusion_megabytes: float | None,
+    cycle_milliseconds: float | None,
+) -> None:
     if backend not in BACKENDS:
-        raise CommunicationError(f"there is no backend {backend!r}{nearest_or_all(backend, BACKENDS)}")
+        raise CommunicationError(
+            f"there is no backend {backend!r}{nearest_or_all(backend, BACKENDS)}"
+        )
     if all_reduce not in ALL_REDUCES:
-        raise CommunicationError(f"there is no all-reduce {all_reduce!r}{nearest_or_all(all_reduce, ALL_REDUCES)}")
+        raise CommunicationError(
+            f"there is no all-reduce {all_reduce!r}{nearest_or_all(all_reduce, ALL_REDUCES)}"
+        )
     if backend != "torch" and group_size is not None:
-        raise CommunicationError(f"the group size is for the torch backend, not for {backend}; leave it out")
+        raise CommunicationError(
+            f"the group size is for the torch backend, not for {backend}; leave it out"
+        )
     if backend != "horovod" and (fusion_megabytes is not None or cycle_milliseconds is not None):
-        raise CommunicationError(f"fusion and cycle time are Horovod's, not for {backend}; leave them out")
+        raise CommunicationError(
+            f"fusion and cycle time are Horovod's, not for {backend}; leave them out"
+        )

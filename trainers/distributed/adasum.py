@@ -54,7 +54,9 @@ def adasum_(flat: Tensor, sizes: Sequence[int], exchange: Exchange) -> None:
     flat[:numbers].copy_(exchange.all_gather(wide[0].to(flat.dtype))[:numbers])
 
 
-def _combine_neighbours(rows: Tensor, slices: list[tuple[int, slice]], tensors: int, exchange: Exchange) -> Tensor:
+def _combine_neighbours(
+    rows: Tensor, slices: list[tuple[int, slice]], tensors: int, exchange: Exchange
+) -> Tensor:
     a, b = rows[0::2], rows[1::2]
     products = torch.zeros(3, tensors, len(a), dtype=torch.float64, device=rows.device)
     for at, part in slices:
@@ -62,11 +64,15 @@ def _combine_neighbours(rows: Tensor, slices: list[tuple[int, slice]], tensors: 
         products[0, at], products[1, at] = (mine * other).sum(1), mine.square().sum(1)
         products[2, at] = other.square().sum(1)
     exchange.sum_(products)
-    share_a, share_b = (1 - products[0] / (2 * norm.clamp_min(torch.finfo(torch.float64).tiny))
-                        for norm in products[1:])
+    share_a, share_b = (
+        1 - products[0] / (2 * norm.clamp_min(torch.finfo(torch.float64).tiny))
+        for norm in products[1:]
+    )
     combined = torch.zeros_like(a)
     for at, part in slices:
-        combined[:, part] = (share_a[at, :, None] * a[:, part] + share_b[at, :, None] * b[:, part]).to(a.dtype)
+        combined[:, part] = (
+            share_a[at, :, None] * a[:, part] + share_b[at, :, None] * b[:, part]
+        ).to(a.dtype)
     return combined
 
 

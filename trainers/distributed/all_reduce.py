@@ -44,8 +44,10 @@ class WorkerGrid:
     def __init__(self, row_size: int, *, wait: Wait = _wait) -> None:
         rank, size = dist.get_rank(), dist.get_world_size()
         if row_size < 1 or size % row_size:
-            raise CommunicationError(f"{size} workers do not split into groups of {row_size}; the group size of an "
-                                     "all-reduce must divide the number of workers")
+            raise CommunicationError(
+                f"{size} workers do not split into groups of {row_size}; the group size of an "
+                "all-reduce must divide the number of workers"
+            )
         rows = [list(range(first, first + row_size)) for first in range(0, size, row_size)]
         columns = [list(column) for column in zip(*rows, strict=True)]
         self.row_size, self.rows = row_size, len(rows)
@@ -98,8 +100,10 @@ def row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
         return max(row for row in range(1, math.isqrt(workers) + 1) if workers % row == 0)
     local = os.environ.get("LOCAL_WORLD_SIZE")
     if local is None and all_reduce != "default":
-        raise CommunicationError(f"the {all_reduce} all-reduce needs the number of workers on a node: torchrun sets it "
-                                 "as LOCAL_WORLD_SIZE; otherwise give the group size")
+        raise CommunicationError(
+            f"the {all_reduce} all-reduce needs the number of workers on a node: torchrun sets it "
+            "as LOCAL_WORLD_SIZE; otherwise give the group size"
+        )
     return int(local or workers)
 
 
@@ -109,6 +113,8 @@ def sum_function(all_reduce: str, grid: WorkerGrid) -> Callable[[Tensor], None]:
 
 
 def _own_group(members: list[list[int]], rank: int) -> dist.ProcessGroup:
-    groups = [dist.new_group(ranks) for ranks in members]   # every worker creates every group
-    mine: dist.ProcessGroup = next(group for group, ranks in zip(groups, members, strict=True) if rank in ranks)
+    groups = [dist.new_group(ranks) for ranks in members]  # every worker creates every group
+    mine: dist.ProcessGroup = next(
+        group for group, ranks in zip(groups, members, strict=True) if rank in ranks
+    )
     return mine

@@ -23,11 +23,17 @@ class Background:
 
     def start(self, operation: Callable[[Tensor], object], tensor: Tensor) -> BackgroundWork:
         """Begin ``operation(tensor)``, which changes the tensor in place."""
-        return BackgroundWork(self._executor.submit(self._run, operation, tensor, _mark(self._stream)))
+        return BackgroundWork(
+            self._executor.submit(self._run, operation, tensor, _mark(self._stream))
+        )
 
-    def then(self, operation: Callable[[Tensor], object], tensor: Tensor) -> torch.futures.Future[Tensor]:
+    def then(
+        self, operation: Callable[[Tensor], object], tensor: Tensor
+    ) -> torch.futures.Future[Tensor]:
         """Begin ``operation(tensor)``; the future, as DDP wants it, gives the tensor."""
-        promise = torch.futures.Future[Tensor](devices=None if self._stream is None else [tensor.device])
+        promise = torch.futures.Future[Tensor](
+            devices=None if self._stream is None else [tensor.device]
+        )
         mark = _mark(self._stream)
 
         def run() -> None:
@@ -35,6 +41,7 @@ class Background:
                 self._run(operation, tensor, mark, promise.set_result)
             except Exception as error:
                 promise.set_exception(error)  # type: ignore[arg-type]
+
         self._executor.submit(run)
         return promise
 
@@ -42,8 +49,13 @@ class Background:
         """Start nothing more; what runs now ends by itself."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, operation: Callable[[Tensor], object], tensor: Tensor, mark: torch.cuda.Event | None,
-             done: Callable[[Tensor], object] | None = None) -> torch.cuda.Event | None:
+    def _run(
+        self,
+        operation: Callable[[Tensor], object],
+        tensor: Tensor,
+        mark: torch.cuda.Event | None,
+        done: Callable[[Tensor], object] | None = None,
+    ) -> torch.cuda.Event | None:
         if self._stream is None or mark is None:
             operation(tensor)
             if done is not None:

@@ -29,9 +29,11 @@ class BucketedCommunicator(ABC):
 
     def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its mean over the workers."""
+
         def mean(flat: list[Tensor]) -> None:
             self._sum(flat)
             torch._foreach_div_(flat, self.size)
+
         in_buckets(tensors, mean)
 
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
@@ -40,9 +42,11 @@ class BucketedCommunicator(ABC):
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
         """Replace each tensor by that of worker ``root``."""
+
         def send(flat: list[Tensor]) -> None:
             for bucket in flat:
                 self._start_broadcast_(bucket, root).wait()
+
         in_buckets(tensors, send)
 
     def barrier(self) -> None:

@@ -13,10 +13,15 @@ from torch import Tensor
 BUCKET_BYTES = 25 * 2**20
 
 
-def in_buckets(tensors: Sequence[Tensor], operation: Callable[[list[Tensor]], None],
-               bucket_bytes: int = BUCKET_BYTES) -> None:
+def in_buckets(
+    tensors: Sequence[Tensor],
+    operation: Callable[[list[Tensor]], None],
+    bucket_bytes: int = BUCKET_BYTES,
+) -> None:
     """Apply an in-place ``operation`` to flat, contiguous copies of the tensors and copy the results back."""
-    if not tensors:     # a model without batch norm has no statistics, and every worker sees that alike
+    if (
+        not tensors
+    ):  # a model without batch norm has no statistics, and every worker sees that alike
         return
     groups = buckets(tensors, bucket_bytes)
     flat = [torch.cat([tensor.detach().reshape(-1) for tensor in group]) for group in groups]

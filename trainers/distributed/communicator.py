@@ -72,6 +72,7 @@ class Communicator(Protocol):
 def local_device(local_rank: int) -> torch.device:
     """The accelerator of the worker with this number on its node, or the CPU where there is none."""
     import torch
+
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", local_rank % torch.cuda.device_count())

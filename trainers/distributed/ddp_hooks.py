@@ -39,14 +39,20 @@ class HookState:
         return cls._of("torus", row, compression)
 
     @classmethod
-    def hierarchical(cls, local_size: int | None = None, *, compression: torch.dtype | None = None) -> Self:
+    def hierarchical(
+        cls, local_size: int | None = None, *, compression: torch.dtype | None = None
+    ) -> Self:
         """For :func:`hierarchical_hook`: nodes of ``local_size`` workers, by default as torchrun started them."""
         return cls._of("hierarchical", local_size, compression)
 
     @classmethod
     def _of(cls, all_reduce: str, group_size: int | None, compression: torch.dtype | None) -> Self:
         device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
-        return cls(WorkerGrid(row_size(all_reduce, dist.get_world_size(), group_size)), Background(device), compression)
+        return cls(
+            WorkerGrid(row_size(all_reduce, dist.get_world_size(), group_size)),
+            Background(device),
+            compression,
+        )
 
 
 def fp16_hook(state: HookState, bucket: GradBucket) -> Mean:
@@ -60,13 +66,16 @@ def fp16_hook(state: HookState, bucket: GradBucket) -> Mean:
 def torus_hook(state: HookState, bucket: GradBucket) -> Mean:
     """The mean by reduce-scatter along the row, all-reduce along the column, all-gather along the row."""
     if state.grid is None or state.background is None:
-        raise ValueError("torus_hook and hierarchical_hook need HookState.torus() or HookState.hierarchical()")
+        raise ValueError(
+            "torus_hook and hierarchical_hook need HookState.torus() or HookState.hierarchical()"
+        )
     buffer, grid = bucket.buffer(), state.grid
 
     def mean_(whole: Tensor) -> None:
         share = _share(whole, state.compression or whole.dtype)
         grid.torus_(share)
         whole.copy_(share)
+
     return state.background.then(mean_, buffer)
 
 

@@ -36,17 +36,26 @@ class GradientBucket:
     def with_memory(self) -> GradientBucket:
         """The same bucket, with memory of its own."""
         numbers = sum(self.sizes)
-        flat = torch.zeros(-(-numbers // self.workers) * self.workers, dtype=self.travels_as,
-                           device=self.parameters[0].device)
+        flat = torch.zeros(
+            -(-numbers // self.workers) * self.workers,
+            dtype=self.travels_as,
+            device=self.parameters[0].device,
+        )
         parts = torch.split(flat[:numbers], self.sizes)
-        views = [_as(part, parameter) for part, parameter in zip(parts, self.parameters, strict=True)]
+        views = [
+            _as(part, parameter) for part, parameter in zip(parts, self.parameters, strict=True)
+        ]
         return replace(self, flat=flat, views=views)
 
     def start(self, communicator: Communicator, *, adasum: bool) -> None:
         """Copy the present gradients in and send them."""
         self.divided = not adasum and self.travels_as in (torch.float16, torch.bfloat16)
         self._fill(1 / self.workers if self.divided else 1.0)
-        self.work = communicator.start_adasum_(self.flat, self.sizes) if adasum else communicator.start_sum_(self.flat)
+        self.work = (
+            communicator.start_adasum_(self.flat, self.sizes)
+            if adasum
+            else communicator.start_sum_(self.flat)
+        )
         self.divided = self.divided or adasum
 
     def wait(self) -> None:
@@ -75,13 +84,18 @@ class GradientBucket:
         for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is None:
                 view.zero_()
-            elif factor != 1.0:     # divided while still in the wider type
+            elif factor != 1.0:  # divided while still in the wider type
                 torch.mul(parameter.grad, factor, out=view)
         if factor == 1.0:
-            present = [(view, parameter.grad) for parameter, view in zip(self.parameters, self.views, strict=True)
-                       if parameter.grad is not None]
+            present = [
+                (view, parameter.grad)
+                for parameter, view in zip(self.parameters, self.views, strict=True)
+                if parameter.grad is not None
+            ]
             if present:
-                torch._foreach_copy_([view for view, _ in present], [gradient for _, gradient in present])
+                torch._foreach_copy_(
+                    [view for view, _ in present], [gradient for _, gradient in present]
+                )
 
 
 def _as(part: Tensor, parameter: Parameter) -> Tensor:
@@ -89,10 +103,17 @@ def _as(part: Tensor, parameter: Parameter) -> Tensor:
     return part.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride())
 
 
-def gradient_buckets(parameters: Sequence[Parameter], bucket_bytes: int, workers: int,
-                     travels_as: torch.dtype | None) -> list[GradientBucket]:
+def gradient_buckets(
+    parameters: Sequence[Parameter], bucket_bytes: int, workers: int, travels_as: torch.dtype | None
+) -> list[GradientBucket]:
     """The parameters in reverse order, in buckets of one type and device, still without memory."""
     devices = list(dict.fromkeys(parameter.device for parameter in parameters))
-    split = [[parameter for parameter in reversed(parameters) if parameter.device == device] for device in devices]
-    return [GradientBucket(list(group), workers, travels_as or group[0].dtype)  # type: ignore[arg-type]
-            for on_device in split for group in buckets(on_device, bucket_bytes)]
+    split = [
+        [parameter for parameter in reversed(parameters) if parameter.device == device]
+        for device in devices
+    ]
+    return [
+        GradientBucket(list(group), workers, travels_as or group[0].dtype)  # type: ignore[arg-type]
+        for on_device in split
+        for group in buckets(on_device, bucket_bytes)
+    ]

@@ -23,8 +23,11 @@ from trainers.distributed.communicator import Work, local_device
 from trainers.distributed.monitor import Monitor, beat_seconds, finding_seconds
 from trainers.errors import CommunicationError
 
-_FLAGS = {"default": (), "torus": ("HOROVOD_TORUS_ALLREDUCE",),
-          "hierarchical": ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")}
+_FLAGS = {
+    "default": (),
+    "torus": ("HOROVOD_TORUS_ALLREDUCE",),
+    "hierarchical": ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER"),
+}
 
 
 class HorovodCommunicator(BucketedCommunicator):
@@ -35,8 +38,14 @@ class HorovodCommunicator(BucketedCommunicator):
     hierarchical are Horovod's own, between GPUs by NCCL.
     """
 
-    def __init__(self, timeout_seconds: float, all_reduce: str = "default", *, fusion_megabytes: float | None = None,
-                 cycle_milliseconds: float | None = None) -> None:
+    def __init__(
+        self,
+        timeout_seconds: float,
+        all_reduce: str = "default",
+        *,
+        fusion_megabytes: float | None = None,
+        cycle_milliseconds: float | None = None,
+    ) -> None:
         self._hvd = _import_horovod()
         self._choose(all_reduce)
         if fusion_megabytes is not None:
@@ -46,7 +55,9 @@ class HorovodCommunicator(BucketedCommunicator):
         self._patience_seconds = timeout_seconds - finding_seconds(timeout_seconds)
         seconds = str(max(1, round(self._patience_seconds)))
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", seconds)
-        os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, int(seconds))))   # else no shutdown
+        os.environ.setdefault(
+            "HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, int(seconds)))
+        )  # else no shutdown
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", seconds)
         self._monitor: Monitor | None = None
         with self._peer_errors():
@@ -62,15 +73,19 @@ class HorovodCommunicator(BucketedCommunicator):
     def start_sum_(self, flat: Tensor) -> Work:
         """Begin to replace ``flat`` by its sum over the workers."""
         self._begin()
-        if flat.dtype == torch.bfloat16:    # Horovod 0.28.1 has no bfloat16 for PyTorch
+        if flat.dtype == torch.bfloat16:  # Horovod 0.28.1 has no bfloat16 for PyTorch
             return self._background.start(self._guarded(self._sum_of_bfloat16_), flat)
-        return self._started("sum", flat, partial(self._hvd.allreduce_async_, flat, op=self._hvd.Sum))
+        return self._started(
+            "sum", flat, partial(self._hvd.allreduce_async_, flat, op=self._hvd.Sum)
+        )
 
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
         """Begin to combine ``flat`` over the workers by Adasum."""
         self._begin()
         exchange = _HorovodExchange(self._hvd, self._wait)
-        return self._background.start(self._guarded(partial(adasum_, sizes=list(sizes), exchange=exchange)), flat)
+        return self._background.start(
+            self._guarded(partial(adasum_, sizes=list(sizes), exchange=exchange)), flat
+        )
 
     def close(self) -> None:
         """Leave the group."""
@@ -81,15 +96,21 @@ class HorovodCommunicator(BucketedCommunicator):
 
     def _start_broadcast_(self, flat: Tensor, root: int) -> Work:
         self._begin()
-        return self._started("broadcast", flat, partial(self._hvd.broadcast_async_, flat, root_rank=root))
+        return self._started(
+            "broadcast", flat, partial(self._hvd.broadcast_async_, flat, root_rank=root)
+        )
 
     def _choose(self, all_reduce: str) -> None:
         if all_reduce not in _FLAGS:
-            raise CommunicationError(f"Horovod has no all-reduce {all_reduce!r}; it has {', '.join(_FLAGS)}, and "
-                                     "--backend torch has more")
+            raise CommunicationError(
+                f"Horovod has no all-reduce {all_reduce!r}; it has {', '.join(_FLAGS)}, and "
+                "--backend torch has more"
+            )
         if all_reduce != "default" and not self._hvd.nccl_built():
-            raise CommunicationError(f"Horovod's {all_reduce} all-reduce needs NCCL, but Horovod was built without it "
-                                     "here; use --all-reduce default, or --backend torch")
+            raise CommunicationError(
+                f"Horovod's {all_reduce} all-reduce needs NCCL, but Horovod was built without it "
+                "here; use --all-reduce default, or --backend torch"
+            )
         for flag in _FLAGS[all_reduce]:
             os.environ[flag] = "1"
 
@@ -100,12 +121,15 @@ class HorovodCommunicator(BucketedCommunicator):
     def _started(self, kind: str, flat: Tensor, operation: Callable[..., int]) -> Work:
         slot = self._names.take()
         with self._peer_errors():
-            return _HorovodWork(self, operation(name=f"{kind}.{slot}.{flat.dtype}.{flat.numel()}"), slot)
+            return _HorovodWork(
+                self, operation(name=f"{kind}.{slot}.{flat.dtype}.{flat.numel()}"), slot
+            )
 
     def _guarded(self, operation: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         def run(flat: Tensor) -> None:
             with self._peer_errors():
                 operation(flat)
+
         return run
 
     def _sum_of_bfloat16_(self, flat: Tensor) -> None:
@@ -124,7 +148,9 @@ class HorovodCommunicator(BucketedCommunicator):
             if self._monitor is not None:
                 self._monitor.check()
             if time.monotonic() > deadline:
-                raise self._lost(TimeoutError(f"waited {self._patience_seconds:.3g} s for the other workers"))
+                raise self._lost(
+                    TimeoutError(f"waited {self._patience_seconds:.3g} s for the other workers")
+                )
             time.sleep(0.0005)
         return self._hvd.synchronize(handle)
 
@@ -136,6 +162,7 @@ class HorovodCommunicator(BucketedCommunicator):
     @contextmanager
     def _peer_errors(self) -> Iterator[None]:
         from horovod.common.exceptions import HorovodInternalError
+
         try:
             yield
         except HorovodInternalError as error:
@@ -184,40 +211,60 @@ class _HorovodExchange:
         return self._moved(part, self._hvd.allgather_async, "all_gather")
 
     def sum_(self, small: Tensor) -> None:
-        self._wait(self._hvd.allreduce_async_(small, op=self._hvd.Sum, name=f"background.sum.{small.numel()}"))
+        self._wait(
+            self._hvd.allreduce_async_(
+                small, op=self._hvd.Sum, name=f"background.sum.{small.numel()}"
+            )
+        )
 
     def _moved(self, flat: Tensor, operation: Callable[..., int], kind: str) -> Tensor:
         as_bits = flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
-        handle = operation(as_bits.contiguous(), name=f"background.{kind}.{as_bits.dtype}.{len(flat)}")
+        handle = operation(
+            as_bits.contiguous(), name=f"background.{kind}.{as_bits.dtype}.{len(flat)}"
+        )
         moved = self._wait(handle)
-        received: Tensor = moved[0] if isinstance(moved, tuple) else moved  # beside the sizes of the parts
+        received: Tensor = (
+            moved[0] if isinstance(moved, tuple) else moved
+        )  # beside the sizes of the parts
         return received.view(flat.dtype)
 
 
 def _monitor(hvd: Any, timeout_seconds: float) -> Monitor | None:
     """The monitor over a store that worker 0 holds, or None where a worker cannot reach it."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     host, server = os.environ.get("HOROVOD_HOSTNAME", socket.gethostname()), None
     if hvd.rank() == 0:
         with suppress(RuntimeError):
             server = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-    host, port = hvd.broadcast_object((host, server.port if server else 0), root_rank=0, name="monitor")
+    host, port = hvd.broadcast_object(
+        (host, server.port if server else 0), root_rank=0, name="monitor"
+    )
     store = server
     if hvd.rank() != 0 and port:
         with suppress(RuntimeError):
-            store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_seconds))
+            store = TCPStore(
+                host, port, is_master=False, timeout=timedelta(seconds=timeout_seconds)
+            )
     reached = torch.tensor([float(store is not None)])
     hvd.allreduce_(reached, op=hvd.Sum, name="monitor.reached")
     if store is None or int(reached) < hvd.size():
         return None
-    return Monitor(store, hvd.rank(), hvd.size(), beat_seconds=beat_seconds(timeout_seconds), holder="worker 0",
-                   holds_store=hvd.rank() == 0)
+    return Monitor(
+        store,
+        hvd.rank(),
+        hvd.size(),
+        beat_seconds=beat_seconds(timeout_seconds),
+        holder="worker 0",
+        holds_store=hvd.rank() == 0,
+    )
 
 
 def _import_horovod() -> Any:
     try:
         import horovod.torch
     except ImportError as error:
-        raise CommunicationError(f"Horovod is not installed for PyTorch here ({error}); use "
-                                 "--backend torch") from error
+        raise CommunicationError(
+            f"Horovod is not installed for PyTorch here ({error}); use --backend torch"
+        ) from error
     return horovod.torch

@@ -24,7 +24,7 @@ from trainers.errors import CommunicationError
 
 _FINDING = "finding"
 _WATCHED_BEATS = 4
-_opened = itertools.count()     # a process may join, leave and join again; all workers do so alike
+_opened = itertools.count()  # a process may join, leave and join again; all workers do so alike
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,16 @@ class Monitor:
     store, so that its loss can be named too.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, *, beat_seconds: float, holder: str,
-                 holds_store: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        *,
+        beat_seconds: float,
+        holder: str,
+        holds_store: bool = False,
+    ) -> None:
         self._rank, self._size = rank, size
         self._beat_seconds = beat_seconds
         self._holder, self._holds_store = holder, holds_store
@@ -82,7 +90,9 @@ class Monitor:
 
     def _beat(self) -> None:
         count = 0
-        with suppress(RuntimeError):    # the store is gone: what the next operation of this worker finds out
+        with suppress(
+            RuntimeError
+        ):  # the store is gone: what the next operation of this worker finds out
             while True:
                 count += 1
                 self._thread_store.set(f"beat/{self._rank}", f"{count} {self._operations}")
@@ -131,7 +141,10 @@ class Monitor:
             return
         deadline = time.monotonic() + _WATCHED_BEATS * self._beat_seconds
         keys = [f"read/{rank}" for rank in range(self._size)]
-        while time.monotonic() < deadline and sum(self._store.check([key]) for key in keys) < self._size - 1:
+        while (
+            time.monotonic() < deadline
+            and sum(self._store.check([key]) for key in keys) < self._size - 1
+        ):
             time.sleep(self._beat_seconds / 4)
 
 
@@ -152,11 +165,20 @@ def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: floa
     """
     by_agent = held_by_agent()
     try:
-        server = TCPStore(host, port, size, is_master=rank == 0 and not by_agent, wait_for_workers=False,
-                               timeout=timedelta(seconds=timeout_seconds), multi_tenant=True)
+        server = TCPStore(
+            host,
+            port,
+            size,
+            is_master=rank == 0 and not by_agent,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=timeout_seconds),
+            multi_tenant=True,
+        )
     except RuntimeError as error:
-        raise CommunicationError(f"a worker is gone or silent: worker {rank} found no store at {host}:{port} within "
-                                 f"{timeout_seconds:g} s ({_first_line(error)})") from error
+        raise CommunicationError(
+            f"a worker is gone or silent: worker {rank} found no store at {host}:{port} within "
+            f"{timeout_seconds:g} s ({_first_line(error)})"
+        ) from error
     return rendezvous(PrefixStore(f"trainers/{next(_opened)}", server), rank, size, timeout_seconds)
 
 

@@ -45,15 +45,30 @@ class GradientReducer:
     alone, or ``start()`` and its ``wait()``. All workers make the same calls in the same order.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], communicator: Communicator, *, compression: str = "none",
-                 reduction: str = "mean", bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        communicator: Communicator,
+        *,
+        compression: str = "none",
+        reduction: str = "mean",
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
         _check(compression, reduction, communicator.size)
         self._parameters = list(parameters)
         self._communicator = communicator
         self._adasum = reduction == "adasum"
-        self._layout = gradient_buckets(self._parameters, bucket_bytes, communicator.size, COMPRESSIONS[compression])
-        self._buckets: list[GradientBucket] = []        # their memory is taken when the first gradient travels
-        self._bucket_of = {parameter: at for at, bucket in enumerate(self._layout) for parameter in bucket.parameters}
+        self._layout = gradient_buckets(
+            self._parameters, bucket_bytes, communicator.size, COMPRESSIONS[compression]
+        )
+        self._buckets: list[
+            GradientBucket
+        ] = []  # their memory is taken when the first gradient travels
+        self._bucket_of = {
+            parameter: at
+            for at, bucket in enumerate(self._layout)
+            for parameter in bucket.parameters
+        }
         self._hooked = False
         self._armed = False
         self._missing: list[set[Parameter]] = []
@@ -64,7 +79,9 @@ class GradientReducer:
         if self._communicator.size == 1:
             return
         if self._armed:
-            raise CommunicationError("the reducer is armed already; call finish() before the next arm()")
+            raise CommunicationError(
+                "the reducer is armed already; call finish() before the next arm()"
+            )
         self._hook()
         self._armed, self._left = True, 0
         self._missing = [set(bucket.parameters) for bucket in self._layout]
@@ -85,7 +102,9 @@ class GradientReducer:
     def start(self) -> Pending:
         """Copy the present gradients and reduce them while the caller computes on."""
         if self._armed:
-            raise CommunicationError("the reducer is armed; call finish(), or start() without arm()")
+            raise CommunicationError(
+                "the reducer is armed; call finish(), or start() without arm()"
+            )
         if self._communicator.size == 1:
             return _Copies([_copy(parameter) for parameter in self._parameters])
         buckets = [bucket.with_memory() for bucket in self._layout]
@@ -107,6 +126,7 @@ class GradientReducer:
             reducer = this()
             if reducer is not None and reducer._armed:
                 reducer._ready(parameter)
+
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
         self._hooked = True
@@ -114,8 +134,10 @@ class GradientReducer:
     def _ready(self, parameter: Parameter) -> None:
         missing = self._missing[self._bucket_of[parameter]]
         if parameter not in missing:
-            raise CommunicationError("a gradient grew after it was ready to leave; arm() goes before the last "
-                                     "backward of an update")
+            raise CommunicationError(
+                "a gradient grew after it was ready to leave; arm() goes before the last "
+                "backward of an update"
+            )
         missing.discard(parameter)
         while self._left < len(self._missing) and not self._missing[self._left]:
             self._own_buckets()[self._left].start(self._communicator, adasum=self._adasum)
@@ -145,12 +167,18 @@ class _Reduction:
 
 def _check(compression: str, reduction: str, size: int) -> None:
     if compression not in COMPRESSIONS:
-        raise JobError(f"there is no gradient compression {compression!r}{nearest_or_all(compression, COMPRESSIONS)}")
+        raise JobError(
+            f"there is no gradient compression {compression!r}{nearest_or_all(compression, COMPRESSIONS)}"
+        )
     if reduction not in REDUCTIONS:
-        raise JobError(f"there is no gradient reduction {reduction!r}{nearest_or_all(reduction, REDUCTIONS)}")
+        raise JobError(
+            f"there is no gradient reduction {reduction!r}{nearest_or_all(reduction, REDUCTIONS)}"
+        )
     if reduction == "adasum" and size & (size - 1):
-        raise JobError(f"Adasum combines the workers in pairs and needs a power of two of them, but there are {size}; "
-                       "use gradient_reduction mean or another number of workers")
+        raise JobError(
+            f"Adasum combines the workers in pairs and needs a power of two of them, but there are {size}; "
+            "use gradient_reduction mean or another number of workers"
+        )
 
 
 def _fill(parameters: list[Parameter]) -> None:
@@ -160,4 +188,6 @@ def _fill(parameters: list[Parameter]) -> None:
 
 
 def _copy(parameter: Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().clone()
+    return (
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().clone()
+    )

@@ -31,9 +31,12 @@ def rendezvous(store: Store, rank: int, size: int, timeout_seconds: float) -> St
     own = PrefixStore(name, store)
     own.set(f"here/{rank}", "")
     everyone = [f"here/{other}" for other in range(size)]
-    while not own.check(["complete"]):      # one key: thousands of workers ask for it
+    while not own.check(["complete"]):  # one key: thousands of workers ask for it
         if time.monotonic() >= deadline:
-            raise _did_not_come([other for other, key in enumerate(everyone) if not own.check([key])], timeout_seconds)
+            raise _did_not_come(
+                [other for other, key in enumerate(everyone) if not own.check([key])],
+                timeout_seconds,
+            )
         if rank == 0:
             _answer(store, name, size)
             if own.check(everyone):
@@ -62,5 +65,9 @@ def _answer(store: Store, name: str, size: int) -> None:
 
 
 def _did_not_come(missing: list[int], timeout_seconds: float) -> CommunicationError:
-    workers = f"worker {missing[0]}" if len(missing) == 1 else f"workers {', '.join(map(str, missing))}"
-    return CommunicationError(f"a worker is gone or silent: {workers} did not come within {timeout_seconds:g} s")
+    workers = (
+        f"worker {missing[0]}" if len(missing) == 1 else f"workers {', '.join(map(str, missing))}"
+    )
+    return CommunicationError(
+        f"a worker is gone or silent: {workers} did not come within {timeout_seconds:g} s"
+    )

@@ -36,11 +36,17 @@ class SampleStream:
             indices.append(taken)
             epochs.append(torch.full_like(taken, epoch))
             first, count = first + len(taken), count - len(taken)
-        return (indices[0], epochs[0]) if len(indices) == 1 else (torch.cat(indices), torch.cat(epochs))
+        return (
+            (indices[0], epochs[0])
+            if len(indices) == 1
+            else (torch.cat(indices), torch.cat(epochs))
+        )
 
     def _permutation(self, epoch: int) -> Tensor:
         if epoch not in self._permutations:
-            self._permutations = {at: each for at, each in self._permutations.items() if at == epoch - 1}
+            self._permutations = {
+                at: each for at, each in self._permutations.items() if at == epoch - 1
+            }
             generator = torch.Generator().manual_seed(mixed_seed(self.seed, 0, epoch))
             self._permutations[epoch] = torch.randperm(self.train_samples, generator=generator)
         return self._permutations[epoch]
@@ -72,7 +78,9 @@ class BatchLayout:
     def micro_batches(self) -> int:
         """Forward passes per update and worker."""
         whole, rest = divmod(self.local_batch_size, self.chunk_size)
-        return whole * -(-self.chunk_size // self.micro_batch_size) + -(-rest // self.micro_batch_size)
+        return whole * -(-self.chunk_size // self.micro_batch_size) + -(
+            -rest // self.micro_batch_size
+        )
 
     @property
     def chunks(self) -> int:
@@ -91,20 +99,30 @@ class BatchLayout:
 
     def in_chunks(self, chunk_size: int) -> BatchLayout:
         """The same batch in chunks of (at most) ``chunk_size`` samples each."""
-        return BatchLayout(self.global_batch_size, self.local_batch_size, chunk_size,
-                           min(chunk_size, self.micro_batch_size))
+        return BatchLayout(
+            self.global_batch_size,
+            self.local_batch_size,
+            chunk_size,
+            min(chunk_size, self.micro_batch_size),
+        )
 
 
-def batch_layout(global_batch_size: int, workers: int, group: int, largest_micro_batch: int) -> BatchLayout:
+def batch_layout(
+    global_batch_size: int, workers: int, group: int, largest_micro_batch: int
+) -> BatchLayout:
     """The layout for ``workers``; ``group`` is the normalization batch size (1: no batch norm)."""
     if global_batch_size % (workers * group) != 0:
         raise JobError(_indivisible(global_batch_size, workers, group))
     if largest_micro_batch < group:
-        raise JobError("micro_batch_size must hold at least one normalization group, but got "
-                       f"micro_batch_size {largest_micro_batch} and normalization_batch_size {group}; raise the "
-                       f"first to {group} or lower the second")
+        raise JobError(
+            "micro_batch_size must hold at least one normalization group, but got "
+            f"micro_batch_size {largest_micro_batch} and normalization_batch_size {group}; raise the "
+            f"first to {group} or lower the second"
+        )
     local = global_batch_size // workers
-    return BatchLayout(global_batch_size, local, local, min(local, largest_micro_batch // group * group))
+    return BatchLayout(
+        global_batch_size, local, local, min(local, largest_micro_batch // group * group)
+    )
 
 
 def _indivisible(global_batch_size: int, workers: int, group: int) -> str:
@@ -112,9 +130,13 @@ def _indivisible(global_batch_size: int, workers: int, group: int) -> str:
     below, above = global_batch_size // unit * unit, -(-global_batch_size // unit) * unit
     valid = f"{below} or {above}" if below else str(above)
     if group == 1:
-        return (f"the number of workers must divide global_batch_size, but got {workers} workers and "
-                f"global_batch_size {global_batch_size}; the nearest that fit are {valid}")
-    return ("normalization_batch_size must divide the local batch size, but got normalization_batch_size "
-            f"{group} and a local batch size of {global_batch_size / workers:g} (global_batch_size "
-            f"{global_batch_size}, workers {workers}); choose global_batch_size {valid}, or another "
-            "normalization_batch_size or number of workers")
+        return (
+            f"the number of workers must divide global_batch_size, but got {workers} workers and "
+            f"global_batch_size {global_batch_size}; the nearest that fit are {valid}"
+        )
+    return (
+        "normalization_batch_size must divide the local batch size, but got normalization_batch_size "
+        f"{group} and a local batch size of {global_batch_size / workers:g} (global_batch_size "
+        f"{global_batch_size}, workers {workers}); choose global_batch_size {valid}, or another "
+        "normalization_batch_size or number of workers"
+    )

@@ -33,7 +33,9 @@ class TorchCommunicator(BucketedCommunicator):
     ``group_size`` is the number of workers in a row of the torus or in a node (:mod:`.all_reduce`).
     """
 
-    def __init__(self, timeout_seconds: float, all_reduce: str = "default", group_size: int | None = None) -> None:
+    def __init__(
+        self, timeout_seconds: float, all_reduce: str = "default", group_size: int | None = None
+    ) -> None:
         self.rank, self.size = _place()
         self.device = local_device(int(os.environ.get("LOCAL_RANK", "0")))
         row = row_size(all_reduce, self.size, group_size)
@@ -41,8 +43,11 @@ class TorchCommunicator(BucketedCommunicator):
         self._background = Background(self.device)
         self._exchange: _TorchExchange | None = None
         with self._peer_errors():
-            self._composite = None if all_reduce == "default" else sum_function(all_reduce,
-                                                                                WorkerGrid(row, wait=self._wait))
+            self._composite = (
+                None
+                if all_reduce == "default"
+                else sum_function(all_reduce, WorkerGrid(row, wait=self._wait))
+            )
 
     def start_sum_(self, flat: Tensor) -> Work:
         """Begin to replace ``flat`` by its sum over the workers."""
@@ -53,10 +58,13 @@ class TorchCommunicator(BucketedCommunicator):
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
         """Begin to combine ``flat`` over the workers by Adasum."""
         with self._peer_errors():
-            if self._exchange is None:  # a group of its own: the main thread's operations go on beside it
+            if (
+                self._exchange is None
+            ):  # a group of its own: the main thread's operations go on beside it
                 self._exchange = _TorchExchange(self)
-        return self._background.start(self._guarded(partial(adasum_, sizes=list(sizes), exchange=self._exchange)),
-                                      flat)
+        return self._background.start(
+            self._guarded(partial(adasum_, sizes=list(sizes), exchange=self._exchange)), flat
+        )
 
     def close(self) -> None:
         """Leave the group."""
@@ -69,12 +77,23 @@ class TorchCommunicator(BucketedCommunicator):
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = open_store(host, port, self.rank, self.size, timeout_seconds)
         holder = f"the launcher on {host}" if held_by_agent() else "worker 0"
-        monitor = Monitor(store, self.rank, self.size, beat_seconds=beat_seconds(timeout_seconds), holder=holder,
-                          holds_store=self.rank == 0 and not held_by_agent())
+        monitor = Monitor(
+            store,
+            self.rank,
+            self.size,
+            beat_seconds=beat_seconds(timeout_seconds),
+            holder=holder,
+            holds_store=self.rank == 0 and not held_by_agent(),
+        )
         patience = timedelta(seconds=timeout_seconds - finding_seconds(timeout_seconds))
         try:
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", store=store, rank=self.rank,
-                                    world_size=self.size, timeout=patience)
+            dist.init_process_group(
+                "nccl" if self.device.type == "cuda" else "gloo",
+                store=store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=patience,
+            )
         except RuntimeError as error:
             raise monitor.lost(error) from error
         return monitor
@@ -106,7 +125,7 @@ class TorchCommunicator(BucketedCommunicator):
                 return
             except RuntimeError:
                 if work.is_completed():
-                    work.wait()     # raises what went wrong, unless it was done just now
+                    work.wait()  # raises what went wrong, unless it was done just now
                     return
                 self._monitor.check()
 
@@ -160,6 +179,8 @@ def _place() -> tuple[int, int]:
     needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in needed if name not in os.environ]
     if missing:
-        raise CommunicationError(f"the torch backend needs {', '.join(missing)} in the environment; "
-                                 "start the workers with torchrun, or use --backend single")
+        raise CommunicationError(
+            f"the torch backend needs {', '.join(missing)} in the environment; "
+            "start the workers with torchrun, or use --backend single"
+        )
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -36,6 +36,7 @@ def load(path: Path | str) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}") from error
     except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{path} is no checkpoint of a training, or it is damaged; delete it to start "
-                              "anew") from error
+        raise CheckpointError(
+            f"{path} is no checkpoint of a training, or it is damaged; delete it to start anew"
+        ) from error
     return state

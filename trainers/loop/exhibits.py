@@ -45,11 +45,17 @@ def check_exhibit(exhibit: Any) -> dict[str, Any]:
     if not isinstance(exhibit, Mapping):
         raise WorkloadError(f"an exhibit must be a mapping, but got {type(exhibit).__name__}")
     classes = exhibit.get("classes", [])
-    _check(isinstance(classes, list) and all(isinstance(name, str) for name in classes),
-           "exhibit.classes must be a list of names", classes)
+    _check(
+        isinstance(classes, list) and all(isinstance(name, str) for name in classes),
+        "exhibit.classes must be a list of names",
+        classes,
+    )
     references = exhibit.get("references", {})
-    _check(isinstance(references, Mapping) and all(map(_is_number, references.values())),
-           "exhibit.references must map names to numbers", references)
+    _check(
+        isinstance(references, Mapping) and all(map(_is_number, references.values())),
+        "exhibit.references must map names to numbers",
+        references,
+    )
     panels = exhibit.get("panels", [])
     _check(isinstance(panels, list), "exhibit.panels must be a list", panels)
     for place, panel in enumerate(panels):
@@ -59,8 +65,10 @@ def check_exhibit(exhibit: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise WorkloadError(f"an exhibit must hold plain JSON values, but {error}") from error
     if size > MAX_BYTES:
-        raise WorkloadError(f"an exhibit must have at most {MAX_BYTES:,} bytes as JSON, but got {size:,}; show fewer "
-                            "panels, or every second row and column")
+        raise WorkloadError(
+            f"an exhibit must have at most {MAX_BYTES:,} bytes as JSON, but got {size:,}; show fewer "
+            "panels, or every second row and column"
+        )
     return dict(exhibit)
 
 
@@ -69,20 +77,30 @@ def _check_panel(panel: Any, where: str, classes: int) -> None:
     fields = panel.get("fields", {})
     _check(isinstance(fields, Mapping), f"{where}.fields must map names to rows of numbers", fields)
     for name, rows in fields.items():
-        _check(_is_picture(rows, 0, 255),
-               f"{where}.fields[{name!r}] must be equally long rows of numbers 0 to 255", rows)
+        _check(
+            _is_picture(rows, 0, 255),
+            f"{where}.fields[{name!r}] must be equally long rows of numbers 0 to 255",
+            rows,
+        )
     for name in ("labels", "prediction"):
         if name in panel:
-            _check(_is_picture(panel[name], 0, classes - 1),
-                   f"{where}.{name} must be equally long rows of labels 0 to {classes - 1}, one for each class",
-                   panel[name])
+            _check(
+                _is_picture(panel[name], 0, classes - 1),
+                f"{where}.{name} must be equally long rows of labels 0 to {classes - 1}, one for each class",
+                panel[name],
+            )
 
 
 def _is_picture(rows: Any, low: int, high: int) -> bool:
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and row for row in rows):
+    if (
+        not isinstance(rows, list)
+        or not rows
+        or not all(isinstance(row, list) and row for row in rows)
+    ):
         return False
     return len({len(row) for row in rows}) == 1 and all(
-        _is_number(value) and low <= value <= high for row in rows for value in row)
+        _is_number(value) and low <= value <= high for row in rows for value in row
+    )
 
 
 def _is_number(value: Any) -> bool:

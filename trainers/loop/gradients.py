@@ -42,8 +42,12 @@ class Arrived:
     measured: SquaredNorms | None = None
 
 
-def accumulate(replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float,
-               before_last: Callable[[], None]) -> Tensor:
+def accumulate(
+    replica: Replica,
+    micro_batches: Iterable[MicroBatch],
+    loss_scale: float,
+    before_last: Callable[[], None],
+) -> Tensor:
     """Add the gradient of the local batch's mean loss, times ``loss_scale``; returns that loss."""
     total = torch.zeros((), device=replica.device)
     for micro in micro_batches:
@@ -55,13 +59,17 @@ def accumulate(replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale
     return total
 
 
-def accumulate_chunks(replica: Replica, micro_batches: Iterable[MicroBatch],
-                      loss_scale: float) -> tuple[Tensor, Tensor]:
+def accumulate_chunks(
+    replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float
+) -> tuple[Tensor, Tensor]:
     """The same, chunk by chunk; also returns the mean of the squared norms of the chunks' gradients.
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """
-    total, squares = (torch.zeros((), device=replica.device, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    total, squares = (
+        torch.zeros((), device=replica.device, dtype=dtype)
+        for dtype in (torch.float32, torch.float64)
+    )
     gradients: list[Tensor] = []
     share = 0.0
     for micro in micro_batches:
@@ -87,39 +95,58 @@ def _nothing() -> None:
 class Gradients:
     """The way of the gradients of one training, over all workers alike; ``loss_scale`` is the next update's."""
 
-    def __init__(self, replica: Replica, settings: TrainingSettings, communicator: Communicator) -> None:
+    def __init__(
+        self, replica: Replica, settings: TrainingSettings, communicator: Communicator
+    ) -> None:
         self.loss_scale = LossScale(settings)
         self._replica, self._communicator = replica, communicator
         self._clip_norm, self._lags = settings.gradient_clip_norm, settings.gradient_lag > 0
-        self._reducer = GradientReducer(replica.parameters, communicator, compression=settings.gradient_compression,
-                                        reduction=settings.gradient_reduction)
+        self._reducer = GradientReducer(
+            replica.parameters,
+            communicator,
+            compression=settings.gradient_compression,
+            reduction=settings.gradient_reduction,
+        )
         self._pending: Pending | None = None
-        self._lagging = [zero_gradient(parameter) for parameter in replica.parameters] if self._lags else []
+        self._lagging = (
+            [zero_gradient(parameter) for parameter in replica.parameters] if self._lags else []
+        )
         self._origin = Origin()
 
-    def compute(self, micro_batches: Iterable[MicroBatch], measured: BatchLayout | None) -> tuple[Tensor, Arrived]:
+    def compute(
+        self, micro_batches: Iterable[MicroBatch], measured: BatchLayout | None
+    ) -> tuple[Tensor, Arrived]:
         """The local batch's mean loss; afterwards ``parameter.grad`` is what the optimizer takes."""
         scale = self.loss_scale.value
         if measured is None:
             origin = Origin(scale)
-            loss = accumulate(self._replica, micro_batches, scale, _nothing if self._lags else self._reducer.arm)
+            loss = accumulate(
+                self._replica, micro_batches, scale, _nothing if self._lags else self._reducer.arm
+            )
         else:
             loss, squares = accumulate_chunks(self._replica, micro_batches, scale)
             self._communicator.all_reduce_mean_([squares])
-            origin = Origin(scale, float(squares), measured.global_batch_size / measured.chunks,
-                            measured.global_batch_size)
+            origin = Origin(
+                scale,
+                float(squares),
+                measured.global_batch_size / measured.chunks,
+                measured.global_batch_size,
+            )
         return loss, self._finish(self._exchange(origin))
 
     def settle(self) -> None:
         """Wait for what is under way, on all workers, before the state is saved."""
         if self._pending is not None:
             arrived, self._pending = self._pending.wait(), None
-            self._lagging = [gradient.to(last.dtype) for gradient, last in zip(arrived, self._lagging, strict=True)]
+            self._lagging = [
+                gradient.to(last.dtype)
+                for gradient, last in zip(arrived, self._lagging, strict=True)
+            ]
 
     def _exchange(self, origin: Origin) -> Origin:
         """Reduce, and put the gradient whose turn it is in the parameters; returns its origin."""
         if any(parameter.grad is None for parameter in self._replica.parameters):
-            self._replica.gradients()       # zeros, of the right type
+            self._replica.gradients()  # zeros, of the right type
         if not self._lags:
             self._reducer.finish()
             return origin
@@ -131,7 +158,10 @@ class Gradients:
 
     def _finish(self, origin: Origin) -> Arrived:
         """Unscale and clip, once per update, and look whether the gradient is finite where that may fail."""
-        scale, looked_at = origin.loss_scale, self.loss_scale.dynamic or self._clip_norm or origin.of_chunks is not None
+        scale, looked_at = (
+            origin.loss_scale,
+            self.loss_scale.dynamic or self._clip_norm or origin.of_chunks is not None,
+        )
         if scale == 1 and not looked_at:
             return Arrived()
         gradients = self._replica.gradients()
@@ -148,19 +178,26 @@ class Gradients:
         if self._clip_norm is not None:
             factor *= (self._clip_norm / square.sqrt()).clamp(max=1.0)
         if scale != 1 or self._clip_norm is not None:
-            torch._foreach_mul_(gradients, factor.to(torch.promote_types(gradients[0].dtype, torch.float32)))
+            torch._foreach_mul_(
+                gradients, factor.to(torch.promote_types(gradients[0].dtype, torch.float32))
+            )
         return Arrived(measured=_measured(origin, square))
 
     def state_dict(self) -> dict[str, Any]:
         """The lagging gradient with its origin, and the loss scale; after :meth:`settle`."""
-        return {"lagging": [gradient.clone() for gradient in self._lagging], "origin": asdict(self._origin),
-                "loss_scale": self.loss_scale.state_dict()}
+        return {
+            "lagging": [gradient.clone() for gradient in self._lagging],
+            "origin": asdict(self._origin),
+            "loss_scale": self.loss_scale.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave."""
         self._pending = None
-        self._lagging = [saved.to(own.device, own.dtype, copy=True)
-                         for saved, own in zip(state["lagging"], self._lagging, strict=True)]
+        self._lagging = [
+            saved.to(own.device, own.dtype, copy=True)
+            for saved, own in zip(state["lagging"], self._lagging, strict=True)
+        ]
         self._origin = Origin(**state["origin"])
         self.loss_scale.load_state_dict(state["loss_scale"])
 
@@ -168,7 +205,11 @@ class Gradients:
 def _measured(origin: Origin, square: Tensor) -> SquaredNorms | None:
     if origin.of_chunks is None:
         return None
-    norms = SquaredNorms(origin.of_chunks / origin.loss_scale**2, float(square), origin.chunk_samples,
-                         origin.global_batch_size)
+    norms = SquaredNorms(
+        origin.of_chunks / origin.loss_scale**2,
+        float(square),
+        origin.chunk_samples,
+        origin.global_batch_size,
+    )
     finite = torch.tensor([norms.of_chunks, norms.of_batch]).isfinite().all()
     return norms if finite else None

@@ -32,15 +32,25 @@ class MicroBatch:
 class MicroBatchLoader:
     """One worker's part of the stream of samples; raises :class:`~trainers.errors.JobError` if no layout fits."""
 
-    def __init__(self, workload: Workload, job: TrainingJob, batch_schedule: BatchSchedule, communicator: Communicator,
-                 replica: Replica) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        job: TrainingJob,
+        batch_schedule: BatchSchedule,
+        communicator: Communicator,
+        replica: Replica,
+    ) -> None:
         self._workload, self._seed, self._rank = workload, job.seed, communicator.rank
         self._batch_schedule = batch_schedule
         self._stream = SampleStream(workload.train_samples, job.seed)
         self._every = MEASURED_EVERY if job.settings.adascale_batch_size is None else 1
-        self._layouts = {phase: _layout(phase, job, workload, communicator.size, replica.group_size)
-                         for phase in batch_schedule.phases}
-        self._measured = {phase: _measured(layout, job, replica) for phase, layout in self._layouts.items()}
+        self._layouts = {
+            phase: _layout(phase, job, workload, communicator.size, replica.group_size)
+            for phase in batch_schedule.phases
+        }
+        self._measured = {
+            phase: _measured(layout, job, replica) for phase, layout in self._layouts.items()
+        }
 
     def layout(self, step: int) -> BatchLayout:
         """How update ``step`` is cut."""
@@ -53,7 +63,9 @@ class MicroBatchLoader:
 
     def micro_batches(self, first_step: int, every: int = 1) -> Iterator[MicroBatch]:
         """This worker's micro batches of update ``first_step`` and each ``every``-th after it, without end."""
-        cuts = itertools.chain.from_iterable(self._cuts(step) for step in itertools.count(first_step, every))
+        cuts = itertools.chain.from_iterable(
+            self._cuts(step) for step in itertools.count(first_step, every)
+        )
         return prefetched(itertools.starmap(self._load, cuts), self._workload.prefetched_batches)
 
     def _cuts(self, step: int) -> Iterator[tuple[Cut, float, bool]]:
@@ -69,17 +81,24 @@ class MicroBatchLoader:
         return MicroBatch(batch, share, cut.ends_chunk, ends_update)
 
 
-def _layout(phase: Phase, job: TrainingJob, workload: Workload, workers: int, group_size: int) -> BatchLayout:
+def _layout(
+    phase: Phase, job: TrainingJob, workload: Workload, workers: int, group_size: int
+) -> BatchLayout:
     largest = job.micro_batch_size or max(group_size, workload.largest_micro_batch)
     try:
         return batch_layout(phase.global_batch_size, workers, group_size, largest)
     except JobError as error:
         if phase.global_batch_size == job.global_batch_size:
             raise
-        cause = "batch_factors, which lead" if job.settings.batch_control == "piecewise" \
+        cause = (
+            "batch_factors, which lead"
+            if job.settings.batch_control == "piecewise"
             else "batch_control 'grow', which leads"
-        raise JobError(f"{cause} from global_batch_size {job.global_batch_size} to "
-                       f"{phase.global_batch_size} at update {phase.first_step}: {error}") from error
+        )
+        raise JobError(
+            f"{cause} from global_batch_size {job.global_batch_size} to "
+            f"{phase.global_batch_size} at update {phase.first_step}: {error}"
+        ) from error
 
 
 def _measured(layout: BatchLayout, job: TrainingJob, replica: Replica) -> BatchLayout | None:
@@ -87,6 +106,10 @@ def _measured(layout: BatchLayout, job: TrainingJob, replica: Replica) -> BatchL
     if settings.adascale_batch_size is not None:
         chunks = adascale_layout(layout, settings.adascale_batch_size, replica.group_size)
         return chunks if chunks.chunks > 1 else None
-    if settings.gradient_reduction != "mean":     # the norms of what is no mean say nothing of the noise
+    if (
+        settings.gradient_reduction != "mean"
+    ):  # the norms of what is no mean say nothing of the noise
         return None
-    return measured_layout(layout, replica.group_size, may_cut=not statistics_depend_on_micro_batches(replica.model))
+    return measured_layout(
+        layout, replica.group_size, may_cut=not statistics_depend_on_micro_batches(replica.model)
+    )

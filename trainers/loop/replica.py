@@ -28,13 +28,17 @@ class Replica:
         evaluation. computing: the context of every forward pass, which sets its precision.
     """
 
-    def __init__(self, workload: Workload, settings: TrainingSettings, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, workload: Workload, settings: TrainingSettings, seed: int, device: torch.device
+    ) -> None:
         self.workload, self.settings, self.seed, self.device = workload, settings, seed, device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mixed_seed(seed, 1))
             self.model = workload.build_model(settings).to(device)
         store_reduced(self.model, settings)
-        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.parameters = [
+            parameter for parameter in self.model.parameters() if parameter.requires_grad
+        ]
         self.kinds = parameter_kinds(self.model, workload.parameter_kinds(self.model))
         self.norms = ghost_batch_norms(self.model)
         self.group_size = common_group_size(self.norms)
@@ -44,7 +48,9 @@ class Replica:
     def seed_generators(self, step: int, rank: int) -> None:
         """Seed what dropout draws from, so that a checkpoint need not hold a generator's state."""
         seed = mixed_seed(self.seed, 2, step, rank)
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed also visits every other device, at 0.1 ms
+        torch.default_generator.manual_seed(
+            seed
+        )  # torch.manual_seed also visits every other device, at 0.1 ms
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
@@ -81,7 +87,9 @@ class Replica:
 
 
 @torch.no_grad()
-def evaluate(replica: Replica, communicator: Communicator, micro_batch_size: int | None) -> dict[str, float]:
+def evaluate(
+    replica: Replica, communicator: Communicator, micro_batch_size: int | None
+) -> dict[str, float]:
     """The mean of every metric over all evaluation samples, each worker scoring its share.
 
     ``micro_batch_size`` is the most samples per forward pass (None: the workload's own limit). Averages the

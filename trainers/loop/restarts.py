@@ -27,8 +27,14 @@ STOPPED = 75
 AGENTS = ("TORCHELASTIC_RUN_ID", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
 """Set by torchrun and by horovodrun over Gloo. They end workers by SIGTERM, and take any status but 0 for a crash."""
 
-LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-               "PALS_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+LOCAL_SIZES = (
+    "LOCAL_WORLD_SIZE",
+    "HOROVOD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "PALS_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+)
 
 
 class StopRequests:
@@ -44,8 +50,10 @@ class StopRequests:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequests:
-        if threading.current_thread() is threading.main_thread():     # others may not take signals
-            for number in (signal.SIGUSR1,) if under_agent(os.environ) else (signal.SIGUSR1, signal.SIGTERM):
+        if threading.current_thread() is threading.main_thread():  # others may not take signals
+            for number in (
+                (signal.SIGUSR1,) if under_agent(os.environ) else (signal.SIGUSR1, signal.SIGTERM)
+            ):
                 self._before[number] = signal.signal(number, lambda *_: self._note())
         return self
 
@@ -55,11 +63,13 @@ class StopRequests:
 
     def agreed(self, communicator: Communicator) -> bool:
         """Whether any worker was asked; the same answer on every worker, which all must call."""
-        asked = self._signalled or (communicator.rank == 0 and self._stop_file is not None
-                                    and self._stop_file.exists())
+        asked = self._signalled or (
+            communicator.rank == 0 and self._stop_file is not None and self._stop_file.exists()
+        )
         if communicator.size == 1:
             return asked
         import torch
+
         votes = torch.tensor([float(asked)], device=communicator.device)
         communicator.all_reduce_sum_([votes])
         return float(votes) > 0
@@ -68,14 +78,22 @@ class StopRequests:
         self._signalled = True
 
 
-def finish_or_stop(training: TrainingRun, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,
-                   checkpoint: Path, seconds_between: float, stop: StopRequests) -> TrainingOutcome | None:
+def finish_or_stop(
+    training: TrainingRun,
+    communicator: Communicator,
+    report: Callable[[ConvergencePoint], None],
+    *,
+    checkpoint: Path,
+    seconds_between: float,
+    stop: StopRequests,
+) -> TrainingOutcome | None:
     """Advance to the end, or until it is asked to stop; None where it was stopped.
 
     Worker 0 reports each evaluation and saves the checkpoint: at the end, before it stops, and else at the first
     evaluation after ``seconds_between`` since the last; 0 means at each.
     """
     from trainers.loop import checkpoint as checkpoints
+
     saved = time.monotonic()
     while not training.finished:
         point = training.advance()
@@ -86,7 +104,7 @@ def finish_or_stop(training: TrainingRun, communicator: Communicator, report: Ca
                 checkpoints.save(checkpoint, training.state_dict())
                 saved = time.monotonic()
         if stopped and not training.finished:
-            communicator.barrier()      # nobody leaves, and so ends the launcher, before the checkpoint is there
+            communicator.barrier()  # nobody leaves, and so ends the launcher, before the checkpoint is there
             return None
     return training.outcome
 
@@ -103,11 +121,14 @@ def under_agent(environment: Mapping[str, str]) -> bool:
 
 def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> int:
     """The number of nodes, from what launchers tell of the workers on each; 1 where they tell nothing. All call it."""
-    local = next((int(environment[name]) for name in LOCAL_SIZES if environment.get(name, "").isdigit()),
-                 communicator.size)
+    local = next(
+        (int(environment[name]) for name in LOCAL_SIZES if environment.get(name, "").isdigit()),
+        communicator.size,
+    )
     if communicator.size == 1:
         return 1
     import torch
+
     shares = torch.tensor([1.0 / max(1, local)], dtype=torch.float64, device=communicator.device)
     communicator.all_reduce_sum_([shares])
     return max(1, round(float(shares)))
@@ -118,19 +139,28 @@ def resume(training: TrainingRun, communicator: Communicator, checkpoint: Path) 
     import torch
 
     from trainers.loop import checkpoint as checkpoints
+
     found = torch.tensor([float(checkpoint.exists())], device=communicator.device)
     communicator.all_reduce_mean_([found])
     if 0 < float(found) < 1:
-        raise CheckpointError(f"only some of the workers see the checkpoint {checkpoint}; it must lie on a "
-                              "shared file system")
+        raise CheckpointError(
+            f"only some of the workers see the checkpoint {checkpoint}; it must lie on a "
+            "shared file system"
+        )
     if float(found) == 1:
         training.load_state_dict(checkpoints.load(checkpoint))
 
 
-def finish(training: TrainingRun, communicator: Communicator, report: Callable[[ConvergencePoint], None], *,
-           checkpoint: Path | None = None) -> TrainingOutcome:
+def finish(
+    training: TrainingRun,
+    communicator: Communicator,
+    report: Callable[[ConvergencePoint], None],
+    *,
+    checkpoint: Path | None = None,
+) -> TrainingOutcome:
     """Advance to the end; worker 0 reports each evaluation and then saves the checkpoint."""
     from trainers.loop import checkpoint as checkpoints
+
     while not training.finished:
         point = training.advance()
         if communicator.rank == 0:

@@ -34,20 +34,28 @@ from trainers.workloads.training_run import TrainingRun, TrainingSegment
 class Training(TrainingRun):
     """A training of a model on the workers' devices; ``seconds`` are those of the wall clock."""
 
-    def __init__(self, job: TrainingJob, communicator: Communicator, *,
-                 workload: Workload | None = None) -> None:
+    def __init__(
+        self, job: TrainingJob, communicator: Communicator, *, workload: Workload | None = None
+    ) -> None:
         self.workload = workload or load_model_workload(job)
         super().__init__(job, self.workload.metrics, self.workload.train_samples)
         _check_settings(job.settings)
         self.communicator = communicator
         self.replica = Replica(self.workload, job.settings, job.seed, communicator.device)
         communicator.broadcast_(self.replica.parameters)
-        self.loader = MicroBatchLoader(self.workload, job, self.batch_schedule, communicator, self.replica)
+        self.loader = MicroBatchLoader(
+            self.workload, job, self.batch_schedule, communicator, self.replica
+        )
         self.gradients = Gradients(self.replica, job.settings, communicator)
         self.optimizer = make_optimizer(self.model.parameters(), job.settings, self.replica.kinds)
         self.statistics = GradientStatistics(SMOOTHING)
-        self.adascale = None if job.settings.adascale_batch_size is None else AdaScale(
-            job.settings.adascale_batch_size, job.global_batch_size, self.train_samples)
+        self.adascale = (
+            None
+            if job.settings.adascale_batch_size is None
+            else AdaScale(
+                job.settings.adascale_batch_size, job.global_batch_size, self.train_samples
+            )
+        )
         self._micro_batches = self.loader.micro_batches(0)
 
     @property
@@ -61,12 +69,19 @@ class Training(TrainingRun):
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         started = time.perf_counter()
-        with torch.random.fork_rng(devices=[self.replica.device] if self.replica.device.type == "cuda" else []):
+        with torch.random.fork_rng(
+            devices=[self.replica.device] if self.replica.device.type == "cuda" else []
+        ):
             losses, rate = self._updates(first_step, last_step)
             scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
-        return TrainingSegment(train_loss=float(losses.mean()), first_loss=float(losses[0]), learning_rate=rate,
-                               scores=scores,
-                               seconds=time.perf_counter() - started, gradient_noise_scale=self.statistics.noise_scale)
+        return TrainingSegment(
+            train_loss=float(losses.mean()),
+            first_loss=float(losses[0]),
+            learning_rate=rate,
+            scores=scores,
+            seconds=time.perf_counter() - started,
+            gradient_noise_scale=self.statistics.noise_scale,
+        )
 
     def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:
         """The mean loss of each update over all workers, shape ``(updates,)``, and the last learning rate."""
@@ -107,9 +122,13 @@ class Training(TrainingRun):
         return rate
 
     def _weights(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-                "gradients": self.gradients.state_dict(), "statistics": self.statistics.state_dict(),
-                "adascale": self.adascale.state_dict() if self.adascale else {}}
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "gradients": self.gradients.state_dict(),
+            "statistics": self.statistics.state_dict(),
+            "adascale": self.adascale.state_dict() if self.adascale else {},
+        }
 
     def _load_weights(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
@@ -123,5 +142,7 @@ class Training(TrainingRun):
 
 def _check_settings(settings: TrainingSettings) -> None:
     if settings.adascale_batch_size is not None and settings.gradient_reduction != "mean":
-        raise JobError("AdaScale (adascale_batch_size) compares gradients with their mean and needs "
-                       f"gradient_reduction 'mean', but got {settings.gradient_reduction!r}")
+        raise JobError(
+            "AdaScale (adascale_batch_size) compares gradients with their mean and needs "
+            f"gradient_reduction 'mean', but got {settings.gradient_reduction!r}"
+        )

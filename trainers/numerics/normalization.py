@@ -36,8 +36,9 @@ class GhostBatchNorm(nn.Module):
     update_var: Tensor
     update_weight: Tensor
 
-    def __init__(self, features: int, group_size: int, *, epsilon: float = 1e-5,
-                 momentum: float = 0.9) -> None:
+    def __init__(
+        self, features: int, group_size: int, *, epsilon: float = 1e-5, momentum: float = 0.9
+    ) -> None:
         super().__init__()
         self.group_size, self.epsilon, self.momentum = group_size, epsilon, momentum
         self.weight = nn.Parameter(torch.ones(features))
@@ -55,8 +56,10 @@ class GhostBatchNorm(nn.Module):
         if not self.training:
             return self._with_running_statistics(x)
         if len(x) % self.group_size:
-            raise JobError("a training batch must be whole normalization groups, but got "
-                           f"{len(x)} samples and normalization_batch_size {self.group_size}")
+            raise JobError(
+                "a training batch must be whole normalization groups, but got "
+                f"{len(x)} samples and normalization_batch_size {self.group_size}"
+            )
         if len(x) == self.group_size:
             return self._normalize(x)
         groups = torch.split(x, self.group_size)
@@ -65,14 +68,25 @@ class GhostBatchNorm(nn.Module):
     def _normalize(self, group: Tensor) -> Tensor:
         # a weight of 1/k for the k-th group makes PyTorch's own running statistics the mean over the groups
         self.groups += 1
-        return F.batch_norm(group, self.update_mean, self.update_var, self.weight, self.bias, True,
-                            1 / self.groups, self.epsilon)
+        return F.batch_norm(
+            group,
+            self.update_mean,
+            self.update_var,
+            self.weight,
+            self.bias,
+            True,
+            1 / self.groups,
+            self.epsilon,
+        )
 
     def _with_running_statistics(self, x: Tensor) -> Tensor:
         # before the first update there is nothing to divide, and the input is taken as normalized
         seen = self.running_weight > 0
         weight = torch.where(seen, self.running_weight, 1.0)
-        mean, variance = self.running_mean / weight, torch.where(seen, self.running_var / weight, 1.0)
+        mean, variance = (
+            self.running_mean / weight,
+            torch.where(seen, self.running_var / weight, 1.0),
+        )
         return F.batch_norm(x, mean, variance, self.weight, self.bias, False, 0.0, self.epsilon)
 
 
@@ -85,8 +99,10 @@ def common_group_size(norms: Sequence[GhostBatchNorm]) -> int:
     """The one group size of all layers, or 1 where there are none."""
     sizes = {norm.group_size for norm in norms}
     if len(sizes) > 1:
-        raise JobError("all GhostBatchNorm layers of a model must share one group size, but got "
-                       f"{sorted(sizes)}")
+        raise JobError(
+            "all GhostBatchNorm layers of a model must share one group size, but got "
+            f"{sorted(sizes)}"
+        )
     return sizes.pop() if sizes else 1
 
 
@@ -95,9 +111,15 @@ def end_update(norms: Sequence[GhostBatchNorm], groups: int) -> None:
     """Move the running statistics of all layers by the update just processed; ``groups`` of all workers."""
     if not norms:
         return
-    running = [each for norm in norms for each in (norm.running_mean, norm.running_var, norm.running_weight)]
-    seen = [each for norm in norms for each in (norm.update_mean, norm.update_var, norm.update_weight)]
-    torch._foreach_lerp_(running, seen, 1 - norms[0].momentum**groups)
+    running = [
+        each
+        for norm in norms
+        for each in (norm.running_mean, norm.running_var, norm.running_weight)
+    ]
+    seen = [
+        each for norm in norms for each in (norm.update_mean, norm.update_var, norm.update_weight)
+    ]
+    torch._foreach_lerp_(running, seen, 1 - norms[0].momentum ** groups)
     for norm in norms:
         norm.groups = 0
 
@@ -110,5 +132,8 @@ def statistics_depend_on_micro_batches(model: nn.Module) -> bool:
 def persistent_statistics(model: nn.Module) -> list[Tensor]:
     """The floating-point buffers that a checkpoint holds: what workers must average before an evaluation."""
     parameters = {id(parameter) for parameter in model.parameters()}
-    return [tensor for tensor in model.state_dict(keep_vars=True).values()
-            if id(tensor) not in parameters and tensor.is_floating_point()]
+    return [
+        tensor
+        for tensor in model.state_dict(keep_vars=True).values()
+        if id(tensor) not in parameters and tensor.is_floating_point()
+    ]

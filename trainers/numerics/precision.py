@@ -20,8 +20,15 @@ from trainers.errors import JobError
 
 REDUCED_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-_MATRIX_PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d,
-                    nn.ConvTranspose3d)
+_MATRIX_PRODUCTS = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 
 
 def computing(settings: TrainingSettings, device: torch.device) -> AbstractContextManager[Any]:
@@ -39,8 +46,10 @@ def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
     if not settings.reduced_weights:
         return
     if not hasattr(torch.Tensor, "grad_dtype"):
-        raise JobError(f"reduced_weights needs PyTorch 2.10 or later, for gradients wider than their weights, but this "
-                       f"is {torch.__version__}; leave reduced_weights out, or install a later one")
+        raise JobError(
+            f"reduced_weights needs PyTorch 2.10 or later, for gradients wider than their weights, but this "
+            f"is {torch.__version__}; leave reduced_weights out, or install a later one"
+        )
     for module in model.modules():
         if isinstance(module, _MATRIX_PRODUCTS):
             module.to(REDUCED_TYPES[settings.precision])
@@ -50,7 +59,9 @@ def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
 
 def zero_gradient(parameter: nn.Parameter) -> Tensor:
     """Zeros of the type in which the parameter's gradient is accumulated."""
-    return torch.zeros_like(parameter, dtype=getattr(parameter, "grad_dtype", None) or parameter.dtype)
+    return torch.zeros_like(
+        parameter, dtype=getattr(parameter, "grad_dtype", None) or parameter.dtype
+    )
 
 
 class LossScale:
@@ -77,4 +88,7 @@ class LossScale:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave."""
-        self.value, self.updates_without_overflow = state["value"], state["updates_without_overflow"]
+        self.value, self.updates_without_overflow = (
+            state["value"],
+            state["updates_without_overflow"],
+        )

@@ -34,8 +34,11 @@ OPTIMIZERS: dict[str, type[GroupOptimizer]] = {
 }
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], settings: TrainingSettings,
-                   kinds: Mapping[nn.Parameter, Kind] | None = None) -> Optimizer:
+def make_optimizer(
+    parameters: Iterable[nn.Parameter],
+    settings: TrainingSettings,
+    kinds: Mapping[nn.Parameter, Kind] | None = None,
+) -> Optimizer:
     """The optimizer that ``settings.optimizer`` names, over the parameters that are trained.
 
     ``kinds`` says what each parameter is (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`); without it

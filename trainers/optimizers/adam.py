@@ -19,5 +19,11 @@ class Adam(GroupOptimizer):
 
     def update(self, batch: Batch, learning_rate: float) -> None:
         """Update one batch."""
-        move_by_moments_(batch, batch.gradients(), self.settings, updates=self.updates, rate=learning_rate,
-                         weight_decay=batch.weight_decay)
+        move_by_moments_(
+            batch,
+            batch.gradients(),
+            self.settings,
+            updates=self.updates,
+            rate=learning_rate,
+            weight_decay=batch.weight_decay,
+        )

@@ -37,8 +37,9 @@ class LAMB(GroupOptimizer):
         if not batch.adapted:
             torch._foreach_add_(weights, moves, alpha=learning_rate)
         elif batch.on_cpu:
-            for weight, move, rate in zip(weights, moves, (learning_rate * self._ratios(weights, moves)).tolist(),
-                                          strict=True):
+            for weight, move, rate in zip(
+                weights, moves, (learning_rate * self._ratios(weights, moves)).tolist(), strict=True
+            ):
                 weight.add_(move, alpha=rate)
         else:
             torch._foreach_mul_(moves, list(self._ratios(weights, moves).unbind()))
@@ -46,7 +47,10 @@ class LAMB(GroupOptimizer):
 
     def _ratios(self, weights: list[Tensor], moves: list[Tensor]) -> Tensor:
         weight_norms, move_norms = norms(weights, moves)
-        limited = weight_norms.clamp(max=self.settings.weight_norm_limit) \
-            if self.settings.weight_norm_limit is not None else weight_norms
+        limited = (
+            weight_norms.clamp(max=self.settings.weight_norm_limit)
+            if self.settings.weight_norm_limit is not None
+            else weight_norms
+        )
         ratios = limited / (move_norms + self.settings.trust_epsilon)
         return torch.where((weight_norms > 0) & (move_norms > 0), ratios, 1.0)

@@ -39,19 +39,36 @@ class LARC(GroupOptimizer):
 
     def update(self, batch: Batch, learning_rate: float) -> None:
         """Update one batch."""
-        gradients = self._scaled_gradients(batch, learning_rate) if batch.adapted else batch.gradients_with_decay()
+        gradients = (
+            self._scaled_gradients(batch, learning_rate)
+            if batch.adapted
+            else batch.gradients_with_decay()
+        )
         if self.on_adam:
-            move_by_moments_(batch, gradients, self.settings, updates=self.updates, rate=learning_rate)
+            move_by_moments_(
+                batch, gradients, self.settings, updates=self.updates, rate=learning_rate
+            )
         else:
-            move_outside_(batch, gradients, learning_rate, self.settings.momentum, nesterov=self.settings.nesterov,
-                          weight_decay=0.0)
+            move_outside_(
+                batch,
+                gradients,
+                learning_rate,
+                self.settings.momentum,
+                nesterov=self.settings.nesterov,
+                weight_decay=0.0,
+            )
 
     def _scaled_gradients(self, batch: Batch, learning_rate: float) -> list[Tensor]:
         settings, gradients = self.settings, batch.gradients()
         weight_norms, gradient_norms = norms(batch.parameters, gradients)
         defined = (weight_norms > 0) & (gradient_norms > 0)
-        factors = trust_ratios(weight_norms, gradient_norms, settings.trust_coefficient, batch.weight_decay,
-                               settings.trust_epsilon)
+        factors = trust_ratios(
+            weight_norms,
+            gradient_norms,
+            settings.trust_coefficient,
+            batch.weight_decay,
+            settings.trust_epsilon,
+        )
         if settings.larc_mode == "clip":
             factors = (factors / learning_rate).clamp(max=1.0)
         factors = torch.where(defined, factors, 1.0)

@@ -43,7 +43,19 @@ class LARS(GroupOptimizer):
         ratios: float | Tensor = 1.0
         if batch.adapted:
             weight_norms, gradient_norms = norms(batch.parameters, gradients)
-            ratios = trust_ratios(weight_norms, gradient_norms, settings.trust_coefficient, batch.weight_decay,
-                                  settings.trust_epsilon)
-        move_(batch, gradients, settings.momentum_form or "inside", learning_rate, settings.momentum,
-              nesterov=settings.nesterov, ratios=ratios)
+            ratios = trust_ratios(
+                weight_norms,
+                gradient_norms,
+                settings.trust_coefficient,
+                batch.weight_decay,
+                settings.trust_epsilon,
+            )
+        move_(
+            batch,
+            gradients,
+            settings.momentum_form or "inside",
+            learning_rate,
+            settings.momentum,
+            nesterov=settings.nesterov,
+            ratios=ratios,
+        )

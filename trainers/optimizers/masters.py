@@ -22,39 +22,59 @@ REDUCED = (torch.bfloat16, torch.float16)
 class MasterOptimizer:
     """An optimizer over fp32 masters of the reduced parameters, and over all others as they are."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter],
-                 build: Callable[[list[nn.Parameter]], Optimizer]) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], build: Callable[[list[nn.Parameter]], Optimizer]
+    ) -> None:
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        self.reduced: list[Tensor] = [parameter for parameter in trained if parameter.dtype in REDUCED]
-        self.masters = [nn.Parameter(parameter.detach().to(torch.float32, copy=True)) for parameter in trained
-                        if parameter.dtype in REDUCED]
+        self.reduced: list[Tensor] = [
+            parameter for parameter in trained if parameter.dtype in REDUCED
+        ]
+        self.masters = [
+            nn.Parameter(parameter.detach().to(torch.float32, copy=True))
+            for parameter in trained
+            if parameter.dtype in REDUCED
+        ]
         masters = iter(self.masters)
-        self.optimizer = build([next(masters) if parameter.dtype in REDUCED else parameter
-                                for parameter in trained])
+        self.optimizer = build(
+            [next(masters) if parameter.dtype in REDUCED else parameter for parameter in trained]
+        )
         for master in self.masters:
             master.grad = torch.zeros_like(master)
-        self._gradients: list[Tensor] = [master.grad for master in self.masters if master.grad is not None]
+        self._gradients: list[Tensor] = [
+            master.grad for master in self.masters if master.grad is not None
+        ]
 
     @torch.no_grad()
     def step(self, learning_rate: float, epochs: float = 0.0) -> None:
         """One update of the masters, copied down to the model."""
-        torch._foreach_copy_(self._gradients, [torch.zeros_like(parameter) if parameter.grad is None
-                                               else parameter.grad for parameter in self.reduced])
+        torch._foreach_copy_(
+            self._gradients,
+            [
+                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                for parameter in self.reduced
+            ],
+        )
         self.optimizer.step(learning_rate, epochs)
         torch._foreach_copy_(self.reduced, list[Tensor](self.masters))
 
     def state_dict(self) -> dict[str, Any]:
         """The masters and the state of the rule."""
-        return {"masters": [master.detach().clone() for master in self.masters],
-                "optimizer": self.optimizer.state_dict()}
+        return {
+            "masters": [master.detach().clone() for master in self.masters],
+            "optimizer": self.optimizer.state_dict(),
+        }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave; the model's reduced weights follow the masters."""
         saved = state.get("masters")
-        if saved is None or [tuple(one.shape) for one in saved] != [tuple(one.shape) for one in self.masters]:
-            raise CheckpointError("the checkpoint does not hold fp32 masters of this model's bf16 or fp16 parameters; "
-                                  "go on with the model, the precision and the reduced_weights it was made with")
+        if saved is None or [tuple(one.shape) for one in saved] != [
+            tuple(one.shape) for one in self.masters
+        ]:
+            raise CheckpointError(
+                "the checkpoint does not hold fp32 masters of this model's bf16 or fp16 parameters; "
+                "go on with the model, the precision and the reduced_weights it was made with"
+            )
         self.optimizer.load_state_dict(state["optimizer"])
         for master, one in zip(self.masters, saved, strict=True):
             master.copy_(one)

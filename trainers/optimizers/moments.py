@@ -20,19 +20,36 @@ from trainers.optimizers.parameter_groups import Batch
 STATE_NAMES = ("first_moment", "second_moment")
 
 
-def move_by_moments_(batch: Batch, gradients: list[Tensor], settings: TrainingSettings, *, updates: int, rate: float,
-                     weight_decay: float = 0.0, decoupled: bool = False) -> None:
+def move_by_moments_(
+    batch: Batch,
+    gradients: list[Tensor],
+    settings: TrainingSettings,
+    *,
+    updates: int,
+    rate: float,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+) -> None:
     """Add ``gradients`` to the moments of a batch and move its parameters by ``-rate * direction``.
 
     ``weight_decay * w`` is part of the gradient, or ``decoupled``: the parameters first shrink by
     ``rate * weight_decay``.
     """
-    _fused_(batch.parameters, batch, gradients, settings, updates=updates, rate=rate, weight_decay=weight_decay,
-            decoupled=decoupled)
+    _fused_(
+        batch.parameters,
+        batch,
+        gradients,
+        settings,
+        updates=updates,
+        rate=rate,
+        weight_decay=weight_decay,
+        decoupled=decoupled,
+    )
 
 
-def negative_directions(batch: Batch, gradients: list[Tensor], settings: TrainingSettings, *,
-                        updates: int) -> list[Tensor]:
+def negative_directions(
+    batch: Batch, gradients: list[Tensor], settings: TrainingSettings, *, updates: int
+) -> list[Tensor]:
     """Add ``gradients`` to the moments of a batch and return ``-(direction + weight_decay * w)`` of each parameter.
 
     The tensors are the batch's temporaries.
@@ -41,8 +58,16 @@ def negative_directions(batch: Batch, gradients: list[Tensor], settings: Trainin
     if batch.on_cpu and batch.weight_decay:
         # the kernel multiplies by 1 - rate * weight_decay, which it takes in float64: by -batch.weight_decay here
         torch._foreach_copy_(moved, batch.parameters)
-        _fused_(moved, batch, gradients, settings, updates=updates, rate=1.0, weight_decay=1 + batch.weight_decay,
-                decoupled=True)
+        _fused_(
+            moved,
+            batch,
+            gradients,
+            settings,
+            updates=updates,
+            rate=1.0,
+            weight_decay=1 + batch.weight_decay,
+            decoupled=True,
+        )
         return moved
     torch._foreach_zero_(moved)
     _fused_(moved, batch, gradients, settings, updates=updates, rate=1.0)
@@ -51,11 +76,36 @@ def negative_directions(batch: Batch, gradients: list[Tensor], settings: Trainin
     return moved
 
 
-def _fused_(moved: list[Tensor], batch: Batch, gradients: list[Tensor], settings: TrainingSettings, *, updates: int,
-            rate: float, weight_decay: float = 0.0, decoupled: bool = False) -> None:
+def _fused_(
+    moved: list[Tensor],
+    batch: Batch,
+    gradients: list[Tensor],
+    settings: TrainingSettings,
+    *,
+    updates: int,
+    rate: float,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+) -> None:
     kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
-    count = torch.full((), updates if settings.bias_correction else math.inf, dtype=torch.float32,
-                       device=moved[0].device)
-    kernel(moved, gradients, batch.states["first_moment"], batch.states["second_moment"], [], [count] * len(moved),
-           lr=rate, beta1=settings.beta1, beta2=settings.beta2, weight_decay=weight_decay, eps=settings.epsilon,
-           amsgrad=False, maximize=False)
+    count = torch.full(
+        (),
+        updates if settings.bias_correction else math.inf,
+        dtype=torch.float32,
+        device=moved[0].device,
+    )
+    kernel(
+        moved,
+        gradients,
+        batch.states["first_moment"],
+        batch.states["second_moment"],
+        [],
+        [count] * len(moved),
+        lr=rate,
+        beta1=settings.beta1,
+        beta2=settings.beta2,
+        weight_decay=weight_decay,
+        eps=settings.epsilon,
+        amsgrad=False,
+        maximize=False,
+    )

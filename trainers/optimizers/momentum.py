@@ -24,47 +24,127 @@ from torch import Tensor
 from trainers.optimizers.parameter_groups import Batch
 
 
-def move_(batch: Batch, gradients: list[Tensor], form: str, rate: float, momentum: float, *, nesterov: bool,
-          ratios: float | Tensor = 1.0) -> None:
+def move_(
+    batch: Batch,
+    gradients: list[Tensor],
+    form: str,
+    rate: float,
+    momentum: float,
+    *,
+    nesterov: bool,
+    ratios: float | Tensor = 1.0,
+) -> None:
     """Move a batch by the rule of ``form``; ``gradients`` hold no decay yet, the batch's is added.
 
     ``ratios`` is one trust ratio, or one for each tensor, shape ``(tensors,)``.
     """
-    inner, outer = {"outside": (1.0, rate * ratios), "inside": (rate * ratios, 1.0), "corrected": (ratios, rate)}[form]
+    inner, outer = {
+        "outside": (1.0, rate * ratios),
+        "inside": (rate * ratios, 1.0),
+        "corrected": (ratios, rate),
+    }[form]
     if (nesterov and form != "outside") or not (isinstance(ratios, float) or batch.on_cpu):
         _move_by_passes_(batch, gradients, inner, outer, momentum, nesterov=nesterov)
     elif isinstance(inner, float) and isinstance(outer, float):
-        _move_fused_(batch.parameters, gradients, batch.states["momentum"], inner, outer, momentum, batch.weight_decay,
-                     nesterov=nesterov)
+        _move_fused_(
+            batch.parameters,
+            gradients,
+            batch.states["momentum"],
+            inner,
+            outer,
+            momentum,
+            batch.weight_decay,
+            nesterov=nesterov,
+        )
     else:
-        for weight, gradient, buffer, mine, its in zip(batch.parameters, gradients, batch.states["momentum"],
-                                                       _listed(inner, batch), _listed(outer, batch), strict=True):
-            _move_fused_([weight], [gradient], [buffer], mine, its, momentum, batch.weight_decay, nesterov=nesterov)
+        for weight, gradient, buffer, mine, its in zip(
+            batch.parameters,
+            gradients,
+            batch.states["momentum"],
+            _listed(inner, batch),
+            _listed(outer, batch),
+            strict=True,
+        ):
+            _move_fused_(
+                [weight],
+                [gradient],
+                [buffer],
+                mine,
+                its,
+                momentum,
+                batch.weight_decay,
+                nesterov=nesterov,
+            )
 
 
-def move_outside_(batch: Batch, gradients: list[Tensor], rate: float, momentum: float, *, nesterov: bool,
-                  weight_decay: float) -> None:
+def move_outside_(
+    batch: Batch,
+    gradients: list[Tensor],
+    rate: float,
+    momentum: float,
+    *,
+    nesterov: bool,
+    weight_decay: float,
+) -> None:
     """Move a batch with the rate outside the buffer; ``weight_decay`` is what the gradients do not hold yet."""
-    _move_fused_(batch.parameters, gradients, batch.states["momentum"], 1.0, rate, momentum, weight_decay,
-                 nesterov=nesterov)
+    _move_fused_(
+        batch.parameters,
+        gradients,
+        batch.states["momentum"],
+        1.0,
+        rate,
+        momentum,
+        weight_decay,
+        nesterov=nesterov,
+    )
 
 
-def _move_fused_(weights: list[Tensor], gradients: list[Tensor], buffers: list[Tensor], inner: float, outer: float,
-                 momentum: float, weight_decay: float, *, nesterov: bool) -> None:
-    if momentum == 0:       # the kernel knows no dampening then
+def _move_fused_(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    buffers: list[Tensor],
+    inner: float,
+    outer: float,
+    momentum: float,
+    weight_decay: float,
+    *,
+    nesterov: bool,
+) -> None:
+    if momentum == 0:  # the kernel knows no dampening then
         inner, outer = 1.0, inner * outer
-    torch._fused_sgd_(weights, gradients, buffers if momentum else [], weight_decay=weight_decay, momentum=momentum,
-                      lr=outer, dampening=1.0 - inner, nesterov=nesterov, maximize=False, is_first_step=False)
+    torch._fused_sgd_(
+        weights,
+        gradients,
+        buffers if momentum else [],
+        weight_decay=weight_decay,
+        momentum=momentum,
+        lr=outer,
+        dampening=1.0 - inner,
+        nesterov=nesterov,
+        maximize=False,
+        is_first_step=False,
+    )
 
 
-def _move_by_passes_(batch: Batch, gradients: list[Tensor], inner: float | Tensor, outer: float | Tensor,
-                     momentum: float, *, nesterov: bool) -> None:
+def _move_by_passes_(
+    batch: Batch,
+    gradients: list[Tensor],
+    inner: float | Tensor,
+    outer: float | Tensor,
+    momentum: float,
+    *,
+    nesterov: bool,
+) -> None:
     buffers = batch.states["momentum"]
     updates = list(torch._foreach_add(gradients, batch.parameters, alpha=batch.weight_decay))
     _scale_(updates, inner)
     torch._foreach_mul_(buffers, momentum)
     torch._foreach_add_(buffers, updates)
-    moves = list(torch._foreach_add(updates, buffers, alpha=momentum) if nesterov else torch._foreach_mul(buffers, 1.0))
+    moves = list(
+        torch._foreach_add(updates, buffers, alpha=momentum)
+        if nesterov
+        else torch._foreach_mul(buffers, 1.0)
+    )
     _scale_(moves, outer)
     torch._foreach_sub_(batch.parameters, moves)
 

@@ -68,9 +68,11 @@ class GroupOptimizer(ABC):
         """Restore what :meth:`state_dict` gave; another model's or rule's raises :class:`CheckpointError`."""
         groups = state.get("groups")
         if groups is None or len(groups) != len(self.groups):
-            raise CheckpointError(f"the checkpoint's optimizer has {0 if groups is None else len(groups)} groups of "
-                                  f"parameters, but this training's has {len(self.groups)}; go on with the model and "
-                                  "the settings it was made with")
+            raise CheckpointError(
+                f"the checkpoint's optimizer has {0 if groups is None else len(groups)} groups of "
+                f"parameters, but this training's has {len(self.groups)}; go on with the model and "
+                "the settings it was made with"
+            )
         for group, saved in zip(self.groups, groups, strict=True):
             group.load_state_dict(saved)
         self.updates = int(state["updates"])

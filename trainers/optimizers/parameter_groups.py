@@ -27,8 +27,10 @@ class Batch:
     def __init__(self, group: ParameterGroup, first: int, last: int, memory: Tensor) -> None:
         self.weight_decay, self.adapted = group.weight_decay, group.adapted
         self.shaped = group.parameters[first:last]
-        self.states = {name: [_flat(tensor) for tensor in tensors[first:last]]
-                       for name, tensors in group.states.items()}
+        self.states = {
+            name: [_flat(tensor) for tensor in tensors[first:last]]
+            for name, tensors in group.states.items()
+        }
         self.on_cpu = self.shaped[0].device.type == "cpu"
         self._memory = memory
         self._layouts = [parameter.stride() for parameter in self.shaped]
@@ -38,16 +40,25 @@ class Batch:
         """Look where the parameters lie; they may have got new memory, but must keep their layout."""
         if [parameter.data_ptr() for parameter in self.shaped] != self._addresses:
             if [parameter.stride() for parameter in self.shaped] != self._layouts:
-                raise WorkloadError("the layout of the model's parameters must stay while it is trained, but it was "
-                                    "changed (for instance to channels_last); change it before the optimizer is made")
+                raise WorkloadError(
+                    "the layout of the model's parameters must stay while it is trained, but it was "
+                    "changed (for instance to channels_last); change it before the optimizer is made"
+                )
             self._flatten_parameters()
 
     def gradients(self) -> list[Tensor]:
         """The gradient of each parameter; zeros where the loss does not depend on it."""
-        return [_flat(gradient) if gradient is not None and gradient.stride() == layout
-                else _flat(_gradient_like(parameter, gradient))
-                for parameter, gradient, layout in zip(self.shaped, [parameter.grad for parameter in self.shaped],
-                                                       self._layouts, strict=True)]
+        return [
+            _flat(gradient)
+            if gradient is not None and gradient.stride() == layout
+            else _flat(_gradient_like(parameter, gradient))
+            for parameter, gradient, layout in zip(
+                self.shaped,
+                [parameter.grad for parameter in self.shaped],
+                self._layouts,
+                strict=True,
+            )
+        ]
 
     def gradients_with_decay(self) -> list[Tensor]:
         """The gradients of the loss and of weight_decay / 2 * ||w||^2."""
@@ -63,7 +74,7 @@ class Batch:
         if not self.on_cpu:
             return [torch.empty_like(parameter) for parameter in self.parameters]
         sizes = [len(parameter) for parameter in self.parameters]
-        return list(self._memory[:sum(sizes)].split_with_sizes(sizes))
+        return list(self._memory[: sum(sizes)].split_with_sizes(sizes))
 
     def _flatten_parameters(self) -> None:
         self.parameters = [_flat(parameter.detach()) for parameter in self.shaped]
@@ -77,15 +88,22 @@ class ParameterGroup:
     trust ratio, or Shampoo's preconditioners) applies to them.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], weight_decay: float = 0.0, *,
-                 adapted: bool = False) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        weight_decay: float = 0.0,
+        *,
+        adapted: bool = False,
+    ) -> None:
         self.parameters: list[Tensor] = list(parameters)
         self.weight_decay, self.adapted = weight_decay, adapted
         self.states: dict[str, list[Tensor]] = {}
         for parameter in self.parameters:
             if not _same_layout(parameter, torch.empty_like(parameter, device="meta")):
-                raise WorkloadError(f"a parameter must fill its memory without gaps, but one of shape "
-                                    f"{tuple(parameter.shape)} has strides {parameter.stride()}; make it contiguous")
+                raise WorkloadError(
+                    f"a parameter must fill its memory without gaps, but one of shape "
+                    f"{tuple(parameter.shape)} has strides {parameter.stride()}; make it contiguous"
+                )
 
     def add_state(self, name: str) -> None:
         """Give every parameter a tensor of zeros of its shape."""
@@ -94,29 +112,45 @@ class ParameterGroup:
     def batches(self) -> list[Batch]:
         """The parameters and their state in batches; the tensors are those of the group."""
         limits = _batch_limits(self.parameters)
-        memory = self.parameters[0].new_empty(max(_elements(self.parameters[start:stop]) for start, stop in limits)) \
-            if self.parameters[0].device.type == "cpu" else self.parameters[0].new_empty(0)
+        memory = (
+            self.parameters[0].new_empty(
+                max(_elements(self.parameters[start:stop]) for start, stop in limits)
+            )
+            if self.parameters[0].device.type == "cpu"
+            else self.parameters[0].new_empty(0)
+        )
         return [Batch(self, start, stop, memory) for start, stop in limits]
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         """A copy of every tensor of the state."""
-        return {name: [tensor.clone() for tensor in tensors] for name, tensors in self.states.items()}
+        return {
+            name: [tensor.clone() for tensor in tensors] for name, tensors in self.states.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy saved tensors into the state; other names or shapes raise :class:`CheckpointError`."""
         if set(state) != set(self.states):
-            raise CheckpointError(f"the checkpoint holds {_listed(state)} of each parameter, but the optimizer of this "
-                                  f"training keeps {_listed(self.states)}; go on with the settings it was made with")
+            raise CheckpointError(
+                f"the checkpoint holds {_listed(state)} of each parameter, but the optimizer of this "
+                f"training keeps {_listed(self.states)}; go on with the settings it was made with"
+            )
         for name, tensors in self.states.items():
-            if [tuple(tensor.shape) for tensor in state[name]] != [tuple(tensor.shape) for tensor in tensors]:
-                raise CheckpointError(f"the checkpoint's {name} does not have the shapes of this model's parameters; "
-                                      "go on with the model and the settings it was made with")
+            if [tuple(tensor.shape) for tensor in state[name]] != [
+                tuple(tensor.shape) for tensor in tensors
+            ]:
+                raise CheckpointError(
+                    f"the checkpoint's {name} does not have the shapes of this model's parameters; "
+                    "go on with the model and the settings it was made with"
+                )
             for mine, saved in zip(tensors, state[name], strict=True):
                 mine.copy_(saved)
 
 
-def parameter_groups(parameters: Iterable[nn.Parameter], settings: TrainingSettings,
-                     kinds: Iterable[Kind] | None = None) -> list[ParameterGroup]:
+def parameter_groups(
+    parameters: Iterable[nn.Parameter],
+    settings: TrainingSettings,
+    kinds: Iterable[Kind] | None = None,
+) -> list[ParameterGroup]:
     """The trained parameters in groups: first the weights, then normalization parameters and biases.
 
     ``kinds`` are those of the parameters, in order (:mod:`trainers.optimizers.parameter_kinds`). Without them the rank
@@ -127,13 +161,21 @@ def parameter_groups(parameters: Iterable[nn.Parameter], settings: TrainingSetti
     form one group, in their order; there are no empty groups.
     """
     parameters = list(parameters)
-    by_rank: list[Kind] = ["weight" if parameter.ndim > 1 else "normalization" for parameter in parameters]
-    trained = [(parameter, _treatment(kind, settings))
-               for parameter, kind in zip(parameters, by_rank if kinds is None else kinds, strict=True)
-               if parameter.requires_grad]
+    by_rank: list[Kind] = [
+        "weight" if parameter.ndim > 1 else "normalization" for parameter in parameters
+    ]
+    trained = [
+        (parameter, _treatment(kind, settings))
+        for parameter, kind in zip(parameters, by_rank if kinds is None else kinds, strict=True)
+        if parameter.requires_grad
+    ]
     treatments = dict.fromkeys(_treatment(kind, settings) for kind in KINDS)
     groups = {each: [parameter for parameter, its in trained if its == each] for each in treatments}
-    return [ParameterGroup(group, decay, adapted=adapted) for (decay, adapted), group in groups.items() if group]
+    return [
+        ParameterGroup(group, decay, adapted=adapted)
+        for (decay, adapted), group in groups.items()
+        if group
+    ]
 
 
 def _treatment(kind: Kind, settings: TrainingSettings) -> tuple[float, bool]:
@@ -169,12 +211,18 @@ def _flat(tensor: Tensor) -> Tensor:
 def _gradient_like(parameter: Tensor, gradient: Tensor | None) -> Tensor:
     if gradient is None:
         return torch.zeros_like(parameter)
-    return gradient if _same_layout(gradient, parameter) else torch.empty_like(parameter).copy_(gradient)
+    return (
+        gradient
+        if _same_layout(gradient, parameter)
+        else torch.empty_like(parameter).copy_(gradient)
+    )
 
 
 def _same_layout(one: Tensor, other: Tensor) -> bool:
-    return all(size == 1 or stride == its for size, stride, its
-               in zip(one.shape, one.stride(), other.stride(), strict=True))
+    return all(
+        size == 1 or stride == its
+        for size, stride, its in zip(one.shape, one.stride(), other.stride(), strict=True)
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

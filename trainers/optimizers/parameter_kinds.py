@@ -27,7 +27,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
-def parameter_kinds(model: nn.Module, named: Mapping[str, str] | None = None) -> dict[nn.Parameter, Kind]:
+def parameter_kinds(
+    model: nn.Module, named: Mapping[str, str] | None = None
+) -> dict[nn.Parameter, Kind]:
     """The kind of every parameter of a model; one that several modules share has the kind of the first.
 
     ``named`` are kinds by the parameters' names in ``model.named_parameters()``, which go before; an unknown name or
@@ -40,16 +42,22 @@ def parameter_kinds(model: nn.Module, named: Mapping[str, str] | None = None) ->
     parameters = dict(model.named_parameters())
     for name, kind in (named or {}).items():
         if name not in parameters:
-            raise WorkloadError(f"parameter_kinds names {name!r}, but the model has no such "
-                                f"parameter{nearest(name, parameters)}")
+            raise WorkloadError(
+                f"parameter_kinds names {name!r}, but the model has no such "
+                f"parameter{nearest(name, parameters)}"
+            )
         if kind not in KINDS:
-            raise WorkloadError(f"a parameter's kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, but "
-                                f"parameter_kinds has {kind!r} for {name!r}")
+            raise WorkloadError(
+                f"a parameter's kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, but "
+                f"parameter_kinds has {kind!r} for {name!r}"
+            )
         kinds[parameters[name]] = kind
     return kinds
 
 
 def _kind(module: nn.Module, name: str, parameter: nn.Parameter) -> Kind:
-    if isinstance(module, _NORMALIZATIONS) or ("norm" in type(module).__name__.lower() and parameter.ndim <= 1):
+    if isinstance(module, _NORMALIZATIONS) or (
+        "norm" in type(module).__name__.lower() and parameter.ndim <= 1
+    ):
         return "normalization"
     return "bias" if name.endswith("bias") or name.startswith("bias_") else "weight"

@@ -48,16 +48,22 @@ class RMSpropWarmup(GroupOptimizer):
         torch._foreach_sub_(buffers, self._directions(gradients, moments, learning_rate))
         torch._foreach_add_(batch.parameters, buffers, alpha=learning_rate)
 
-    def _directions(self, gradients: list[Tensor], moments: list[Tensor], learning_rate: float) -> list[Tensor]:
+    def _directions(
+        self, gradients: list[Tensor], moments: list[Tensor], learning_rate: float
+    ) -> list[Tensor]:
         settings = self.settings
-        share = sgd_share(self.epochs, settings.rmsprop_center_epochs, settings.rmsprop_period_epochs)
+        share = sgd_share(
+            self.epochs, settings.rmsprop_center_epochs, settings.rmsprop_period_epochs
+        )
         if share == 1:
             return gradients
         factors = list(torch._foreach_sqrt(moments))
         torch._foreach_add_(factors, settings.epsilon)
         torch._foreach_reciprocal_(factors)
-        torch._foreach_mul_(factors, (1 - share) * settings.rmsprop_learning_rate / learning_rate
-                            if learning_rate else 0.0)
+        torch._foreach_mul_(
+            factors,
+            (1 - share) * settings.rmsprop_learning_rate / learning_rate if learning_rate else 0.0,
+        )
         torch._foreach_add_(factors, share)
         torch._foreach_mul_(factors, gradients)
         return factors

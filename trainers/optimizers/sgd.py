@@ -24,5 +24,11 @@ class SGD(GroupOptimizer):
     def update(self, batch: Batch, learning_rate: float) -> None:
         """Update one batch."""
         settings = self.settings
-        move_(batch, batch.gradients(), settings.momentum_form or "outside", learning_rate, settings.momentum,
-              nesterov=settings.nesterov)
+        move_(
+            batch,
+            batch.gradients(),
+            settings.momentum_form or "outside",
+            learning_rate,
+            settings.momentum,
+            nesterov=settings.nesterov,
+        )

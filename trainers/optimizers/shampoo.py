@@ -38,27 +38,43 @@ class Shampoo(GroupOptimizer):
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         super().__init__(groups, settings)
-        self.factors = {id(parameter): factors for group in groups if group.adapted
-                        for parameter, factors in zip(group.parameters, _add_factors(group, settings), strict=True)}
+        self.factors = {
+            id(parameter): factors
+            for group in groups
+            if group.adapted
+            for parameter, factors in zip(
+                group.parameters, _add_factors(group, settings), strict=True
+            )
+        }
 
     def update(self, batch: Batch, learning_rate: float) -> None:
         """Update one batch."""
         gradients = batch.gradients()
         if batch.adapted:
             gradients = self._directions(batch, gradients)
-        move_outside_(batch, gradients, learning_rate, self.settings.momentum, nesterov=self.settings.nesterov,
-                      weight_decay=batch.weight_decay)
+        move_outside_(
+            batch,
+            gradients,
+            learning_rate,
+            self.settings.momentum,
+            nesterov=self.settings.nesterov,
+            weight_decay=batch.weight_decay,
+        )
 
     def _directions(self, batch: Batch, gradients: list[Tensor]) -> list[Tensor]:
         roots_are_due = (self.updates - 1) % self.settings.preconditioner_interval == 0
         directions = batch.temporaries()
-        for parameter, flat_gradient, direction in zip(batch.shaped, gradients, directions, strict=True):
+        for parameter, flat_gradient, direction in zip(
+            batch.shaped, gradients, directions, strict=True
+        ):
             factors = self.factors[id(parameter)]
             gradient = flat_gradient.as_strided(parameter.shape, parameter.stride())
             factors.observe(gradient, self.settings.beta2)
             if roots_are_due:
                 factors.take_roots(self.settings.epsilon)
-            direction.as_strided(parameter.shape, parameter.stride()).copy_(factors.precondition(gradient))
+            direction.as_strided(parameter.shape, parameter.stride()).copy_(
+                factors.precondition(gradient)
+            )
         gradient_norms, norms_of_directions = norms(gradients, directions)
         grafts = torch.where(norms_of_directions > 0, gradient_norms / norms_of_directions, 1.0)
         torch._foreach_mul_(directions, list(grafts.unbind()))
@@ -69,10 +85,14 @@ class Factors:
     """The Kronecker factors of one tensor: for each preconditioned dimension its H and its root P."""
 
     def __init__(self, parameter: Tensor, size_limit: int) -> None:
-        self.dimensions = [dimension for dimension, size in enumerate(parameter.shape) if 1 < size <= size_limit]
+        self.dimensions = [
+            dimension for dimension, size in enumerate(parameter.shape) if 1 < size <= size_limit
+        ]
         self.statistics = [parameter.new_zeros(size, size) for size in self._sizes(parameter)]
-        self.roots = [torch.eye(size, dtype=parameter.dtype, device=parameter.device)
-                      for size in self._sizes(parameter)]
+        self.roots = [
+            torch.eye(size, dtype=parameter.dtype, device=parameter.device)
+            for size in self._sizes(parameter)
+        ]
 
     def _sizes(self, parameter: Tensor) -> list[int]:
         return [parameter.shape[dimension] for dimension in self.dimensions]
@@ -80,7 +100,11 @@ class Factors:
     def observe(self, gradient: Tensor, beta2: float) -> None:
         """Move every H towards the gradient's own."""
         for dimension, statistic in zip(self.dimensions, self.statistics, strict=True):
-            rows = gradient.movedim(dimension, 0).flatten(1) if gradient.ndim > 1 else gradient.unsqueeze(1)
+            rows = (
+                gradient.movedim(dimension, 0).flatten(1)
+                if gradient.ndim > 1
+                else gradient.unsqueeze(1)
+            )
             statistic.addmm_(rows, rows.T, beta=beta2, alpha=1 - beta2)
 
     def take_roots(self, epsilon: float) -> None:
@@ -100,7 +124,9 @@ class Factors:
 
 
 def _add_factors(group: ParameterGroup, settings: TrainingSettings) -> list[Factors]:
-    factors = [Factors(parameter, settings.preconditioner_size_limit) for parameter in group.parameters]
+    factors = [
+        Factors(parameter, settings.preconditioner_size_limit) for parameter in group.parameters
+    ]
     group.states["statistics"] = [tensor for one in factors for tensor in one.statistics]
     group.states["roots"] = [tensor for one in factors for tensor in one.roots]
     return factors

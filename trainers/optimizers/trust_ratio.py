@@ -12,12 +12,19 @@ def norms(*lists: list[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(together)).view(len(lists), -1)
 
 
-def trust_ratios(weight_norms: Tensor, gradient_norms: Tensor, trust_coefficient: float, weight_decay: float,
-                 epsilon: float = 0.0) -> Tensor:
+def trust_ratios(
+    weight_norms: Tensor,
+    gradient_norms: Tensor,
+    trust_coefficient: float,
+    weight_decay: float,
+    epsilon: float = 0.0,
+) -> Tensor:
     """``trust_coefficient * ||w|| / (||g|| + weight_decay * ||w|| + epsilon)``; 1 where either norm is zero.
 
     You et al., arXiv:1708.03888, equation 6 with the decay in the denominator, from the raw gradient. Norms and
     ratios have shape ``(tensors,)``.
     """
-    ratios = trust_coefficient * weight_norms / (gradient_norms + weight_decay * weight_norms + epsilon)
+    ratios = (
+        trust_coefficient * weight_norms / (gradient_norms + weight_decay * weight_norms + epsilon)
+    )
     return torch.where((weight_norms > 0) & (gradient_norms > 0), ratios, 1.0)

@@ -27,11 +27,15 @@ class AdaScale:
 
     def __init__(self, base_batch_size: int, global_batch_size: int, train_samples: int) -> None:
         if base_batch_size > global_batch_size:
-            raise JobError(f"adascale_batch_size must be at most global_batch_size, but got {base_batch_size} and "
-                           f"{global_batch_size}; lower the first, or leave it out at small batches")
+            raise JobError(
+                f"adascale_batch_size must be at most global_batch_size, but got {base_batch_size} and "
+                f"{global_batch_size}; lower the first, or leave it out at small batches"
+            )
         self.base_batch_size, self.global_batch_size = base_batch_size, global_batch_size
         self.epochs_per_step = base_batch_size / train_samples
-        self.statistics = GradientStatistics(max(1 - global_batch_size / base_batch_size / 1000, 0.0))
+        self.statistics = GradientStatistics(
+            max(1 - global_batch_size / base_batch_size / 1000, 0.0)
+        )
         self.scale_invariant_steps = 0.0
 
     @property
@@ -42,10 +46,15 @@ class AdaScale:
     @property
     def gain(self) -> float:
         """r of the next update."""
-        variance, squared = self.statistics.covariance_trace, max(self.statistics.squared_gradient, 0.0)
+        variance, squared = (
+            self.statistics.covariance_trace,
+            max(self.statistics.squared_gradient, 0.0),
+        )
         if not variance > 0:
             return 1.0
-        return (variance / self.base_batch_size + squared) / (variance / self.global_batch_size + squared)
+        return (variance / self.base_batch_size + squared) / (
+            variance / self.global_batch_size + squared
+        )
 
     def add(self, measured: SquaredNorms) -> None:
         """Take the measurement of the update in that comes next."""
@@ -57,7 +66,10 @@ class AdaScale:
 
     def state_dict(self) -> dict[str, Any]:
         """The averages and tau, as plain numbers."""
-        return {"statistics": self.statistics.state_dict(), "scale_invariant_steps": self.scale_invariant_steps}
+        return {
+            "statistics": self.statistics.state_dict(),
+            "scale_invariant_steps": self.scale_invariant_steps,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave."""
@@ -72,6 +84,8 @@ def adascale_layout(layout: BatchLayout, base_batch_size: int, group_size: int) 
     """
     chunk = math.gcd(base_batch_size, layout.local_batch_size)
     if chunk % group_size:
-        raise JobError(f"adascale_batch_size must be whole normalization groups, but got {base_batch_size} and "
-                       f"normalization_batch_size {group_size}; choose a multiple of {group_size}")
+        raise JobError(
+            f"adascale_batch_size must be whole normalization groups, but got {base_batch_size} and "
+            f"normalization_batch_size {group_size}; choose a multiple of {group_size}"
+        )
     return layout.in_chunks(chunk)

@@ -27,7 +27,9 @@ def batch_factor(settings: TrainingSettings, epochs: float) -> float:
         return settings.batch_factors[passed - 1] if passed else 1.0
     if settings.batch_control == "grow" and epochs >= settings.warmup_epochs:
         passed = sum(epochs >= milestone for milestone in settings.decay_milestones)
-        return min(math.pow(settings.decay_factor, -passed), settings.batch_limit_factor or math.inf)
+        return min(
+            math.pow(settings.decay_factor, -passed), settings.batch_limit_factor or math.inf
+        )
     return 1.0
 
 
@@ -81,13 +83,24 @@ class BatchSchedule:
         steps_per_epoch = self.train_samples / phase.global_batch_size
         every = max(1, round(steps_per_epoch / self.evaluations_per_epoch))
         following = step + every - (step - phase.first_step) % every
-        end = next((after.first_step for after in self.phases if after.first_step > step), self.total_steps)
+        end = next(
+            (after.first_step for after in self.phases if after.first_step > step), self.total_steps
+        )
         # an evaluation shortly before that at the end of a phase would tell nothing new
-        return end if following > end or (end < self.total_steps and 2 * (end - following) < every) else following
+        return (
+            end
+            if following > end or (end < self.total_steps and 2 * (end - following) < every)
+            else following
+        )
 
 
-def batch_schedule(settings: TrainingSettings, global_batch_size: int, train_samples: int, budget_epochs: float,
-                   evaluations_per_epoch: float) -> BatchSchedule:
+def batch_schedule(
+    settings: TrainingSettings,
+    global_batch_size: int,
+    train_samples: int,
+    budget_epochs: float,
+    evaluations_per_epoch: float,
+) -> BatchSchedule:
     """The course of a training whose first batch holds ``global_batch_size`` samples.
 
     Raises :class:`~trainers.errors.JobError` where a factor gives no whole number of samples.
@@ -98,21 +111,30 @@ def batch_schedule(settings: TrainingSettings, global_batch_size: int, train_sam
         if last.first_step + steps >= _end(last, train_samples, budget_epochs):
             break
         first_sample = last.first_sample + steps * last.global_batch_size
-        start = Phase(last.first_step + steps, first_sample,
-                      _size(settings, global_batch_size, first_sample / train_samples))
+        start = Phase(
+            last.first_step + steps,
+            first_sample,
+            _size(settings, global_batch_size, first_sample / train_samples),
+        )
         if steps == 0:
             phases[-1] = start
         elif start.global_batch_size != last.global_batch_size:
             phases.append(start)
-    return BatchSchedule(tuple(phases), train_samples, _end(phases[-1], train_samples, budget_epochs),
-                         evaluations_per_epoch)
+    return BatchSchedule(
+        tuple(phases),
+        train_samples,
+        _end(phases[-1], train_samples, budget_epochs),
+        evaluations_per_epoch,
+    )
 
 
 def _boundaries(settings: TrainingSettings) -> list[float]:
     if settings.batch_control == "piecewise":
         return list(settings.batch_milestones)
-    if settings.batch_control == "grow":    # during the warmup nothing decays, so nothing grows
-        return sorted({max(milestone, settings.warmup_epochs) for milestone in settings.decay_milestones})
+    if settings.batch_control == "grow":  # during the warmup nothing decays, so nothing grows
+        return sorted(
+            {max(milestone, settings.warmup_epochs) for milestone in settings.decay_milestones}
+        )
     return []
 
 
@@ -128,10 +150,16 @@ def _steps_until(boundary: float, last: Phase, train_samples: int) -> int:
 def _size(settings: TrainingSettings, first_size: int, epochs: float) -> int:
     size = batch_factor(settings, epochs) * first_size
     if round(size) < 1 or abs(size - round(size)) > 1e-6 * size:
-        name = "batch_factors" if settings.batch_control == "piecewise" else "decay_factor and batch_limit_factor"
-        raise JobError(f"{name} must give whole global batch sizes, but the one from epoch {epochs:g} on is {size:g} "
-                       f"({size / first_size:g} times global_batch_size {first_size}); change the factors or "
-                       "global_batch_size")
+        name = (
+            "batch_factors"
+            if settings.batch_control == "piecewise"
+            else "decay_factor and batch_limit_factor"
+        )
+        raise JobError(
+            f"{name} must give whole global batch sizes, but the one from epoch {epochs:g} on is {size:g} "
+            f"({size / first_size:g} times global_batch_size {first_size}); change the factors or "
+            "global_batch_size"
+        )
     return round(size)
 
 

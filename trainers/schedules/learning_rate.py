@@ -54,8 +54,11 @@ def _decay_factor(settings: TrainingSettings, epochs: float, budget_epochs: floa
         return 1.0
     if settings.decay in ("step", "piecewise"):
         passed = sum(epochs >= milestone for milestone in settings.decay_milestones)
-        return settings.decay_values[passed] if settings.decay == "piecewise" \
+        return (
+            settings.decay_values[passed]
+            if settings.decay == "piecewise"
             else math.pow(settings.decay_factor, passed)
+        )
     end, last = settings.end_learning_rate_factor, settings.decay_epochs or budget_epochs
     t = min(1.0, (epochs - settings.warmup_epochs) / (last - settings.warmup_epochs))
     if settings.decay == "polynomial":

@@ -55,7 +55,9 @@ class SquaredNorms:
     @property
     def covariance_trace(self) -> float:
         """The estimate of tr(Sigma), of the gradient of one sample."""
-        return (self.of_chunks - self.of_batch) / (1 / self.chunk_samples - 1 / self.global_batch_size)
+        return (self.of_chunks - self.of_batch) / (
+            1 / self.chunk_samples - 1 / self.global_batch_size
+        )
 
 
 class GradientStatistics:
@@ -68,8 +70,12 @@ class GradientStatistics:
     def add(self, measured: SquaredNorms) -> None:
         """Take one measurement in."""
         keep = self.smoothing
-        self._squared_gradient = keep * self._squared_gradient + (1 - keep) * measured.squared_gradient
-        self._covariance_trace = keep * self._covariance_trace + (1 - keep) * measured.covariance_trace
+        self._squared_gradient = (
+            keep * self._squared_gradient + (1 - keep) * measured.squared_gradient
+        )
+        self._covariance_trace = (
+            keep * self._covariance_trace + (1 - keep) * measured.covariance_trace
+        )
         self._weight = keep * self._weight + (1 - keep)
 
     @property
@@ -91,12 +97,18 @@ class GradientStatistics:
 
     def state_dict(self) -> dict[str, float]:
         """The averages as plain numbers."""
-        return {"squared_gradient": self._squared_gradient, "covariance_trace": self._covariance_trace,
-                "weight": self._weight}
+        return {
+            "squared_gradient": self._squared_gradient,
+            "covariance_trace": self._covariance_trace,
+            "weight": self._weight,
+        }
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Restore what :meth:`state_dict` gave."""
-        self._squared_gradient, self._covariance_trace = state["squared_gradient"], state["covariance_trace"]
+        self._squared_gradient, self._covariance_trace = (
+            state["squared_gradient"],
+            state["covariance_trace"],
+        )
         self._weight = state["weight"]
 
 

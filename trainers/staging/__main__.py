@@ -23,30 +23,65 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m trainers.staging", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shared", type=Path, help="the folder that every node sees; subfolders are staged too")
+    parser = argparse.ArgumentParser(
+        prog="python -m trainers.staging",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "shared", type=Path, help="the folder that every node sees; subfolders are staged too"
+    )
     parser.add_argument("local", type=Path, help="the folder on this node's own disk")
-    parser.add_argument("--backend", default="single", choices=BACKENDS,
-                        help="how the processes, one per node, were started (default: %(default)s)")
-    parser.add_argument("--mode", default="all", choices=MODES,
-                        help="every file on every node, or a random share on each (default: %(default)s)")
-    parser.add_argument("--files-per-node", type=int, metavar="N",
-                        help="with partition: files on each node, beyond its share drawn from the others'")
-    parser.add_argument("--pattern", default="*", help="names of the files to stage, e.g. '*.h5' (default: all)")
+    parser.add_argument(
+        "--backend",
+        default="single",
+        choices=BACKENDS,
+        help="how the processes, one per node, were started (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--mode",
+        default="all",
+        choices=MODES,
+        help="every file on every node, or a random share on each (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--files-per-node",
+        type=int,
+        metavar="N",
+        help="with partition: files on each node, beyond its share drawn from the others'",
+    )
+    parser.add_argument(
+        "--pattern", default="*", help="names of the files to stage, e.g. '*.h5' (default: all)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the shares (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=4, help="files read at a time (default: %(default)s)")
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS",
-                        help="a node silent for so long is an error (default: %(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=4, help="files read at a time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="a node silent for so long is an error (default: %(default)s)",
+    )
     return parser
 
 
 def _run(options: argparse.Namespace) -> None:
     from trainers.distributed import connect
     from trainers.staging.nodes import stage
+
     communicator = connect(options.backend, timeout_seconds=options.timeout)
-    result = stage(options.shared, options.local, communicator, mode=options.mode, pattern=options.pattern,
-                   seed=options.seed, files_per_node=options.files_per_node, threads=options.threads)
+    result = stage(
+        options.shared,
+        options.local,
+        communicator,
+        mode=options.mode,
+        pattern=options.pattern,
+        seed=options.seed,
+        files_per_node=options.files_per_node,
+        threads=options.threads,
+    )
     if communicator.rank == 0:
         print(json.dumps(result.to_dict()), flush=True)
     communicator.close()

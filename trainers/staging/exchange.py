@@ -19,8 +19,13 @@ CHUNK_BYTES = 16 * 2**20
 _PIECES_WAITING = 8
 
 
-def exchange(communicator: Communicator, sent: Sequence[Sequence[SharedFile]], reader: FileReader,
-             writer: FileWriter, faults: Faults) -> None:
+def exchange(
+    communicator: Communicator,
+    sent: Sequence[Sequence[SharedFile]],
+    reader: FileReader,
+    writer: FileWriter,
+    faults: Faults,
+) -> None:
     """Broadcast the files ``sent[node]`` of every node to all; a fault anywhere ends it after a round of chunks."""
     lengths = [sum(file.bytes + CHECKSUM_BYTES for file in files) for files in sent]
     incoming = [IncomingStream(files, writer) for files in sent]
@@ -64,17 +69,21 @@ class IncomingStream:
                     self._writer.finish(file, self._checksum)
                     self._files.pop(0)
                     self._position, self._checksum = 0, b""
-            chunk = chunk[len(piece):]
+            chunk = chunk[len(piece) :]
 
 
 class FileWriter:
     """Writes the files that this node misses, on several threads; each file by one of them, in order."""
 
-    def __init__(self, local: LocalFolder, missing: frozenset[str], faults: Faults, threads: int) -> None:
+    def __init__(
+        self, local: LocalFolder, missing: frozenset[str], faults: Faults, threads: int
+    ) -> None:
         self._local = local
         self._missing = missing
         self._faults = faults
-        self._threads = [ThreadPoolExecutor(1, thread_name_prefix="staging-write") for _ in range(threads)]
+        self._threads = [
+            ThreadPoolExecutor(1, thread_name_prefix="staging-write") for _ in range(threads)
+        ]
         self._room = threading.Semaphore(_PIECES_WAITING)
         self._copies: dict[str, Copy] = {}
         self.written: list[SharedFile] = []
@@ -85,10 +94,12 @@ class FileWriter:
 
     def finish(self, file: SharedFile, checksum: bytes) -> None:
         """The file is complete: check it and give it its name."""
+
         def check() -> None:
             self._copy(file).finish(checksum)
             del self._copies[file.name]
             self.written.append(file)
+
         self._submit(file, check)
 
     def wait(self) -> None:

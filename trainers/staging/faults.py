@@ -50,7 +50,9 @@ def agree(communicator: Communicator, faults: Faults) -> None:
     gravest = int(weights.argmax())
     if int(weights[gravest]) == 0:
         return
-    text = broadcast_bytes(communicator, _message(faults.error), root=gravest).decode(errors="replace")
+    text = broadcast_bytes(communicator, _message(faults.error), root=gravest).decode(
+        errors="replace"
+    )
     where = f"node {gravest} of {communicator.size}: " if communicator.size > 1 else ""
     raise DataError(f"{where}{text}") from (faults.error if gravest == communicator.rank else None)
 

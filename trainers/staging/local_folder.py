@@ -31,7 +31,9 @@ def local_folder(folder: Path, source: Mapping[str, Any]) -> Iterator[LocalFolde
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise DataError(f"another staging works in {folder}; start one staging process per node") from error
+            raise DataError(
+                f"another staging works in {folder}; start one staging process per node"
+            ) from error
         opened = LocalFolder(folder, source)
         with opened.journal:
             yield opened
@@ -57,7 +59,10 @@ class LocalFolder:
     def holds(self, file: SharedFile) -> bool:
         """Whether the file lies here, staged from this version of the shared file, with the checksum it had then."""
         entry = self.entries.get(file.name)
-        if entry is None or (entry["bytes"], entry["modified_ns"]) != (file.bytes, file.modified_ns):
+        if entry is None or (entry["bytes"], entry["modified_ns"]) != (
+            file.bytes,
+            file.modified_ns,
+        ):
             return False
         path = self.folder / file.name
         try:
@@ -75,8 +80,10 @@ class LocalFolder:
         """Raise :class:`~trainers.errors.DataError` unless the disk has room."""
         free = shutil.disk_usage(self.folder).free
         if needed_bytes > free:
-            raise DataError(f"the disk of {self.folder} is too full: the staging needs {needed_bytes / 1e6:.1f} MB "
-                            f"more, but {free / 1e6:.1f} MB are free; free some, or stage in mode 'partition'")
+            raise DataError(
+                f"the disk of {self.folder} is too full: the staging needs {needed_bytes / 1e6:.1f} MB "
+                f"more, but {free / 1e6:.1f} MB are free; free some, or stage in mode 'partition'"
+            )
 
     def new_copy(self, file: SharedFile) -> Copy:
         """A file to be written here; it gets its name when its checksum has been verified."""
@@ -97,9 +104,11 @@ class LocalFolder:
     def _check_source(self, lines: list[dict[str, Any]], source: Mapping[str, Any]) -> None:
         earlier = next((line["source"] for line in lines if "source" in line), source)
         if earlier != source:
-            raise DataError(f"{self.folder} holds files staged from {earlier['shared']} (pattern "
-                            f"{earlier['pattern']!r}), not from {source['shared']} (pattern {source['pattern']!r}); "
-                            "stage into another folder, or delete this one")
+            raise DataError(
+                f"{self.folder} holds files staged from {earlier['shared']} (pattern "
+                f"{earlier['pattern']!r}), not from {source['shared']} (pattern {source['pattern']!r}); "
+                "stage into another folder, or delete this one"
+            )
 
     def _rewrite(self, source: Mapping[str, Any]) -> None:
         """Without the repeated lines of files staged again, or a last line cut off by a crash."""
@@ -126,7 +135,7 @@ class Copy:
         try:
             view = memoryview(block)
             while view:
-                view = view[self.handle.write(view):]
+                view = view[self.handle.write(view) :]
         except OSError as error:
             raise write_fault(self.local.folder / self.file.name, error) from error
 
@@ -136,12 +145,20 @@ class Copy:
         try:
             self.handle.close()
             if (found := checksum_of(self.part)) != checksum:
-                raise DataError(f"{path} differs from the shared file after the copy (CRC-32 {found.hex()}, not "
-                                f"{checksum.hex()}); the disk or the network damaged it, stage again")
+                raise DataError(
+                    f"{path} differs from the shared file after the copy (CRC-32 {found.hex()}, not "
+                    f"{checksum.hex()}); the disk or the network damaged it, stage again"
+                )
             path.parent.mkdir(parents=True, exist_ok=True)
             self.part.replace(path)
-            self.local.record({"file": self.file.name, "bytes": self.file.bytes,
-                               "modified_ns": self.file.modified_ns, "crc32": checksum.hex()})
+            self.local.record(
+                {
+                    "file": self.file.name,
+                    "bytes": self.file.bytes,
+                    "modified_ns": self.file.modified_ns,
+                    "crc32": checksum.hex(),
+                }
+            )
         except OSError as error:
             raise write_fault(path, error) from error
 
@@ -154,8 +171,10 @@ class Copy:
 def write_fault(path: Path, error: OSError) -> DataError:
     """What a failed write means to the user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DataError(f"the disk is full while {path} is staged ({error.strerror}); free some space and start the "
-                         "staging again: it goes on with this file")
+        return DataError(
+            f"the disk is full while {path} is staged ({error.strerror}); free some space and start the "
+            "staging again: it goes on with this file"
+        )
     return DataError(f"cannot write {path}: {error.strerror or error}")
 
 

@@ -24,9 +24,18 @@ from trainers.staging.reading import FileReader, Opener, Task, open_unbuffered
 from trainers.staging.result import StagingResult
 
 
-def stage(shared: Path | str, local: Path | str, communicator: Communicator | None = None, *, mode: str = "all",
-          pattern: str = "*", seed: int = 0, files_per_node: int | None = None, threads: int = 4,
-          open_shared: Opener = open_unbuffered) -> StagingResult:
+def stage(
+    shared: Path | str,
+    local: Path | str,
+    communicator: Communicator | None = None,
+    *,
+    mode: str = "all",
+    pattern: str = "*",
+    seed: int = 0,
+    files_per_node: int | None = None,
+    threads: int = 4,
+    open_shared: Opener = open_unbuffered,
+) -> StagingResult:
     """Copy the files of ``shared`` that match ``pattern`` to ``local``, as ``mode`` says; called on every node.
 
     Files that an earlier staging of the same folder left whole are kept; files that it left and that this node
@@ -45,13 +54,19 @@ def stage(shared: Path | str, local: Path | str, communicator: Communicator | No
         files = _agree_on_files(communicator, faults, shared, pattern)
         with faults.noted(WRITING):
             _check(shared, local, threads)
-            plan = make_plan(files, communicator.rank, communicator.size, mode, seed, files_per_node)
-            folder = open_things.enter_context(local_folder(local, {"shared": str(shared), "pattern": pattern}))
+            plan = make_plan(
+                files, communicator.rank, communicator.size, mode, seed, files_per_node
+            )
+            folder = open_things.enter_context(
+                local_folder(local, {"shared": str(shared), "pattern": pattern})
+            )
             missing = _missing(folder, plan, threads)
         agree(communicator, faults)
         moved = _move(communicator, faults, shared, folder, plan, missing, threads, open_shared)
         result = _result(communicator, mode, plan, moved, started)
-        folder.record({"staging": result.to_dict(), "at": datetime.now(UTC).isoformat(timespec="seconds")})
+        folder.record(
+            {"staging": result.to_dict(), "at": datetime.now(UTC).isoformat(timespec="seconds")}
+        )
     return result
 
 
@@ -63,12 +78,16 @@ class Moved:
     written: Sequence[SharedFile]
 
 
-def _agree_on_files(communicator: Communicator, faults: Faults, shared: Path, pattern: str) -> tuple[SharedFile, ...]:
+def _agree_on_files(
+    communicator: Communicator, faults: Faults, shared: Path, pattern: str
+) -> tuple[SharedFile, ...]:
     """Node 0 lists the folder for all, so that every node works from the same list."""
     text = b"[]"
     if communicator.rank == 0:
         with faults.noted(READING):
-            text = json.dumps([dataclasses.astuple(file) for file in list_files(shared, pattern)]).encode()
+            text = json.dumps(
+                [dataclasses.astuple(file) for file in list_files(shared, pattern)]
+            ).encode()
     agree(communicator, faults)
     return tuple(SharedFile(*values) for values in json.loads(broadcast_bytes(communicator, text)))
 
@@ -77,7 +96,9 @@ def _check(shared: Path, local: Path, threads: int) -> None:
     if threads < 1:
         raise DataError(f"threads must be at least 1, but got {threads}")
     if local == shared or shared in local.parents or local in shared.parents:
-        raise DataError(f"the local folder must lie outside the shared one, but got {local} and {shared}")
+        raise DataError(
+            f"the local folder must lie outside the shared one, but got {local} and {shared}"
+        )
 
 
 def _missing(folder: LocalFolder, plan: StagingPlan, threads: int) -> frozenset[int]:
@@ -91,20 +112,40 @@ def _missing(folder: LocalFolder, plan: StagingPlan, threads: int) -> frozenset[
     return missing
 
 
-def _move(communicator: Communicator, faults: Faults, shared: Path, folder: LocalFolder, plan: StagingPlan,
-          missing: frozenset[int], threads: int, open_shared: Opener) -> Moved:
+def _move(
+    communicator: Communicator,
+    faults: Faults,
+    shared: Path,
+    folder: LocalFolder,
+    plan: StagingPlan,
+    missing: frozenset[int],
+    threads: int,
+    open_shared: Opener,
+) -> Moved:
     sent = _sent(communicator, plan, missing)
     to_send = set(sent[communicator.rank])
-    tasks = [Task(plan.files[index], keep=index in missing, send=index in to_send,
-                  from_shared=index in missing or index not in plan.kept)
-             for index, reader in enumerate(plan.reader)
-             if reader == communicator.rank and (index in to_send or index in missing)]
+    tasks = [
+        Task(
+            plan.files[index],
+            keep=index in missing,
+            send=index in to_send,
+            from_shared=index in missing or index not in plan.kept,
+        )
+        for index, reader in enumerate(plan.reader)
+        if reader == communicator.rank and (index in to_send or index in missing)
+    ]
     names = frozenset(plan.files[index].name for index in missing)
     reader = FileReader(shared, folder, faults, threads, open_shared)
     writer = FileWriter(folder, names, faults, threads)
     try:
         reader.start(tasks)
-        exchange(communicator, [[plan.files[index] for index in each] for each in sent], reader, writer, faults)
+        exchange(
+            communicator,
+            [[plan.files[index] for index in each] for each in sent],
+            reader,
+            writer,
+            faults,
+        )
         reader.wait()
         writer.wait()
         agree(communicator, faults)
@@ -115,7 +156,9 @@ def _move(communicator: Communicator, faults: Faults, shared: Path, folder: Loca
     return Moved(reader.read, [*reader.written, *writer.written])
 
 
-def _sent(communicator: Communicator, plan: StagingPlan, missing: frozenset[int]) -> list[list[int]]:
+def _sent(
+    communicator: Communicator, plan: StagingPlan, missing: frozenset[int]
+) -> list[list[int]]:
     """For each node the files that it must send, because another node misses them."""
     counts = torch.zeros(len(plan.files), dtype=torch.int64)
     for index in missing:
@@ -128,12 +171,26 @@ def _sent(communicator: Communicator, plan: StagingPlan, missing: frozenset[int]
     return sent
 
 
-def _result(communicator: Communicator, mode: str, plan: StagingPlan, moved: Moved, started: float) -> StagingResult:
-    read_bytes, written_bytes = (sum(file.bytes for file in files) for files in (moved.read, moved.written))
-    totals = torch.tensor([len(moved.read), read_bytes], dtype=torch.int64, device=communicator.device)
+def _result(
+    communicator: Communicator, mode: str, plan: StagingPlan, moved: Moved, started: float
+) -> StagingResult:
+    read_bytes, written_bytes = (
+        sum(file.bytes for file in files) for files in (moved.read, moved.written)
+    )
+    totals = torch.tensor(
+        [len(moved.read), read_bytes], dtype=torch.int64, device=communicator.device
+    )
     communicator.all_reduce_sum_([totals])
     return StagingResult(
-        mode=mode, node=communicator.rank, nodes=communicator.size, files=len(plan.kept),
-        files_read=len(moved.read), bytes_read=read_bytes, files_written=len(moved.written),
-        bytes_written=written_bytes, shared_reads=int(totals[0]), shared_bytes_read=int(totals[1]),
-        seconds=time.perf_counter() - started)
+        mode=mode,
+        node=communicator.rank,
+        nodes=communicator.size,
+        files=len(plan.kept),
+        files_read=len(moved.read),
+        bytes_read=read_bytes,
+        files_written=len(moved.written),
+        bytes_written=written_bytes,
+        shared_reads=int(totals[0]),
+        shared_bytes_read=int(totals[1]),
+        seconds=time.perf_counter() - started,
+    )

@@ -42,11 +42,16 @@ def list_files(shared: Path, pattern: str) -> tuple[SharedFile, ...]:
     found = []
     for folder, folders, names in os.walk(shared, onerror=_unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [_describe(shared, Path(folder, name)) for name in names
-                  if fnmatch.fnmatch(name, pattern) and not name.startswith(".")]
+        found += [
+            _describe(shared, Path(folder, name))
+            for name in names
+            if fnmatch.fnmatch(name, pattern) and not name.startswith(".")
+        ]
     files = sorted((file for file in found if file is not None), key=lambda file: file.name)
     if not files:
-        raise DataError(f"the shared folder {shared} has no file that matches {pattern!r}; a staging needs one")
+        raise DataError(
+            f"the shared folder {shared} has no file that matches {pattern!r}; a staging needs one"
+        )
     return tuple(files)
 
 
@@ -64,15 +69,23 @@ def _describe(shared: Path, path: Path) -> SharedFile | None:
     return SharedFile(path.relative_to(shared).as_posix(), found.st_size, found.st_mtime_ns)
 
 
-def make_plan(files: tuple[SharedFile, ...], node: int, nodes: int, mode: str, seed: int,
-              files_per_node: int | None) -> StagingPlan:
+def make_plan(
+    files: tuple[SharedFile, ...],
+    node: int,
+    nodes: int,
+    mode: str,
+    seed: int,
+    files_per_node: int | None,
+) -> StagingPlan:
     """The same reader of each file on every node, and the files that ``node`` keeps.
 
     With ``files_per_node`` below the node's base share, the files that no node keeps are not read at all.
     """
     if mode == "all":
         if files_per_node is not None:
-            raise DataError(f"files_per_node is for the mode 'partition', but got {files_per_node} with mode 'all'")
+            raise DataError(
+                f"files_per_node is for the mode 'partition', but got {files_per_node} with mode 'all'"
+            )
         return StagingPlan(files, balanced_readers(files, nodes), frozenset(range(len(files))))
     if mode != "partition":
         raise DataError(f"there is no mode of staging {mode!r}{nearest_or_all(mode, MODES)}")
@@ -95,15 +108,21 @@ def balanced_readers(files: Sequence[SharedFile], nodes: int) -> tuple[int, ...]
     return tuple(reader)
 
 
-def _share(order: Sequence[int], node: int, nodes: int, seed: int, count: int | None) -> frozenset[int]:
+def _share(
+    order: Sequence[int], node: int, nodes: int, seed: int, count: int | None
+) -> frozenset[int]:
     own = order[node::nodes]
     if count is None:
         if not own:
-            raise DataError(f"mode 'partition' needs a file for each node, but got {len(order)} files and {nodes} "
-                            "nodes; use fewer nodes, files_per_node, or mode 'all'")
+            raise DataError(
+                f"mode 'partition' needs a file for each node, but got {len(order)} files and {nodes} "
+                "nodes; use fewer nodes, files_per_node, or mode 'all'"
+            )
         return frozenset(own)
     if not 1 <= count <= len(order):
-        raise DataError(f"files_per_node must lie in [1, {len(order)}], the number of files, but got {count}")
+        raise DataError(
+            f"files_per_node must lie in [1, {len(order)}], the number of files, but got {count}"
+        )
     mine = set(own)
     others = [file for file in order if file not in mine]
     extra = random.Random(f"{seed} {node}").sample(others, max(0, count - len(own)))

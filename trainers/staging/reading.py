@@ -42,7 +42,9 @@ class Task:
 class FileReader:
     """Reads tasks in order on ``threads`` threads; the bytes to send come out of :meth:`take`."""
 
-    def __init__(self, shared: Path, local: LocalFolder, faults: Faults, threads: int, open_shared: Opener) -> None:
+    def __init__(
+        self, shared: Path, local: LocalFolder, faults: Faults, threads: int, open_shared: Opener
+    ) -> None:
         self._shared = shared
         self._local = local
         self._faults = faults
@@ -76,7 +78,7 @@ class FileReader:
                     break
             piece = self._pending[: count - filled]
             taken[filled : filled + len(piece)] = piece
-            self._pending = self._pending[len(piece):]
+            self._pending = self._pending[len(piece) :]
             filled += len(piece)
         return taken
 
@@ -92,7 +94,7 @@ class FileReader:
                 continue
             if block:
                 return block
-            with self._file_taken:      # an empty block ends a file
+            with self._file_taken:  # an empty block ends a file
                 self._taken += 1
                 self._file_taken.notify_all()
         return b""
@@ -133,11 +135,19 @@ class FileReader:
                         break
                     self._hand_on(task, copy, block)
         except OSError as error:
-            gone = "vanished after it was listed" if isinstance(error, FileNotFoundError) else "cannot be read"
-            raise DataError(f"{path} {gone}: {error.strerror or error}; restore it and stage again") from error
+            gone = (
+                "vanished after it was listed"
+                if isinstance(error, FileNotFoundError)
+                else "cannot be read"
+            )
+            raise DataError(
+                f"{path} {gone}: {error.strerror or error}; restore it and stage again"
+            ) from error
         if count != task.file.bytes and not self._faults.stop.is_set():
-            raise DataError(f"{path} was listed with {task.file.bytes} bytes but {count} came out of it: it changed, "
-                            "or was cut off, while it was staged; stage again once it is complete")
+            raise DataError(
+                f"{path} was listed with {task.file.bytes} bytes but {count} came out of it: it changed, "
+                "or was cut off, while it was staged; stage again once it is complete"
+            )
         return checksum.digest()
 
     def _hand_on(self, task: Task, copy: Copy | None, block: memoryview) -> None:

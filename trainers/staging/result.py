@@ -43,5 +43,8 @@ class StagingResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure by name, the rates included."""
-        return {**dataclasses.asdict(self), "read_megabytes_per_second": self.read_megabytes_per_second,
-                "written_megabytes_per_second": self.written_megabytes_per_second}
+        return {
+            **dataclasses.asdict(self),
+            "read_megabytes_per_second": self.read_megabytes_per_second,
+            "written_megabytes_per_second": self.written_megabytes_per_second,
+        }

@@ -18,23 +18,42 @@ from trainers.workloads.workload import (
     check_options,
 )
 
-__all__ = ["AnyWorkload", "Batch", "CustomLoopWorkload", "Workload", "check_options", "load_model_workload",
-           "load_workload", "metrics_of", "workload_class"]
+__all__ = [
+    "AnyWorkload",
+    "Batch",
+    "CustomLoopWorkload",
+    "Workload",
+    "check_options",
+    "load_model_workload",
+    "load_workload",
+    "metrics_of",
+    "workload_class",
+]
 
-_OWN = {"resnet": "trainers.workloads.resnet.task:ResNetWorkload",
-        "segmentation": "trainers.workloads.segmentation.task:SegmentationWorkload",
-        "noisy_quadratic": "trainers.workloads.noisy_quadratic.task:NoisyQuadratic"}
+_OWN = {
+    "resnet": "trainers.workloads.resnet.task:ResNetWorkload",
+    "segmentation": "trainers.workloads.segmentation.task:SegmentationWorkload",
+    "noisy_quadratic": "trainers.workloads.noisy_quadratic.task:NoisyQuadratic",
+}
 
 
-def load_workload(name: str, data: Mapping[str, Any], search_path: str | None = None) -> AnyWorkload:
+def load_workload(
+    name: str, data: Mapping[str, Any], search_path: str | None = None
+) -> AnyWorkload:
     """Build the workload on its data; raises WorkloadError or :class:`~trainers.errors.DataError`."""
     workload = workload_class(name, search_path)(data)
     workload.data_options = dict(data)
-    for attribute in ("train_samples", "evaluation_samples") if isinstance(workload, Workload) else ("train_samples",):
+    for attribute in (
+        ("train_samples", "evaluation_samples")
+        if isinstance(workload, Workload)
+        else ("train_samples",)
+    ):
         count = getattr(workload, attribute, None)
         if not isinstance(count, int) or count < 1:
-            raise WorkloadError(f"{name}.{attribute} must be a whole number of at least 1, but got "
-                                f"{count!r}; set it in __init__")
+            raise WorkloadError(
+                f"{name}.{attribute} must be a whole number of at least 1, but got "
+                f"{count!r}; set it in __init__"
+            )
     return workload
 
 
@@ -42,8 +61,10 @@ def load_model_workload(job: TrainingJob) -> Workload:
     """The workload of a job whose model is trained here; WorkloadError for one that trains itself."""
     workload = load_workload(job.workload, job.data, job.search_path)
     if not isinstance(workload, Workload):
-        raise WorkloadError(f"the workload {job.workload!r} trains itself, without a model of PyTorch; begin it with "
-                            "trainers.begin.begin_training")
+        raise WorkloadError(
+            f"the workload {job.workload!r} trains itself, without a model of PyTorch; begin it with "
+            "trainers.begin.begin_training"
+        )
     return workload
 
 
@@ -56,17 +77,23 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
     """The class of a workload; ``search_path`` is a folder in which a user's module is looked up first."""
     module_name, colon, class_name = _OWN.get(name, name).partition(":")
     if not (module_name and colon and class_name):
-        raise WorkloadError(f"there is no workload {name!r}{nearest_or_all(name, _OWN)}; a class of your own is "
-                            "named 'package.module:Class'")
+        raise WorkloadError(
+            f"there is no workload {name!r}{nearest_or_all(name, _OWN)}; a class of your own is "
+            "named 'package.module:Class'"
+        )
     found = getattr(_import(module_name, name, search_path), class_name, None)
     if not (isinstance(found, type) and issubclass(found, (Workload, CustomLoopWorkload))):
         what = f"{module_name} has no {class_name}" if found is None else f"it is {found!r}"
-        raise WorkloadError(f"{name!r} must name a subclass of trainers.workloads.Workload, but {what}")
+        raise WorkloadError(
+            f"{name!r} must name a subclass of trainers.workloads.Workload, but {what}"
+        )
     missing = sorted(found.__abstractmethods__)
     if missing:
         raise WorkloadError(f"{name!r} must define {', '.join(missing)}")
     if getattr(found, "metrics", {}).get("loss") is not False:
-        raise WorkloadError(f"{name}.metrics must hold 'loss': False, the evaluation loss, beside the others")
+        raise WorkloadError(
+            f"{name}.metrics must hold 'loss': False, the evaluation loss, beside the others"
+        )
     return found
 
 
@@ -77,11 +104,16 @@ def _import(module_name: str, name: str, search_path: str | None) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
-            raise WorkloadError(f"the module of workload {name!r} needs {error.name!r}, which is not "
-                                "installed") from error
+            raise WorkloadError(
+                f"the module of workload {name!r} needs {error.name!r}, which is not installed"
+            ) from error
         where = f"in {search_path} or " if search_path else ""
-        raise WorkloadError(f"cannot import {module_name!r} for workload {name!r}: there is no such module "
-                            f"{where}on the Python path") from error
+        raise WorkloadError(
+            f"cannot import {module_name!r} for workload {name!r}: there is no such module "
+            f"{where}on the Python path"
+        ) from error
     except Exception as error:
-        raise WorkloadError(f"importing {module_name!r} for workload {name!r} failed: "
-                            f"{type(error).__name__}: {error}") from error
+        raise WorkloadError(
+            f"importing {module_name!r} for workload {name!r} failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error

@@ -63,8 +63,13 @@ class TrainingRun(ABC):
         self.job = job
         self.progress = TrainingProgress()
         self.train_samples = train_samples
-        self.batch_schedule = batch_schedule(job.settings, job.global_batch_size, train_samples, job.epochs,
-                                             job.evaluations_per_epoch)
+        self.batch_schedule = batch_schedule(
+            job.settings,
+            job.global_batch_size,
+            train_samples,
+            job.epochs,
+            job.evaluations_per_epoch,
+        )
 
     @abstractmethod
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
@@ -94,12 +99,21 @@ class TrainingRun(ABC):
     def outcome(self) -> TrainingOutcome:
         """How the training ended; only once it is ``finished``."""
         if not self.finished:
-            raise JobError("a training has an outcome only once it is finished; call advance() until it is")
+            raise JobError(
+                "a training has an outcome only once it is finished; call advance() until it is"
+            )
         at = self.progress
         epochs = self.batch_schedule.epochs(at.step)
         return TrainingOutcome(
-            state=at.state, epochs_to_target=epochs if at.state == "reached" else None, epochs=epochs, steps=at.step,
-            seconds=at.seconds, best_metric=at.best_metric, final_metric=at.final_metric, reason=at.reason)
+            state=at.state,
+            epochs_to_target=epochs if at.state == "reached" else None,
+            epochs=epochs,
+            steps=at.step,
+            seconds=at.seconds,
+            best_metric=at.best_metric,
+            final_metric=at.final_metric,
+            reason=at.reason,
+        )
 
     def advance(self) -> ConvergencePoint:
         """Train to the next evaluation, evaluate, and decide whether the training goes on."""
@@ -116,12 +130,18 @@ class TrainingRun(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed training needs, as tensors and plain values; the same on every worker."""
-        return {"job": _identity(self.job), **self._weights(), "progress": dataclasses.asdict(self.progress)}
+        return {
+            "job": _identity(self.job),
+            **self._weights(),
+            "progress": dataclasses.asdict(self.progress),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave, with any number of workers and any micro batch."""
         if set(state) != set(self.state_dict()):
-            raise CheckpointError("the file is no checkpoint of a training; delete it to start anew")
+            raise CheckpointError(
+                "the file is no checkpoint of a training; delete it to start anew"
+            )
         _check_same_job(state["job"], self.job)
         self.progress = TrainingProgress(**state["progress"])
         self._load_weights(state)
@@ -132,36 +152,49 @@ class TrainingRun(ABC):
         limit = at.first_loss + (DIVERGENCE_FACTOR - 1) * abs(at.first_loss)
         if not (math.isfinite(train_loss) and train_loss <= limit):
             at.state = "diverged"
-            at.reason = (f"the mean training loss over the updates up to {at.step} was {train_loss:.4g}, not finite "
-                         f"or above {DIVERGENCE_FACTOR:g} times the first update's {at.first_loss:.4g}")
+            at.reason = (
+                f"the mean training loss over the updates up to {at.step} was {train_loss:.4g}, not finite "
+                f"or above {DIVERGENCE_FACTOR:g} times the first update's {at.first_loss:.4g}"
+            )
         elif target.reached(metric):
             at.state = "reached"
             at.reason = f"{target.metric} {metric:.4g} reached the target {target}"
         elif at.step >= self.batch_schedule.total_steps:
             at.state = "censored"
-            at.reason = (f"the budget of {self.job.epochs:g} epochs ended before the target {target}; "
-                         f"the best was {at.best_metric:.4g}")
+            at.reason = (
+                f"the budget of {self.job.epochs:g} epochs ended before the target {target}; "
+                f"the best was {at.best_metric:.4g}"
+            )
 
     def _point(self, segment: TrainingSegment) -> ConvergencePoint:
         at = self.progress
         return ConvergencePoint(
-            step=at.step, samples=self.batch_schedule.samples(at.step), epochs=self.batch_schedule.epochs(at.step),
-                                seconds=at.seconds,
-            train_loss=segment.train_loss, loss=segment.scores["loss"], metric=segment.scores[self.job.target.metric],
+            step=at.step,
+            samples=self.batch_schedule.samples(at.step),
+            epochs=self.batch_schedule.epochs(at.step),
+            seconds=at.seconds,
+            train_loss=segment.train_loss,
+            loss=segment.scores["loss"],
+            metric=segment.scores[self.job.target.metric],
             learning_rate=segment.learning_rate,
             global_batch_size=self.batch_schedule.phase(at.step - 1).global_batch_size,
-            gradient_noise_scale=segment.gradient_noise_scale)
+            gradient_noise_scale=segment.gradient_noise_scale,
+        )
 
 
 def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:
     target = job.target
     if target.metric not in metrics:
-        raise WorkloadError(f"the workload {job.workload!r} has no metric {target.metric!r}"
-                            f"{nearest_or_all(target.metric, metrics)}")
+        raise WorkloadError(
+            f"the workload {job.workload!r} has no metric {target.metric!r}"
+            f"{nearest_or_all(target.metric, metrics)}"
+        )
     if target.higher_is_better != metrics[target.metric]:
         better = "higher" if metrics[target.metric] else "lower"
-        raise JobError(f"a {better} {target.metric} is better, but the target is {target}; "
-                       f"set higher_is_better to {str(not target.higher_is_better).lower()}")
+        raise JobError(
+            f"a {better} {target.metric} is better, but the target is {target}; "
+            f"set higher_is_better to {str(not target.higher_is_better).lower()}"
+        )
 
 
 def _identity(job: TrainingJob) -> dict[str, Any]:
@@ -174,5 +207,7 @@ def _check_same_job(identity: Mapping[str, Any], job: TrainingJob) -> None:
     mine = _identity(job)
     for name, value in identity.items():
         if mine.get(name) != value:
-            raise CheckpointError(f"the checkpoint belongs to another job: its {name} is {value!r}, but this "
-                                  f"job's is {mine.get(name)!r}; delete it to start anew")
+            raise CheckpointError(
+                f"the checkpoint belongs to another job: its {name} is {value!r}, but this "
+                f"job's is {mine.get(name)!r}; delete it to start anew"
+            )

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from storage.maintenance.retention import Pruned
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}
-_folder = click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(".hpo"),
-                       show_default=True, help="Where checkpoints of trials in flight are kept.")
+_folder = click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".hpo"),
+    show_default=True,
+    help="Where checkpoints of trials in flight are kept.",
+)
 
 
 class Age(click.ParamType[Any]):
@@ -27,11 +32,17 @@ class Age(click.ParamType[Any]):
 
     name = "age"
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
         """A timedelta."""
         found = re.fullmatch(r"([0-9]{1,5})([hdw])", value) if isinstance(value, str) else None
         if found is None:
-            self.fail(f"must be a number with a unit, such as 12h, 90d or 8w, but got {value!r}", parameter, context)
+            self.fail(
+                f"must be a number with a unit, such as 12h, 90d or 8w, but got {value!r}",
+                parameter,
+                context,
+            )
         return timedelta(**{UNITS[found[2]]: int(found[1])})
 
 
@@ -68,8 +79,13 @@ def upgrade(storage: str, as_json: bool) -> None:
 
     with _store_errors():
         before, after = maintenance.upgrade(storage)
-    said = f"the schema is {after}, the newest, as it was" if before == after else \
-        f"upgraded the schema from {before} to {after}" if before else f"created the tables of schema {after}"
+    said = (
+        f"the schema is {after}, the newest, as it was"
+        if before == after
+        else f"upgraded the schema from {before} to {after}"
+        if before
+        else f"created the tables of schema {after}"
+    )
     options.show(lambda: {"before": before, "after": after}, lambda: click.echo(said), as_json)
 
 
@@ -101,8 +117,11 @@ def vacuum(storage: str, as_json: bool) -> None:
 
     with _store_errors():
         before, after = maintenance.vacuum(storage)
-    options.show(lambda: {"bytes_before": before, "bytes_after": after},
-                 lambda: click.echo(f"{_size(before)} before, {_size(after)} after"), as_json)
+    options.show(
+        lambda: {"bytes_before": before, "bytes_after": after},
+        lambda: click.echo(f"{_size(before)} before, {_size(after)} after"),
+        as_json,
+    )
 
 
 @db.command()
@@ -120,10 +139,19 @@ def backup(file: Path, storage: str, as_json: bool) -> None:
     with _store_errors():
         made = maintenance.backup(storage, file)
     rows = "" if made.rows is None else f", {made.rows:,} rows"
-    options.show(lambda: {"file": str(made.path), "form": made.form, "schema": made.schema, "rows": made.rows,
-                          "bytes": made.file_bytes},
-                 lambda: click.echo(f"wrote {made.path}: {_size(made.file_bytes)}{rows}, schema {made.schema}"),
-                 as_json)
+    options.show(
+        lambda: {
+            "file": str(made.path),
+            "form": made.form,
+            "schema": made.schema,
+            "rows": made.rows,
+            "bytes": made.file_bytes,
+        },
+        lambda: click.echo(
+            f"wrote {made.path}: {_size(made.file_bytes)}{rows}, schema {made.schema}"
+        ),
+        as_json,
+    )
 
 
 @db.command()
@@ -140,18 +168,30 @@ def restore(file: Path, replace: bool, storage: str, as_json: bool) -> None:
 
     with _store_errors():
         read = maintenance.restore(storage, file, replace=replace)
-    options.show(lambda: {"file": str(read.path), "form": read.form, "schema": read.schema, "rows": read.rows},
-                 lambda: click.echo(f"restored {read.rows:,} rows of schema {read.schema}"), as_json)
+    options.show(
+        lambda: {
+            "file": str(read.path),
+            "form": read.form,
+            "schema": read.schema,
+            "rows": read.rows,
+        },
+        lambda: click.echo(f"restored {read.rows:,} rows of schema {read.schema}"),
+        as_json,
+    )
 
 
 @db.command()
-@click.option("--older-than", type=Age(), required=True, metavar="AGE", help="Such as 90d; also 12h or 8w.")
+@click.option(
+    "--older-than", type=Age(), required=True, metavar="AGE", help="Such as 90d; also 12h or 8w."
+)
 @click.option("--keep-best", is_flag=True, help="Keep the curve of the best trial of every rung.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
 @_folder
 @options.storage
 @options.json_output
-def prune(older_than: timedelta, keep_best: bool, dry_run: bool, folder: Path, storage: str, as_json: bool) -> None:
+def prune(
+    older_than: timedelta, keep_best: bool, dry_run: bool, folder: Path, storage: str, as_json: bool
+) -> None:
     """Remove curves of ended studies that nobody touched for AGE, with old events, workers and tokens.
 
     Trials and their results, forecasts, plans, outcomes and the last point of every curve stay.
@@ -161,8 +201,13 @@ def prune(older_than: timedelta, keep_best: bool, dry_run: bool, folder: Path, s
     from storage.maintenance import maintenance
 
     with _store_errors():
-        pruned = maintenance.prune(storage, older_than, keep_best=keep_best, dry_run=dry_run,
-                                   folder=folder if folder.is_dir() else None)
+        pruned = maintenance.prune(
+            storage,
+            older_than,
+            keep_best=keep_best,
+            dry_run=dry_run,
+            folder=folder if folder.is_dir() else None,
+        )
     options.show(lambda: dataclasses.asdict(pruned), lambda: _show_pruned(pruned), as_json)
 
 
@@ -173,8 +218,14 @@ def export() -> None:
 
 @export.command()
 @click.argument("study")
-@click.option("--to", "folder", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR",
-              help="Folder for trials.parquet and convergence.parquet.")
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    metavar="DIR",
+    help="Folder for trials.parquet and convergence.parquet.",
+)
 @options.storage
 @options.json_output
 def parquet(study: str, folder: Path, storage: str, as_json: bool) -> None:
@@ -184,21 +235,39 @@ def parquet(study: str, folder: Path, storage: str, as_json: bool) -> None:
 
     with _store_errors(), Store.open(storage, create=False) as store:
         made = write_parquet(store, study, folder)
-    options.show(lambda: {"trials": str(made.trials), "trial_rows": made.trial_rows,
-                          "convergence": str(made.convergence), "convergence_rows": made.convergence_rows},
-                 lambda: click.echo(f"wrote {made.trials} ({made.trial_rows:,} trials) and {made.convergence} "
-                                    f"({made.convergence_rows:,} points)"), as_json)
+    options.show(
+        lambda: {
+            "trials": str(made.trials),
+            "trial_rows": made.trial_rows,
+            "convergence": str(made.convergence),
+            "convergence_rows": made.convergence_rows,
+        },
+        lambda: click.echo(
+            f"wrote {made.trials} ({made.trial_rows:,} trials) and {made.convergence} "
+            f"({made.convergence_rows:,} points)"
+        ),
+        as_json,
+    )
 
 
 @export.command()
 @click.argument("study", required=False)
-@click.option("--to", "url", required=True, metavar="URL", help="Database, such as sqlite:///optuna.db.")
+@click.option(
+    "--to", "url", required=True, metavar="URL", help="Database, such as sqlite:///optuna.db."
+)
 @click.option("--replace", is_flag=True, help="Replace Optuna studies of the same name.")
-@click.option("--points", type=click.IntRange(min=1), default=200, show_default=True,
-              help="Intermediate values of a trial at most: Optuna writes one a statement.")
+@click.option(
+    "--points",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Intermediate values of a trial at most: Optuna writes one a statement.",
+)
 @options.storage
 @options.json_output
-def optuna(study: str | None, url: str, replace: bool, points: int, storage: str, as_json: bool) -> None:
+def optuna(
+    study: str | None, url: str, replace: bool, points: int, storage: str, as_json: bool
+) -> None:
     """Write a STUDY, or all of them, into a real Optuna database, which optuna-dashboard opens."""
     from hpo.study.spec import parse_study
     from hpo.tuning.optuna_export import write_optuna
@@ -206,17 +275,26 @@ def optuna(study: str | None, url: str, replace: bool, points: int, storage: str
 
     with _store_errors(), Store.open(storage, create=False) as store:
         found = store.studies() if study is None else [store.study(study)]
-        made = [write_optuna(store, each, parse_study(each.spec), url, replace=replace, points=points)
-                for each in found]
-    options.show(lambda: [{"study": each.study, "trials": each.trials} for each in made],
-                 lambda: click.echo("\n".join(f"{each.study}: {_counts(each.trials)}" for each in made)
-                                    or "there are no studies yet"), as_json)
+        made = [
+            write_optuna(store, each, parse_study(each.spec), url, replace=replace, points=points)
+            for each in found
+        ]
+    options.show(
+        lambda: [{"study": each.study, "trials": each.trials} for each in made],
+        lambda: click.echo(
+            "\n".join(f"{each.study}: {_counts(each.trials)}" for each in made)
+            or "there are no studies yet"
+        ),
+        as_json,
+    )
 
 
 def _show_pruned(pruned: Pruned) -> None:
     verb = "would remove" if pruned.dry_run else "removed"
-    click.echo(f"{verb} {pruned.points:,} points of {pruned.trials:,} trials, {pruned.events:,} events, "
-               f"{pruned.tokens:,} tokens, {pruned.workers:,} workers and {pruned.checkpoints:,} checkpoints")
+    click.echo(
+        f"{verb} {pruned.points:,} points of {pruned.trials:,} trials, {pruned.events:,} events, "
+        f"{pruned.tokens:,} tokens, {pruned.workers:,} workers and {pruned.checkpoints:,} checkpoints"
+    )
     if pruned.points and not pruned.dry_run:
         click.echo("`hpo db vacuum` gives the space back")
 

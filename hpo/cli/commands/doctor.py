@@ -13,10 +13,20 @@ from hpo.cli.commands import options
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Do not start Ray and do not load torch and Horovod.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(".hpo"), show_default=True,
-              help="Where checkpoints and plans are kept.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8642, show_default=True,
-              help="Port that `hpo serve` would take.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".hpo"),
+    show_default=True,
+    help="Where checkpoints and plans are kept.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8642,
+    show_default=True,
+    help="Port that `hpo serve` would take.",
+)
 @options.storage
 @options.json_output
 def doctor(quick: bool, folder: Path, port: int, storage: str, as_json: bool) -> None:
@@ -27,9 +37,14 @@ def doctor(quick: bool, folder: Path, port: int, storage: str, as_json: bool) ->
     from hpo.cli.commands import doctor_checks
     from hpo.cli.output import findings
 
-    found = [*doctor_checks.installation(), *([] if quick else doctor_checks.training_libraries()),
-             *doctor_checks.storage_of(storage), *doctor_checks.disk(folder, storage), *doctor_checks.network(port),
-             *doctor_checks.server(os.environ)]
+    found = [
+        *doctor_checks.installation(),
+        *([] if quick else doctor_checks.training_libraries()),
+        *doctor_checks.storage_of(storage),
+        *doctor_checks.disk(folder, storage),
+        *doctor_checks.network(port),
+        *doctor_checks.server(os.environ),
+    ]
     options.show(lambda: findings.plain(found), lambda: findings.show_findings(found), as_json)
     if any(each.level == "fail" for each in found):
         sys.exit(1)

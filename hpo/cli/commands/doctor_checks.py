@@ -23,8 +23,11 @@ OLDEST_PYTHON = (3, 11)
 LITTLE_BYTES, TOO_LITTLE_BYTES = 5 * 2**30, 200 * 2**20
 SHARED_MEMORY_BYTES = 2**30
 PROBE_SECONDS = 90.0
-EXTRAS = {"train": "sweeps and trainings run here", "serve": "`hpo serve` and PostgreSQL work here",
-          "export": "`hpo export parquet` works here"}
+EXTRAS = {
+    "train": "sweeps and trainings run here",
+    "serve": "`hpo serve` and PostgreSQL work here",
+    "export": "`hpo export parquet` works here",
+}
 
 TORCH = """
 import json, torch
@@ -64,7 +67,12 @@ def _extra(extra: str, purpose: str) -> Finding:
     if not missing:
         return Finding(name, "ok", purpose)
     target = f"'largebatch[{extra}]'" if extra else "largebatch"
-    return Finding(name, "warn" if extra else "fail", f"not installed: {', '.join(missing)}", f"pip install {target}")
+    return Finding(
+        name,
+        "warn" if extra else "fail",
+        f"not installed: {', '.join(missing)}",
+        f"pip install {target}",
+    )
 
 
 def requirements(extra: str) -> list[str]:
@@ -89,51 +97,87 @@ def _installed(package: str) -> bool:
 def training_libraries() -> Iterator[Finding]:
     """torch with its threads and devices, Horovod, and whether Ray starts."""
     if not _installed("torch"):
-        return      # said with the extra
+        return  # said with the extra
     torch = probe(TORCH)
     yield from _torch(torch)
     horovod = probe(HOROVOD) if _installed("horovod") else "it is not installed"
     if isinstance(horovod, str):
-        yield Finding("horovod", "warn", f"Horovod cannot be used: {horovod}; torch.distributed runs plans instead",
-                      "scripts/build_horovod.sh builds it")
+        yield Finding(
+            "horovod",
+            "warn",
+            f"Horovod cannot be used: {horovod}; torch.distributed runs plans instead",
+            "scripts/build_horovod.sh builds it",
+        )
     else:
         built = [name for name in ("gloo", "nccl", "mpi") if horovod[name]]
-        yield Finding("horovod", "ok", f"Horovod {horovod['version']} with {', '.join(built) or 'no transport'}")
+        yield Finding(
+            "horovod",
+            "ok",
+            f"Horovod {horovod['version']} with {', '.join(built) or 'no transport'}",
+        )
     if _installed("ray"):
         ray = probe(RAY)
         if isinstance(ray, str):
-            yield Finding("ray", "fail", f"Ray does not start: {ray}",
-                          "look into /tmp/ray/session_latest/logs; check free memory and that local ports may be used")
+            yield Finding(
+                "ray",
+                "fail",
+                f"Ray does not start: {ray}",
+                "look into /tmp/ray/session_latest/logs; check free memory and that local ports may be used",
+            )
         else:
             yield Finding("ray", "ok", f"Ray {ray['version']} starts and runs a task")
 
 
 def _torch(torch: dict[str, Any] | str) -> Iterator[Finding]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     if isinstance(torch, str):
-        yield Finding("torch", "fail", f"torch cannot be loaded: {torch}", "install it anew: pip install "
-                      "--force-reinstall 'torch>=2.4'")
+        yield Finding(
+            "torch",
+            "fail",
+            f"torch cannot be loaded: {torch}",
+            "install it anew: pip install --force-reinstall 'torch>=2.4'",
+        )
         return
     said = f"torch {torch['version']} with {torch['threads']} threads on {cores} cores"
     if torch["threads"] > cores:
-        yield Finding("torch", "warn", said, f"export OMP_NUM_THREADS={cores}: more threads than cores slow each other")
+        yield Finding(
+            "torch",
+            "warn",
+            said,
+            f"export OMP_NUM_THREADS={cores}: more threads than cores slow each other",
+        )
     else:
         yield Finding("torch", "ok", said)
     if torch["devices"]:
-        yield Finding("gpu", "ok", f"{len(torch['devices'])} GPUs: {', '.join(sorted(set(torch['devices'])))}")
+        yield Finding(
+            "gpu", "ok", f"{len(torch['devices'])} GPUs: {', '.join(sorted(set(torch['devices'])))}"
+        )
     elif shutil.which("nvidia-smi"):
-        yield Finding("gpu", "warn", "there is an NVIDIA driver, but torch sees no GPU",
-                      "install a CUDA build of torch (https://pytorch.org/get-started), or check CUDA_VISIBLE_DEVICES")
+        yield Finding(
+            "gpu",
+            "warn",
+            "there is an NVIDIA driver, but torch sees no GPU",
+            "install a CUDA build of torch (https://pytorch.org/get-started), or check CUDA_VISIBLE_DEVICES",
+        )
     else:
         yield Finding("gpu", "ok", "no GPU here; trainings run on the CPU")
 
 
 def probe(program: str, seconds: float = PROBE_SECONDS) -> dict[str, Any] | str:
     """What a Python program prints last, as JSON; or in words why it could not. Nothing that it starts stays."""
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}   # Ray of this machine
+    environment = {
+        name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"
+    }  # Ray of this machine
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", program], stdout=out, stderr=err,
-                                   start_new_session=True, env=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", program],
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            env=environment,
+        )
         try:
             process.wait(seconds)
             found: dict[str, Any] = json.loads(_last_line(out))
@@ -175,16 +219,30 @@ def disk(folder: Path, storage: str) -> Iterator[Finding]:
         free = shutil.disk_usage(there).free
         said = f"{free / 2**30:.1f} GiB free at {there} for {name}"
         if not os.access(there, os.W_OK):
-            yield Finding("disk", "fail", f"{there} cannot be written ({name})", "give another folder, or the right to")
+            yield Finding(
+                "disk",
+                "fail",
+                f"{there} cannot be written ({name})",
+                "give another folder, or the right to",
+            )
         elif free < LITTLE_BYTES:
-            yield Finding("disk", "fail" if free < TOO_LITTLE_BYTES else "warn", said,
-                          "free some space: `hpo db prune`, then `hpo db vacuum`")
+            yield Finding(
+                "disk",
+                "fail" if free < TOO_LITTLE_BYTES else "warn",
+                said,
+                "free some space: `hpo db prune`, then `hpo db vacuum`",
+            )
         else:
             yield Finding("disk", "ok", said)
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).total < SHARED_MEMORY_BYTES:
-        yield Finding("shared memory", "warn", f"/dev/shm holds {shutil.disk_usage(shared).total / 2**20:.0f} MiB; Ray "
-                      "puts its objects on disk instead, slowly", "in a container: docker run --shm-size=2g")
+        yield Finding(
+            "shared memory",
+            "warn",
+            f"/dev/shm holds {shutil.disk_usage(shared).total / 2**20:.0f} MiB; Ray "
+            "puts its objects on disk instead, slowly",
+            "in a container: docker run --shm-size=2g",
+        )
 
 
 def network(port: int) -> Iterator[Finding]:
@@ -195,16 +253,30 @@ def network(port: int) -> Iterator[Finding]:
             one.bind(("127.0.0.1", port))
             yield Finding("ports", "ok", f"port {port} is free for `hpo serve`")
         except OSError as error:
-            yield Finding("ports", "warn", f"port {port} cannot be taken: {error.strerror}",
-                          "if that is no `hpo serve`: hpo serve --port 0 takes a free one")
+            yield Finding(
+                "ports",
+                "warn",
+                f"port {port} cannot be taken: {error.strerror}",
+                "if that is no `hpo serve`: hpo serve --port 0 takes a free one",
+            )
     try:
-        with socket.create_server(("127.0.0.1", 0)) as listener, \
-                socket.create_connection(listener.getsockname(), timeout=5):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname(), timeout=5),
+        ):
             socket.getaddrinfo(socket.gethostname(), None)
-        yield Finding("network", "ok", f"processes reach each other, and {socket.gethostname()!r} has an address")
+        yield Finding(
+            "network",
+            "ok",
+            f"processes reach each other, and {socket.gethostname()!r} has an address",
+        )
     except OSError as error:
-        yield Finding("network", "fail", f"worker processes would not find each other: {error}",
-                      f"let 127.0.0.1 through, and give {socket.gethostname()!r} a line in /etc/hosts")
+        yield Finding(
+            "network",
+            "fail",
+            f"worker processes would not find each other: {error}",
+            f"let 127.0.0.1 through, and give {socket.gethostname()!r} a line in /etc/hosts",
+        )
 
 
 def server(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -216,9 +288,13 @@ def server(environment: Mapping[str, str]) -> Iterator[Finding]:
     from hpo.errors import HpoError
 
     try:
-        with Client(environment["HPO_SERVER"], environment.get("HPO_TOKEN"), retries=RetryPolicy(attempts=2)) as client:
+        with Client(
+            environment["HPO_SERVER"], environment.get("HPO_TOKEN"), retries=RetryPolicy(attempts=2)
+        ) as client:
             who = client.document("me")
-        yield Finding("server", "ok", f"{client.url} knows the token of {who.get('owner', 'somebody')}")
+        yield Finding(
+            "server", "ok", f"{client.url} knows the token of {who.get('owner', 'somebody')}"
+        )
     except HpoError as error:
         message, _, way_out = str(error).partition("; ")
         yield Finding("server", "fail", message, way_out or "check HPO_SERVER and HPO_TOKEN")

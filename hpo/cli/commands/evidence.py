@@ -12,14 +12,26 @@ from hpo.cli.commands import options
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--at", "batches", metavar="B", type=click.IntRange(min=1), multiple=True, required=True,
-              help="Global batch size to forecast for; may be given several times.")
-@click.option("--strict", is_flag=True, help="Refuse columns that are no setting; without it each is a free setting, "
-              "forecast like the others where it holds numbers.")
+@click.option(
+    "--at",
+    "batches",
+    metavar="B",
+    type=click.IntRange(min=1),
+    multiple=True,
+    required=True,
+    help="Global batch size to forecast for; may be given several times.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse columns that are no setting; without it each is a free setting, "
+    "forecast like the others where it holds numbers.",
+)
 @options.budgets
 @options.json_output
-def extrapolate(table: Path, batches: tuple[int, ...], strict: bool, budgets: tuple[float, ...],
-                as_json: bool) -> None:
+def extrapolate(
+    table: Path, batches: tuple[int, ...], strict: bool, budgets: tuple[float, ...], as_json: bool
+) -> None:
     """Forecast epochs to target and settings from a TABLE.csv of batch sizes that were run; no study needed.
 
     Columns: global_batch_size and epochs_to_target; where known runs, sd, samples_per_epoch, state (reached, censored,
@@ -33,7 +45,11 @@ def extrapolate(table: Path, batches: tuple[int, ...], strict: bool, budgets: tu
 
     posterior = fit(read_table(table, strict=strict), rng=np.random.default_rng(0))
     forecasts = [forecast(posterior, batch, budgets=budgets) for batch in batches]
-    options.show(lambda: [each.to_dict() for each in forecasts], lambda: tables.show_forecasts(forecasts), as_json)
+    options.show(
+        lambda: [each.to_dict() for each in forecasts],
+        lambda: tables.show_forecasts(forecasts),
+        as_json,
+    )
 
 
 class _Configuration(click.ParamType):  # type: ignore[type-arg]     # generic only in newer versions of click
@@ -41,25 +57,46 @@ class _Configuration(click.ParamType):  # type: ignore[type-arg]     # generic o
 
     name = "N:B"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
         """The two counts; a usage error for anything else."""
         if isinstance(value, tuple):
             return value
-        counts = [int(part) if part.isascii() and part.isdigit() else 0 for part in str(value).split(":")]
+        counts = [
+            int(part) if part.isascii() and part.isdigit() else 0 for part in str(value).split(":")
+        ]
         if len(counts) != 2 or min(counts) < 1:
-            self.fail(f"{value!r} is not accelerators and global batch size, two whole numbers of 1 or more with a "
-                      f"colon between them, like 512:16384", param, ctx)
+            self.fail(
+                f"{value!r} is not accelerators and global batch size, two whole numbers of 1 or more with a "
+                f"colon between them, like 512:16384",
+                param,
+                ctx,
+            )
         return counts[0], counts[1]
 
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--at", "configurations", metavar="N:B", type=_Configuration(), multiple=True, required=True,
-              help="N accelerators at global batch size B; may be given several times.")
-@click.option("--machine", metavar="NAME|FILE", help="Tells how many accelerators share a node where the table does "
-              "not: `local`, a name or a machine file.")
+@click.option(
+    "--at",
+    "configurations",
+    metavar="N:B",
+    type=_Configuration(),
+    multiple=True,
+    required=True,
+    help="N accelerators at global batch size B; may be given several times.",
+)
+@click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    help="Tells how many accelerators share a node where the table does "
+    "not: `local`, a name or a machine file.",
+)
 @options.json_output
-def throughput(table: Path, configurations: tuple[tuple[int, int], ...], machine: str | None, as_json: bool) -> None:
+def throughput(
+    table: Path, configurations: tuple[tuple[int, int], ...], machine: str | None, as_json: bool
+) -> None:
     """Predict samples per second from a TABLE.csv of measured ones: accelerators, global_batch_size and
     samples_per_second, where known nodes, accelerators_per_node and runs."""
     from hpo.cli.output.throughput import show_throughputs
@@ -70,4 +107,8 @@ def throughput(table: Path, configurations: tuple[tuple[int, int], ...], machine
     rows = read_throughputs(table)
     model = fit_throughput(rows, load_machine(machine) if machine else None)
     forecasts = [model.at(accelerators, batch) for accelerators, batch in configurations]
-    options.show(lambda: [each.to_dict() for each in forecasts], lambda: show_throughputs(forecasts, rows), as_json)
+    options.show(
+        lambda: [each.to_dict() for each in forecasts],
+        lambda: show_throughputs(forecasts, rows),
+        as_json,
+    )

@@ -14,8 +14,12 @@ from hpo.cli.commands import options
 @click.command()
 @click.argument("study")
 @options.plan_request
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Folder for plan.json, job.json and launch.sh; plans/STUDY-B if not given.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder for plan.json, job.json and launch.sh; plans/STUDY-B if not given.",
+)
 @options.storage
 @options.json_output
 def plan(study: str, output: Path | None, storage: str, as_json: bool, **asked: Any) -> None:
@@ -32,24 +36,52 @@ def plan(study: str, output: Path | None, storage: str, as_json: bool, **asked: 
 
 @click.command()
 @click.argument("plan")
-@click.option("--backend", type=click.Choice(["horovod", "torch"]),
-              help="Here Horovod where it is installed, elsewhere what suits the scheduler, if not given.")
-@click.option("--workers", type=click.IntRange(min=1),
-              help="Worker processes on this machine, whatever machine the plan is for; the plan's own number if not "
-                   "given.")
-@click.option("--seed", "seeds", type=click.IntRange(min=0), multiple=True, help="May be given several times.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False),
-              help="Where the runs write their files, or, for a scheduler, where the script lies.")
-@click.option("--max-restarts", type=click.IntRange(min=0), default=3, show_default=True,
-              help="How often a run that lost a worker goes on from its last checkpoint.")
-@click.option("--checkpoint-minutes", type=click.FloatRange(min=0), default=0.0, metavar="MINUTES",
-              help="Save at the first evaluation after so many minutes; at each if not given.")
+@click.option(
+    "--backend",
+    type=click.Choice(["horovod", "torch"]),
+    help="Here Horovod where it is installed, elsewhere what suits the scheduler, if not given.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Worker processes on this machine, whatever machine the plan is for; the plan's own number if not "
+    "given.",
+)
+@click.option(
+    "--seed", "seeds", type=click.IntRange(min=0), multiple=True, help="May be given several times."
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the runs write their files, or, for a scheduler, where the script lies.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="How often a run that lost a worker goes on from its last checkpoint.",
+)
+@click.option(
+    "--checkpoint-minutes",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="MINUTES",
+    help="Save at the first evaluation after so many minutes; at each if not given.",
+)
 @click.option("--account", help="Account or project for the scheduler.")
 @click.option("--partition", help="Partition or queue for the scheduler.")
 @options.storage
 @options.json_output
-def launch(plan: str, folder: Path | None, storage: str, as_json: bool, account: str | None, partition: str | None,
-           **asked: Any) -> None:
+def launch(
+    plan: str,
+    folder: Path | None,
+    storage: str,
+    as_json: bool,
+    account: str | None,
+    partition: str | None,
+    **asked: Any,
+) -> None:
     """Run a PLAN (its number, or its folder) and keep the outcome beside its forecast.
 
     A plan of this machine runs here, through lost workers; one of another machine is handed to its scheduler.
@@ -61,16 +93,34 @@ def launch(plan: str, folder: Path | None, storage: str, as_json: bool, account:
     found = api.find_plan(plan, storage)
     if found.launcher != "local" and asked["workers"] is None:
         lies = folder or (Path(plan) if Path(plan).is_dir() else None)
-        job = api.submit_plan(found, lies, backend=asked["backend"], account=account, partition=partition)
-        options.show(lambda: {"launcher": job.launcher, "job": job.job, "folder": str(job.folder)},
-                     lambda: click.echo(f"{job.job}\nwhen it has ended: hpo record {found.id} "
-                                        f"{job.folder}/outcome.jsonl"), as_json)
+        job = api.submit_plan(
+            found, lies, backend=asked["backend"], account=account, partition=partition
+        )
+        options.show(
+            lambda: {"launcher": job.launcher, "job": job.job, "folder": str(job.folder)},
+            lambda: click.echo(
+                f"{job.job}\nwhen it has ended: hpo record {found.id} {job.folder}/outcome.jsonl"
+            ),
+            as_json,
+        )
         return
     with live_progress() as progress:
-        runs = api.launch_here(found, directory=folder, backend=asked["backend"], workers=asked["workers"],
-                               seeds=asked["seeds"] or None, storage=storage, progress=progress,
-                               max_restarts=asked["max_restarts"], checkpoint_minutes=asked["checkpoint_minutes"])
-    options.show(lambda: [tables.launched_row(run) for run in runs], lambda: tables.show_launched(found, runs), as_json)
+        runs = api.launch_here(
+            found,
+            directory=folder,
+            backend=asked["backend"],
+            workers=asked["workers"],
+            seeds=asked["seeds"] or None,
+            storage=storage,
+            progress=progress,
+            max_restarts=asked["max_restarts"],
+            checkpoint_minutes=asked["checkpoint_minutes"],
+        )
+    options.show(
+        lambda: [tables.launched_row(run) for run in runs],
+        lambda: tables.show_launched(found, runs),
+        as_json,
+    )
     if any(run.outcome.state != "reached" for run in runs):
         sys.exit(1)
 
@@ -78,21 +128,47 @@ def launch(plan: str, folder: Path | None, storage: str, as_json: bool, account:
 @click.command()
 @click.argument("plan")
 @click.argument("outcome", type=click.Path(path_type=Path))
-@click.option("--backend", type=click.Choice(["horovod", "torch"]),
-              help="What the run used; what suits the plan's scheduler if not given.")
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the run; as the report says if not given.")
-@click.option("--workers", type=click.IntRange(min=1), help="Ranks of the run; as the report says if not given.")
+@click.option(
+    "--backend",
+    type=click.Choice(["horovod", "torch"]),
+    help="What the run used; what suits the plan's scheduler if not given.",
+)
+@click.option(
+    "--nodes", type=click.IntRange(min=1), help="Nodes of the run; as the report says if not given."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Ranks of the run; as the report says if not given.",
+)
 @options.storage
-def record(plan: str, outcome: Path, backend: str | None, nodes: int | None, workers: int | None,
-           storage: str) -> None:
+def record(
+    plan: str,
+    outcome: Path,
+    backend: str | None,
+    nodes: int | None,
+    workers: int | None,
+    storage: str,
+) -> None:
     """Take back the OUTCOME.jsonl that the script of a PLAN (its number, or its folder) wrote."""
     from hpo import api
 
-    kept = api.record(api.find_plan(plan, storage), outcome, storage, backend=backend, nodes=nodes, workers=workers)
+    kept = api.record(
+        api.find_plan(plan, storage),
+        outcome,
+        storage,
+        backend=backend,
+        nodes=nodes,
+        workers=workers,
+    )
     speed = f", {kept.samples_per_second:.4g} samples/s" if kept.samples_per_second else ""
-    restarts = f", {kept.restarts} restart{'s' if kept.restarts > 1 else ''}" if kept.restarts else ""
-    click.echo(f"recorded: {kept.state} after {kept.epochs:.2f} epochs on {kept.workers} workers of {kept.nodes} "
-               f"node{'s' if (kept.nodes or 1) > 1 else ''}{speed}{restarts}")
+    restarts = (
+        f", {kept.restarts} restart{'s' if kept.restarts > 1 else ''}" if kept.restarts else ""
+    )
+    click.echo(
+        f"recorded: {kept.state} after {kept.epochs:.2f} epochs on {kept.workers} workers of {kept.nodes} "
+        f"node{'s' if (kept.nodes or 1) > 1 else ''}{speed}{restarts}"
+    )
 
 
 @click.command()
@@ -104,13 +180,23 @@ def calibration(storage: str, as_json: bool) -> None:
     from hpo.cli.output import tables
 
     rows = api.calibration(storage)
-    options.show(lambda: [tables.calibration_row(row) for row in rows], lambda: tables.show_calibration(rows), as_json)
+    options.show(
+        lambda: [tables.calibration_row(row) for row in rows],
+        lambda: tables.show_calibration(rows),
+        as_json,
+    )
 
 
 @click.command()
 @click.argument("machine", required=False)
-@click.option("--measure", is_flag=True, help="Measure this machine first and keep the figures; with 'local' only.")
-@click.option("--yaml", "as_yaml", is_flag=True, help="Print the machine's file, to start one's own from.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Measure this machine first and keep the figures; with 'local' only.",
+)
+@click.option(
+    "--yaml", "as_yaml", is_flag=True, help="Print the machine's file, to start one's own from."
+)
 @options.json_output
 def machines(machine: str | None, measure: bool, as_yaml: bool, as_json: bool) -> None:
     """List the machines that plans can be made for, or check and show one MACHINE: its name, or a YAML file."""
@@ -118,16 +204,24 @@ def machines(machine: str | None, measure: bool, as_yaml: bool, as_json: bool) -
     from hpo.planning.machines import load_machine, machine_names, machine_text, measure_local
 
     if measure and machine != "local":
-        raise click.UsageError("only this machine can be measured: `hpo machines local --measure`, but got "
-                               f"{machine or 'no machine'}")
+        raise click.UsageError(
+            "only this machine can be measured: `hpo machines local --measure`, but got "
+            f"{machine or 'no machine'}"
+        )
     if as_yaml and machine not in machine_names():
-        raise click.UsageError(f"--yaml needs one of the machines {', '.join(machine_names())}, but got "
-                               f"{machine or 'none'}")
+        raise click.UsageError(
+            f"--yaml needs one of the machines {', '.join(machine_names())}, but got "
+            f"{machine or 'none'}"
+        )
     if measure:
         click.echo(f"measured; kept in {measure_local()}", err=True)
     if machine is None:
         found = [load_machine(name) for name in machine_names()]
-        options.show(lambda: [each.to_dict() for each in found], lambda: terminal.show_machines(found), as_json)
+        options.show(
+            lambda: [each.to_dict() for each in found],
+            lambda: terminal.show_machines(found),
+            as_json,
+        )
     elif as_yaml:
         click.echo(machine_text(machine), nl=False)
     else:
@@ -146,7 +240,11 @@ def recipes(name: str | None, as_json: bool) -> None:
 
     if name is None:
         found = every()
-        options.show(lambda: [each.to_dict() for each in found], lambda: terminal.show_recipes(found), as_json)
+        options.show(
+            lambda: [each.to_dict() for each in found],
+            lambda: terminal.show_recipes(found),
+            as_json,
+        )
         return
     try:
         one = recipe(name)

@@ -20,8 +20,12 @@ def importing() -> None:
 
 @importing.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--round", "round_name", metavar="ROUND",
-              help="Such as training_v2.1; from the folder's name if not given.")
+@click.option(
+    "--round",
+    "round_name",
+    metavar="ROUND",
+    help="Such as training_v2.1; from the folder's name if not given.",
+)
 @options.storage
 @options.json_output
 def mlperf(path: Path, round_name: str | None, storage: str, as_json: bool) -> None:

@@ -16,11 +16,25 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_STORAGE = "sqlite:///hpo.db"
 
-storage = click.option("--storage", metavar="URL", envvar="HPO_STORAGE", default=DEFAULT_STORAGE, show_default=True,
-                       help="Database URL or SQLite file; also HPO_STORAGE.")
-budgets = click.option("--budget-epochs", "budgets", metavar="E", type=click.FloatRange(min=0, min_open=True),
-                       multiple=True, help="Tell the chance of reaching the target within E epochs; may be repeated.")
-json_output = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+storage = click.option(
+    "--storage",
+    metavar="URL",
+    envvar="HPO_STORAGE",
+    default=DEFAULT_STORAGE,
+    show_default=True,
+    help="Database URL or SQLite file; also HPO_STORAGE.",
+)
+budgets = click.option(
+    "--budget-epochs",
+    "budgets",
+    metavar="E",
+    type=click.FloatRange(min=0, min_open=True),
+    multiple=True,
+    help="Tell the chance of reaching the target within E epochs; may be repeated.",
+)
+json_output = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document instead of tables."
+)
 
 
 class _BatchOrBest(click.ParamType[int | str]):
@@ -28,7 +42,9 @@ class _BatchOrBest(click.ParamType[int | str]):
 
     name = "batch"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
         """The number, or "best"."""
         if value == "best":
             return str(value)
@@ -37,7 +53,11 @@ class _BatchOrBest(click.ParamType[int | str]):
         except ValueError:
             number = 0
         if number < 1:
-            self.fail(f"must be a whole number of samples of at least 1, or 'best', but got {value!r}", param, ctx)
+            self.fail(
+                f"must be a whole number of samples of at least 1, or 'best', but got {value!r}",
+                param,
+                ctx,
+            )
         return number
 
 
@@ -58,8 +78,15 @@ def plan_request(command: Command) -> Command:
             kind = click.IntRange(min=rules["ge"], max=rules["le"], clamp=False)
         elif "gt" in rules:
             kind = click.FLOAT
-        command = click.option(name, field.name, type=kind, metavar=rules.get("unit"), default=field.default,
-                               show_default=field.default is not None, help=rules["description"])(command)
+        command = click.option(
+            name,
+            field.name,
+            type=kind,
+            metavar=rules.get("unit"),
+            default=field.default,
+            show_default=field.default is not None,
+            help=rules["description"],
+        )(command)
     return command
 
 
@@ -81,5 +108,7 @@ def print_json(document: Any) -> None:
 def full_scale(result: StudyResult) -> tuple[int, ...]:
     """The batch size that a study is for; a usage error where its file names none."""
     if result.spec.full_scale is None:
-        raise click.UsageError(f"study {result.study.name!r} names no full_scale batch size; give one")
+        raise click.UsageError(
+            f"study {result.study.name!r} names no full_scale batch size; give one"
+        )
     return (result.spec.full_scale.global_batch_size,)

@@ -15,9 +15,15 @@ from hpo.cli.commands import options
 if TYPE_CHECKING:
     from hpo.client.client import Client
 
-_server = click.option("--server", metavar="URL", help="Address of the server; HPO_SERVER if not given.")
-_token = click.option("--token", metavar="TOKEN", help="Token of `hpo token create`; better in HPO_TOKEN, as others on "
-                      "this machine can read a command line.")
+_server = click.option(
+    "--server", metavar="URL", help="Address of the server; HPO_SERVER if not given."
+)
+_token = click.option(
+    "--token",
+    metavar="TOKEN",
+    help="Token of `hpo token create`; better in HPO_TOKEN, as others on "
+    "this machine can read a command line.",
+)
 
 
 def _of_a_server(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,15 +40,36 @@ def _client(server: str | None, token: str | None) -> Iterator[Client]:
 
 @click.command()
 @click.argument("study", type=click.Path(path_type=Path))
-@click.option("--priority", type=int, default=0, show_default=True, help="Studies of a higher one go first.")
-@click.option("--max-samples", type=click.IntRange(min=1), metavar="N", help="End it after N training samples.")
-@click.option("--max-accelerator-hours", type=click.FloatRange(min=0, min_open=True), metavar="H",
-              help="End it after H accelerator hours.")
-@click.option("--wait", is_flag=True, help="Come back when the study has ended; what happens goes to stderr.")
+@click.option(
+    "--priority", type=int, default=0, show_default=True, help="Studies of a higher one go first."
+)
+@click.option(
+    "--max-samples",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End it after N training samples.",
+)
+@click.option(
+    "--max-accelerator-hours",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="H",
+    help="End it after H accelerator hours.",
+)
+@click.option(
+    "--wait", is_flag=True, help="Come back when the study has ended; what happens goes to stderr."
+)
 @_of_a_server
 @options.json_output
-def submit(study: Path, priority: int, max_samples: int | None, max_accelerator_hours: float | None, wait: bool,
-           server: str | None, token: str | None, as_json: bool) -> None:
+def submit(
+    study: Path,
+    priority: int,
+    max_samples: int | None,
+    max_accelerator_hours: float | None,
+    wait: bool,
+    server: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
     """Queue a STUDY.yaml at a server. Doing so twice queues one study.
 
     With --wait, an end other than finished is exit code 1.
@@ -50,9 +77,15 @@ def submit(study: Path, priority: int, max_samples: int | None, max_accelerator_
     from hpo.cli.output import remote
 
     with _client(server, token) as client:
-        submitted = client.submit(study, priority=priority, max_samples=max_samples,
-                                  max_accelerator_hours=max_accelerator_hours)
-        status = submitted.wait(on_event=remote.tell_event, check=False) if wait else submitted.status()
+        submitted = client.submit(
+            study,
+            priority=priority,
+            max_samples=max_samples,
+            max_accelerator_hours=max_accelerator_hours,
+        )
+        status = (
+            submitted.wait(on_event=remote.tell_event, check=False) if wait else submitted.status()
+        )
     options.show(lambda: dict(status.document), lambda: remote.show_status(status), as_json)
     if wait and status.state != "finished":
         sys.exit(1)
@@ -60,20 +93,33 @@ def submit(study: Path, priority: int, max_samples: int | None, max_accelerator_
 
 @click.command()
 @click.argument("study", required=False)
-@click.option("--state", type=click.Choice(["queued", "running", "finished", "failed", "interrupted", "cancelled"]),
-              help="Only studies of this state.")
+@click.option(
+    "--state",
+    type=click.Choice(["queued", "running", "finished", "failed", "interrupted", "cancelled"]),
+    help="Only studies of this state.",
+)
 @click.option("--owner", metavar="NAME", help="Only studies of this owner.")
 @_of_a_server
 @options.json_output
-def status(study: str | None, state: str | None, owner: str | None, server: str | None, token: str | None,
-           as_json: bool) -> None:
+def status(
+    study: str | None,
+    state: str | None,
+    owner: str | None,
+    server: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
     """Show where the studies of a server stand, or one STUDY with its rungs."""
     from hpo.cli.output import remote
 
     with _client(server, token) as client:
         if study is None:
             found = client.studies(owner=owner, state=state)
-            options.show(lambda: [dict(each.document) for each in found], lambda: remote.show_studies(found), as_json)
+            options.show(
+                lambda: [dict(each.document) for each in found],
+                lambda: remote.show_studies(found),
+                as_json,
+            )
             return
         one = client.study(study).status()
     options.show(lambda: dict(one.document), lambda: remote.show_status(one), as_json)
@@ -95,10 +141,20 @@ def cancel(study: str, server: str | None, token: str | None, as_json: bool) -> 
 @click.command()
 @click.argument("study")
 @click.option("--follow", is_flag=True, help="Go on until the study has ended.")
-@click.option("--after", type=click.IntRange(min=0), default=0, metavar="ID", help="Only events behind this one.")
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="ID",
+    help="Only events behind this one.",
+)
 @_of_a_server
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line, an event each.")
-def logs(study: str, follow: bool, after: int, server: str | None, token: str | None, as_json: bool) -> None:
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document a line, an event each."
+)
+def logs(
+    study: str, follow: bool, after: int, server: str | None, token: str | None, as_json: bool
+) -> None:
     """Show what happened to a STUDY at a server, oldest first."""
     from hpo.cli.output import remote
 

@@ -20,7 +20,9 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]  # no click before 8.
 
     name = "lifetime"
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
         """A timedelta, None for never."""
         if not isinstance(value, str):
             return value
@@ -28,31 +30,65 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]  # no click before 8.
         if value == "never":
             return timedelta(0)
         if found is None:
-            self.fail(f"must be a number with a unit (30m, 12h, 30d, 8w) or never, but got {value!r}", parameter,
-                      context)
+            self.fail(
+                f"must be a number with a unit (30m, 12h, 30d, 8w) or never, but got {value!r}",
+                parameter,
+                context,
+            )
         return timedelta(**{UNITS[found[2]]: int(found[1])})
 
 
 @click.command()
-@click.option("--config", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="YAML file of the server's configuration.")
-@click.option("--storage", metavar="URL", help="Database URL or SQLite file; sqlite:///hpo.db if nothing says another.")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="YAML file of the server's configuration.",
+)
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="Database URL or SQLite file; sqlite:///hpo.db if nothing says another.",
+)
 @click.option("--host", help="Address to listen at; 127.0.0.1 if nothing says another.")
-@click.option("--port", type=click.IntRange(0, 65535), help="8642 if nothing says another; 0 takes any free one.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For plans and checkpoints.")
-@click.option("--data-folder", "data_folders", type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-              multiple=True, help="A folder that the data of studies may lie in; may be given several times.")
-@click.option("--worker/--no-worker", default=None, help="Run a worker beside the server; so it does on SQLite.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="8642 if nothing says another; 0 takes any free one.",
+)
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="For plans and checkpoints."
+)
+@click.option(
+    "--data-folder",
+    "data_folders",
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    multiple=True,
+    help="A folder that the data of studies may lie in; may be given several times.",
+)
+@click.option(
+    "--worker/--no-worker",
+    default=None,
+    help="Run a worker beside the server; so it does on SQLite.",
+)
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Of the log on stderr.")
-def serve(file: Path | None, worker: bool | None, data_folders: tuple[Path, ...], **given: Any) -> None:
+def serve(
+    file: Path | None, worker: bool | None, data_folders: tuple[Path, ...], **given: Any
+) -> None:
     """Serve studies to a group: the API, its events, the queue; on a laptop with a worker inside and a login link."""
     from hpo.cli.commands.web import dashboard_routers
     from hpo.service.config import load_config
     from hpo.service.serving import serve as run
 
     config = load_config(file, os.environ, data_folders=data_folders or None, **given)
-    run(config, worker=_is_sqlite(config.storage) if worker is None else worker, link=config.is_local,
-        extra_routers=dashboard_routers(), tell=click.echo)
+    run(
+        config,
+        worker=_is_sqlite(config.storage) if worker is None else worker,
+        link=config.is_local,
+        extra_routers=dashboard_routers(),
+        tell=click.echo,
+    )
 
 
 @click.group()
@@ -61,26 +97,45 @@ def token() -> None:
 
 
 @token.command()
-@click.option("--owner", required=True, metavar="NAME", help="Whose studies it makes and may change.")
-@click.option("--scope", type=click.Choice(["read", "submit", "admin"]), default="submit", show_default=True,
-              help="Each may do what those before it may.")
+@click.option(
+    "--owner", required=True, metavar="NAME", help="Whose studies it makes and may change."
+)
+@click.option(
+    "--scope",
+    type=click.Choice(["read", "submit", "admin"]),
+    default="submit",
+    show_default=True,
+    help="Each may do what those before it may.",
+)
 @click.option("--name", default="", help="What it is for.")
-@click.option("--expires", type=Lifetime(), default="30d", show_default=True, metavar="TIME",
-              help="30m, 12h, 30d, 8w, or never.")
+@click.option(
+    "--expires",
+    type=Lifetime(),
+    default="30d",
+    show_default=True,
+    metavar="TIME",
+    help="30m, 12h, 30d, 8w, or never.",
+)
 @options.storage
 @options.json_output
-def create(owner: str, scope: str, name: str, expires: timedelta, storage: str, as_json: bool) -> None:
+def create(
+    owner: str, scope: str, name: str, expires: timedelta, storage: str, as_json: bool
+) -> None:
     """Make a token and print its secret, once: the database holds its SHA-256 alone."""
     from hpo.runs.repository import open_store
     from hpo.service import auth
 
     with open_store(storage) as store:
-        secret, made = auth.create_token(store, owner=owner, scope=scope, name=name, lifetime=expires or None)
+        secret, made = auth.create_token(
+            store, owner=owner, scope=scope, name=name, lifetime=expires or None
+        )
     until = f"expires {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else "never expires"
 
     def shown() -> None:
         click.echo(secret)
-        click.echo(f"token {made.id} of {owner}, scope {scope}, {until}; it is shown this once", err=True)
+        click.echo(
+            f"token {made.id} of {owner}, scope {scope}, {until}; it is shown this once", err=True
+        )
 
     options.show(lambda: {"secret": secret, **_token_values(made)}, shown, as_json)
 
@@ -102,8 +157,15 @@ def list_tokens(owner: str | None, storage: str, as_json: bool) -> None:
     def shown() -> None:
         table = new_table("tokens", "id", "owner", "scope", "name", "expires", "last used", "state")
         for each in map(_token_values, found):
-            table.add_row(str(each["id"]), Text(each["owner"]), ", ".join(each["scopes"]), Text(each["name"]),
-                          _day(each["expires_at"]) or "never", _day(each["last_used_at"]), each["state"])
+            table.add_row(
+                str(each["id"]),
+                Text(each["owner"]),
+                ", ".join(each["scopes"]),
+                Text(each["name"]),
+                _day(each["expires_at"]) or "never",
+                _day(each["last_used_at"]),
+                each["state"],
+            )
         new_console().print(table)
 
     options.show(lambda: [_token_values(each) for each in found], shown, as_json)
@@ -126,10 +188,19 @@ def _token_values(made: Any) -> dict[str, Any]:
 
     ended = made.expires_at is not None and made.expires_at <= datetime.now(UTC)
     state = "revoked" if made.revoked_at else "expired" if ended else "valid"
-    times = {name: value and value.isoformat() for name in ("created_at", "expires_at", "revoked_at", "last_used_at")
-             for value in [getattr(made, name)]}
-    return {"id": made.id, "name": made.name, "owner": made.owner, "scopes": sorted(made.scopes), **times,
-            "state": state}
+    times = {
+        name: value and value.isoformat()
+        for name in ("created_at", "expires_at", "revoked_at", "last_used_at")
+        for value in [getattr(made, name)]
+    }
+    return {
+        "id": made.id,
+        "name": made.name,
+        "owner": made.owner,
+        "scopes": sorted(made.scopes),
+        **times,
+        "state": state,
+    }
 
 
 def _day(time: str | None) -> str:

@@ -15,9 +15,18 @@ from hpo.cli.commands import options
 @click.argument("study", type=click.Path(path_type=Path))
 @options.storage
 @options.json_output
-@click.option("--ray-address", metavar="ADDRESS", help="A running Ray cluster; without it Ray starts on this machine.")
-@click.option("--folder", type=click.Path(path_type=Path), default=Path(".hpo"), show_default=True,
-              help="Where checkpoints of trials in flight and plans are kept.")
+@click.option(
+    "--ray-address",
+    metavar="ADDRESS",
+    help="A running Ray cluster; without it Ray starts on this machine.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path(".hpo"),
+    show_default=True,
+    help="Where checkpoints of trials in flight and plans are kept.",
+)
 def run(study: Path, storage: str, as_json: bool, ray_address: str | None, folder: Path) -> None:
     """Sweep a STUDY.yaml, extrapolate, plan and, where it asks for it, validate. Goes on with a study of that name."""
     from hpo import api
@@ -27,7 +36,9 @@ def run(study: Path, storage: str, as_json: bool, ray_address: str | None, folde
     spec = api.load_study(study)
     # Ray prints of worker processes that died on stdout, which is for the result alone
     with live_progress() as progress, contextlib.redirect_stdout(sys.stderr):
-        result = api.run_study(spec, storage, folder=folder, progress=progress, ray_address=ray_address)
+        result = api.run_study(
+            spec, storage, folder=folder, progress=progress, ray_address=ray_address
+        )
     options.show(result.to_dict, lambda: tables.show_study(result), as_json)
     if not result.complete:
         sys.exit(1)
@@ -42,9 +53,22 @@ def studies(storage: str, as_json: bool) -> None:
     from hpo.cli.output import tables
 
     found = api.studies(storage)
-    options.show(lambda: [{"name": s.name, "state": str(s.state), "workload": s.workload, "metric": s.metric,
-                           "threshold": s.threshold, "created_at": s.created_at.isoformat(), "message": s.message}
-                          for s in found], lambda: tables.show_studies(found), as_json)
+    options.show(
+        lambda: [
+            {
+                "name": s.name,
+                "state": str(s.state),
+                "workload": s.workload,
+                "metric": s.metric,
+                "threshold": s.threshold,
+                "created_at": s.created_at.isoformat(),
+                "message": s.message,
+            }
+            for s in found
+        ],
+        lambda: tables.show_studies(found),
+        as_json,
+    )
 
 
 @click.command()
@@ -63,7 +87,13 @@ def show(study: str, storage: str, as_json: bool) -> None:
 @click.command()
 @click.argument("study")
 @options.storage
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+)
 def trials(study: str, storage: str, form: str) -> None:
     """List the trials of a STUDY."""
     from hpo import api
@@ -80,17 +110,39 @@ def trials(study: str, storage: str, form: str) -> None:
 
 @click.command()
 @click.argument("study")
-@click.option("--at", "batches", metavar="B", type=click.IntRange(min=1), multiple=True,
-              help="Global batch size; may be given several times. The study's full-scale batch if not given.")
+@click.option(
+    "--at",
+    "batches",
+    metavar="B",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Global batch size; may be given several times. The study's full-scale batch if not given.",
+)
 @options.budgets
-@click.option("--race", "raced", is_flag=True,
-              help="First train a few settings at that batch size, here, by accumulation; goes on with a race begun.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(".hpo"), show_default=True,
-              help="Where checkpoints of a race's trials in flight are kept.")
+@click.option(
+    "--race",
+    "raced",
+    is_flag=True,
+    help="First train a few settings at that batch size, here, by accumulation; goes on with a race begun.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".hpo"),
+    show_default=True,
+    help="Where checkpoints of a race's trials in flight are kept.",
+)
 @options.storage
 @options.json_output
-def forecast(study: str, batches: tuple[int, ...], budgets: tuple[float, ...], raced: bool, folder: Path, storage: str,
-             as_json: bool) -> None:
+def forecast(
+    study: str,
+    batches: tuple[int, ...],
+    budgets: tuple[float, ...],
+    raced: bool,
+    folder: Path,
+    storage: str,
+    as_json: bool,
+) -> None:
     """Forecast settings and epochs to target for a STUDY at any batch size."""
     from hpo import api
     from hpo.cli.output import tables
@@ -104,14 +156,23 @@ def forecast(study: str, batches: tuple[int, ...], budgets: tuple[float, ...], r
                 result = api.race(result, batch, folder=folder, progress=progress)
     posterior = api.fit_posterior(result, batches)
     forecasts = [api.forecast(result, batch, posterior, budgets=budgets) for batch in batches]
-    options.show(lambda: [each.to_dict() for each in forecasts],
-                 lambda: tables.show_forecasts([each.numbers for each in forecasts]), as_json)
+    options.show(
+        lambda: [each.to_dict() for each in forecasts],
+        lambda: tables.show_forecasts([each.numbers for each in forecasts]),
+        as_json,
+    )
 
 
 @click.command()
 @click.argument("study")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"),
-              show_default=True, help="The HTML file to write.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    help="The HTML file to write.",
+)
 @options.storage
 def report(study: str, output: Path, storage: str) -> None:
     """Write one self-contained HTML file with the pictures of a STUDY."""

@@ -20,9 +20,16 @@ def dashboard_routers() -> list[Any]:
         return context_of(request).forecasts.make(store(request), study, [batch])[0]
 
     access = Access(
-        reader=requires_scope("read"), store=store,
-        study=lambda request, who, name: context_of(request).read_study(who, name.replace(SLASH, "/")),
-        laws=lambda request, study: context_of(request).forecasts.laws(store(request), study), forecast=forecast,
-        result=lambda request, study: context_of(request).forecasts.fitted(store(request), study).result,
-        calibration=lambda request, who: visible_calibration(context_of(request), who))
+        reader=requires_scope("read"),
+        store=store,
+        study=lambda request, who, name: context_of(request).read_study(
+            who, name.replace(SLASH, "/")
+        ),
+        laws=lambda request, study: context_of(request).forecasts.laws(store(request), study),
+        forecast=forecast,
+        result=lambda request, study: (
+            context_of(request).forecasts.fitted(store(request), study).result
+        ),
+        calibration=lambda request, who: visible_calibration(context_of(request), who),
+    )
     return [pages(), data_routes(access)]

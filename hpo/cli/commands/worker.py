@@ -17,27 +17,75 @@ from hpo.cli.commands import options
 
 @click.command()
 @options.storage
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(".hpo"), show_default=True,
-              help="Where checkpoints and plans are kept; workers that share it go on from each other's checkpoints.")
-@click.option("--ray-address", metavar="ADDRESS", help="A running Ray cluster; without it Ray starts on this machine.")
-@click.option("--cores", type=click.IntRange(min=1), help="Cores of this machine for trials; all if not given.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".hpo"),
+    show_default=True,
+    help="Where checkpoints and plans are kept; workers that share it go on from each other's checkpoints.",
+)
+@click.option(
+    "--ray-address",
+    metavar="ADDRESS",
+    help="A running Ray cluster; without it Ray starts on this machine.",
+)
+@click.option(
+    "--cores",
+    type=click.IntRange(min=1),
+    help="Cores of this machine for trials; all if not given.",
+)
 @click.option("--name", default="", help="Of this process and no other; host:pid if not given.")
 @click.option("--once", is_flag=True, help="End after one study.")
 @click.option("--drain", is_flag=True, help="End when the queue is empty.")
-@click.option("--per-owner", type=click.IntRange(min=1), metavar="N",
-              help="Leave a user's studies in the queue while N of them are running.")
-@click.option("--poll-seconds", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
-              help="Between two looks into an empty queue.")
-@click.option("--lease-seconds", type=click.FloatRange(min=1), default=30.0, show_default=True,
-              help="After so long without a sign of this worker, another takes its study over.")
-@click.option("--storage-patience", type=click.FloatRange(min=0), default=300.0, show_default=True, metavar="SECONDS",
-              help="How long results wait in memory for a database that is away.")
-@click.option("--max-attempts", type=click.IntRange(min=1), default=20, show_default=True,
-              help="A study that was started so often without coming to an end fails.")
-@click.option("--data-folder", "data_folders", type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-              multiple=True, help="Fail studies whose data lies in none of these folders; may be given several times.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
-              help="Of the log on stderr.")
+@click.option(
+    "--per-owner",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Leave a user's studies in the queue while N of them are running.",
+)
+@click.option(
+    "--poll-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Between two looks into an empty queue.",
+)
+@click.option(
+    "--lease-seconds",
+    type=click.FloatRange(min=1),
+    default=30.0,
+    show_default=True,
+    help="After so long without a sign of this worker, another takes its study over.",
+)
+@click.option(
+    "--storage-patience",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long results wait in memory for a database that is away.",
+)
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="A study that was started so often without coming to an end fails.",
+)
+@click.option(
+    "--data-folder",
+    "data_folders",
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    multiple=True,
+    help="Fail studies whose data lies in none of these folders; may be given several times.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Of the log on stderr.",
+)
 def worker(storage: str, folder: Path, log_format: str, **given: object) -> None:
     """Take studies from the queue of a database and run them, one after the other.
 
@@ -49,7 +97,9 @@ def worker(storage: str, folder: Path, log_format: str, **given: object) -> None
 
     logs.set_up(log_format)
     running = Worker(WorkerOptions(storage=storage, folder=folder.absolute(), **given))  # type: ignore[arg-type]
-    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")     # Ray Tune would take Ctrl-C for itself
+    os.environ.setdefault(
+        "TUNE_DISABLE_SIGINT_HANDLER", "1"
+    )  # Ray Tune would take Ctrl-C for itself
     _handle_signals(running.stop)
     # Ray prints of worker processes that died on stdout
     with contextlib.redirect_stdout(sys.stderr):

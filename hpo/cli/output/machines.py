@@ -15,27 +15,40 @@ PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3,
 
 def show_machines(found: Sequence[Machine]) -> None:
     """A table of machines."""
-    table = new_table("machines", "name", "nodes", "each with", "between nodes", "scheduler", "machine")
+    table = new_table(
+        "machines", "name", "nodes", "each with", "between nodes", "scheduler", "machine"
+    )
     for each in found:
-        table.add_row(each.name, number(each.nodes), Text(f"{each.accelerators_per_node} x {each.accelerator.name}"),
-                      number_with_unit(each.inter_node.bandwidth_bytes_per_second, "B/s"), each.scheduler,
-                      Text(each.title))
+        table.add_row(
+            each.name,
+            number(each.nodes),
+            Text(f"{each.accelerators_per_node} x {each.accelerator.name}"),
+            number_with_unit(each.inter_node.bandwidth_bytes_per_second, "B/s"),
+            each.scheduler,
+            Text(each.title),
+        )
     console = new_console()
     console.print(table)
-    console.print("`hpo machines NAME` shows the figures of one with their sources; `hpo machines NAME --yaml` prints "
-                  "its file, to start one's own from")
+    console.print(
+        "`hpo machines NAME` shows the figures of one with their sources; `hpo machines NAME --yaml` prints "
+        "its file, to start one's own from"
+    )
 
 
 def show_machine(machine: Machine) -> None:
     """Every figure of one machine."""
     console = new_console()
     console.print(Text(f"{machine.name}: {machine.title}", style="bold"))
-    console.print(Text(f"{number(machine.accelerators)} accelerators, scheduler {machine.scheduler}"))
+    console.print(
+        Text(f"{number(machine.accelerators)} accelerators, scheduler {machine.scheduler}")
+    )
     table = new_table("figures", "figure", "value", "source")
     for name, value, key in _figures(machine):
         table.add_row(name, value, Text(_source(machine.sources.get(key))))
     console.print(table)
-    for source in dict.fromkeys((each.title, each.url) for each in machine.sources.values() if each.url):
+    for source in dict.fromkeys(
+        (each.title, each.url) for each in machine.sources.values() if each.url
+    ):
         console.print(Text(f"{source[0]}: {source[1]}"))
     console.print("checked: compared with the text at its address when the file was written")
 
@@ -52,13 +65,24 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
     """Name, value and the key of its source."""
     device = machine.accelerator
     yield "nodes", number(machine.nodes), "nodes"
-    yield f"accelerators per node ({device.name})", number(machine.accelerators_per_node), "accelerators_per_node"
+    yield (
+        f"accelerators per node ({device.name})",
+        number(machine.accelerators_per_node),
+        "accelerators_per_node",
+    )
     yield "memory", number_with_unit(device.memory_bytes, "B"), "accelerator.memory_bytes"
     for precision, peak in device.peak_flops.items():
-        yield f"peak in {precision}", number_with_unit(peak, "FLOP/s"), f"accelerator.peak_flops.{precision}"
+        yield (
+            f"peak in {precision}",
+            number_with_unit(peak, "FLOP/s"),
+            f"accelerator.peak_flops.{precision}",
+        )
     for precision, share in device.achieved_fraction.items():
-        yield (f"reached of it in {precision}", f"{share.median:.0%} ({share.low:.0%} to {share.high:.0%})",
-               f"accelerator.achieved_fraction.{precision}")
+        yield (
+            f"reached of it in {precision}",
+            f"{share.median:.0%} ({share.low:.0%} to {share.high:.0%})",
+            f"accelerator.achieved_fraction.{precision}",
+        )
     if device.power_watts is not None:
         yield "power", number_with_unit(device.power_watts, "W"), "accelerator.power_watts"
     yield from _link("in a node, per accelerator", machine.intra_node, "intra_node")
@@ -69,14 +93,20 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
 
 
 def _link(place: str, link: Link, key: str) -> Iterator[tuple[str, str, str]]:
-    yield (f"{place}: {link.name}, {link.topology}", number_with_unit(link.bandwidth_bytes_per_second, "B/s"),
-           f"{key}.bandwidth_bytes_per_second")
+    yield (
+        f"{place}: {link.name}, {link.topology}",
+        number_with_unit(link.bandwidth_bytes_per_second, "B/s"),
+        f"{key}.bandwidth_bytes_per_second",
+    )
     yield "  a message", f"{link.latency_seconds * 1e6:.3g} µs", f"{key}.latency_seconds"
 
 
 def _storage(place: str, storage: Storage, key: str) -> Iterator[tuple[str, str, str]]:
-    yield (f"{place}: {storage.name}", number_with_unit(storage.read_bytes_per_second, "B/s"),
-           f"{key}.read_bytes_per_second")
+    yield (
+        f"{place}: {storage.name}",
+        number_with_unit(storage.read_bytes_per_second, "B/s"),
+        f"{key}.read_bytes_per_second",
+    )
     yield "  capacity", number_with_unit(storage.capacity_bytes, "B"), f"{key}.capacity_bytes"
 
 

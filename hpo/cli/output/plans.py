@@ -29,10 +29,15 @@ def show_plan(plan: Plan, folder: Path) -> None:
     details = plan.details or {}
     if details.get("front"):
         console.print(_front(details["front"], plan.slot_seconds is not None))
-    for line in (*_sensitivity(details.get("sensitivity", ())), *_rehearsal(details.get("rehearsal", ())),
-                 *details.get("notes", ())):
+    for line in (
+        *_sensitivity(details.get("sensitivity", ())),
+        *_rehearsal(details.get("rehearsal", ())),
+        *details.get("notes", ()),
+    ):
         console.print(line, markup=False)
-    console.print(f"launch it with `hpo launch {plan.id}` or {folder}/launch.sh", markup=False, soft_wrap=True)
+    console.print(
+        f"launch it with `hpo launch {plan.id}` or {folder}/launch.sh", markup=False, soft_wrap=True
+    )
 
 
 def duration(seconds: float) -> str:
@@ -49,15 +54,26 @@ def duration_interval(ends: Interval) -> str:
 
 def _unit(seconds: float) -> tuple[float, str]:
     limits = ((0.1, 1e-3, "ms"), (120, 1.0, "s"), (7200, 60.0, "min"), (172800, 3600.0, "h"))
-    return next(((size, words) for limit, size, words in limits if seconds < limit), (86400.0, "days"))
+    return next(
+        ((size, words) for limit, size, words in limits if seconds < limit), (86400.0, "days")
+    )
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    ranks = _place(plan.nodes, plan.ranks_per_node) if plan.nodes > 1 else _count(plan.workers, "worker")
-    yield (f"plan {plan.id}: {plan.study} at global batch size {plan.global_batch_size} on {ranks} of "
-           f"{plan.machine}, launcher {plan.launcher}")
-    micro = f", in {plan.accumulation_steps} micro batches of {plan.micro_batch_size}" \
-        if plan.accumulation_steps > 1 else ""
+    ranks = (
+        _place(plan.nodes, plan.ranks_per_node)
+        if plan.nodes > 1
+        else _count(plan.workers, "worker")
+    )
+    yield (
+        f"plan {plan.id}: {plan.study} at global batch size {plan.global_batch_size} on {ranks} of "
+        f"{plan.machine}, launcher {plan.launcher}"
+    )
+    micro = (
+        f", in {plan.accumulation_steps} micro batches of {plan.micro_batch_size}"
+        if plan.accumulation_steps > 1
+        else ""
+    )
     yield f"each worker takes {plan.local_batch_size} samples per update{micro}"
     yield from _expected(plan)
     yield f"settings: {_settings(plan)}"
@@ -82,16 +98,27 @@ def _expected(plan: Plan) -> Iterator[str]:
         yield f"samples per second {interval(Interval(**rate['samples_per_second']))}, from {rate['source']}"
     if plan.slot_seconds is not None and plan.chance_in_slot is not None:
         overhead = details.get("overhead_seconds")
-        of_it = f", of which {duration(overhead)} are assumed for starting and staging" if overhead else ""
+        of_it = (
+            f", of which {duration(overhead)} are assumed for starting and staging"
+            if overhead
+            else ""
+        )
         yield f"chance in the slot {plan.chance_in_slot:.0%} within {duration(plan.slot_seconds)}{of_it}"
     if details.get("chance_by_deadline") is not None:
-        yield (f"deadline           {duration(details['deadline_seconds'])}, met with a chance of "
-               f"{details['chance_by_deadline']:.0%} ({details['chance_asked']:.0%} asked)")
+        yield (
+            f"deadline           {duration(details['deadline_seconds'])}, met with a chance of "
+            f"{details['chance_by_deadline']:.0%} ({details['chance_asked']:.0%} asked)"
+        )
     if details.get("failures"):
         found = details["failures"]
-        between, saving = duration(3600 * found["hours_between"]), duration(60 * found["checkpoint_minutes"])
-        yield (f"failures           one every {between} over all nodes: with a checkpoint every {saving} the run takes "
-               f"{found['slowdown']:.2f} times as long")
+        between, saving = (
+            duration(3600 * found["hours_between"]),
+            duration(60 * found["checkpoint_minutes"]),
+        )
+        yield (
+            f"failures           one every {between} over all nodes: with a checkpoint every {saving} the run takes "
+            f"{found['slowdown']:.2f} times as long"
+        )
     if details.get("divergence"):
         yield f"risk of divergence {details['divergence']:.1%}"
     if plan.limited_by:
@@ -104,8 +131,12 @@ def _settings(plan: Plan) -> str:
     from search_spaces.settings import default_of
 
     values = plan.job.settings.to_dict()
-    said = {name: value for name, value in values.items()
-            if name in ("optimizer", "learning_rate", "normalization_batch_size") or _differs(value, default_of(name))}
+    said = {
+        name: value
+        for name, value in values.items()
+        if name in ("optimizer", "learning_rate", "normalization_batch_size")
+        or _differs(value, default_of(name))
+    }
     return ", ".join(f"{readable(name)} {number(value)}" for name, value in said.items())
 
 
@@ -114,15 +145,31 @@ def _differs(value: Any, default: Any) -> bool:
 
 
 def _front(rows: Sequence[Mapping[str, Any]], has_slot: bool) -> Table:
-    table = new_table("time against accelerator hours: no plan beats these in both", "", "nodes", "ranks", "batch",
-                      "local", "micro", "time to target", "hours", *(["in slot"] if has_slot else []))
+    table = new_table(
+        "time against accelerator hours: no plan beats these in both",
+        "",
+        "nodes",
+        "ranks",
+        "batch",
+        "local",
+        "micro",
+        "time to target",
+        "hours",
+        *(["in slot"] if has_slot else []),
+    )
     for row in rows:
         mark = ("*" if row["chosen"] else "") + ("+" if row["knee"] else "")
-        table.add_row(mark, number(row["nodes"]), number(row["nodes"] * row["ranks_per_node"]),
-                      number(row["global_batch_size"]), number(row["local_batch_size"]),
-                      number(row["micro_batch_size"]), duration_interval(Interval(**row["seconds_to_target"])),
-                      number(row["accelerator_hours"]),
-                      *([f"{row['chance_in_slot']:.0%}"] if has_slot else []))
+        table.add_row(
+            mark,
+            number(row["nodes"]),
+            number(row["nodes"] * row["ranks_per_node"]),
+            number(row["global_batch_size"]),
+            number(row["local_batch_size"]),
+            number(row["micro_batch_size"]),
+            duration_interval(Interval(**row["seconds_to_target"])),
+            number(row["accelerator_hours"]),
+            *([f"{row['chance_in_slot']:.0%}"] if has_slot else []),
+        )
     table.caption = "* this plan; + the fewest hours within 10 % of the fastest"
     table.caption_justify = "left"
     return table
@@ -130,17 +177,21 @@ def _front(rows: Sequence[Mapping[str, Any]], has_slot: bool) -> Table:
 
 def _sensitivity(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if changes:
-        yield "what if: " + "; ".join(f"{each['what']}: time x{each['time']:.2f}, hours "
-                                      f"x{each['accelerator_hours']:.2f}" for each in changes)
+        yield "what if: " + "; ".join(
+            f"{each['what']}: time x{each['time']:.2f}, hours x{each['accelerator_hours']:.2f}"
+            for each in changes
+        )
 
 
 def _rehearsal(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for place, run in enumerate(runs, 1):
-        yield (f"rehearsal {place}, {run['checks']} ({run['share_of_variance']:.0%} of what is uncertain): "
-               f"{_place(run['nodes'], run['ranks_per_node'])}, batch {run['global_batch_size']}, "
-               f"{run['steps']} steps, {number(float(run['accelerator_hours']))} accelerator hours; expect "
-               f"{interval(Interval(**run['expected']))} {run['quantity']}; {run['overturned_by']} would overturn the "
-               "plan")
+        yield (
+            f"rehearsal {place}, {run['checks']} ({run['share_of_variance']:.0%} of what is uncertain): "
+            f"{_place(run['nodes'], run['ranks_per_node'])}, batch {run['global_batch_size']}, "
+            f"{run['steps']} steps, {number(float(run['accelerator_hours']))} accelerator hours; expect "
+            f"{interval(Interval(**run['expected']))} {run['quantity']}; {run['overturned_by']} would overturn the "
+            "plan"
+        )
 
 
 def _place(nodes: int, ranks_per_node: int) -> str:

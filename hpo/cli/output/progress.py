@@ -41,26 +41,34 @@ class LiveProgress(Progress):
         self._line = Text(text)
         self._draw()
 
-    def sweep(self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+    def sweep(
+        self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
+    ) -> None:
         """Draw the ladder anew."""
         ended = sum(trial.state.finished for trial in trials)
         if self._already is None:
             self._already = ended
         self._ladder = ladder_progress(spec, trials, running)
-        self._line = Text(f"{ended} of {spec.budget.trials} trials, {self._time_left(ended, spec.budget.trials)}")
+        self._line = Text(
+            f"{ended} of {spec.budget.trials} trials, {self._time_left(ended, spec.budget.trials)}"
+        )
         self._draw()
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
         """Show how far the race is."""
         ended = sum(trial.state.finished for trial in trials)
-        now = ", ".join(f"epoch {point['epochs']:.1f}: {point['metric']:.3f}" for point in running.values())
+        now = ", ".join(
+            f"epoch {point['epochs']:.1f}: {point['metric']:.3f}" for point in running.values()
+        )
         self._line = Text(f"race: {ended} trainings have ended{f'; {now}' if now else ''}")
         self._draw()
 
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
         """Show how far a launched run is."""
-        self._line = Text(f"{KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} workers, "
-                          f"seed {seed}: epoch {point.epochs:.1f}, {plan.job.target.metric} {point.metric:.3f}")
+        self._line = Text(
+            f"{KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} workers, "
+            f"seed {seed}: epoch {point.epochs:.1f}, {plan.job.target.metric} {point.metric:.3f}"
+        )
         self._draw()
 
     def _time_left(self, ended: int, total: int) -> str:
@@ -85,15 +93,19 @@ class PlainProgress(Progress):
         """Print the line."""
         print(text, file=self._out, flush=True)
 
-    def sweep(self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+    def sweep(
+        self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
+    ) -> None:
         """Print every trial that has ended since the last call."""
         ended = [trial for trial in trials if trial.state.finished]
         new = [trial for trial in ended if trial.id not in self._reported]
         if self._reported or len(new) == 1:
             for trial in new:
-                self.message(f"[{len(ended)}/{spec.budget.trials}] trial {trial.number}: "
-                             f"batch {trial.global_batch_size}, seed {trial.seed}, "
-                             f"learning rate {trial.settings['learning_rate']:.3g}: {_ending(trial)}")
+                self.message(
+                    f"[{len(ended)}/{spec.budget.trials}] trial {trial.number}: "
+                    f"batch {trial.global_batch_size}, seed {trial.seed}, "
+                    f"learning rate {trial.settings['learning_rate']:.3g}: {_ending(trial)}"
+                )
         elif new:
             self.message(f"going on after {len(new)} finished trials")
         self._reported.update(trial.id for trial in new)
@@ -104,8 +116,10 @@ class PlainProgress(Progress):
             if trial.state.finished and trial.id not in self._reported:
                 self._reported.add(trial.id)
                 warmup = trial.settings.get("warmup_epochs") or 0.0
-                self.message(f"race at {trial.global_batch_size}: seed {trial.seed}, learning rate "
-                             f"{trial.settings['learning_rate']:.3g}, warmup {warmup:.3g} epochs: {_ending(trial)}")
+                self.message(
+                    f"race at {trial.global_batch_size}: seed {trial.seed}, learning rate "
+                    f"{trial.settings['learning_rate']:.3g}, warmup {warmup:.3g} epochs: {_ending(trial)}"
+                )
 
 
 @contextmanager
@@ -119,20 +133,39 @@ def live_progress() -> Iterator[Progress]:
         yield LiveProgress(live)
 
 
-def ladder_progress(spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> Table:
+def ladder_progress(
+    spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
+) -> Table:
     """The rungs with what has come of them so far."""
-    table = new_table(spec.name, "batch size", "trials", "running", "reached", "stopped", "best epochs",
-                      "at learning rate")
+    table = new_table(
+        spec.name,
+        "batch size",
+        "trials",
+        "running",
+        "reached",
+        "stopped",
+        "best epochs",
+        "at learning rate",
+    )
     for batch, budget in rung_budgets(spec.ladder, spec.budget.trials, spec.seeds).items():
         rung = [trial for trial in trials if trial.global_batch_size == batch]
         ended = [trial for trial in rung if trial.state.finished]
         reached = [trial for trial in ended if trial.state is TrialState.REACHED]
         best = min(reached, key=lambda trial: trial.epochs_to_target or 0.0, default=None)
-        now = ", ".join(f"{running[trial.id]['metric']:.3f}" for trial in rung
-                        if trial.state is TrialState.RUNNING and trial.id in running)
-        table.add_row(str(batch), f"{len(ended)}/{budget.trainings}", now or "", str(len(reached)),
-                      str(len(ended) - len(reached)), f"{best.epochs_to_target:.2f}" if best else "",
-                      f"{best.settings['learning_rate']:.3g}" if best else "")
+        now = ", ".join(
+            f"{running[trial.id]['metric']:.3f}"
+            for trial in rung
+            if trial.state is TrialState.RUNNING and trial.id in running
+        )
+        table.add_row(
+            str(batch),
+            f"{len(ended)}/{budget.trainings}",
+            now or "",
+            str(len(reached)),
+            str(len(ended) - len(reached)),
+            f"{best.epochs_to_target:.2f}" if best else "",
+            f"{best.settings['learning_rate']:.3g}" if best else "",
+        )
     return table
 
 

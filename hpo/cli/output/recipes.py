@@ -11,19 +11,30 @@ from hpo.cli.output.style import new_console, new_table
 from hpo.formatting import number, readable
 from search_spaces.recipes import PROVENANCE, Recipe, Result
 
-RECALLED = {"high": "recalled, cross-checked by other figures", "medium": "recalled, not checked",
-            "low": "recalled, doubtful"}
+RECALLED = {
+    "high": "recalled, cross-checked by other figures",
+    "medium": "recalled, not checked",
+    "low": "recalled, doubtful",
+}
 
 
 def show_recipes(found: Sequence[Recipe]) -> None:
     """A table of recipes."""
     table = new_table("recipes", "name", "workload", "optimizer", "batch sizes", "result", "source")
     for each in found:
-        table.add_row(each.name, Text(each.workload), each.optimizer, batches(each), Text(_headline(each)),
-                      Text(_source(each)))
+        table.add_row(
+            each.name,
+            Text(each.workload),
+            each.optimizer,
+            batches(each),
+            Text(_headline(each)),
+            Text(_source(each)),
+        )
     console = new_console()
     console.print(table)
-    console.print("`hpo recipes NAME` shows one with its settings; a study starts from one with `recipe: NAME`")
+    console.print(
+        "`hpo recipes NAME` shows one with its settings; a study starts from one with `recipe: NAME`"
+    )
 
 
 def show_recipe(each: Recipe) -> None:
@@ -33,7 +44,9 @@ def show_recipe(each: Recipe) -> None:
     arxiv = f"arXiv:{each.source.arxiv}" if each.source.arxiv else ""
     read = f"read for this recipe: {each.source.checked}" if each.source.checked else ""
     paper = ", ".join(filter(None, (each.source.paper, arxiv, each.source.section)))
-    for line in filter(None, (f"{each.workload}, {each.epochs:g} epochs", paper, each.source.repository, read)):
+    for line in filter(
+        None, (f"{each.workload}, {each.epochs:g} epochs", paper, each.source.repository, read)
+    ):
         console.print(Text(line))
     console.print(_results(each))
     console.print(_settings(each))
@@ -55,7 +68,9 @@ def batches(each: Recipe) -> str:
 
 def _headline(each: Recipe) -> str:
     """The result at the recipe's own batch size, or else the first."""
-    at_own = [result for result in each.results if result.global_batch_size == each.global_batch_size]
+    at_own = [
+        result for result in each.results if result.global_batch_size == each.global_batch_size
+    ]
     return _in_words((at_own or list(each.results))[0])
 
 
@@ -70,20 +85,43 @@ def _source(each: Recipe) -> str:
 
 
 def _results(each: Recipe) -> Any:
-    table = new_table("published results", "batch size", "metric", "value", "hardware", "time", "source", "note")
+    table = new_table(
+        "published results", "batch size", "metric", "value", "hardware", "time", "source", "note"
+    )
     for result in each.results:
-        table.add_row(number(result.global_batch_size), result.metric, f"{result.value:.4g}", result.hardware or "",
-                      result.time or "", Text(PROVENANCE[result.provenance]), Text(result.note or ""))
+        table.add_row(
+            number(result.global_batch_size),
+            result.metric,
+            f"{result.value:.4g}",
+            result.hardware or "",
+            result.time or "",
+            Text(PROVENANCE[result.provenance]),
+            Text(result.note or ""),
+        )
     return table
 
 
 def _settings(each: Recipe) -> Any:
-    table = new_table(f"settings at global batch size {number(each.global_batch_size)}", "setting", "value",
-                      "with the batch size", "confidence")
+    table = new_table(
+        f"settings at global batch size {number(each.global_batch_size)}",
+        "setting",
+        "value",
+        "with the batch size",
+        "confidence",
+    )
     for name, value in each.settings.items():
-        moves = str(each.scaling[name]) if name in each.scaling else "see the table" if _in_table(each, name) else \
-            "to be found" if name in each.moving else ""
-        table.add_row(readable(name), _value(value), moves, RECALLED.get(each.remembered.get(name, ""), ""))
+        moves = (
+            str(each.scaling[name])
+            if name in each.scaling
+            else "see the table"
+            if _in_table(each, name)
+            else "to be found"
+            if name in each.moving
+            else ""
+        )
+        table.add_row(
+            readable(name), _value(value), moves, RECALLED.get(each.remembered.get(name, ""), "")
+        )
     for name, reason in each.unknown.items():
         table.add_row(readable(name), "unknown", "to be found", Text(reason))
     return table

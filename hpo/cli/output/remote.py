@@ -24,12 +24,32 @@ def show_studies(studies: Sequence[StudyStatus]) -> None:
     if not studies:
         console.print("no studies; `hpo submit STUDY.yaml` queues one")
         return
-    table = new_table("studies", "study", "state", "owner", "priority", "trials", "reached", "best epochs", "worker",
-                      "changed (UTC)", "message")
+    table = new_table(
+        "studies",
+        "study",
+        "state",
+        "owner",
+        "priority",
+        "trials",
+        "reached",
+        "best epochs",
+        "worker",
+        "changed (UTC)",
+        "message",
+    )
     for each in studies:
-        table.add_row(Text(each.name), _state(each), Text(each.owner), str(each.priority), _done(each.trials),
-                      str(each.trials.get("reached", 0)), number(each.best_epochs_to_target), Text(each.worker or ""),
-                      f"{each.updated_at:%Y-%m-%d %H:%M}", Text(_short(each.message)))
+        table.add_row(
+            Text(each.name),
+            _state(each),
+            Text(each.owner),
+            str(each.priority),
+            _done(each.trials),
+            str(each.trials.get("reached", 0)),
+            number(each.best_epochs_to_target),
+            Text(each.worker or ""),
+            f"{each.updated_at:%Y-%m-%d %H:%M}",
+            Text(_short(each.message)),
+        )
     console.print(table)
 
 
@@ -39,22 +59,31 @@ def show_status(study: StudyStatus) -> None:
     goal = study.document["target"]
     headline = f"{study.name} is {_state(study)}" + (f" on {study.worker}" if study.worker else "")
     goal_text = target(goal["metric"], goal["threshold"], goal["higher_is_better"])
-    console.print(f"{headline}: {study.workload}, {goal_text}; "
-                  f"owner {study.owner or 'nobody'}, priority {study.priority}", markup=False)
+    console.print(
+        f"{headline}: {study.workload}, {goal_text}; "
+        f"owner {study.owner or 'nobody'}, priority {study.priority}",
+        markup=False,
+    )
     if study.message:
         console.print(study.message, markup=False)
     used = study.document.get("usage")
     if used and used["samples"]:
-        console.print(f"used {used['samples']:,} samples{_of(study.document['max_samples'], ',')}, "
-                      f"{used['accelerator_seconds'] / 3600:.3g} accelerator hours"
-                      f"{_of(study.document['max_accelerator_hours'], 'g')}", markup=False)
+        console.print(
+            f"used {used['samples']:,} samples{_of(study.document['max_samples'], ',')}, "
+            f"{used['accelerator_seconds'] / 3600:.3g} accelerator hours"
+            f"{_of(study.document['max_accelerator_hours'], 'g')}",
+            markup=False,
+        )
     rungs = [rung for rung in study.document.get("rungs") or () if rung["trials"]]
     if rungs:
         states = list(dict.fromkeys(state for rung in rungs for state in rung["trials"]))
         table = new_table("rungs", "batch size", "trials", *states)
         for rung in rungs:
-            table.add_row(str(rung["global_batch_size"]), str(sum(rung["trials"].values())),
-                          *(str(rung["trials"].get(state, 0)) for state in states))
+            table.add_row(
+                str(rung["global_batch_size"]),
+                str(sum(rung["trials"].values())),
+                *(str(rung["trials"].get(state, 0)) for state in states),
+            )
         console.print(table)
     if study.best_epochs_to_target is not None:
         console.print(f"fewest epochs to target: {study.best_epochs_to_target:.4g}", markup=False)
@@ -68,8 +97,16 @@ def event_line(event: RemoteEvent) -> str:
 
 def event_json(event: RemoteEvent) -> str:
     """An event as a line of JSON."""
-    return json_text({"id": event.id, "study": event.study, "at": event.at.isoformat() if event.at else None,
-                      "kind": event.kind, "message": event.message, "data": event.data})
+    return json_text(
+        {
+            "id": event.id,
+            "study": event.study,
+            "at": event.at.isoformat() if event.at else None,
+            "kind": event.kind,
+            "message": event.message,
+            "data": event.data,
+        }
+    )
 
 
 def tell_event(event: RemoteEvent) -> None:
@@ -94,4 +131,4 @@ def _of(limit: float | None, form: str) -> str:
 
 def _short(message: str, most: int = 60) -> str:
     line = message.split("\n", 1)[0]
-    return line if len(line) <= most else f"{line[:most - 1]}…"
+    return line if len(line) <= most else f"{line[: most - 1]}…"

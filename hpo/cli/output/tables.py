@@ -33,14 +33,19 @@ def show_study(result: StudyResult) -> None:
     if result.raced:
         console.print(_raced(result))
     if result.study.message:
-        console.print(f"{result.study.name} is {result.study.state}: {result.study.message}", markup=False)
+        console.print(
+            f"{result.study.name} is {result.study.state}: {result.study.message}", markup=False
+        )
     if result.forecast:
         console.print(_forecasts([result.forecast.numbers], f"forecast for {result.study.name}"))
         console.print(f"trust {result.forecast.trust}: {result.forecast.reason}", markup=False)
         console.print(_prospects(result.forecast.numbers))
     if result.launched:
         console.print(_launched(result))
-        for line in [*(verdicts(result.plan, result.baselines) if result.plan else []), *_references(result)]:
+        for line in [
+            *(verdicts(result.plan, result.baselines) if result.plan else []),
+            *_references(result),
+        ]:
             console.print(line, markup=False)
 
 
@@ -49,7 +54,9 @@ def show_forecasts(forecasts: Sequence[Forecast]) -> None:
     console = new_console()
     console.print(_forecasts(forecasts, "forecast"))
     for each in forecasts:
-        console.print(f"at {each.global_batch_size:g}, trust {each.trust}: {each.reason}", markup=False)
+        console.print(
+            f"at {each.global_batch_size:g}, trust {each.trust}: {each.reason}", markup=False
+        )
         console.print(_prospects(each))
 
 
@@ -57,23 +64,43 @@ def show_studies(studies: Sequence[Study]) -> None:
     """A table of studies."""
     table = new_table("studies", "name", "state", "workload", "target", "created", "message")
     for study in studies:
-        table.add_row(Text(study.name), str(study.state), study.workload,
-                      target(study.metric, study.threshold, study.higher_is_better),
-                      f"{study.created_at:%Y-%m-%d %H:%M}", Text(study.message))
+        table.add_row(
+            Text(study.name),
+            str(study.state),
+            study.workload,
+            target(study.metric, study.threshold, study.higher_is_better),
+            f"{study.created_at:%Y-%m-%d %H:%M}",
+            Text(study.message),
+        )
     new_console().print(table)
 
 
 def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
     """The trials as flat rows: identity, settings, what came of them."""
-    return [{"number": trial.number, "state": str(trial.state), "global_batch_size": trial.global_batch_size,
-             "seed": trial.seed, **trial.settings, "epochs_to_target": trial.epochs_to_target, "epochs": trial.epochs,
-             "steps": trial.steps, "seconds": trial.seconds, "best_metric": trial.best_metric,
-             "final_metric": trial.final_metric, "reason": trial.reason} for trial in result.trials]
+    return [
+        {
+            "number": trial.number,
+            "state": str(trial.state),
+            "global_batch_size": trial.global_batch_size,
+            "seed": trial.seed,
+            **trial.settings,
+            "epochs_to_target": trial.epochs_to_target,
+            "epochs": trial.epochs,
+            "steps": trial.steps,
+            "seconds": trial.seconds,
+            "best_metric": trial.best_metric,
+            "final_metric": trial.final_metric,
+            "reason": trial.reason,
+        }
+        for trial in result.trials
+    ]
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], out: TextIO) -> None:
     """Rows as CSV with a header."""
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else ["number"], lineterminator="\n")
+    writer = csv.DictWriter(
+        out, fieldnames=list(rows[0]) if rows else ["number"], lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(rows)
 
@@ -81,82 +108,164 @@ def write_csv(rows: Sequence[Mapping[str, Any]], out: TextIO) -> None:
 def show_trials(result: StudyResult) -> None:
     """The trials with the settings that the study varies."""
     varied = result.spec.search.names
-    table = new_table(f"trials of {result.study.name}", "trial", "batch size", "seed", *varied, "state", "epochs",
-                      "reason")
+    table = new_table(
+        f"trials of {result.study.name}",
+        "trial",
+        "batch size",
+        "seed",
+        *varied,
+        "state",
+        "epochs",
+        "reason",
+    )
     for trial in result.trials:
-        table.add_row(str(trial.number), str(trial.global_batch_size), str(trial.seed),
-                      *(number(trial.settings[name]) for name in varied), str(trial.state),
-                      number(trial.epochs_to_target or trial.epochs), Text(trial.reason))
+        table.add_row(
+            str(trial.number),
+            str(trial.global_batch_size),
+            str(trial.seed),
+            *(number(trial.settings[name]) for name in varied),
+            str(trial.state),
+            number(trial.epochs_to_target or trial.epochs),
+            Text(trial.reason),
+        )
     new_console().print(table)
 
 
 def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
     """What launches of a plan did, beside its forecast, and what their models had to beat."""
-    table = new_table(f"plan {plan.id} at {plan.global_batch_size}", "outcome", "epochs", "forecast", "seconds",
-                      "samples/s", "restarts", "reason")
+    table = new_table(
+        f"plan {plan.id} at {plan.global_batch_size}",
+        "outcome",
+        "epochs",
+        "forecast",
+        "seconds",
+        "samples/s",
+        "restarts",
+        "reason",
+    )
     for run in runs:
         outcome = run.outcome
-        table.add_row(outcome.state, number(outcome.epochs_to_target or outcome.epochs), interval(plan.epochs),
-                      f"{outcome.seconds:.1f}", number(run.samples_per_second), str(run.restarts or ""),
-                      Text(outcome.reason))
+        table.add_row(
+            outcome.state,
+            number(outcome.epochs_to_target or outcome.epochs),
+            interval(plan.epochs),
+            f"{outcome.seconds:.1f}",
+            number(run.samples_per_second),
+            str(run.restarts or ""),
+            Text(outcome.reason),
+        )
     console = new_console()
     console.print(table)
     metric = plan.job.target.metric
     for run in runs:
         if run.references:
-            references = "; ".join(f"{name} {number(float(value))}" for name, value in run.references.items())
+            references = "; ".join(
+                f"{name} {number(float(value))}" for name, value in run.references.items()
+            )
             console.print(f"{metric} {number(run.outcome.best_metric)}; {references}", markup=False)
 
 
 def launched_row(run: Launched) -> dict[str, Any]:
     """A launch as plain values: its outcome, and what the launch adds."""
-    return {**run.outcome.to_dict(), "restarts": run.restarts, "workers": run.workers, "nodes": run.nodes,
-            "samples_per_second": run.samples_per_second, "references": run.references or None}
+    return {
+        **run.outcome.to_dict(),
+        "restarts": run.restarts,
+        "workers": run.workers,
+        "nodes": run.nodes,
+        "samples_per_second": run.samples_per_second,
+        "references": run.references or None,
+    }
 
 
 def calibration_row(row: CalibrationRow) -> dict[str, Any]:
     """A calibration row as plain values."""
     plain = dataclasses.asdict(row)
-    return {name: str(value) if name in {"kind", "trust"} and value is not None else value
-            for name, value in plain.items()}
+    return {
+        name: str(value) if name in {"kind", "trust"} and value is not None else value
+        for name, value in plain.items()
+    }
 
 
 def show_calibration(rows: Sequence[CalibrationRow]) -> None:
     """Forecast against observed over all launched plans, and how many intervals held."""
-    table = new_table("calibration", "plan", "study", "settings from", "batch size", "epochs forecast", "observed",
-                      "runs", "inside", "seconds forecast", "observed", "inside")
+    table = new_table(
+        "calibration",
+        "plan",
+        "study",
+        "settings from",
+        "batch size",
+        "epochs forecast",
+        "observed",
+        "runs",
+        "inside",
+        "seconds forecast",
+        "observed",
+        "inside",
+    )
     for row in rows:
-        table.add_row(str(row.plan_id), Text(row.study), KIND_NAMES[row.kind], str(row.global_batch_size),
-                      _predicted(row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high),
-                      number(row.observed_epochs_mean), f"{row.reached}/{row.runs}",
-                      YES_OR_NO[row.inside],
-                      _predicted(row.predicted_seconds_median, row.predicted_seconds_low, row.predicted_seconds_high),
-                      number(row.observed_seconds_mean), YES_OR_NO[row.inside_seconds])
+        table.add_row(
+            str(row.plan_id),
+            Text(row.study),
+            KIND_NAMES[row.kind],
+            str(row.global_batch_size),
+            _predicted(
+                row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high
+            ),
+            number(row.observed_epochs_mean),
+            f"{row.reached}/{row.runs}",
+            YES_OR_NO[row.inside],
+            _predicted(
+                row.predicted_seconds_median, row.predicted_seconds_low, row.predicted_seconds_high
+            ),
+            number(row.observed_seconds_mean),
+            YES_OR_NO[row.inside_seconds],
+        )
     console = new_console()
     console.print(table)
-    for what, found in (("epochs", [row.inside for row in rows]), ("time", [row.inside_seconds for row in rows])):
+    for what, found in (
+        ("epochs", [row.inside for row in rows]),
+        ("time", [row.inside_seconds for row in rows]),
+    ):
         known = [each for each in found if each is not None]
         if known:
-            console.print(f"{sum(known)} of {len(known)} intervals of {what} held; 90 % of them should")
+            console.print(
+                f"{sum(known)} of {len(known)} intervals of {what} held; 90 % of them should"
+            )
 
 
 def _predicted(median: float | None, low: float | None, high: float | None) -> str:
-    return "" if median is None or low is None or high is None else interval(Interval(median, low, high))
+    return (
+        ""
+        if median is None or low is None or high is None
+        else interval(Interval(median, low, high))
+    )
 
 
 def _rungs(result: StudyResult) -> Table:
     scaled = result.spec.search.scaled
     study = result.study
     title = f"{study.name}: {target(study.metric, study.threshold, study.higher_is_better)}"
-    table = new_table(title, "batch size", "trials", "reached", "best epochs", "seeds",
-                      *(f"best {name}" for name in scaled))
+    table = new_table(
+        title,
+        "batch size",
+        "trials",
+        "reached",
+        "best epochs",
+        "seeds",
+        *(f"best {name}" for name in scaled),
+    )
     found = best_of_rungs(result.trials, result.spec.ladder)
     for batch in result.spec.ladder:
         rung = [trial for trial in result.trials if trial.global_batch_size == batch]
         best = found.get(batch)
-        table.add_row(str(batch), str(len(rung)), str(sum(t.state is TrialState.REACHED for t in rung)),
-                      f"{best.epochs:.2f}" if best else "", str(best.runs) if best else "",
-                      *(number(getattr(best.settings, name)) if best else "" for name in scaled))
+        table.add_row(
+            str(batch),
+            str(len(rung)),
+            str(sum(t.state is TrialState.REACHED for t in rung)),
+            f"{best.epochs:.2f}" if best else "",
+            str(best.runs) if best else "",
+            *(number(getattr(best.settings, name)) if best else "" for name in scaled),
+        )
     return table
 
 
@@ -164,17 +273,28 @@ def _raced(result: StudyResult) -> Table:
     scaled = result.spec.search.scaled
     table = new_table("race", "batch size", *scaled, "seed", "ended", "epochs")
     for trial in result.raced:
-        table.add_row(str(trial.global_batch_size), *(number(trial.settings.get(name)) for name in scaled),
-                      str(trial.seed), str(trial.state), number(trial.epochs_to_target or trial.epochs))
+        table.add_row(
+            str(trial.global_batch_size),
+            *(number(trial.settings.get(name)) for name in scaled),
+            str(trial.seed),
+            str(trial.state),
+            number(trial.epochs_to_target or trial.epochs),
+        )
     return table
 
 
 def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
     names = sorted({name for each in forecasts for name in each.settings})
-    table = new_table(f"{title} (median and 90 % interval)", "batch size", *names, "epochs to target", "trust")
+    table = new_table(
+        f"{title} (median and 90 % interval)", "batch size", *names, "epochs to target", "trust"
+    )
     for each in forecasts:
-        table.add_row(f"{each.global_batch_size:g}", *(interval(each.settings[name]) for name in names),
-                      interval(each.epochs_to_target), each.trust)
+        table.add_row(
+            f"{each.global_batch_size:g}",
+            *(interval(each.settings[name]) for name in names),
+            interval(each.epochs_to_target),
+            each.trust,
+        )
     return table
 
 
@@ -188,13 +308,29 @@ def _prospects(forecast: Forecast) -> Table:
 
 def _launched(result: StudyResult) -> Table:
     scaled = result.spec.search.scaled
-    table = new_table("runs of its plans", "settings from", "batch size", "workers", *scaled, "epochs forecast",
-                      "mean ± standard error", "each seed", "inside")
+    table = new_table(
+        "runs of its plans",
+        "settings from",
+        "batch size",
+        "workers",
+        *scaled,
+        "epochs forecast",
+        "mean ± standard error",
+        "each seed",
+        "inside",
+    )
     for run in result.launched:
         plan = run.plan
-        table.add_row(KIND_NAMES[plan.kind], str(plan.global_batch_size), str(plan.workers),
-                      *(number(getattr(plan.job.settings, name)) for name in scaled), interval(plan.epochs),
-                      mean.told() if (mean := mean_of(run)) else "", _each(run), YES_OR_NO[run.inside])
+        table.add_row(
+            KIND_NAMES[plan.kind],
+            str(plan.global_batch_size),
+            str(plan.workers),
+            *(number(getattr(plan.job.settings, name)) for name in scaled),
+            interval(plan.epochs),
+            mean.told() if (mean := mean_of(run)) else "",
+            _each(run),
+            YES_OR_NO[run.inside],
+        )
     return table
 
 
@@ -204,11 +340,17 @@ def _references(result: StudyResult) -> Iterator[str]:
         for outcome in run.outcomes:
             others = run.references(outcome)
             if others:
-                references = "; ".join(f"{name} {number(float(value))}" for name, value in others.items())
-                yield (f"{KIND_NAMES[run.plan.kind]} at {number(run.plan.global_batch_size)}, seed {outcome.seed}: "
-                       f"{result.study.metric} {number(outcome.best_metric) or 'not measured'}; {references}")
+                references = "; ".join(
+                    f"{name} {number(float(value))}" for name, value in others.items()
+                )
+                yield (
+                    f"{KIND_NAMES[run.plan.kind]} at {number(run.plan.global_batch_size)}, seed {outcome.seed}: "
+                    f"{result.study.metric} {number(outcome.best_metric) or 'not measured'}; {references}"
+                )
 
 
 def _each(run: PlannedRun) -> str:
-    return ", ".join(number(o.epochs_to_target) if o.epochs_to_target else f"{o.state} after {o.epochs:.1f}"
-                     for o in run.outcomes)
+    return ", ".join(
+        number(o.epochs_to_target) if o.epochs_to_target else f"{o.state} after {o.epochs:.1f}"
+        for o in run.outcomes
+    )

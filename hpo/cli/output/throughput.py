@@ -15,14 +15,30 @@ if TYPE_CHECKING:
 def show_throughputs(forecasts: Sequence[ThroughputForecast], rows: Sequence[Measurement]) -> None:
     """Forecasts with their share of linear scaling from the smallest measured row, and why to trust them."""
     smallest = min(rows, key=lambda row: (row.accelerators, -row.global_batch_size))
-    table = new_table("throughput (median and 90 % interval)", "accelerators", "global batch", "local batch",
-                      "samples/s", f"of linear from {number(smallest.accelerators)}", "limited by", "trust")
+    table = new_table(
+        "throughput (median and 90 % interval)",
+        "accelerators",
+        "global batch",
+        "local batch",
+        "samples/s",
+        f"of linear from {number(smallest.accelerators)}",
+        "limited by",
+        "trust",
+    )
     for each in forecasts:
         linear = smallest.samples_per_second * each.accelerators / smallest.accelerators
-        table.add_row(number(each.accelerators), number(each.global_batch_size),
-                      number(each.global_batch_size / each.accelerators), interval(each.samples_per_second),
-                      f"{each.samples_per_second.median / linear:.0%}", each.limited_by, each.trust)
+        table.add_row(
+            number(each.accelerators),
+            number(each.global_batch_size),
+            number(each.global_batch_size / each.accelerators),
+            interval(each.samples_per_second),
+            f"{each.samples_per_second.median / linear:.0%}",
+            each.limited_by,
+            each.trust,
+        )
     console = new_console()
     console.print(table)
     for each in forecasts:
-        console.print(f"{number(each.accelerators)} accelerators, trust {each.trust}: {each.reason}")
+        console.print(
+            f"{number(each.accelerators)} accelerators, trust {each.trust}: {each.reason}"
+        )

@@ -10,7 +10,9 @@ from pathlib import Path
 from hpo.errors import EvidenceError
 
 
-def read_lines(path: Path, required: Sequence[str], one_row_per: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def read_lines(
+    path: Path, required: Sequence[str], one_row_per: str
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The header, and every row that is not empty with its line number.
 
     The header is not checked but for being there and naming no column twice; :class:`EvidenceError` says ``required``
@@ -23,7 +25,9 @@ def read_lines(path: Path, required: Sequence[str], one_row_per: str) -> tuple[l
     reader = csv.reader(lines)
     header = [name.strip() for name in next(reader, [])]
     if not any(header):
-        raise EvidenceError(f"{path} is empty; its first line must name the columns {', '.join(required)}")
+        raise EvidenceError(
+            f"{path} is empty; its first line must name the columns {', '.join(required)}"
+        )
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
         raise EvidenceError(f"{path}, line 1: column {repeated[0]!r} stands there twice; keep one")
@@ -31,7 +35,9 @@ def read_lines(path: Path, required: Sequence[str], one_row_per: str) -> tuple[l
     return header, _filled(path, rows, one_row_per)
 
 
-def _filled(path: Path, rows: Sequence[tuple[int, list[str]]], one_row_per: str) -> list[tuple[int, list[str]]]:
+def _filled(
+    path: Path, rows: Sequence[tuple[int, list[str]]], one_row_per: str
+) -> list[tuple[int, list[str]]]:
     filled = [(line, row) for line, row in rows if any(row)]
     if not filled:
         raise EvidenceError(f"{path} has a header but no rows; give one row per {one_row_per}")
@@ -42,25 +48,39 @@ def check_required(path: Path, header: Sequence[str], required: Sequence[str]) -
     """Raise unless every ``required`` column is there."""
     for name in required:
         if name not in header:
-            raise EvidenceError(f"{path}, line 1: column {name!r} is missing; "
-                                f"the header is {', '.join(header)}")
+            raise EvidenceError(
+                f"{path}, line 1: column {name!r} is missing; the header is {', '.join(header)}"
+            )
 
 
-def cells_of(path: Path, line: int, header: Sequence[str], row: Sequence[str],
-             required: Sequence[str]) -> dict[str, str]:
+def cells_of(
+    path: Path, line: int, header: Sequence[str], row: Sequence[str], required: Sequence[str]
+) -> dict[str, str]:
     """The row's cells by column, without those that are empty; raises for an empty ``required`` one."""
     if len(row) != len(header):
-        raise EvidenceError(f"{path}, line {line}: a row must have {len(header)} cells, like the header, "
-                            f"but got {len(row)}")
+        raise EvidenceError(
+            f"{path}, line {line}: a row must have {len(header)} cells, like the header, "
+            f"but got {len(row)}"
+        )
     cells = {name: cell for name, cell in zip(header, row, strict=True) if cell}
     for name in required:
         if name not in cells:
-            raise EvidenceError(f"{path}, line {line}, column {name!r} is empty; fill it or drop the row")
+            raise EvidenceError(
+                f"{path}, line {line}, column {name!r} is empty; fill it or drop the row"
+            )
     return cells
 
 
-def number(path: Path, line: int, name: str, cells: Mapping[str, str], *, above: float = -math.inf,
-           at_least: float = -math.inf, whole: bool = False) -> float:
+def number(
+    path: Path,
+    line: int,
+    name: str,
+    cells: Mapping[str, str],
+    *,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    whole: bool = False,
+) -> float:
     """The number in one cell, finite and within its bounds."""
     where, text = f"{path}, line {line}, column {name!r}", cells[name]
     try:

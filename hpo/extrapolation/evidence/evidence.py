@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from hpo.errors import EvidenceError
 
 STATES = ("reached", "censored", "diverged", "pruned")
-LEAST_RUNS_OF_A_RECIPE = 4      # nobody runs a setting so often before it is chosen
+LEAST_RUNS_OF_A_RECIPE = 4  # nobody runs a setting so often before it is chosen
 Scale: TypeAlias = Literal["log", "linear"]
 
 
@@ -25,11 +25,17 @@ class ScaledSetting:
 
     def __post_init__(self) -> None:
         if self.scale not in get_args(Scale):
-            raise EvidenceError(f"scale of {self.name} must be 'log' or 'linear', but got {self.scale!r}")
+            raise EvidenceError(
+                f"scale of {self.name} must be 'log' or 'linear', but got {self.scale!r}"
+            )
         if self.low is not None and self.high is not None and not self.low <= self.high:
-            raise EvidenceError(f"`low <= high` must hold for {self.name}, but got {self.low} > {self.high}")
+            raise EvidenceError(
+                f"`low <= high` must hold for {self.name}, but got {self.low} > {self.high}"
+            )
         if self.scale == "log" and self.low is not None and not self.low > 0:
-            raise EvidenceError(f"low of {self.name} must be above 0 on a log scale, but got {self.low}")
+            raise EvidenceError(
+                f"low of {self.name} must be above 0 on a log scale, but got {self.low}"
+            )
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,9 @@ class Observation:
         elif not (math.isfinite(self.epochs) and self.epochs >= 0):
             raise EvidenceError(f"epochs must be 0 or more, but got {self.epochs}")
         if not (math.isfinite(self.resolution_epochs) and self.resolution_epochs >= 0):
-            raise EvidenceError(f"resolution_epochs must be 0 or more, but got {self.resolution_epochs}")
+            raise EvidenceError(
+                f"resolution_epochs must be 0 or more, but got {self.resolution_epochs}"
+            )
 
 
 @dataclass(frozen=True)
@@ -97,8 +105,10 @@ class Evidence:
 
     def __post_init__(self) -> None:
         if not self.observations and not self.aggregates:
-            raise EvidenceError("evidence must hold at least one trial or table row, but got none; "
-                                "run a sweep first")
+            raise EvidenceError(
+                "evidence must hold at least one trial or table row, but got none; "
+                "run a sweep first"
+            )
         names = [setting.name for setting in self.tuned]
         if len(names) != len(set(names)):
             raise EvidenceError(f"a tuned setting may be named once, but got {', '.join(names)}")
@@ -106,13 +116,18 @@ class Evidence:
     @property
     def batches(self) -> list[int]:
         """The distinct global batch sizes seen, increasing."""
-        return sorted({trial.global_batch_size for trial in self.observations}
-                      | {row.global_batch_size for row in self.aggregates})
+        return sorted(
+            {trial.global_batch_size for trial in self.observations}
+            | {row.global_batch_size for row in self.aggregates}
+        )
 
     @property
     def settings(self) -> list[Mapping[str, Any]]:
         """The settings of every trial, then of every row."""
-        return [*(trial.settings for trial in self.observations), *(row.settings for row in self.aggregates)]
+        return [
+            *(trial.settings for trial in self.observations),
+            *(row.settings for row in self.aggregates),
+        ]
 
     def setting_values(self, name: str) -> list[float]:
         """Every value of a numeric setting in the evidence, trials first; missing ones are left out."""

@@ -12,19 +12,25 @@ from search_spaces.domains import Float, Int
 from search_spaces.space import SearchSpace
 from storage.records import Convergence, Trial, TrialState
 
-MOST_MEASURED = 64      # trials whose points are read for their noise scale: the median over more says the same
+MOST_MEASURED = (
+    64  # trials whose points are read for their noise scale: the median over more says the same
+)
 
 
-def study_evidence(trials: Sequence[Trial], space: SearchSpace,
-                   noise_scales: Mapping[int, float] | None = None) -> Evidence:
+def study_evidence(
+    trials: Sequence[Trial], space: SearchSpace, noise_scales: Mapping[int, float] | None = None
+) -> Evidence:
     """All that the trials say about how the settings that ``space`` scales move with the batch size.
 
     ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial. Raises
     :class:`EvidenceError` where no trial says anything.
     """
     observations = [observation(trial, (noise_scales or {}).get(trial.id)) for trial in trials]
-    return Evidence(observations=tuple(o for o in observations if o is not None), tuned=tuned_settings(space),
-                    samples_per_epoch=samples_per_epoch(trials))
+    return Evidence(
+        observations=tuple(o for o in observations if o is not None),
+        tuned=tuned_settings(space),
+        samples_per_epoch=samples_per_epoch(trials),
+    )
 
 
 def samples_per_epoch(trials: Sequence[Trial]) -> float | None:
@@ -36,7 +42,7 @@ def samples_per_epoch(trials: Sequence[Trial]) -> float | None:
 def measured_trials(trials: Sequence[Trial]) -> list[int]:
     """Ids of the trials whose convergence points tell the noise scale: some of those that reached the target."""
     reached = [trial.id for trial in trials if trial.state is TrialState.REACHED]
-    return reached[::math.ceil(len(reached) / MOST_MEASURED)] if reached else []
+    return reached[:: math.ceil(len(reached) / MOST_MEASURED)] if reached else []
 
 
 def noise_scales(points: Convergence) -> dict[int, float]:
@@ -44,7 +50,9 @@ def noise_scales(points: Convergence) -> dict[int, float]:
     found = {}
     measured = np.isfinite(points.gradient_noise_scale) & (points.gradient_noise_scale > 0)
     for trial_id in np.unique(points.trial_id[measured]):
-        found[int(trial_id)] = float(np.median(points.gradient_noise_scale[measured & (points.trial_id == trial_id)]))
+        found[int(trial_id)] = float(
+            np.median(points.gradient_noise_scale[measured & (points.trial_id == trial_id)])
+        )
     return found
 
 
@@ -54,13 +62,22 @@ def observation(trial: Trial, noise_scale: float | None = None) -> Observation |
     epochs = trial.epochs_to_target if trial.state is TrialState.REACHED else trial.epochs
     if not trial.state.finished or trial.state is TrialState.FAILED or not (epochs or diverged):
         return None
-    return Observation(global_batch_size=trial.global_batch_size, state=trial.state.value, epochs=epochs or 0.0,
-                       settings=trial.settings, seed=trial.seed, resolution_epochs=trial.resolution_epochs or 0.0,
-                       gradient_noise_scale=noise_scale)
+    return Observation(
+        global_batch_size=trial.global_batch_size,
+        state=trial.state.value,
+        epochs=epochs or 0.0,
+        settings=trial.settings,
+        seed=trial.seed,
+        resolution_epochs=trial.resolution_epochs or 0.0,
+        gradient_noise_scale=noise_scale,
+    )
 
 
 def tuned_settings(space: SearchSpace) -> tuple[ScaledSetting, ...]:
     """The numeric settings with the role ``scaled``, with the scale and bounds of their domains."""
     domains = {name: space.domains[name] for name in space.scaled}
-    return tuple(ScaledSetting(name, "log" if domain.log else "linear", domain.low, domain.high)
-                 for name, domain in domains.items() if isinstance(domain, Float | Int))
+    return tuple(
+        ScaledSetting(name, "log" if domain.log else "linear", domain.low, domain.high)
+        for name, domain in domains.items()
+        if isinstance(domain, Float | Int)
+    )

@@ -28,8 +28,8 @@ from search_spaces.settings import SettingError, check_value, default_of, names,
 REQUIRED = ("global_batch_size", "epochs_to_target")
 OPTIONAL = ("runs", "sd", "samples_per_epoch", "state")
 LOG_SCALE = ("learning_rate", "weight_decay", "trust_coefficient")
-LIKE_A_TYPO = 0.85              # names as alike as this are taken for one another
-WIDE_RANGE = 10.0               # a free setting over this factor or more is handled on a log scale
+LIKE_A_TYPO = 0.85  # names as alike as this are taken for one another
+WIDE_RANGE = 10.0  # a free setting over this factor or more is handled on a log scale
 
 
 def read_table(path: Path | str, *, strict: bool = False) -> Evidence:
@@ -52,12 +52,17 @@ def read_table(path: Path | str, *, strict: bool = False) -> Evidence:
         if isinstance(read, Aggregate) and (many or set(states) == {"reached"}):
             aggregates.append(read)
         elif isinstance(read, Aggregate):
-            observations.append(Observation(read.global_batch_size, state, read.epochs_to_target, read.settings))
+            observations.append(
+                Observation(read.global_batch_size, state, read.epochs_to_target, read.settings)
+            )
         else:
             observations.append(read)
-    return Evidence(observations=observations, aggregates=aggregates,
-                    samples_per_epoch=_samples_per_epoch(path, tables),
-                    tuned=tuned_settings([*observations, *aggregates]))
+    return Evidence(
+        observations=observations,
+        aggregates=aggregates,
+        samples_per_epoch=_samples_per_epoch(path, tables),
+        tuned=tuned_settings([*observations, *aggregates]),
+    )
 
 
 def _check_header(path: Path, header: Sequence[str], *, strict: bool) -> None:
@@ -66,15 +71,21 @@ def _check_header(path: Path, header: Sequence[str], *, strict: bool) -> None:
         if name in known:
             continue
         if not name:
-            raise EvidenceError(f"{path}, line 1: column {header.index(name) + 1} has no name; name it or drop it")
+            raise EvidenceError(
+                f"{path}, line 1: column {header.index(name) + 1} has no name; name it or drop it"
+            )
         near = difflib.get_close_matches(name, known, n=1, cutoff=LIKE_A_TYPO)
         if near:
-            raise EvidenceError(f"{path}, line 1: there is no column {name!r}; did you mean {near[0]!r}? "
-                                f"A free setting needs a name less alike")
+            raise EvidenceError(
+                f"{path}, line 1: there is no column {name!r}; did you mean {near[0]!r}? "
+                f"A free setting needs a name less alike"
+            )
         if strict:
-            raise EvidenceError(f"{path}, line 1: column {name!r} is neither a setting nor one of "
-                                f"{', '.join(REQUIRED + OPTIONAL)}; drop it, or read the table without --strict to "
-                                f"have it as a free setting")
+            raise EvidenceError(
+                f"{path}, line 1: column {name!r} is neither a setting nor one of "
+                f"{', '.join(REQUIRED + OPTIONAL)}; drop it, or read the table without --strict to "
+                f"have it as a free setting"
+            )
     check_required(path, header, REQUIRED)
 
 
@@ -83,8 +94,10 @@ def _state(path: Path, line: int, cells: Mapping[str, str]) -> str:
     if state not in STATES:
         near = difflib.get_close_matches(state.lower(), STATES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise EvidenceError(f"{path}, line {line}, column 'state' must be one of {', '.join(STATES)}, "
-                            f"but got {state!r}{hint}")
+        raise EvidenceError(
+            f"{path}, line {line}, column 'state' must be one of {', '.join(STATES)}, "
+            f"but got {state!r}{hint}"
+        )
     return state
 
 
@@ -100,14 +113,26 @@ def _texts(tables: Sequence[tuple[int, Mapping[str, str]]]) -> set[str]:
     return found
 
 
-def _row(path: Path, line: int, cells: Mapping[str, str], state: str, texts: set[str]) -> Aggregate | Observation:
+def _row(
+    path: Path, line: int, cells: Mapping[str, str], state: str, texts: set[str]
+) -> Aggregate | Observation:
     batch = int(number(path, line, "global_batch_size", cells, at_least=1, whole=True))
-    runs = int(number(path, line, "runs", cells, at_least=1, whole=True)) if "runs" in cells else None
+    runs = (
+        int(number(path, line, "runs", cells, at_least=1, whole=True)) if "runs" in cells else None
+    )
     sd = number(path, line, "sd", cells, at_least=0) if "sd" in cells else None
-    settings = {name: _setting(path, line, name, cells, texts) for name in cells if name not in REQUIRED + OPTIONAL}
+    settings = {
+        name: _setting(path, line, name, cells, texts)
+        for name in cells
+        if name not in REQUIRED + OPTIONAL
+    }
     if state == "reached":
-        return Aggregate(batch, number(path, line, "epochs_to_target", cells, above=0), runs, sd, settings)
-    return Observation(batch, state, number(path, line, "epochs_to_target", cells, at_least=0), settings)
+        return Aggregate(
+            batch, number(path, line, "epochs_to_target", cells, above=0), runs, sd, settings
+        )
+    return Observation(
+        batch, state, number(path, line, "epochs_to_target", cells, at_least=0), settings
+    )
 
 
 def _setting(path: Path, line: int, name: str, cells: Mapping[str, str], texts: set[str]) -> Any:
@@ -118,8 +143,9 @@ def _setting(path: Path, line: int, name: str, cells: Mapping[str, str], texts: 
         return _word(path, line, name, cells[name])
     value = number(path, line, name, cells)
     if value not in bounds:
-        raise EvidenceError(f"{path}, line {line}, column {name!r} must lie in {bounds}, "
-                            f"but got {cells[name]!r}")
+        raise EvidenceError(
+            f"{path}, line {line}, column {name!r} must lie in {bounds}, but got {cells[name]!r}"
+        )
     return value
 
 
@@ -136,11 +162,15 @@ def _word(path: Path, line: int, name: str, text: str) -> Any:
 
 
 def _samples_per_epoch(path: Path, tables: Sequence[tuple[int, Mapping[str, str]]]) -> float | None:
-    seen = {number(path, line, "samples_per_epoch", cells, above=0)
-            for line, cells in tables if "samples_per_epoch" in cells}
+    seen = {
+        number(path, line, "samples_per_epoch", cells, above=0)
+        for line, cells in tables
+        if "samples_per_epoch" in cells
+    }
     if len(seen) > 1:
-        raise EvidenceError(f"{path}: samples_per_epoch must be the same in every row, "
-                            f"but got {sorted(seen)}")
+        raise EvidenceError(
+            f"{path}: samples_per_epoch must be the same in every row, but got {sorted(seen)}"
+        )
     return seen.pop() if seen else None
 
 
@@ -150,7 +180,11 @@ def tuned_settings(rows: Sequence[Aggregate | Observation]) -> list[ScaledSettin
     for name in dict.fromkeys(name for row in rows for name in row.settings):
         values = [row.settings[name] for row in rows if name in row.settings]
         if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
-            tuned.append(ScaledSetting(name, "log" if _on_log_scale(name, min(values), max(values)) else "linear"))
+            tuned.append(
+                ScaledSetting(
+                    name, "log" if _on_log_scale(name, min(values), max(values)) else "linear"
+                )
+            )
     return tuned
 
 

@@ -27,22 +27,42 @@ from hpo.extrapolation.laws.priors import AdamPriors, Normal, Priors, names, poo
 # On series left out the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
 # hyperbola's end of that valley. How far below B_crit a ladder starts is its owner's choice: long flat ones exist, and
 # must not promise growth right behind their end.
-START = Priors(log_critical_over_first=Normal(3.0, 2.0), log_sharpness=Normal(0.2, 0.25),
-               log_exponent=Normal(-0.15, 0.12), log_recipe_scatter=Normal(-3.1, 0.4))
+START = Priors(
+    log_critical_over_first=Normal(3.0, 2.0),
+    log_sharpness=Normal(0.2, 0.25),
+    log_exponent=Normal(-0.15, 0.12),
+    log_recipe_scatter=Normal(-3.1, 0.4),
+)
 START_COUNTS = 10.0
 # Adam: the power of the rate lies between 1/2 and 1 (arXiv:1812.06162), an update counts less than its rate says, and N
 # is the batch with the fewest epochs within a factor of 1.6. Beyond it the rate is flat: over six grids of AdamW the
 # marginal likelihood is larger by e^10 than with a fall of 0 +- 0.35, by e^40 than with the surge, by e^150 than with a
 # power that goes on, and either model size alone says so.
 START_OF_ADAM = AdamPriors(
-    growth_log_sharpness=Normal(0.2, 0.3), growth_log_exponent=Normal(-0.15, 0.15),
-    log_low_over_critical=Normal(-3.0, 1.2), log_low_power=Normal(-0.25, 0.3), exponent=Normal(0.75, 0.25),
-    log_noise_over_best_batch=Normal(0.0, 0.5), log_sharpness=Normal(0.3, 0.4), fall=Normal(0.0, 0.1),
-    log_below=Normal(-0.7, 0.5), log_above=Normal(-0.3, 0.5), log_round=Normal(-0.7, 0.5), log_margin=Normal(0.0, 0.8),
-    follow=Normal(-1.5, 1.5), log_divergence_width=Normal(-2.0, 0.8))
+    growth_log_sharpness=Normal(0.2, 0.3),
+    growth_log_exponent=Normal(-0.15, 0.15),
+    log_low_over_critical=Normal(-3.0, 1.2),
+    log_low_power=Normal(-0.25, 0.3),
+    exponent=Normal(0.75, 0.25),
+    log_noise_over_best_batch=Normal(0.0, 0.5),
+    log_sharpness=Normal(0.3, 0.4),
+    fall=Normal(0.0, 0.1),
+    log_below=Normal(-0.7, 0.5),
+    log_above=Normal(-0.3, 0.5),
+    log_round=Normal(-0.7, 0.5),
+    log_margin=Normal(0.0, 0.8),
+    follow=Normal(-1.5, 1.5),
+    log_divergence_width=Normal(-2.0, 0.8),
+)
 START_COUNTS_OF_ADAM, ROUNDS_OF_ADAM = 2.0, 2
 ROUNDS = 3
-SETTINGS = ("learning_rate", "warmup_epochs", "momentum", "weight_decay", "normalization_batch_size")
+SETTINGS = (
+    "learning_rate",
+    "warmup_epochs",
+    "momentum",
+    "weight_decay",
+    "normalization_batch_size",
+)
 
 
 @dataclass(frozen=True)
@@ -66,9 +86,14 @@ def group(rows: Iterable[Mapping[str, str]]) -> list[Series]:
     for row in rows:
         settings = {name: float(row[name]) for name in SETTINGS if row.get(name)}
         found.setdefault(row["series"], []).append(
-            Aggregate(int(row["global_batch_size"]), float(row["epochs_to_target"]),
-                      int(row["runs"]) if row.get("runs") else None, float(row["sd"]) if row.get("sd") else None,
-                      settings))
+            Aggregate(
+                int(row["global_batch_size"]),
+                float(row["epochs_to_target"]),
+                int(row["runs"]) if row.get("runs") else None,
+                float(row["sd"]) if row.get("sd") else None,
+                settings,
+            )
+        )
     return [Series(name, members) for name, members in found.items()]
 
 
@@ -84,11 +109,14 @@ def _believed(series: Series, priors: Priors, rng: np.random.Generator) -> dict[
     values = dict(fit(Evidence(aggregates=series.rows), rng=rng, priors=priors).values)
     first = min(row.global_batch_size for row in series.rows)
     values["log_critical_over_first"] = values["log_critical"] - np.log(first)
-    return {name: Normal(float(values[name].mean()), float(values[name].std()))
-            for name in names(START)}
+    return {
+        name: Normal(float(values[name].mean()), float(values[name].std())) for name in names(START)
+    }
 
 
-def learn_adam(sweeps: Sequence[Evidence], *, rng: np.random.Generator, rounds: int = ROUNDS_OF_ADAM) -> AdamPriors:
+def learn_adam(
+    sweeps: Sequence[Evidence], *, rng: np.random.Generator, rounds: int = ROUNDS_OF_ADAM
+) -> AdamPriors:
     """Beliefs on the law of Adam from sweeps of trials with it, each of one workload, in the same way."""
     found = START_OF_ADAM
     for _ in range(rounds):
@@ -96,17 +124,25 @@ def learn_adam(sweeps: Sequence[Evidence], *, rng: np.random.Generator, rounds: 
         for sweep in sweeps:
             values = fit(sweep, rng=rng, priors=replace(START, adam=found)).values
             if not set(UNKNOWN.values()) <= values.keys():
-                continue    # the general law explains this sweep better, so that it says nothing of Adam's own
-            believed.append({name: Normal(float(values[unknown].mean()), float(values[unknown].std()))
-                             for name, unknown in UNKNOWN.items()})
+                continue  # the general law explains this sweep better, so that it says nothing of Adam's own
+            believed.append(
+                {
+                    name: Normal(float(values[unknown].mean()), float(values[unknown].std()))
+                    for name, unknown in UNKNOWN.items()
+                }
+            )
         found = pool_all(START_OF_ADAM, believed, START_COUNTS_OF_ADAM)
     return found
 
 
 def main() -> None:
     """Print the priors that a table gives, to be written into priors.py."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, nargs="?", help="the default is the shipped table of facts")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "table", type=Path, nargs="?", help="the default is the shipped table of facts"
+    )
     priors = learn(read_reference_points(parser.parse_args().table), rng=np.random.default_rng(0))
     for name in names(priors):
         belief: Normal = getattr(priors, name)

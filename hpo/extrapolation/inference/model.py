@@ -39,7 +39,9 @@ Values: TypeAlias = Mapping[str, Array]
 # the measured noise scale predicts the critical batch, and the batch where the best rate turns flat, to an order of
 # magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the former
 MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
-SHOWN = Normal(1.0, 1.5)       # logit of the share of lost trainings that diverge; others go on and get nowhere
+SHOWN = Normal(
+    1.0, 1.5
+)  # logit of the share of lost trainings that diverge; others go on and get nowhere
 TRIAL_SCATTER = Normal(float(np.log(0.09)), 0.7)
 # by what share of its cost the cost of a miss is itself wrong: less where the law of descent tells it
 FAR_MISS, FAR_MISS_OF_DESCENT = Normal(float(np.log(0.12)), 0.6), Normal(float(np.log(0.06)), 0.7)
@@ -67,7 +69,9 @@ class Model:
         values = self.layout.values(particles)
         total = -0.5 * (particles**2).sum(axis=1)
         if len(self.rows.log_batch):
-            total += self.rows.log_likelihood(values, self.mean(values, self.rows.log_batch), self.laws)
+            total += self.rows.log_likelihood(
+                values, self.mean(values, self.rows.log_batch), self.laws
+            )
         if len(self.trials):
             mean = self.mean(values, self.trials.rung_log_batch)
             total += self.trials.log_likelihood(values, mean, self.laws, self.warmup)
@@ -84,7 +88,11 @@ class Model:
         if self.descent is not None:
             expected, doubt = expected + self.descent.log_speedup, self.descent.log_speedup / 2
         predicted = [(values["log_critical"], MEASURED_NOISE)]
-        predicted += [(law.log_noise(values), MEASURED_NOISE_OF_RATE) for law in self.laws if isinstance(law, RateLaw)]
+        predicted += [
+            (law.log_noise(values), MEASURED_NOISE_OF_RATE)
+            for law in self.laws
+            if isinstance(law, RateLaw)
+        ]
         total = np.zeros(len(values["log_critical"]))
         for value, sd in predicted:
             wide = np.hypot(sd, doubt)
@@ -107,20 +115,33 @@ class Model:
         for law, value in self.trials.best_settings(self.laws):
             if f"{law.name}.anchor" not in names:
                 continue
-            found[:, self.layout.index(f"{law.name}.anchor")] = \
-                (value - law.centre) / law.spread + 0.2 / law.spread * rng.standard_normal(count)
+            found[:, self.layout.index(f"{law.name}.anchor")] = (
+                value - law.centre
+            ) / law.spread + 0.2 / law.spread * rng.standard_normal(count)
         return found
 
     def mean(self, values: Values, log_batch: Array) -> Array:
         """Log epochs of the best settings by the law alone: (particles, batches)."""
         if self.descent is not None:
             log_batch = np.asarray(log_batch)
-            lags = self.descent.best_lags(values, log_batch) if self.descent.tuned else self.descent.lags
+            lags = (
+                self.descent.best_lags(values, log_batch)
+                if self.descent.tuned
+                else self.descent.lags
+            )
             grown = self.descent.log_growth(values, log_batch, lags)
-            return np.asarray(values["log_min_epochs"][:, None] + np.exp(values["log_exponent"])[:, None] * grown)
-        growth = log_growth(np.asarray(log_batch)[None, :], values["log_critical"][:, None],
-                            np.exp(values["log_sharpness"])[:, None], np.exp(values["log_exponent"])[:, None])
-        return np.asarray(values["log_min_epochs"][:, None] + growth + log_excess(values, np.asarray(log_batch)))
+            return np.asarray(
+                values["log_min_epochs"][:, None] + np.exp(values["log_exponent"])[:, None] * grown
+            )
+        growth = log_growth(
+            np.asarray(log_batch)[None, :],
+            values["log_critical"][:, None],
+            np.exp(values["log_sharpness"])[:, None],
+            np.exp(values["log_exponent"])[:, None],
+        )
+        return np.asarray(
+            values["log_min_epochs"][:, None] + growth + log_excess(values, np.asarray(log_batch))
+        )
 
     def slope(self, values: Values, log_batch: float) -> Array:
         """d log E / d log B of the best settings: (particles,)."""
@@ -140,8 +161,10 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
     """
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
     if _is_sweep(aggregates):
-        observations += [Observation(row.global_batch_size, "reached", row.epochs_to_target, row.settings)
-                         for row in aggregates]
+        observations += [
+            Observation(row.global_batch_size, "reached", row.epochs_to_target, row.settings)
+            for row in aggregates
+        ]
         aggregates = []
     descent = make_descent(evidence, observations)
     if _is_adams(evidence) and not observations:
@@ -155,41 +178,75 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
     return found
 
 
-def _make_model(evidence: Evidence, aggregates: Sequence[Aggregate], observations: Sequence[Observation],
-                priors: Priors, *, descent: Descent | None = None, adam: AdamPriors | None = None) -> Model:
+def _make_model(
+    evidence: Evidence,
+    aggregates: Sequence[Aggregate],
+    observations: Sequence[Observation],
+    priors: Priors,
+    *,
+    descent: Descent | None = None,
+    adam: AdamPriors | None = None,
+) -> Model:
     warmup = make_warmup(evidence, observations)
-    laws = [law for law in make_laws(evidence, observations, descent, adam) if warmup is None or law.name != WARMUP]
+    laws = [
+        law
+        for law in make_laws(evidence, observations, descent, adam)
+        if warmup is None or law.name != WARMUP
+    ]
     rows, trials = make_rows(aggregates, laws), make_trials(observations, laws, warmup)
     start = float(np.log(evidence.batches[0]))
     critical, scatter = priors.log_critical_over_first, priors.log_recipe_scatter
-    parameters = [Parameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
-                  Parameter("log_critical", start + critical.mean, critical.sd),
-                  Parameter("log_recipe_scatter", scatter.mean, scatter.sd)]
+    parameters = [
+        Parameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
+        Parameter("log_critical", start + critical.mean, critical.sd),
+        Parameter("log_recipe_scatter", scatter.mean, scatter.sd),
+    ]
     turns = [("log_sharpness", priors.log_sharpness), ("log_exponent", priors.log_exponent)]
     if adam is None:
-        parameters += [Parameter(name, prior.mean, prior.sd)
-                       for name, prior in (turns if descent is None else [("log_exponent", EXPONENT)])]
+        parameters += [
+            Parameter(name, prior.mean, prior.sd)
+            for name, prior in (turns if descent is None else [("log_exponent", EXPONENT)])
+        ]
     else:
         parameters += epochs_parameters(adam)
-    apart = {} if observations else {law.name: Layout(law.parameters(response=False)) for law in laws
-                                     if law.name != RATE}
+    apart = (
+        {}
+        if observations
+        else {law.name: Layout(law.parameters(response=False)) for law in laws if law.name != RATE}
+    )
     for law in laws:
         if law.name not in apart:
             parameters += law.parameters(response=bool(observations))
     if observations:
         wrong = FAR_MISS if descent is None else FAR_MISS_OF_DESCENT
         parameters += [Parameter("log_far_miss", wrong.mean, wrong.sd)] if laws else []
-        parameters += [Parameter("log_trial_scatter", TRIAL_SCATTER.mean, TRIAL_SCATTER.sd),
-                       Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch))]
-        parameters += [Parameter("diverges_when_lost", SHOWN.mean, SHOWN.sd)] if RATE in {law.name for law in laws} \
+        parameters += [
+            Parameter("log_trial_scatter", TRIAL_SCATTER.mean, TRIAL_SCATTER.sd),
+            Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch)),
+        ]
+        parameters += (
+            [Parameter("diverges_when_lost", SHOWN.mean, SHOWN.sd)]
+            if RATE in {law.name for law in laws}
             else []
+        )
     parameters += warmup.parameters() if warmup else []
-    return Model(Layout(parameters), apart, laws, rows, trials, _log_noise_scale(observations), descent, warmup)
+    return Model(
+        Layout(parameters),
+        apart,
+        laws,
+        rows,
+        trials,
+        _log_noise_scale(observations),
+        descent,
+        warmup,
+    )
 
 
 def _is_adams(evidence: Evidence) -> bool:
     """Whether all was trained with Adam or AdamW, the learning rate tuned."""
-    return all(is_adam(settings) for settings in evidence.settings) and any(law.name == RATE for law in evidence.tuned)
+    return all(is_adam(settings) for settings in evidence.settings) and any(
+        law.name == RATE for law in evidence.tuned
+    )
 
 
 def _is_sweep(aggregates: Sequence[Aggregate]) -> bool:
@@ -199,11 +256,15 @@ def _is_sweep(aggregates: Sequence[Aggregate]) -> bool:
     batches = [row.global_batch_size for row in aggregates]
     recipes = {repr(sorted(row.settings.items())) for row in aggregates}
     single = float(np.median([row.runs or 1 for row in aggregates])) < LEAST_RUNS_OF_A_RECIPE
-    return single and len(recipes) > 1 and float(np.median([batches.count(batch) for batch in set(batches)])) >= 3
+    return (
+        single
+        and len(recipes) > 1
+        and float(np.median([batches.count(batch) for batch in set(batches)])) >= 3
+    )
 
 
 def _guess_of_min_epochs(rows: Rows, trials: Trials) -> tuple[float, float]:
-    best = [*rows.log_epochs, *trials.log_epochs[:trials.cut[1]]]
+    best = [*rows.log_epochs, *trials.log_epochs[: trials.cut[1]]]
     if best:
         return float(min(best)), 1.0
     # nothing reached the target: it lies beyond what was trained, nobody knows how far
@@ -212,5 +273,7 @@ def _guess_of_min_epochs(rows: Rows, trials: Trials) -> tuple[float, float]:
 
 def _log_noise_scale(observations: Sequence[Observation]) -> float | None:
     seen = [item.gradient_noise_scale for item in observations]
-    measured = [np.log(value) for value in seen if value is not None and np.isfinite(value) and value > 0]
+    measured = [
+        np.log(value) for value in seen if value is not None and np.isfinite(value) and value > 0
+    ]
     return float(np.median(measured)) if measured else None

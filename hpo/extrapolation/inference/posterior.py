@@ -22,12 +22,12 @@ from hpo.extrapolation.laws.warmup_law import WARMUP
 
 Array: TypeAlias = NDArray[np.float64]
 
-FEW_TRIALS = 40                  # up to here the sampler starts from the prior, else near the mode
+FEW_TRIALS = 40  # up to here the sampler starts from the prior, else near the mode
 MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
-MANY = 1000                      # from here on one search for the mode has to do
+MANY = 1000  # from here on one search for the mode has to do
 GUESSES, SEARCHES = 300, 4
-WORK = 160_000                   # particles times trials: what one step of the sampler may cost
-TYPICAL_RUNS = 5                 # how many runs the mean of a new configuration is taken over
+WORK = 160_000  # particles times trials: what one step of the sampler may cost
+TYPICAL_RUNS = 5  # how many runs the mean of a new configuration is taken over
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Posterior:
     def tuned(self) -> list[str]:
         """The settings that a forecast is made of."""
         warmup = self.model.warmup
-        return [law.name for law in self.model.laws] + ([WARMUP] if warmup is not None and warmup.tuned else [])
+        return [law.name for law in self.model.laws] + (
+            [WARMUP] if warmup is not None and warmup.tuned else []
+        )
 
     def law(self, name: str) -> SettingLaw:
         """The law of one tuned setting; :class:`EvidenceError` where the evidence holds no value of it."""
@@ -58,7 +60,9 @@ class Posterior:
             if law.name == name:
                 return law
         known = ", ".join(self.tuned) or "none"
-        raise EvidenceError(f"{name!r} was not tuned in this evidence; the tuned settings are: {known}")
+        raise EvidenceError(
+            f"{name!r} was not tuned in this evidence; the tuned settings are: {known}"
+        )
 
     def log_epochs(self, log_batch: float, runs: float = TYPICAL_RUNS) -> tuple[Array, Array]:
         """Mean and standard deviation of the log epochs of a new configuration, (particles,) each.
@@ -68,8 +72,10 @@ class Posterior:
         """
         mean = self.model.mean(self.values, np.array([log_batch]))[:, 0]
         known = np.isclose(self.residual_log_batch, log_batch)
-        if len(self.model.trials) and known.any():      # the same recipe at a batch that was run
-            return mean + self.residuals[:, known].mean(axis=1), np.sqrt(self._run_variance(runs) + np.zeros(len(mean)))
+        if len(self.model.trials) and known.any():  # the same recipe at a batch that was run
+            return mean + self.residuals[:, known].mean(axis=1), np.sqrt(
+                self._run_variance(runs) + np.zeros(len(mean))
+            )
         near = across(self.residual_log_batch, np.array([log_batch]))[:, 0]
         weight = np.linalg.solve(kernel(self.residual_log_batch), near)
         left = 1.0 - float(near @ weight)
@@ -82,7 +88,9 @@ class Posterior:
 
     def _run_variance(self, runs: float) -> Array | float:
         if "log_trial_scatter" in self.values:
-            return np.asarray((np.exp(2 * self.values["log_trial_scatter"]) + LEAST_SCATTER**2) / runs)
+            return np.asarray(
+                (np.exp(2 * self.values["log_trial_scatter"]) + LEAST_SCATTER**2) / runs
+            )
         # what rows tell is the scatter of means of about as many trainings
         return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
 
@@ -93,8 +101,11 @@ def thinned(posterior: Posterior, count: int) -> Posterior:
     if total <= count:
         return posterior
     taken = np.linspace(0, total - 1, count).astype(np.intp)
-    return dataclasses.replace(posterior, values={name: value[taken] for name, value in posterior.values.items()},
-                               residuals=posterior.residuals[taken])
+    return dataclasses.replace(
+        posterior,
+        values={name: value[taken] for name, value in posterior.values.items()},
+        residuals=posterior.residuals[taken],
+    )
 
 
 def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None = None) -> Posterior:
@@ -104,7 +115,9 @@ def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None =
     cannot follow the evidence to its end the particles stay wider than the posterior, and ``note`` says so.
     """
     models = make_models(evidence, priors or Priors())
-    samples = [_sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)]
+    samples = [
+        _sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)
+    ]
     # the first is the general one: a sampler that did not arrive tells no likelihood
     best = max(range(len(models)), key=lambda index: samples[index].log_evidence)
     return _posterior(evidence, models[best], samples[best], rng)
@@ -112,29 +125,52 @@ def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None =
 
 def _sample(model: Model, rng: np.random.Generator) -> Sample:
     trials, dimension = len(model.trials), model.layout.dimension
-    start = standard_normal(dimension) if trials <= FEW_TRIALS else near_mode(
-        model.log_posterior, dimension, guesses=model.guesses(GUESSES, rng), searches=SEARCHES if trials <= MANY else 1)
-    most = MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2     # it takes twice the time
+    start = (
+        standard_normal(dimension)
+        if trials <= FEW_TRIALS
+        else near_mode(
+            model.log_posterior,
+            dimension,
+            guesses=model.guesses(GUESSES, rng),
+            searches=SEARCHES if trials <= MANY else 1,
+        )
+    )
+    most = (
+        MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2
+    )  # it takes twice the time
     count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, most))
     return temper(start, model.log_posterior, count, rng)
 
 
-def _posterior(evidence: Evidence, model: Model, sample: Sample, rng: np.random.Generator) -> Posterior:
+def _posterior(
+    evidence: Evidence, model: Model, sample: Sample, rng: np.random.Generator
+) -> Posterior:
     values = dict(model.layout.values(sample.particles))
     for name, layout in model.apart.items():
         values |= layout.values(_sample_apart(model, name, len(sample.particles), rng))
     blocks, batches = [], []
     if len(model.rows.log_batch):
-        blocks.append(model.rows.draw_residuals(values, model.mean(values, model.rows.log_batch), rng))
+        blocks.append(
+            model.rows.draw_residuals(values, model.mean(values, model.rows.log_batch), rng)
+        )
         batches.append(model.rows.log_batch)
     if len(model.trials):
         blocks.append(model.trials.residuals(values))
         batches.append(model.trials.rung_log_batch)
-    note = "" if sample.temperature >= 1 else (
-        f"the sampler took in only {sample.temperature:.0%} of the evidence, so the intervals are wider")
-    return Posterior(evidence, model, values, np.concatenate(batches), np.concatenate(blocks, axis=1), note)
+    note = (
+        ""
+        if sample.temperature >= 1
+        else (
+            f"the sampler took in only {sample.temperature:.0%} of the evidence, so the intervals are wider"
+        )
+    )
+    return Posterior(
+        evidence, model, values, np.concatenate(batches), np.concatenate(blocks, axis=1), note
+    )
 
 
 def _sample_apart(model: Model, name: str, count: int, rng: np.random.Generator) -> Array:
     start = standard_normal(model.apart[name].dimension)
-    return temper(start, lambda particles: model.log_posterior_apart(name, particles), count, rng).particles
+    return temper(
+        start, lambda particles: model.log_posterior_apart(name, particles), count, rng
+    ).particles

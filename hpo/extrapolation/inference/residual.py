@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-SHARED = 0.5   # share of the residual's variance that neighbouring rungs have in common
-LENGTH = 1.0   # in log batch: rungs a factor of e apart have exp(-1) of that in common
+SHARED = 0.5  # share of the residual's variance that neighbouring rungs have in common
+LENGTH = 1.0  # in log batch: rungs a factor of e apart have exp(-1) of that in common
 
 
 def kernel(log_batch: Array) -> Array:
@@ -20,7 +20,9 @@ def kernel(log_batch: Array) -> Array:
 
 def across(log_batch: Array, new_log_batch: Array) -> Array:
     """Correlation of the residuals at ``log_batch`` (rows) with those of new configurations (columns)."""
-    return np.asarray(SHARED * np.exp(-np.abs(log_batch[:, None] - new_log_batch[None, :]) / LENGTH))
+    return np.asarray(
+        SHARED * np.exp(-np.abs(log_batch[:, None] - new_log_batch[None, :]) / LENGTH)
+    )
 
 
 def log_student(white: Array) -> Array:

@@ -16,9 +16,11 @@ from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-UNTOLD_SEED_SCATTER = 0.05   # relative sd of single runs where a table tells none
-LEAST_SEED_SCATTER = 0.01    # targets are checked now and then, so a told sd is no certainty
-COARSE = 0.03                # runs that all end alike are evaluated too seldom to differ, and no mean over them helps
+UNTOLD_SEED_SCATTER = 0.05  # relative sd of single runs where a table tells none
+LEAST_SEED_SCATTER = 0.01  # targets are checked now and then, so a told sd is no certainty
+COARSE = (
+    0.03  # runs that all end alike are evaluated too seldom to differ, and no mean over them helps
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Rows:
         """
         root = np.linalg.cholesky(self.covariance(values))
         white = np.linalg.solve(root, (self.log_epochs - mean)[:, :, None])[:, :, 0]
-        total = -0.5 * (white**2).sum(axis=1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+        total = -0.5 * (white**2).sum(axis=1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(
+            axis=1
+        )
         for law, seen in zip(laws, self.settings, strict=True):
             if law.has_scatter(values):
                 total += self.log_likelihood_of_settings(values, law, seen)
@@ -74,7 +78,12 @@ def make_rows(aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw]) -> Ro
     told = [usual if row.sd is None else row.sd / row.epochs_to_target for row in ordered]
     runs = np.array([row.runs or 1 for row in ordered])
     tied = np.array([row.sd == 0 for row in ordered], dtype=bool) & (runs > 1)
-    error = np.maximum(np.maximum(told, LEAST_SEED_SCATTER) / np.sqrt(runs), np.where(tied, COARSE, 0.0))
-    return Rows(np.log([float(row.global_batch_size) for row in ordered]),
-                np.log([row.epochs_to_target for row in ordered]), error,
-                [coordinates(law, [row.settings for row in ordered]) for law in laws])
+    error = np.maximum(
+        np.maximum(told, LEAST_SEED_SCATTER) / np.sqrt(runs), np.where(tied, COARSE, 0.0)
+    )
+    return Rows(
+        np.log([float(row.global_batch_size) for row in ordered]),
+        np.log([row.epochs_to_target for row in ordered]),
+        error,
+        [coordinates(law, [row.settings for row in ordered]) for law in laws],
+    )

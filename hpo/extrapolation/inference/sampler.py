@@ -53,8 +53,12 @@ class Start:
         spread = -float(np.linalg.slogdet(self.root)[1])
         if not np.isfinite(self.df):
             return spread
-        return (spread + math.lgamma((self.df + size) / 2) - math.lgamma(self.df / 2)
-                - size / 2 * math.log(self.df / 2))
+        return (
+            spread
+            + math.lgamma((self.df + size) / 2)
+            - math.lgamma(self.df / 2)
+            - size / 2 * math.log(self.df / 2)
+        )
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,14 @@ def standard_normal(dimension: int) -> Start:
     return Start(np.zeros(dimension), np.eye(dimension))
 
 
-def near_mode(log_posterior: LogDensity, dimension: int, widen: float = 1.5, *,
-              guesses: Array | None = None, searches: int = 1) -> Start:
+def near_mode(
+    log_posterior: LogDensity,
+    dimension: int,
+    widen: float = 1.5,
+    *,
+    guesses: Array | None = None,
+    searches: int = 1,
+) -> Start:
     """A wide Student-t at the mode, from the curvature there; never wider than ``widen`` times the prior.
 
     The highest of the modes that so many ``searches`` find; they start at the best of ``guesses`` (guesses, dimension),
@@ -87,14 +97,30 @@ def near_mode(log_posterior: LogDensity, dimension: int, widen: float = 1.5, *,
     from scipy.optimize import minimize  # half a second that a table does not need
 
     def value_and_slope(point: Array) -> tuple[float, Array]:
-        steps = np.vstack([np.zeros(dimension), 1e-4 * np.eye(dimension), -1e-4 * np.eye(dimension)])
+        steps = np.vstack(
+            [np.zeros(dimension), 1e-4 * np.eye(dimension), -1e-4 * np.eye(dimension)]
+        )
         values = log_posterior(point + steps)
-        return float(-values[0]), np.asarray(-(values[1:dimension + 1] - values[dimension + 1:]) / 2e-4)
+        return float(-values[0]), np.asarray(
+            -(values[1 : dimension + 1] - values[dimension + 1 :]) / 2e-4
+        )
 
-    firsts = np.zeros((1, dimension)) if guesses is None else \
-        guesses[np.argsort(-_finite(log_posterior(guesses)))[:searches]]
-    found = [minimize(value_and_slope, np.clip(first, -5.0, 5.0), jac=True, method="L-BFGS-B",
-                      bounds=[(-5.0, 5.0)] * dimension, options={"maxiter": 80}) for first in firsts]
+    firsts = (
+        np.zeros((1, dimension))
+        if guesses is None
+        else guesses[np.argsort(-_finite(log_posterior(guesses)))[:searches]]
+    )
+    found = [
+        minimize(
+            value_and_slope,
+            np.clip(first, -5.0, 5.0),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(-5.0, 5.0)] * dimension,
+            options={"maxiter": 80},
+        )
+        for first in firsts
+    ]
     mode = np.asarray(min(found, key=lambda each: float(each.fun)).x)
     hessian = np.empty((dimension, dimension))
     for row in range(dimension):
@@ -108,8 +134,14 @@ def near_mode(log_posterior: LogDensity, dimension: int, widen: float = 1.5, *,
     return Start(mode, axes * (widen / np.sqrt(np.maximum(precision, 1.0))), df=5.0)
 
 
-def temper(start: Start, log_posterior: LogDensity, count: int, rng: np.random.Generator, *,
-           moves: int = MOVES) -> Sample:
+def temper(
+    start: Start,
+    log_posterior: LogDensity,
+    count: int,
+    rng: np.random.Generator,
+    *,
+    moves: int = MOVES,
+) -> Sample:
     """``count`` particles of the posterior.
 
     ``log_posterior`` maps particles (count, dimension) to (count,): the log likelihood, and the standard normal prior
@@ -132,8 +164,9 @@ def temper(start: Start, log_posterior: LogDensity, count: int, rng: np.random.G
         for _ in range(moves if temperature < 1 else 2 * moves):
             proposal = points + scale * rng.standard_normal(points.shape) @ root.T
             new_start, new_posterior = start.log_density(proposal), _finite(log_posterior(proposal))
-            ratio = ((1 - temperature) * (new_start - from_start)
-                     + temperature * (new_posterior - to_posterior))
+            ratio = (1 - temperature) * (new_start - from_start) + temperature * (
+                new_posterior - to_posterior
+            )
             take = np.log(rng.random(count)) < ratio
             points = np.where(take[:, None], proposal, points)
             from_start = np.where(take, new_start, from_start)

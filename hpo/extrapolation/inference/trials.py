@@ -23,13 +23,13 @@ from hpo.extrapolation.laws.warmup_law import WarmupLaw
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-FINE = 0.02          # evaluations closer than this in log epochs tell the epochs exactly
+FINE = 0.02  # evaluations closer than this in log epochs tell the epochs exactly
 # the laws are only roughly right, so that many trials say less than as many independent witnesses: the coarsened
 # posterior of Miller and Dunson 2019 (arXiv:1506.06101) raises their likelihood to 1 / (1 + trials / witnesses); that a
 # training diverges depends on less than how long it takes
 WITNESSES, WITNESSES_OF_DIVERGENCE = 50.0, 250.0
-LEAST_SCATTER = 0.02     # of log epochs between seeds: runs that end alike were evaluated seldom, not without scatter
-LEAST = 1e-12        # probability of the impossible: an outlier costs no more than this
+LEAST_SCATTER = 0.02  # of log epochs between seeds: runs that end alike were evaluated seldom, not without scatter
+LEAST = 1e-12  # probability of the impossible: an outlier costs no more than this
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ class Trials:
         root = np.linalg.cholesky(kernel(self.rung_log_batch))
         return np.asarray(np.exp(values["log_recipe_scatter"])[:, None] * (white @ root.T))
 
-    def log_likelihood(self, values: Values, rung_mean: Array, laws: Sequence[SettingLaw],
-                       warmup: WarmupLaw | None) -> Array:
+    def log_likelihood(
+        self, values: Values, rung_mean: Array, laws: Sequence[SettingLaw], warmup: WarmupLaw | None
+    ) -> Array:
         """Log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
 
         log epochs = rung_mean + residual + cost of the settings' misses + scatter, and what the warmup takes. A
@@ -89,9 +90,13 @@ class Trials:
             total += _log(longer).sum(axis=1)
         else:
             risk, share = seen.risk[:, missed], shown(values)[:, None]
-            lost = np.log1p(-seen.risk[:, :self.cut[1]]).sum(axis=1) + np.log(risk * share)[:, diverged].sum(axis=1)
+            lost = np.log1p(-seen.risk[:, : self.cut[1]]).sum(axis=1) + np.log(risk * share)[
+                :, diverged
+            ].sum(axis=1)
             total += _log(risk * (1 - share) + (1 - risk) * longer)[:, ~diverged].sum(axis=1)
-        return np.asarray(lost / (1 + len(self) / WITNESSES_OF_DIVERGENCE) + total / (1 + len(self) / WITNESSES))
+        return np.asarray(
+            lost / (1 + len(self) / WITNESSES_OF_DIVERGENCE) + total / (1 + len(self) / WITNESSES)
+        )
 
     def best_settings(self, laws: Sequence[SettingLaw]) -> list[tuple[SettingLaw, float]]:
         """The coordinates of the best trial at the largest rung where any reached its target."""
@@ -99,15 +104,23 @@ class Trials:
         if not self.cut[1]:
             return []
         best = int(np.lexsort((self.log_epochs[reached], -self.rung[reached]))[0])
-        return [(law, float(seen[best])) for law, seen in zip(laws, self.configurations.coordinates, strict=True)
-                if np.isfinite(seen[best])]
+        return [
+            (law, float(seen[best]))
+            for law, seen in zip(laws, self.configurations.coordinates, strict=True)
+            if np.isfinite(seen[best])
+        ]
 
 
 def trial_scale(values: Values, cost: Array) -> Array:
     """Scale (particles, places) of Student's t about log epochs, where the settings' misses cost ``cost``."""
     far_miss = np.exp(values["log_far_miss"])[:, None] if "log_far_miss" in values else 0.0
-    return np.asarray(np.sqrt(np.exp(2 * values["log_trial_scatter"])[:, None] + LEAST_SCATTER**2
-                              + (far_miss * np.clip(cost, 0.0, 2.0)) ** 2))
+    return np.asarray(
+        np.sqrt(
+            np.exp(2 * values["log_trial_scatter"])[:, None]
+            + LEAST_SCATTER**2
+            + (far_miss * np.clip(cost, 0.0, 2.0)) ** 2
+        )
+    )
 
 
 def shown(values: Values) -> Array:
@@ -115,17 +128,29 @@ def shown(values: Values) -> Array:
     return np.asarray(1 / (1 + np.exp(-values["diverges_when_lost"])))
 
 
-def make_trials(observations: Sequence[Observation], laws: Sequence[SettingLaw], warmup: WarmupLaw | None) -> Trials:
+def make_trials(
+    observations: Sequence[Observation], laws: Sequence[SettingLaw], warmup: WarmupLaw | None
+) -> Trials:
     """Trials from observations."""
     ordered = sorted(observations, key=_group)
     groups = [_group(item) for item in ordered]
     epochs = np.array([max(item.epochs, 1e-6) for item in ordered])
-    before = np.maximum(epochs - np.array([item.resolution_epochs for item in ordered]), 1e-3 * epochs)
-    rungs, rung = np.unique(np.log([float(item.global_batch_size) for item in ordered]), return_inverse=True)
-    configurations = make_configurations(rungs, np.asarray(rung, dtype=np.intp), [item.settings for item in ordered],
-                                         laws, warmup)
-    return Trials(configurations, np.log(epochs), np.log(before), (groups.count(0), groups.count(0) + groups.count(1)),
-                  np.array([item.state == "diverged" for item in ordered], dtype=bool))
+    before = np.maximum(
+        epochs - np.array([item.resolution_epochs for item in ordered]), 1e-3 * epochs
+    )
+    rungs, rung = np.unique(
+        np.log([float(item.global_batch_size) for item in ordered]), return_inverse=True
+    )
+    configurations = make_configurations(
+        rungs, np.asarray(rung, dtype=np.intp), [item.settings for item in ordered], laws, warmup
+    )
+    return Trials(
+        configurations,
+        np.log(epochs),
+        np.log(before),
+        (groups.count(0), groups.count(0) + groups.count(1)),
+        np.array([item.state == "diverged" for item in ordered], dtype=bool),
+    )
 
 
 def _group(item: Observation) -> int:

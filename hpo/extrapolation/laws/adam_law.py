@@ -28,18 +28,42 @@ from hpo.extrapolation.laws.setting_laws import RATE, Array, Values
 
 LOW = "adam.log_low_over_critical"
 # the unknown that each belief is on
-UNKNOWN = {"growth_log_sharpness": "log_sharpness", "growth_log_exponent": "log_exponent",
-           "log_low_over_critical": LOW, "log_low_power": "adam.log_low_power",
-           **{name: f"{RATE}.{name}" for name in ("exponent", "log_noise_over_best_batch", "log_sharpness", "fall",
-                                                  "log_below", "log_above", "log_round", "log_margin", "follow",
-                                                  "log_divergence_width")}}
-OF_EPOCHS = ("growth_log_sharpness", "growth_log_exponent", "log_low_over_critical", "log_low_power")
+UNKNOWN = {
+    "growth_log_sharpness": "log_sharpness",
+    "growth_log_exponent": "log_exponent",
+    "log_low_over_critical": LOW,
+    "log_low_power": "adam.log_low_power",
+    **{
+        name: f"{RATE}.{name}"
+        for name in (
+            "exponent",
+            "log_noise_over_best_batch",
+            "log_sharpness",
+            "fall",
+            "log_below",
+            "log_above",
+            "log_round",
+            "log_margin",
+            "follow",
+            "log_divergence_width",
+        )
+    },
+}
+OF_EPOCHS = (
+    "growth_log_sharpness",
+    "growth_log_exponent",
+    "log_low_over_critical",
+    "log_low_power",
+)
 OF_RATE = ("exponent", "log_noise_over_best_batch", "log_sharpness", "fall")
 
 
 def make_parameters(priors: AdamPriors, names: Iterable[str]) -> list[Parameter]:
     """The unknowns that the beliefs ``names`` are on."""
-    return [Parameter(UNKNOWN[name], getattr(priors, name).mean, getattr(priors, name).sd) for name in names]
+    return [
+        Parameter(UNKNOWN[name], getattr(priors, name).mean, getattr(priors, name).sd)
+        for name in names
+    ]
 
 
 def epochs_parameters(priors: AdamPriors) -> list[Parameter]:
@@ -52,8 +76,11 @@ def log_excess(values: Values, log_batch: Array) -> Array | float:
     if LOW not in values:
         return 0.0
     log_low = values["log_critical"] + values[LOW]
-    return log_small_batch_excess(np.asarray(log_batch)[None, :], log_low[:, None],
-                                  np.exp(values["adam.log_low_power"])[:, None])
+    return log_small_batch_excess(
+        np.asarray(log_batch)[None, :],
+        log_low[:, None],
+        np.exp(values["adam.log_low_power"])[:, None],
+    )
 
 
 def log_best_batch(values: Values) -> Array:
@@ -74,27 +101,50 @@ class AdamRate(RateLaw):
         anchor = Parameter(f"{RATE}.anchor", self.centre, self.spread)
         if not response:
             return [anchor, *make_parameters(self.priors, OF_RATE), self.scatter_parameter()]
-        return [anchor, *make_parameters(self.priors, [name for name in UNKNOWN if name not in OF_EPOCHS])]
+        return [
+            anchor,
+            *make_parameters(self.priors, [name for name in UNKNOWN if name not in OF_EPOCHS]),
+        ]
 
     def log_noise(self, values: Values) -> Array:
         """Logarithm of the batch N where the rate stops growing, in samples: (particles,)."""
         return log_best_batch(values) + values["learning_rate.log_noise_over_best_batch"]
 
-    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> AdamResponse:
+    def response(
+        self, values: Values, log_batch: Array, momentum: Array | None = None
+    ) -> AdamResponse:
         """What another rate than the best one costs at each batch."""
-        named = {name: np.exp(values[f"{RATE}.log_{name}"])[:, None]
-                 for name in ("below", "above", "round", "margin", "divergence_width")}
-        ceiling, damping = self.ceiling(values, momentum), self._damping(values, np.asarray(log_batch), momentum)
+        named = {
+            name: np.exp(values[f"{RATE}.log_{name}"])[:, None]
+            for name in ("below", "above", "round", "margin", "divergence_width")
+        }
+        ceiling, damping = (
+            self.ceiling(values, momentum),
+            self._damping(values, np.asarray(log_batch), momentum),
+        )
         follow = 1 / (1 + np.exp(-values["learning_rate.follow"]))[:, None]
-        return AdamResponse(ceiling - damping, np.zeros(()), 1.0, ceiling + named["margin"] - follow * damping,
-                            named["divergence_width"], named["below"], named["above"], named["round"])
+        return AdamResponse(
+            ceiling - damping,
+            np.zeros(()),
+            1.0,
+            ceiling + named["margin"] - follow * damping,
+            named["divergence_width"],
+            named["below"],
+            named["above"],
+            named["round"],
+        )
 
     def _damping(self, values: Values, log_batch: Array, momentum: Array | None) -> Array:  # noqa: ARG002
         away = self.log_noise(values)[:, None] - log_batch[None, :]
         sharpness = np.exp(values["learning_rate.log_sharpness"])[:, None]
-        rises, falls = values["learning_rate.exponent"][:, None], values["learning_rate.fall"][:, None]
-        return np.asarray((rises * np.logaddexp(0, sharpness * away)
-                           + falls * np.logaddexp(0, -sharpness * away)) / sharpness)
+        rises, falls = (
+            values["learning_rate.exponent"][:, None],
+            values["learning_rate.fall"][:, None],
+        )
+        return np.asarray(
+            (rises * np.logaddexp(0, sharpness * away) + falls * np.logaddexp(0, -sharpness * away))
+            / sharpness
+        )
 
 
 @dataclass(frozen=True)
@@ -110,15 +160,28 @@ class AdamResponse(Bounded):
 
     def at(self, index: Index) -> AdamResponse:
         """The response at some of the places, repeated or not."""
-        return AdamResponse(self.best[:, index], self.curvature, self.unit, self.limit[:, index], self.width,
-                            self.below, self.above, self.round)
+        return AdamResponse(
+            self.best[:, index],
+            self.curvature,
+            self.unit,
+            self.limit[:, index],
+            self.width,
+            self.below,
+            self.above,
+            self.round,
+        )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:
         """Logarithm of the factor on the epochs: (particles, places)."""
         miss = coordinate - self.best
-        slow, fast = np.minimum(miss, 0.0), np.maximum(miss if lowered is None else miss + lowered, 0.0)
-        return np.asarray(self.below * (np.sqrt(self.round**2 + slow**2) - self.round)
-                          + self.above * (np.sqrt(self.round**2 + fast**2) - self.round))
+        slow, fast = (
+            np.minimum(miss, 0.0),
+            np.maximum(miss if lowered is None else miss + lowered, 0.0),
+        )
+        return np.asarray(
+            self.below * (np.sqrt(self.round**2 + slow**2) - self.round)
+            + self.above * (np.sqrt(self.round**2 + fast**2) - self.round)
+        )
 
 
 def is_adam(settings: Mapping[str, object]) -> bool:

@@ -47,15 +47,26 @@ class Outlook:
     risk: Array | None
 
 
-def make_configurations(log_batch: Array, at: Index, settings: Sequence[Settings], laws: Sequence[SettingLaw],
-                        warmup: WarmupLaw | None) -> Configurations:
+def make_configurations(
+    log_batch: Array,
+    at: Index,
+    settings: Sequence[Settings],
+    laws: Sequence[SettingLaw],
+    warmup: WarmupLaw | None,
+) -> Configurations:
     """Configurations from ``settings`` (places,), by the laws that are to speak of them."""
     warmups = None if warmup is None else warmup.warmups(told(WARMUP, settings), log_batch[at])
-    return Configurations(log_batch, at, [coordinates(law, settings) for law in laws], momenta(settings), warmups)
+    return Configurations(
+        log_batch, at, [coordinates(law, settings) for law in laws], momenta(settings), warmups
+    )
 
 
-def outlook(values: Values, laws: Sequence[SettingLaw], warmup: WarmupLaw | None,
-            configurations: Configurations) -> Outlook:
+def outlook(
+    values: Values,
+    laws: Sequence[SettingLaw],
+    warmup: WarmupLaw | None,
+    configurations: Configurations,
+) -> Outlook:
     """The cost of all settings' misses together, and the risk of the learning rate."""
     particles = len(next(iter(values.values())))
     cost, risk = np.zeros((particles, len(configurations))), None
@@ -76,7 +87,9 @@ def outlook(values: Values, laws: Sequence[SettingLaw], warmup: WarmupLaw | None
     return Outlook(cost, risk)
 
 
-def log_epochs(values: Values, warmup: WarmupLaw | None, configurations: Configurations, at_full_rate: Array) -> Array:
+def log_epochs(
+    values: Values, warmup: WarmupLaw | None, configurations: Configurations, at_full_rate: Array
+) -> Array:
     """Log epochs to target (particles, places), from those at the full rate all along."""
     if warmup is None or configurations.warmups is None:
         return at_full_rate
@@ -86,5 +99,7 @@ def log_epochs(values: Values, warmup: WarmupLaw | None, configurations: Configu
 def _response(values: Values, law: SettingLaw, configurations: Configurations) -> Response:
     if isinstance(law, RateLaw) and law.momentum is not None:
         # configurations at one batch differ in momentum, and so in their best learning rate
-        return law.response(values, configurations.log_batch[configurations.at], configurations.momentum)
+        return law.response(
+            values, configurations.log_batch[configurations.at], configurations.momentum
+        )
     return law.response(values, configurations.log_batch).at(configurations.at)

@@ -35,12 +35,14 @@ from hpo.extrapolation.laws.setting_laws import lag
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-DECAY, WALL = Normal(math.log(1.4), 0.6), Normal(math.log(1.9), 0.5)    # log b and log k
-FEWEST_LAGS = Normal(math.log(3.0), 0.5)    # log c: a loss that is to fall by a factor of 4 to 900
-EXPONENT = Normal(-0.02, 0.05)              # log of the power of the growth: 1 where one recipe serves every rung
-CORNER = Normal(math.log(2.3), 0.25)        # log q
-NEAR = 0.98         # the noise's share from which its cost goes on in a straight line, so that it stays finite
-MOST_LAG = 5.3      # -log(1 - m) of the highest momentum that is looked at
+DECAY, WALL = Normal(math.log(1.4), 0.6), Normal(math.log(1.9), 0.5)  # log b and log k
+FEWEST_LAGS = Normal(math.log(3.0), 0.5)  # log c: a loss that is to fall by a factor of 4 to 900
+EXPONENT = Normal(
+    -0.02, 0.05
+)  # log of the power of the growth: 1 where one recipe serves every rung
+CORNER = Normal(math.log(2.3), 0.25)  # log q
+NEAR = 0.98  # the noise's share from which its cost goes on in a straight line, so that it stays finite
+MOST_LAG = 5.3  # -log(1 - m) of the highest momentum that is looked at
 LAGS = 16
 
 
@@ -105,11 +107,17 @@ class Descent:
         spent = np.exp(np.minimum(noise, 20.0)) / left
         slow = -np.log1p(-np.minimum(spent, NEAR)) + np.maximum(spent - NEAR, 0.0) / (1 - NEAR)
         # beyond r_max no rate is faster
-        free = np.minimum(_log_least(decay) + slow / decay, MOST) - noise + np.maximum(log_share, 0.0)
+        free = (
+            np.minimum(_log_least(decay) + slow / decay, MOST) - noise + np.maximum(log_share, 0.0)
+        )
         if self.log_samples is None:
             return np.asarray(free)
-        floor = (values["descent.log_fewest_lags"] - values["log_min_epochs"])[:, None] \
-            + log_batch + lags - self.log_samples
+        floor = (
+            (values["descent.log_fewest_lags"] - values["log_min_epochs"])[:, None]
+            + log_batch
+            + lags
+            - self.log_samples
+        )
         corner = np.exp(values["descent.log_corner"])[:, None]
         return np.asarray(np.logaddexp(corner * free, corner * floor) / corner)
 
@@ -119,7 +127,9 @@ class Descent:
         cost = self.log_growth(values, np.repeat(log_batch, LAGS), np.tile(grid, len(log_batch)))
         cost = cost.reshape(len(cost), len(log_batch), LAGS)
         at = np.clip(np.argmin(cost, axis=2), 1, LAGS - 2)[:, :, None]
-        before, here, after = (np.take_along_axis(cost, at + step, axis=2)[:, :, 0] for step in (-1, 0, 1))
+        before, here, after = (
+            np.take_along_axis(cost, at + step, axis=2)[:, :, 0] for step in (-1, 0, 1)
+        )
         bend = np.maximum(before - 2 * here + after, 1e-9)
         moved = np.clip((before - after) / (2 * bend), -1.0, 1.0)
         return np.asarray((at[:, :, 0] + moved) * (grid[1] - grid[0]))
@@ -127,8 +137,13 @@ class Descent:
     def _log_noise(self, values: Values, log_batch: Array, lags: Array) -> Array:
         """F r_max / ((1 - m) B): the noise's share at r_max, but for the wall."""
         decay = np.exp(values["descent.log_decay"])[:, None]
-        return np.asarray(values["log_critical"][:, None] - log_batch + log_speedup(lags) - self.log_speedup
-                          + _log_least(decay))
+        return np.asarray(
+            values["log_critical"][:, None]
+            - log_batch
+            + log_speedup(lags)
+            - self.log_speedup
+            + _log_least(decay)
+        )
 
 
 def log_speedup(lags: Array) -> Array:
@@ -149,8 +164,10 @@ def log_best_share(log_noise: Array, log_decay: Array, log_wall: Array) -> Array
     from scipy.ndimage import map_coordinates
 
     axes, table = _best_shares()
-    at = [(value - axis[0]) / (axis[1] - axis[0]) for value, axis in zip((log_noise, log_decay, log_wall), axes,
-                                                                         strict=True)]
+    at = [
+        (value - axis[0]) / (axis[1] - axis[0])
+        for value, axis in zip((log_noise, log_decay, log_wall), axes, strict=True)
+    ]
     left = map_coordinates(table, at, order=1, mode="nearest")
     return np.asarray(left - np.logaddexp(0.0, log_noise + np.log1p(np.exp(-log_decay))))
 

@@ -14,8 +14,10 @@ from hpo.extrapolation.laws.response import MOST, Bounded, Index, Response
 from hpo.extrapolation.laws.setting_laws import Array, SettingLaw, Values, lag
 
 RESPONSE = {
-    "log_margin": Normal(float(np.log(0.1)), 1.2),  # a quadratic diverges at r_max, networks at up to two times it
-    "follow": Normal(-2.5, 1.5),                    # logit of how far the bound of stability follows the best rate
+    "log_margin": Normal(
+        float(np.log(0.1)), 1.2
+    ),  # a quadratic diverges at r_max, networks at up to two times it
+    "follow": Normal(-2.5, 1.5),  # logit of how far the bound of stability follows the best rate
     "log_divergence_width": Normal(float(np.log(0.03)), 1.0),
 }
 
@@ -29,8 +31,14 @@ class DescentRate(RateLaw):
     def parameters(self, *, response: bool) -> list[Parameter]:
         """The best rate at the largest rung, the law's unknowns, and those of the bound of stability."""
         assert response, "the law of descent is one of trials"
-        return [Parameter("learning_rate.anchor", self.centre, self.spread), *self.descent.parameters(),
-                *(Parameter(f"learning_rate.{name}", prior.mean, prior.sd) for name, prior in RESPONSE.items())]
+        return [
+            Parameter("learning_rate.anchor", self.centre, self.spread),
+            *self.descent.parameters(),
+            *(
+                Parameter(f"learning_rate.{name}", prior.mean, prior.sd)
+                for name, prior in RESPONSE.items()
+            ),
+        ]
 
     def log_noise(self, values: Values) -> Array:
         """Logarithm of the batch where the best rate turns flat, in samples: (particles,)."""
@@ -39,30 +47,54 @@ class DescentRate(RateLaw):
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
         """Logarithm of the best rate at each batch (and momentum): (particles, batches)."""
         log_batch, lags = np.asarray(log_batch), self._lags(momentum)
-        return self.descent.log_best(values, log_batch, lags) + self.descent.log_ceiling(values, lags)
+        return self.descent.log_best(values, log_batch, lags) + self.descent.log_ceiling(
+            values, lags
+        )
 
     def ceiling(self, values: Values, momentum: Array | None = None) -> Array:
         """Logarithm of the rate that none may reach, at each momentum: (particles, 1 or momenta)."""
         return self.descent.log_ceiling(values, self._lags(momentum))
 
-    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> DescentResponse:
+    def response(
+        self, values: Values, log_batch: Array, momentum: Array | None = None
+    ) -> DescentResponse:
         """What another rate than the best one costs at each batch (and momentum).
 
         Where momentum differs between trials but is not tuned, the cost includes that of the momentum.
         """
         log_batch, lags = np.asarray(log_batch), self._lags(momentum)
-        share, ceiling = self.descent.log_best(values, log_batch, lags), self.descent.log_ceiling(values, lags)
-        least = self.descent.log_epochs(values, log_batch, lags, share) if self.descent.tuned or momentum is None \
+        share, ceiling = (
+            self.descent.log_best(values, log_batch, lags),
+            self.descent.log_ceiling(values, lags),
+        )
+        least = (
+            self.descent.log_epochs(values, log_batch, lags, share)
+            if self.descent.tuned or momentum is None
             else self.descent.log_growth(values, log_batch, self.descent.lags)
+        )
         follow = 1 / (1 + np.exp(-values["learning_rate.follow"]))[:, None]
         limit = ceiling + np.exp(values["learning_rate.log_margin"])[:, None] + follow * share
         width = np.exp(values["learning_rate.log_divergence_width"])[:, None]
-        return DescentResponse(share + ceiling, np.zeros(()), 1.0, limit, width, self.descent, values,
-                               np.broadcast_to(log_batch, share.shape[1]), np.broadcast_to(lags, share.shape[1]),
-                               np.broadcast_to(ceiling, share.shape), least)
+        return DescentResponse(
+            share + ceiling,
+            np.zeros(()),
+            1.0,
+            limit,
+            width,
+            self.descent,
+            values,
+            np.broadcast_to(log_batch, share.shape[1]),
+            np.broadcast_to(lags, share.shape[1]),
+            np.broadcast_to(ceiling, share.shape),
+            least,
+        )
 
     def _lags(self, momentum: Array | None) -> Array:
-        return self.descent.lags if momentum is None or self.momentum is None else lag(np.asarray(momentum))
+        return (
+            self.descent.lags
+            if momentum is None or self.momentum is None
+            else lag(np.asarray(momentum))
+        )
 
 
 @dataclass(frozen=True)
@@ -81,13 +113,25 @@ class DescentResponse(Bounded):
 
     def at(self, index: Index) -> DescentResponse:
         """The response at some of the places, repeated or not."""
-        return DescentResponse(self.best[:, index], self.curvature, self.unit, self.limit[:, index], self.width,
-                               self.descent, self.values, self.log_batch[index], self.lags[index],
-                               self.ceiling[:, index], self.least[:, index])
+        return DescentResponse(
+            self.best[:, index],
+            self.curvature,
+            self.unit,
+            self.limit[:, index],
+            self.width,
+            self.descent,
+            self.values,
+            self.log_batch[index],
+            self.lags[index],
+            self.ceiling[:, index],
+            self.least[:, index],
+        )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
         """Logarithm of the factor on the epochs: (particles, places)."""
-        epochs = self.descent.log_epochs(self.values, self.log_batch, self.lags, coordinate - self.ceiling)
+        epochs = self.descent.log_epochs(
+            self.values, self.log_batch, self.lags, coordinate - self.ceiling
+        )
         return np.asarray(np.clip(epochs - self.least, -MOST, MOST))
 
 
@@ -115,8 +159,15 @@ class DescentMomentum(SettingLaw):
     ) -> MomentumResponse:
         """What another momentum than the best one costs at each batch, each with its best rate."""
         best = self.best(values, log_batch)
-        return MomentumResponse(best, np.zeros(()), 1.0, self.descent, values, np.asarray(log_batch),
-                                self.descent.log_growth(values, np.asarray(log_batch), best))
+        return MomentumResponse(
+            best,
+            np.zeros(()),
+            1.0,
+            self.descent,
+            values,
+            np.asarray(log_batch),
+            self.descent.log_growth(values, np.asarray(log_batch), best),
+        )
 
 
 @dataclass(frozen=True)
@@ -130,10 +181,19 @@ class MomentumResponse(Response):
 
     def at(self, index: Index) -> MomentumResponse:
         """The response at some of the places, repeated or not."""
-        return MomentumResponse(self.best[:, index], self.curvature, self.unit, self.descent, self.values,
-                                self.log_batch[index], self.least[:, index])
+        return MomentumResponse(
+            self.best[:, index],
+            self.curvature,
+            self.unit,
+            self.descent,
+            self.values,
+            self.log_batch[index],
+            self.least[:, index],
+        )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
         """Logarithm of the factor on the epochs: (particles, places)."""
-        return self.descent.log_growth(self.values, self.log_batch, np.maximum(coordinate, 0.0)) - self.least
-
+        return (
+            self.descent.log_growth(self.values, self.log_batch, np.maximum(coordinate, 0.0))
+            - self.least
+        )

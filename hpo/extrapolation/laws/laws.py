@@ -23,8 +23,9 @@ def epochs_hyperbola(batch: Number, min_epochs: Number, critical_batch: Number) 
     return np.asarray(min_epochs * (1 + np.asarray(batch) / critical_batch))
 
 
-def log_growth(log_batch: Number, log_critical: Number, sharpness: Number = 1.0,
-               exponent: Number = 1.0) -> Array:
+def log_growth(
+    log_batch: Number, log_critical: Number, sharpness: Number = 1.0, exponent: Number = 1.0
+) -> Array:
     """Logarithm of E / E_min for the generalised hyperbola (1 + (B / B_crit)^s)^(p / s).
 
     ``sharpness`` s = 1 and ``exponent`` p = 1 give the hyperbola. A larger s turns faster from perfect
@@ -36,8 +37,13 @@ def log_growth(log_batch: Number, log_critical: Number, sharpness: Number = 1.0,
     return np.asarray(exponent * np.logaddexp(0.0, sharpness * away) / sharpness)
 
 
-def epochs_generalised(batch: Number, min_epochs: Number, critical_batch: Number, sharpness: Number = 1.0,
-                       exponent: Number = 1.0) -> Array:
+def epochs_generalised(
+    batch: Number,
+    min_epochs: Number,
+    critical_batch: Number,
+    sharpness: Number = 1.0,
+    exponent: Number = 1.0,
+) -> Array:
     """Epochs to target, E = E_min (1 + (B / B_crit)^s)^(p / s); see :func:`log_growth`."""
     growth = np.exp(log_growth(np.log(batch), np.log(critical_batch), sharpness, exponent))
     return np.asarray(min_epochs * growth)
@@ -69,8 +75,9 @@ def learning_rate_sqrt(batch: Number, base_rate: Number, base_batch: Number) -> 
     return np.asarray(base_rate * np.sqrt(np.asarray(batch) / base_batch))
 
 
-def learning_rate_saturating(batch: Number, max_rate: Number, noise_scale: Number,
-                             exponent: Number = 1.0) -> Array:
+def learning_rate_saturating(
+    batch: Number, max_rate: Number, noise_scale: Number, exponent: Number = 1.0
+) -> Array:
     """The best rate, lr = lr_max / (1 + B_noise / B)^a: a power a of B far below the noise scale, then flat.
 
     a = 1 for SGD, between 0.5 and 1 for Adam (McCandlish et al. 2018, arXiv:1812.06162, equation 2.6).
@@ -95,14 +102,20 @@ def learning_rate_legw(batch: Number, base_rate: Number, base_batch: Number) -> 
     return learning_rate_sqrt(batch, base_rate, base_batch)
 
 
-def lars_layer_rate(trust_coefficient: Number, weight_norm: Number, gradient_norm: Number,
-                    weight_decay: Number = 0.0) -> Array:
+def lars_layer_rate(
+    trust_coefficient: Number,
+    weight_norm: Number,
+    gradient_norm: Number,
+    weight_decay: Number = 0.0,
+) -> Array:
     """The rate of one layer over the global one, eta |w| / (|g| + wd |w|) (You et al. 2017, arXiv:1708.03888, eq. 6).
 
     Times the global rate it makes an update of eta lr |w| whatever the gradient's size.
     """
     weight_norm = np.asarray(weight_norm)
-    return np.asarray(trust_coefficient * weight_norm / (gradient_norm + weight_decay * weight_norm))
+    return np.asarray(
+        trust_coefficient * weight_norm / (gradient_norm + weight_decay * weight_norm)
+    )
 
 
 def trust_coefficient_sqrt(batch: Number, base_coefficient: Number, base_batch: Number) -> Array:
@@ -113,13 +126,17 @@ def trust_coefficient_sqrt(batch: Number, base_coefficient: Number, base_batch: 
     return np.asarray(base_coefficient * np.sqrt(np.asarray(batch) / base_batch))
 
 
-def noise_temperature(learning_rate: Number, batch: Number, train_samples: Number, momentum: Number = 0.0) -> Array:
+def noise_temperature(
+    learning_rate: Number, batch: Number, train_samples: Number, momentum: Number = 0.0
+) -> Array:
     """Smith's noise scale of SGD, g = lr (N / B - 1) / (1 - m), about lr N / (B (1 - m)).
 
     Smith and Le 2017, arXiv:1710.06451; momentum in Smith et al. 2017, arXiv:1711.00489, section 2. Zero with the
     whole data set as one batch.
     """
-    return np.asarray(learning_rate * (train_samples / np.asarray(batch) - 1) / (1 - np.asarray(momentum)))
+    return np.asarray(
+        learning_rate * (train_samples / np.asarray(batch) - 1) / (1 - np.asarray(momentum))
+    )
 
 
 def batch_by_control(batch: Number, rate_factor: Number) -> Array:
@@ -150,8 +167,9 @@ def log_critical_by_momentum(momentum: Number, best_momentum: Number) -> Array:
     return np.asarray(np.log(2) - np.logaddexp(miss, -miss))
 
 
-def warmup_power(batch: Number, base_warmup_epochs: Number, base_batch: Number,
-                 exponent: Number = 1.0) -> Array:
+def warmup_power(
+    batch: Number, base_warmup_epochs: Number, base_batch: Number, exponent: Number = 1.0
+) -> Array:
     """Warmup in epochs, w = w_0 (B / B_0)^p.
 
     p = 1 is LEGW (You et al. 2019, arXiv:1901.08256): the same number of warmup updates at every batch; p = 0

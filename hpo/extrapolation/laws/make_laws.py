@@ -25,12 +25,24 @@ def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Des
     """
     tuned, samples = {setting.name for setting in evidence.tuned}, evidence.samples_per_epoch
     needed = {RATE, MOMENTUM} & tuned
-    if RATE not in tuned or not observations or (MOMENTUM in tuned and samples is None) or any(
-            item.settings.get("optimizer") != "sgd" or item.settings.get("nesterov")
-            or any(item.settings.get(name) is None for name in needed) for item in observations):
+    if (
+        RATE not in tuned
+        or not observations
+        or (MOMENTUM in tuned and samples is None)
+        or any(
+            item.settings.get("optimizer") != "sgd"
+            or item.settings.get("nesterov")
+            or any(item.settings.get(name) is None for name in needed)
+            for item in observations
+        )
+    ):
         return None
-    return Descent(float(np.median(momenta([item.settings for item in observations]))),
-                   math.log(evidence.batches[-1]), math.log(samples) if samples else None, MOMENTUM in tuned)
+    return Descent(
+        float(np.median(momenta([item.settings for item in observations]))),
+        math.log(evidence.batches[-1]),
+        math.log(samples) if samples else None,
+        MOMENTUM in tuned,
+    )
 
 
 def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> WarmupLaw | None:
@@ -39,13 +51,21 @@ def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> Warm
     if not (epochs > 0).any():
         return None
     epochs = epochs[np.isfinite(epochs)]
-    return WarmupLaw(evidence.samples_per_epoch, math.log(evidence.batches[-1]),
-                     WARMUP in {setting.name for setting in evidence.tuned}, float(np.median(epochs)),
-                     float(epochs.max()))
+    return WarmupLaw(
+        evidence.samples_per_epoch,
+        math.log(evidence.batches[-1]),
+        WARMUP in {setting.name for setting in evidence.tuned},
+        float(np.median(epochs)),
+        float(epochs.max()),
+    )
 
 
-def make_laws(evidence: Evidence, observations: Sequence[Observation], descent: Descent | None,
-              adam: AdamPriors | None = None) -> list[SettingLaw]:
+def make_laws(
+    evidence: Evidence,
+    observations: Sequence[Observation],
+    descent: Descent | None,
+    adam: AdamPriors | None = None,
+) -> list[SettingLaw]:
     """One law for each tuned setting of which the evidence holds a value.
 
     ``descent`` is the law of its trials, ``adam`` what is believed of Adam's where that trained everything.
@@ -64,8 +84,13 @@ def make_laws(evidence: Evidence, observations: Sequence[Observation], descent: 
         least = 0.7 if is_log(setting) else max(0.25 * abs(high), 1e-3)
         place = setting, (low + high) / 2, max((high - low) / 2, least), (low, high), log_anchor
         if descent is not None and setting.name == RATE:
-            laws.append(DescentRate(*place, momentum=descent.momentum if descent.tuned else _momentum(observations),
-                                    descent=descent))
+            laws.append(
+                DescentRate(
+                    *place,
+                    momentum=descent.momentum if descent.tuned else _momentum(observations),
+                    descent=descent,
+                )
+            )
         elif descent is not None and setting.name == MOMENTUM:
             laws.append(DescentMomentum(*place, descent=descent))
         elif setting.name == RATE and adam is not None:

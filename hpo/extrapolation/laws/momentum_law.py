@@ -43,8 +43,14 @@ class MomentumLaw(SettingLaw):
     def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Response:  # noqa: ARG002
         """What another momentum than the best one costs at each batch."""
         away = np.asarray(log_batch)[None, :] - values["log_critical"][:, None]
-        return MomentumResponse(self.best(values, log_batch), np.zeros(()), 1.0, away,
-                                np.exp(values["log_sharpness"])[:, None], np.exp(values["log_exponent"])[:, None])
+        return MomentumResponse(
+            self.best(values, log_batch),
+            np.zeros(()),
+            1.0,
+            away,
+            np.exp(values["log_sharpness"])[:, None],
+            np.exp(values["log_exponent"])[:, None],
+        )
 
 
 @dataclass(frozen=True)
@@ -57,12 +63,19 @@ class MomentumResponse(Response):
 
     def at(self, index: Index) -> MomentumResponse:
         """The response at some of the places, repeated or not."""
-        return MomentumResponse(self.best[:, index], self.curvature, self.unit, self.away[:, index], self.sharpness,
-                                self.exponent)
+        return MomentumResponse(
+            self.best[:, index],
+            self.curvature,
+            self.unit,
+            self.away[:, index],
+            self.sharpness,
+            self.exponent,
+        )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
         """Logarithm of the factor on the epochs: (particles, places)."""
         best, momentum = -np.expm1(-self.best), -np.expm1(-coordinate)
         shift = log_critical_by_momentum(momentum, best)
         return log_growth(self.away - shift, 0.0, self.sharpness, self.exponent) - log_growth(
-            self.away, 0.0, self.sharpness, self.exponent)
+            self.away, 0.0, self.sharpness, self.exponent
+        )

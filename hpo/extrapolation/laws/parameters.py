@@ -36,14 +36,14 @@ class Layout:
     def index(self, name: str) -> int:
         """The (first) coordinate of a parameter."""
         names = [parameter.name for parameter in self.parameters]
-        return sum(parameter.size for parameter in self.parameters[:names.index(name)])
+        return sum(parameter.size for parameter in self.parameters[: names.index(name)])
 
     def values(self, particles: Array) -> Mapping[str, Array]:
         """Parameters by name from ``particles`` (count, dimension): shape (count,), or (count, size)."""
         found: dict[str, Array] = {}
         start = 0
         for parameter in self.parameters:
-            block = parameter.mean + parameter.sd * particles[:, start:start + parameter.size]
+            block = parameter.mean + parameter.sd * particles[:, start : start + parameter.size]
             found[parameter.name] = block[:, 0] if parameter.size == 1 else block
             start += parameter.size
         return found

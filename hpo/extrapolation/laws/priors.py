@@ -26,10 +26,17 @@ class Normal:
     sd: float
 
 
-def pool_all(start: Beliefs, believed: Sequence[Mapping[str, Normal]], start_counts: float) -> Beliefs:
+def pool_all(
+    start: Beliefs, believed: Sequence[Mapping[str, Normal]], start_counts: float
+) -> Beliefs:
     """A dataclass of beliefs, each pooled from those of many series; ``start`` counts as ``start_counts`` of them."""
-    return replace(start, **{name: pool(getattr(start, name), [each[name] for each in believed], start_counts)
-                             for name in names(start)})
+    return replace(
+        start,
+        **{
+            name: pool(getattr(start, name), [each[name] for each in believed], start_counts)
+            for name in names(start)
+        },
+    )
 
 
 def names(beliefs: DataclassInstance) -> list[str]:

@@ -29,12 +29,12 @@ EXPONENTS = {"sgd": SGD, "lars": LAYERWISE, "larc": LAYERWISE, "lamb": LAYERWISE
 # the noise scale is an order-of-magnitude predictor of the critical batch (arXiv:1812.06162, section 4)
 NOISE_OVER_CRITICAL = Normal(0.0, 1.5)
 RESPONSE = {
-    "log_sharpness": Normal(0.2, 0.25),             # of the turn from B^a to flat; 1 is the published form
+    "log_sharpness": Normal(0.2, 0.25),  # of the turn from B^a to flat; 1 is the published form
     "log_below": Normal(float(np.log(0.6)), 0.4),
     "log_above": Normal(float(np.log(0.8)), 0.6),
     "log_wall": Normal(float(np.log(1.0)), 0.5),
     "log_margin": Normal(float(np.log(0.8)), 0.6),  # networks are lost at two to three times lr_max
-    "follow": Normal(0.0, 1.5),                     # logit of k
+    "follow": Normal(0.0, 1.5),  # logit of k
     "log_divergence_width": Normal(float(np.log(0.04)), 0.6),
 }
 
@@ -48,12 +48,17 @@ class RateLaw(SettingLaw):
 
     def parameters(self, *, response: bool) -> list[Parameter]:
         """The unknowns of this law; with ``response`` also those of a miss's cost and of the bound of stability."""
-        found = [Parameter("learning_rate.anchor", self.centre, self.spread),
-                 _parameter("learning_rate.exponent", self.exponent),
-                 _parameter("learning_rate.log_noise_over_critical", NOISE_OVER_CRITICAL)]
+        found = [
+            Parameter("learning_rate.anchor", self.centre, self.spread),
+            _parameter("learning_rate.exponent", self.exponent),
+            _parameter("learning_rate.log_noise_over_critical", NOISE_OVER_CRITICAL),
+        ]
         if not response:
             return [*found, self.scatter_parameter()]
-        return [*found, *(_parameter(f"learning_rate.{name}", prior) for name, prior in RESPONSE.items())]
+        return [
+            *found,
+            *(_parameter(f"learning_rate.{name}", prior) for name, prior in RESPONSE.items()),
+        ]
 
     def log_noise(self, values: Values) -> Array:
         """Logarithm of the noise scale at the anchor's momentum, in samples: (particles,)."""
@@ -61,7 +66,9 @@ class RateLaw(SettingLaw):
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
         """Logarithm of the best rate at each batch (and momentum): (particles, batches)."""
-        return self.ceiling(values, momentum) - self._damping(values, np.asarray(log_batch), momentum)
+        return self.ceiling(values, momentum) - self._damping(
+            values, np.asarray(log_batch), momentum
+        )
 
     def ceiling(self, values: Values, momentum: Array | None = None) -> Array:
         """Logarithm of lr_max, the best rate without noise, at each momentum: (particles, 1 or momenta)."""
@@ -78,13 +85,20 @@ class RateLaw(SettingLaw):
         up to it and the steeper the wall beyond, by as much as the bound of stability is the curvature's (1 - k). On
         noisy quadratics both shrink as 1 - (best / lr_max)^2 does.
         """
-        below, above, wall, width = (np.exp(values[f"learning_rate.{name}"])[:, None]
-                                     for name in ("log_below", "log_above", "log_wall", "log_divergence_width"))
-        ceiling, damping = self.ceiling(values, momentum), self._damping(values, np.asarray(log_batch), momentum)
+        below, above, wall, width = (
+            np.exp(values[f"learning_rate.{name}"])[:, None]
+            for name in ("log_below", "log_above", "log_wall", "log_divergence_width")
+        )
+        ceiling, damping = (
+            self.ceiling(values, momentum),
+            self._damping(values, np.asarray(log_batch), momentum),
+        )
         follow = 1 / (1 + np.exp(-values["learning_rate.follow"]))[:, None]
         room = np.maximum(1 - ((1 - follow) * np.exp(-damping)) ** 2, 0.02)
         limit = ceiling + np.exp(values["learning_rate.log_margin"])[:, None] - follow * damping
-        return RateResponse(ceiling - damping, np.zeros(()), 1.0, limit, width, below, above, wall, room)
+        return RateResponse(
+            ceiling - damping, np.zeros(()), 1.0, limit, width, below, above, wall, room
+        )
 
     def _damping(self, values: Values, log_batch: Array, momentum: Array | None) -> Array:
         """log (lr_max / best): (particles, batches)."""

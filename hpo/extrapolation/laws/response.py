@@ -16,7 +16,7 @@ Array: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.intp]
 
 LOST_BY_CHANCE = 0.005
-MOST = 50.0     # log epochs: nothing is dearer
+MOST = 50.0  # log epochs: nothing is dearer
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,17 @@ class RateResponse(Bounded):
 
     def at(self, index: Index) -> RateResponse:
         """The response at some of the places, repeated or not."""
-        return RateResponse(self.best[:, index], self.curvature, self.unit, self.limit[:, index], self.width,
-                            self.below, self.above, self.wall, self.room[:, index])
+        return RateResponse(
+            self.best[:, index],
+            self.curvature,
+            self.unit,
+            self.limit[:, index],
+            self.width,
+            self.below,
+            self.above,
+            self.wall,
+            self.room[:, index],
+        )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:
         """Logarithm of the factor on the epochs: (particles, places)."""

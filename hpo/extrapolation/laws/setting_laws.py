@@ -64,14 +64,18 @@ class SettingLaw:
             return np.asarray(np.clip(-np.expm1(-np.asarray(coordinate)), 0.0, MOST_MOMENTUM))
         values = np.exp(coordinate) if self.is_log else np.asarray(coordinate)
         legal = (range_of(self.name) if self.name in names() else None) or Range()
-        high = legal.high * (1 - 1e-6) if legal.high_open and np.isfinite(legal.high) else legal.high
+        high = (
+            legal.high * (1 - 1e-6) if legal.high_open and np.isfinite(legal.high) else legal.high
+        )
         return np.asarray(np.clip(values, legal.low, high))
 
     def parameters(self, *, response: bool) -> list[Parameter]:
         """The unknowns of this law; with ``response`` also those of what a miss costs."""
         growth = GROWTH.get(self.name, GROWTH_ELSE)
-        found = [Parameter(f"{self.name}.anchor", self.centre, self.spread),
-                 Parameter(f"{self.name}.growth", growth.mean, growth.sd)]
+        found = [
+            Parameter(f"{self.name}.anchor", self.centre, self.spread),
+            Parameter(f"{self.name}.growth", growth.mean, growth.sd),
+        ]
         if not response:
             return [*found, self.scatter_parameter()]
         return [*found, Parameter(f"{self.name}.log_curvature", float(np.log(0.1)), 1.0)]
@@ -121,4 +125,6 @@ def coordinates(law: SettingLaw, settings: Sequence[Mapping[str, object]]) -> Ar
 def told(name: str, settings: Sequence[Mapping[str, object]]) -> Array:
     """Values of one setting in many settings; NaN where it is not told."""
     values = [item.get(name) for item in settings]
-    return np.array([float(value) if isinstance(value, (int, float)) else np.nan for value in values])
+    return np.array(
+        [float(value) if isinstance(value, (int, float)) else np.nan for value in values]
+    )

@@ -33,11 +33,13 @@ Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
 WARMUP = "warmup_epochs"
-HARDNESS = Normal(float(np.log(1.0)), 0.7)      # log D: with normalization nearly 0, without it a factor of 3 and more
-UPDATES = Normal(float(np.log(30.0)), 0.7)      # log U_0
-UPDATES_UNTOLD = 3.0                            # sd of log U_0 where nobody tells how many updates an epoch has
-DELAY = Normal(float(np.log(0.5)), 0.5)         # log k
-SLOWED = Normal(0.0, 1.5)                       # logit of h
+HARDNESS = Normal(
+    float(np.log(1.0)), 0.7
+)  # log D: with normalization nearly 0, without it a factor of 3 and more
+UPDATES = Normal(float(np.log(30.0)), 0.7)  # log U_0
+UPDATES_UNTOLD = 3.0  # sd of log U_0 where nobody tells how many updates an epoch has
+DELAY = Normal(float(np.log(0.5)), 0.5)  # log k
+SLOWED = Normal(0.0, 1.5)  # logit of h
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,20 @@ class WarmupLaw:
     def parameters(self) -> list[Parameter]:
         """log D, log U_0, log k and the logit of h."""
         spread = UPDATES.sd if self.samples_per_epoch else UPDATES_UNTOLD
-        return [Parameter("warmup.log_hardness", HARDNESS.mean, HARDNESS.sd),
-                Parameter("warmup.log_updates", UPDATES.mean, spread),
-                Parameter("warmup.log_delay", DELAY.mean, DELAY.sd),
-                Parameter("warmup.slowed", SLOWED.mean, SLOWED.sd)]
+        return [
+            Parameter("warmup.log_hardness", HARDNESS.mean, HARDNESS.sd),
+            Parameter("warmup.log_updates", UPDATES.mean, spread),
+            Parameter("warmup.log_delay", DELAY.mean, DELAY.sd),
+            Parameter("warmup.slowed", SLOWED.mean, SLOWED.sd),
+        ]
 
     def updates_per_epoch(self, log_batch: Array | float) -> Array:
         """Updates in an epoch at each batch; without the samples of an epoch 100 at the largest rung."""
-        log_samples = np.log(self.samples_per_epoch) if self.samples_per_epoch else self.log_last_batch + np.log(100.0)
+        log_samples = (
+            np.log(self.samples_per_epoch)
+            if self.samples_per_epoch
+            else self.log_last_batch + np.log(100.0)
+        )
         return np.asarray(np.exp(log_samples - np.asarray(log_batch)))
 
     def warmups(self, epochs: Array, log_batch: Array | float) -> Warmups:

@@ -12,8 +12,14 @@ from hpo.planning.machines import Machine
 from hpo.planning.plan import Plan
 
 SCHEDULERS: dict[str, Callable[[Run], Scheduler]] = {
-    "slurm": slurm.scheduler, "lsf": lsf.scheduler, "pbs": pbs.scheduler, "flux": flux.scheduler,
-    "grid_engine": grid_engine.scheduler, "other": mpi.scheduler, "local": local.scheduler}
+    "slurm": slurm.scheduler,
+    "lsf": lsf.scheduler,
+    "pbs": pbs.scheduler,
+    "flux": flux.scheduler,
+    "grid_engine": grid_engine.scheduler,
+    "other": mpi.scheduler,
+    "local": local.scheduler,
+}
 LAUNCHERS = (*SCHEDULERS, "ray")
 """Every launcher that a plan can name; ``other`` is a machine without a scheduler."""
 

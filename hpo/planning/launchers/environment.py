@@ -24,18 +24,29 @@ class EnvironmentVariable:
     why: str
 
 
-def environment_variables(plan: Plan, backend: str, *, on_cores: bool) -> tuple[EnvironmentVariable, ...]:
+def environment_variables(
+    plan: Plan, backend: str, *, on_cores: bool
+) -> tuple[EnvironmentVariable, ...]:
     """The environment of the ranks, for the all-reduce and the fusion with which the plan's time was computed.
 
     See Sergeev and Del Balso, arXiv:1802.05799, and Horovod's and NCCL's lists of environment variables.
     """
     options = time_options(plan)
-    found = [EnvironmentVariable("OMP_NUM_THREADS", "${OMP_NUM_THREADS:-1}", "threads of one rank on the processor")]
+    found = [
+        EnvironmentVariable(
+            "OMP_NUM_THREADS", "${OMP_NUM_THREADS:-1}", "threads of one rank on the processor"
+        )
+    ]
     if backend == "horovod":
         found += _horovod(plan, options)
     elif not on_cores:
-        found += [EnvironmentVariable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1",
-                                      "a rank whose peer is lost ends instead of waiting")]
+        found += [
+            EnvironmentVariable(
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+                "1",
+                "a rank whose peer is lost ends instead of waiting",
+            )
+        ]
     return (*found, *([] if on_cores else _nccl(plan, options)))
 
 
@@ -50,22 +61,37 @@ def all_reduce_argument(plan: Plan, backend: str) -> str:
     chosen = time_options(plan)["all_reduce"]
     if backend != "torch" or plan.nodes == 1:
         return "default"
-    return {"torus": "torus", "hierarchical": "hierarchical", "hybrid": "masters"}.get(chosen, "default")
+    return {"torus": "torus", "hierarchical": "hierarchical", "hybrid": "masters"}.get(
+        chosen, "default"
+    )
 
 
 def _horovod(plan: Plan, options: dict[str, Any]) -> list[EnvironmentVariable]:
     found = []
     fusion = options["fusion_bytes"]
-    found.append(EnvironmentVariable("HOROVOD_FUSION_THRESHOLD", str(round(fusion)),
-                                     f"gradients travel in pieces of {fusion / MIB:.3g} MiB, as the plan assumes"))
+    found.append(
+        EnvironmentVariable(
+            "HOROVOD_FUSION_THRESHOLD",
+            str(round(fusion)),
+            f"gradients travel in pieces of {fusion / MIB:.3g} MiB, as the plan assumes",
+        )
+    )
     if plan.ranks_per_node > 1 and plan.nodes > 1:
         within = options["all_reduce"] in WITHIN_THEN_BETWEEN
-        why = ("sum within a node first, then one rank of each node crosses the network, as the plan's time assumes"
-               if within else "one sum over all ranks, as the plan's time assumes; 1 sums within the nodes first")
+        why = (
+            "sum within a node first, then one rank of each node crosses the network, as the plan's time assumes"
+            if within
+            else "one sum over all ranks, as the plan's time assumes; 1 sums within the nodes first"
+        )
         found.append(EnvironmentVariable("HOROVOD_HIERARCHICAL_ALLREDUCE", str(int(within)), why))
     if options["all_reduce"] == "torus":
-        found.append(EnvironmentVariable("HOROVOD_TORUS_ALLREDUCE", "1",
-                                         "sum along the rows of a 2D torus, then along its columns"))
+        found.append(
+            EnvironmentVariable(
+                "HOROVOD_TORUS_ALLREDUCE",
+                "1",
+                "sum along the rows of a 2D torus, then along its columns",
+            )
+        )
     return found
 
 
@@ -73,9 +99,17 @@ def _nccl(plan: Plan, options: dict[str, Any]) -> list[EnvironmentVariable]:
     found = [EnvironmentVariable("NCCL_DEBUG", "WARN", "NCCL says why it fails")]
     algorithm = BETWEEN_NODES.get(options["all_reduce"])
     if algorithm and plan.nodes > 1:
-        found.append(EnvironmentVariable("NCCL_ALGO", algorithm,
-                                         "the plan's time was computed for it; unset, NCCL chooses"))
+        found.append(
+            EnvironmentVariable(
+                "NCCL_ALGO", algorithm, "the plan's time was computed for it; unset, NCCL chooses"
+            )
+        )
     if plan.nodes >= MANY_NODES:
-        found.append(EnvironmentVariable("NCCL_IB_TIMEOUT", "22",
-                                         "a busy network of many nodes gets 17 s for an answer, not 4 s"))
+        found.append(
+            EnvironmentVariable(
+                "NCCL_IB_TIMEOUT",
+                "22",
+                "a busy network of many nodes gets 17 s for an answer, not 4 s",
+            )
+        )
     return found

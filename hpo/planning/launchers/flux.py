@@ -25,13 +25,20 @@ resubmit() {  # to the instance that runs this job; the new job waits for its en
 
 def scheduler(run: Run) -> Scheduler:
     """Directives and functions for Flux; the script keeps the time itself."""
-    return Scheduler(submit="flux batch launch.sh", folder=".", job="$FLUX_ENCLOSING_ID", notice=False,
-                     functions=FUNCTIONS, directives=(
-        f"# flux: --job-name={run.name}",
-        f"# flux: --nodes={run.nodes}",
-        "# flux: --exclusive",
-        f"# flux: --time-limit={minutes(run.slot_seconds)}m",
-        "# flux: --output=launch-{{id}}.log",
-        "# flux: # YOURS, where the site asks for them, or `hpo launch --account A --partition P`:",
-        "# flux: # --bank=BANK",
-        "# flux: # --queue=QUEUE"))
+    return Scheduler(
+        submit="flux batch launch.sh",
+        folder=".",
+        job="$FLUX_ENCLOSING_ID",
+        notice=False,
+        functions=FUNCTIONS,
+        directives=(
+            f"# flux: --job-name={run.name}",
+            f"# flux: --nodes={run.nodes}",
+            "# flux: --exclusive",
+            f"# flux: --time-limit={minutes(run.slot_seconds)}m",
+            "# flux: --output=launch-{{id}}.log",
+            "# flux: # YOURS, where the site asks for them, or `hpo launch --account A --partition P`:",
+            "# flux: # --bank=BANK",
+            "# flux: # --queue=QUEUE",
+        ),
+    )

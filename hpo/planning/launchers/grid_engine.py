@@ -30,15 +30,26 @@ resubmit() {  # the new job waits for the end of this one
 def scheduler(run: Run) -> Scheduler:
     """Directives and functions for Grid Engine."""
     known = run.plan.machine in WHOLE_NODE
-    note = () if known else ("# YOURS: what your site calls a whole node; rt_F at ABCI, f_node at TSUBAME 3",)
-    return Scheduler(submit="qsub launch.sh", folder="${SGE_O_WORKDIR:-.}", job="$JOB_ID", notice=True,
-                     functions=FUNCTIONS + START, directives=(
-        f"#$ -N {run.name}",
-        *note,
-        f"#$ -l {WHOLE_NODE.get(run.plan.machine, 'rt_F')}={run.nodes}",
-        f"#$ -l h_rt={clock(run.slot_seconds)}",
-        f"#$ -l s_rt={clock(run.slot_seconds - run.notice_seconds)}",
-        "#$ -cwd",
-        "#$ -j y",
-        "#$ -r y",
-        "# YOURS, where the site asks for it: qsub -g GROUP launch.sh, or `hpo launch --account GROUP`"))
+    note = (
+        ()
+        if known
+        else ("# YOURS: what your site calls a whole node; rt_F at ABCI, f_node at TSUBAME 3",)
+    )
+    return Scheduler(
+        submit="qsub launch.sh",
+        folder="${SGE_O_WORKDIR:-.}",
+        job="$JOB_ID",
+        notice=True,
+        functions=FUNCTIONS + START,
+        directives=(
+            f"#$ -N {run.name}",
+            *note,
+            f"#$ -l {WHOLE_NODE.get(run.plan.machine, 'rt_F')}={run.nodes}",
+            f"#$ -l h_rt={clock(run.slot_seconds)}",
+            f"#$ -l s_rt={clock(run.slot_seconds - run.notice_seconds)}",
+            "#$ -cwd",
+            "#$ -j y",
+            "#$ -r y",
+            "# YOURS, where the site asks for it: qsub -g GROUP launch.sh, or `hpo launch --account GROUP`",
+        ),
+    )

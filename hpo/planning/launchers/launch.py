@@ -59,7 +59,9 @@ class Launched:
         return dict((self.exhibit or {}).get("references", {}))
 
 
-def write_plan(plan: Plan, directory: Path, *, backend: str | None = None, machine: Machine | None = None) -> None:
+def write_plan(
+    plan: Plan, directory: Path, *, backend: str | None = None, machine: Machine | None = None
+) -> None:
     """Write ``plan.json``, ``job.json`` (what the trainer reads) and the launch script into a folder, made if missing.
 
     The script is ``launch.sh``, for Ray ``launch.py``; ``backend`` None stands for the machine's usual one.
@@ -68,13 +70,17 @@ def write_plan(plan: Plan, directory: Path, *, backend: str | None = None, machi
     name, text = script_of(plan, machine, backend=backend or choose_backend(None, plan.launcher))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "plan.json").write_text(json_text(plan.to_dict(), indent=2) + "\n", encoding="utf-8")
+        (directory / "plan.json").write_text(
+            json_text(plan.to_dict(), indent=2) + "\n", encoding="utf-8"
+        )
         plan.job.save(directory / FILES.job)
         script = directory / name
         script.write_text(text, encoding="utf-8")
         script.chmod(0o755)
     except OSError as error:
-        raise LaunchError(f"cannot write the plan to {directory}: {error}; give another folder") from error
+        raise LaunchError(
+            f"cannot write the plan to {directory}: {error}; give another folder"
+        ) from error
 
 
 def choose_backend(backend: str | None, launcher: str = "local") -> str:
@@ -86,13 +92,24 @@ def choose_backend(backend: str | None, launcher: str = "local") -> str:
     if launcher != "local":
         return backend or ("horovod" if launcher == "lsf" else "torch")
     if backend == "horovod" and not local.has_horovod():
-        raise LaunchError("horovod is not installed here; --backend torch runs the same plan on torch.distributed")
+        raise LaunchError(
+            "horovod is not installed here; --backend torch runs the same plan on torch.distributed"
+        )
     return backend or ("horovod" if local.has_horovod() else "torch")
 
 
-def run_plan(plan: Plan, directory: Path, *, backend: str, seed: int, on_point: Callable[[ConvergencePoint], None],
-             max_restarts: int = MAX_RESTARTS, checkpoint_minutes: float = 0.0,
-             on_restart: Callable[[str], None] = lambda _: None, check: Callable[[], None] = lambda: None) -> Launched:
+def run_plan(
+    plan: Plan,
+    directory: Path,
+    *,
+    backend: str,
+    seed: int,
+    on_point: Callable[[ConvergencePoint], None],
+    max_restarts: int = MAX_RESTARTS,
+    checkpoint_minutes: float = 0.0,
+    on_restart: Callable[[str], None] = lambda _: None,
+    check: Callable[[], None] = lambda: None,
+) -> Launched:
     """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder of this seed.
 
     Where workers are lost after the training began, it goes on from its last checkpoint, at most ``max_restarts``
@@ -101,27 +118,40 @@ def run_plan(plan: Plan, directory: Path, *, backend: str, seed: int, on_point: 
     where it ends without an outcome.
     """
     folder = directory / f"seed-{seed}"
-    here = dataclasses.replace(plan, job=dataclasses.replace(plan.job, seed=seed), launcher="local", nodes=1,
-                               ranks_per_node=plan.workers)
+    here = dataclasses.replace(
+        plan,
+        job=dataclasses.replace(plan.job, seed=seed),
+        launcher="local",
+        nodes=1,
+        ranks_per_node=plan.workers,
+    )
     write_plan(here, folder, backend=backend, machine=load_machine("local"))
     for name in (FILES.report, FILES.checkpoint, FILES.stop):
         (folder / name).unlink(missing_ok=True)
     log = folder / "launch.log"
     log.unlink(missing_ok=True)
     follower = _Follower(folder / FILES.report, on_point)
-    command = local.command(backend, plan.workers, local.trainer_arguments(folder, checkpoint_minutes))
+    command = local.command(
+        backend, plan.workers, local.trainer_arguments(folder, checkpoint_minutes)
+    )
     for restart in range(max_restarts + 1):
         begun = len(follower.starts)
         status = _attempt(command, log, follower, check)
         if follower.outcome is not None:
             return dataclasses.replace(read_launched(folder / FILES.report), machine="local")
-        if len(follower.starts) == begun:      # it failed on its way to the training: it would fail again
+        if (
+            len(follower.starts) == begun
+        ):  # it failed on its way to the training: it would fail again
             break
         if restart < max_restarts:
-            on_restart(f"the workers ended with exit code {status} and no outcome; restart {restart + 1} of "
-                       f"{max_restarts}, from the last checkpoint")
-    raise LaunchError(f"the run ended with exit code {status} and no outcome"
-                      f"{_after(len(follower.starts) - 1)}; its log is {log}:\n{_last_words(log)}")
+            on_restart(
+                f"the workers ended with exit code {status} and no outcome; restart {restart + 1} of "
+                f"{max_restarts}, from the last checkpoint"
+            )
+    raise LaunchError(
+        f"the run ended with exit code {status} and no outcome"
+        f"{_after(len(follower.starts) - 1)}; its log is {log}:\n{_last_words(log)}"
+    )
 
 
 def read_launched(path: Path) -> Launched:
@@ -133,21 +163,36 @@ def read_launched(path: Path) -> Launched:
     except (OSError, ValueError, TypeError, KeyError, WorkloadError) as error:
         raise LaunchError(f"cannot read {path} as the report of a run: {error}") from error
     if outcome is None:
-        raise LaunchError(f"{path} holds no outcome: the run has not ended, or the file is not one that it wrote")
+        raise LaunchError(
+            f"{path} holds no outcome: the run has not ended, or the file is not one that it wrote"
+        )
     last = starts[-1] if starts else TrainingStart(0, 0, 0)
-    return Launched(outcome, exhibit, restarts=max(0, len(starts) - 1), workers=last.workers, nodes=last.nodes,
-                    samples_per_second=throughput([point for point in points if point.step > last.step]))
+    return Launched(
+        outcome,
+        exhibit,
+        restarts=max(0, len(starts) - 1),
+        workers=last.workers,
+        nodes=last.nodes,
+        samples_per_second=throughput([point for point in points if point.step > last.step]),
+    )
 
 
 def throughput(points: Sequence[ConvergencePoint]) -> float | None:
     """Samples per second between evaluations of one start: the median, without the stretch up to the first."""
     if len({point.global_batch_size for point in points}) != 1:
         return None
-    rates = sorted((after.samples - before.samples) / (after.seconds - before.seconds)
-                   for before, after in itertools.pairwise(points) if after.seconds > before.seconds)
+    rates = sorted(
+        (after.samples - before.samples) / (after.seconds - before.seconds)
+        for before, after in itertools.pairwise(points)
+        if after.seconds > before.seconds
+    )
     if not rates:
         first = points[0]
-        return first.samples / first.seconds if first.seconds > 0 and math.isfinite(first.seconds) else None
+        return (
+            first.samples / first.seconds
+            if first.seconds > 0 and math.isfinite(first.seconds)
+            else None
+        )
     return (rates[(len(rates) - 1) // 2] + rates[len(rates) // 2]) / 2
 
 
@@ -178,7 +223,7 @@ class _Follower:
     def _take(self, line: bytes) -> None:
         if report.is_point(line):
             point = ConvergencePoint.from_json(line.decode())
-            if point.step > self._last_step:        # one at or before it was handed on before the restart
+            if point.step > self._last_step:  # one at or before it was handed on before the restart
                 self._last_step = point.step
                 self._on_point(point)
             return
@@ -189,12 +234,20 @@ class _Follower:
             self.outcome = TrainingOutcome.from_dict(values["outcome"])
 
 
-def _attempt(command: Sequence[str], log: Path, follower: _Follower, check: Callable[[], None]) -> int:
+def _attempt(
+    command: Sequence[str], log: Path, follower: _Follower, check: Callable[[], None]
+) -> int:
     """Start the workers and follow their report until they have ended; their launcher's exit status."""
     mark = secrets.token_hex(8)
     with log.open("a", encoding="utf-8") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                   start_new_session=True, env={"OMP_NUM_THREADS": "1", **os.environ, MARK: mark})
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={"OMP_NUM_THREADS": "1", **os.environ, MARK: mark},
+        )
         try:
             ended = False
             while not ended:
@@ -224,14 +277,14 @@ def _after(restarts: int) -> str:
 def _last_words(log: Path) -> str:
     """What the workers said of the error, each once; the end of the log where they said nothing."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line[line.index("error: "):] for line in lines if "error: " in line]
+    errors = [line[line.index("error: ") :] for line in lines if "error: " in line]
     return "\n".join(dict.fromkeys(errors)) if errors else "\n".join(lines[-15:])
 
 
 def _end_orphans(mark: str) -> None:
     """Kill workers whose launcher was itself killed: two runs must not write one checkpoint. Linux shows them."""
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):      # it has ended, or is somebody else's
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 os.kill(int(folder.name), signal.SIGKILL)
 

@@ -24,23 +24,56 @@ def has_horovod() -> bool:
     return importlib.util.find_spec("horovod") is not None
 
 
-def command(backend: str, workers: int, arguments: list[str], *, python: str = sys.executable) -> list[str]:
+def command(
+    backend: str, workers: int, arguments: list[str], *, python: str = sys.executable
+) -> list[str]:
     """The command that runs ``python -m trainers ARGUMENTS`` on ``workers`` processes of this machine, once."""
     trainer = ["-m", "trainers", *arguments, "--backend", backend]
     if backend == "horovod":
-        return [python, "-m", "horovod.runner.launch", "-np", str(workers), "--gloo", python, *trainer]
-    return [python, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={workers}",
-            "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", *trainer]
+        return [
+            python,
+            "-m",
+            "horovod.runner.launch",
+            "-np",
+            str(workers),
+            "--gloo",
+            python,
+            *trainer,
+        ]
+    return [
+        python,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        f"--nproc-per-node={workers}",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+        *trainer,
+    ]
 
 
 def trainer_arguments(folder: Path, checkpoint_minutes: float = 0.0) -> list[str]:
     """The arguments of ``python -m trainers`` for the files of a run in ``folder``."""
-    return [str(folder / FILES.job), "--report", str(folder / FILES.report), "--checkpoint",
-            str(folder / FILES.checkpoint), "--checkpoint-minutes", f"{checkpoint_minutes:g}", "--stop-file",
-            str(folder / FILES.stop)]
+    return [
+        str(folder / FILES.job),
+        "--report",
+        str(folder / FILES.report),
+        "--checkpoint",
+        str(folder / FILES.checkpoint),
+        "--checkpoint-minutes",
+        f"{checkpoint_minutes:g}",
+        "--stop-file",
+        str(folder / FILES.stop),
+    ]
 
 
 def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
     """Functions for this machine alone."""
-    return Scheduler(submit="bash launch.sh", folder='$(dirname "$0")', job="$$", notice=True, functions=FUNCTIONS,
-                     directives=())
+    return Scheduler(
+        submit="bash launch.sh",
+        folder='$(dirname "$0")',
+        job="$$",
+        notice=True,
+        functions=FUNCTIONS,
+        directives=(),
+    )

@@ -29,15 +29,23 @@ def scheduler(run: Run) -> Scheduler:
     """Directives and functions for LSF."""
     limit = minutes(run.slot_seconds)
     nvme = ("#BSUB -alloc_flags NVME",) if run.data_path is not None else ()
-    return Scheduler(submit="bsub < launch.sh", folder="${LS_SUBCWD:-.}", job="$LSB_JOBID", notice=True,
-                     functions=FUNCTIONS.replace("GPUS", str(run.accelerators)), disk="/mnt/bb/$USER", directives=(
-        f"#BSUB -J {run.name}",
-        f"#BSUB -nnodes {run.nodes}",
-        f"#BSUB -W {limit // 60:02d}:{limit % 60:02d}",
-        "#BSUB -wa USR1",
-        f"#BSUB -wt {minutes(run.notice_seconds)}",
-        *nvme,
-        "#BSUB -o launch-%J.log",
-        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
-        "##BSUB -P PROJECT",
-        "##BSUB -q QUEUE"))
+    return Scheduler(
+        submit="bsub < launch.sh",
+        folder="${LS_SUBCWD:-.}",
+        job="$LSB_JOBID",
+        notice=True,
+        functions=FUNCTIONS.replace("GPUS", str(run.accelerators)),
+        disk="/mnt/bb/$USER",
+        directives=(
+            f"#BSUB -J {run.name}",
+            f"#BSUB -nnodes {run.nodes}",
+            f"#BSUB -W {limit // 60:02d}:{limit % 60:02d}",
+            "#BSUB -wa USR1",
+            f"#BSUB -wt {minutes(run.notice_seconds)}",
+            *nvme,
+            "#BSUB -o launch-%J.log",
+            "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
+            "##BSUB -P PROJECT",
+            "##BSUB -q QUEUE",
+        ),
+    )

@@ -38,5 +38,11 @@ resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for a
 
 def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
     """Functions for hosts without a scheduler, named in a file ``hosts`` beside the script."""
-    return Scheduler(submit="write the names of the nodes into a file `hosts`, one a line, then bash launch.sh",
-                     folder='$(dirname "$0")', job="$$", notice=True, functions=BY_HAND + START, directives=())
+    return Scheduler(
+        submit="write the names of the nodes into a file `hosts`, one a line, then bash launch.sh",
+        folder='$(dirname "$0")',
+        job="$$",
+        notice=True,
+        functions=BY_HAND + START,
+        directives=(),
+    )

@@ -21,15 +21,22 @@ resubmit() {  # the new job waits for the end of this one
 def scheduler(run: Run) -> Scheduler:
     """Directives and functions for PBS; PBS gives no notice before the limit, so the script keeps the time itself."""
     gpus = f":ngpus={run.accelerators}" if run.accelerators else ""
-    return Scheduler(submit="qsub launch.sh", folder="${PBS_O_WORKDIR:-.}", job="$PBS_JOBID", notice=False,
-                     functions=FUNCTIONS + START, directives=(
-        f"#PBS -N {run.name}",
-        f"#PBS -l select={run.nodes}:ncpus={run.ranks}:mpiprocs={run.ranks}{gpus}",
-        "#PBS -l place=scatter:excl",
-        f"#PBS -l walltime={clock(run.slot_seconds)}",
-        "#PBS -j oe",
-        "#PBS -r y",
-        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`;",
-        "# ncpus above is one core a rank: write the number of a node's cores instead",
-        "##PBS -A ACCOUNT",
-        "##PBS -q QUEUE"))
+    return Scheduler(
+        submit="qsub launch.sh",
+        folder="${PBS_O_WORKDIR:-.}",
+        job="$PBS_JOBID",
+        notice=False,
+        functions=FUNCTIONS + START,
+        directives=(
+            f"#PBS -N {run.name}",
+            f"#PBS -l select={run.nodes}:ncpus={run.ranks}:mpiprocs={run.ranks}{gpus}",
+            "#PBS -l place=scatter:excl",
+            f"#PBS -l walltime={clock(run.slot_seconds)}",
+            "#PBS -j oe",
+            "#PBS -r y",
+            "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`;",
+            "# ncpus above is one core a rank: write the number of a node's cores instead",
+            "##PBS -A ACCOUNT",
+            "##PBS -q QUEUE",
+        ),
+    )

@@ -125,20 +125,32 @@ if __name__ == "__main__":
 def script(run: Run) -> str:
     """``launch.py`` of a plan: a program that a Ray job runs; :class:`PlanError` for another backend than torch."""
     if run.backend != "torch":
-        raise PlanError(f"with Ray Jobs the ranks are started by torchrun; use --backend torch, not {run.backend}")
+        raise PlanError(
+            f"with Ray Jobs the ranks are started by torchrun; use --backend torch, not {run.backend}"
+        )
     resources = {"GPU": run.accelerators} if run.accelerators else {"CPU": run.ranks}
     way = all_reduce_argument(run.plan, run.backend)
     values = {
-        "ranks": str(run.ranks), "resources": repr(resources), "possible": repr(list(run.possible_nodes[:24])),
+        "ranks": str(run.ranks),
+        "resources": repr(resources),
+        "possible": repr(list(run.possible_nodes[:24])),
         "all_reduce": f'"--all-reduce", "{way}", ' if way != "default" else "",
-        "environment": "\n".join(f"    {variable.name!r}: {_value(variable.value)!r},  # {variable.why}"
-                                 for variable in run.environment),
-        "job": FILES.job, "report": FILES.report, "checkpoint": FILES.checkpoint, "stop": FILES.stop}
+        "environment": "\n".join(
+            f"    {variable.name!r}: {_value(variable.value)!r},  # {variable.why}"
+            for variable in run.environment
+        ),
+        "job": FILES.job,
+        "report": FILES.report,
+        "checkpoint": FILES.checkpoint,
+        "stop": FILES.stop,
+    }
     text = BODY
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
     submit = f"ray job submit --address {ADDRESS} -- python $PWD/{SCRIPT}, where every node sees the folder"
-    return header(run, submit).replace("#!/usr/bin/env bash", "#!/usr/bin/env python3") + "\n" + text
+    return (
+        header(run, submit).replace("#!/usr/bin/env bash", "#!/usr/bin/env python3") + "\n" + text
+    )
 
 
 def submit(folder: Path, address: str | None = None) -> str:
@@ -147,12 +159,18 @@ def submit(folder: Path, address: str | None = None) -> str:
         from ray.job_submission import JobSubmissionClient
 
         client = JobSubmissionClient(address)
-        return str(client.submit_job(entrypoint=f"python {folder.absolute() / SCRIPT}",
-                                     runtime_env={"env_vars": {"HPO_FOLDER": str(folder.absolute())}}))
+        return str(
+            client.submit_job(
+                entrypoint=f"python {folder.absolute() / SCRIPT}",
+                runtime_env={"env_vars": {"HPO_FOLDER": str(folder.absolute())}},
+            )
+        )
     except (ImportError, RuntimeError, ConnectionError, ValueError) as error:
-        raise LaunchError(f"cannot submit a job to Ray at {address or 'RAY_ADDRESS'}: {error}; ray[default] must be "
-                          f"installed and the cluster's dashboard answer, or run python {folder / SCRIPT} on the "
-                          "head node") from error
+        raise LaunchError(
+            f"cannot submit a job to Ray at {address or 'RAY_ADDRESS'}: {error}; ray[default] must be "
+            f"installed and the cluster's dashboard answer, or run python {folder / SCRIPT} on the "
+            "head node"
+        ) from error
 
 
 def _value(value: str) -> str:

@@ -76,20 +76,36 @@ class Run:
 
 def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
     """The facts of a plan; a ``machine`` of None is one that is known by its name alone."""
-    on_cores = machine is None or machine.name == "local" or "core" in machine.accelerator.name.lower()
-    data_path = staged_path(plan) if machine is not None and machine.node_storage and plan.launcher != "local" else None
+    on_cores = (
+        machine is None or machine.name == "local" or "core" in machine.accelerator.name.lower()
+    )
+    data_path = (
+        staged_path(plan)
+        if machine is not None and machine.node_storage and plan.launcher != "local"
+        else None
+    )
     slot = _slot(plan, staged=data_path is not None)
-    return Run(plan=plan, machine_title=machine.title if machine else plan.machine, backend=backend,
-               accelerators=0 if machine is None or on_cores else machine.accelerators_per_node, slot_seconds=slot,
-               notice_seconds=_notice(plan, slot), slots=_slots(plan, slot), possible_nodes=possible_nodes(plan),
-               environment=environment_variables(plan, backend, on_cores=on_cores), data_path=data_path,
-               node_storage=machine.node_storage.name if machine and machine.node_storage else None)
+    return Run(
+        plan=plan,
+        machine_title=machine.title if machine else plan.machine,
+        backend=backend,
+        accelerators=0 if machine is None or on_cores else machine.accelerators_per_node,
+        slot_seconds=slot,
+        notice_seconds=_notice(plan, slot),
+        slots=_slots(plan, slot),
+        possible_nodes=possible_nodes(plan),
+        environment=environment_variables(plan, backend, on_cores=on_cores),
+        data_path=data_path,
+        node_storage=machine.node_storage.name if machine and machine.node_storage else None,
+    )
 
 
 def possible_nodes(plan: Plan) -> tuple[int, ...]:
     """The numbers of nodes, up to the plan's, over which its batch splits into whole normalization batches."""
     groups = plan.global_batch_size // plan.job.settings.normalization_batch_size
-    return tuple(nodes for nodes in range(plan.nodes, 0, -1) if groups % (nodes * plan.ranks_per_node) == 0)
+    return tuple(
+        nodes for nodes in range(plan.nodes, 0, -1) if groups % (nodes * plan.ranks_per_node) == 0
+    )
 
 
 def staged_path(plan: Plan) -> str | None:

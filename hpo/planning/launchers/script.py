@@ -44,26 +44,46 @@ class Scheduler:
 
 def script(run: Run, scheduler: Scheduler) -> str:
     """The whole script of a plan, for ``launch.sh``."""
-    parts = [header(run, scheduler.submit), *scheduler.directives, "", _facts(run, scheduler), _environment(run),
-             section("The machine: its hosts, how ranks are started on them, how another slot is asked for"),
-             scheduler.functions.strip(), "", _workers(run), _staging(run, scheduler), _training(run),
-             _notice(run, scheduler), _loop()]
+    parts = [
+        header(run, scheduler.submit),
+        *scheduler.directives,
+        "",
+        _facts(run, scheduler),
+        _environment(run),
+        section(
+            "The machine: its hosts, how ranks are started on them, how another slot is asked for"
+        ),
+        scheduler.functions.strip(),
+        "",
+        _workers(run),
+        _staging(run, scheduler),
+        _training(run),
+        _notice(run, scheduler),
+        _loop(),
+    ]
     return "\n".join(parts)
 
 
 def header(run: Run, submit: str) -> str:
     """What the run is, for a person: comment lines, the first of them the shebang."""
     plan = run.plan
-    on = (f"{run.nodes} node{'s' if run.nodes > 1 else ''} of {run.machine_title}, {run.ranks} rank"
-          f"{'s' if run.ranks > 1 else ''} on each")
-    said = [f"{plan.study}: global batch size {plan.global_batch_size} on {on}: {plan.workers} ranks with "
-            f"{plan.local_batch_size} samples each per update.",
-            _expected(run), *([f"Trust {plan.trust}: {plan.reason}"] if plan.trust else []),
-            *([f"The speed is limited by the {plan.limited_by}."] if plan.limited_by else []),
-            f"It writes {FILES.report}, one line of JSON per evaluation and the outcome at the end; "
-            f"`hpo record {plan.id if plan.id is not None else 'PLAN'} {FILES.report}` takes it back.",
-            f"Run it from this folder: {submit}"]
-    lines = [line for text in said for line in textwrap.wrap(_plain(text), WIDTH, break_long_words=False)]
+    on = (
+        f"{run.nodes} node{'s' if run.nodes > 1 else ''} of {run.machine_title}, {run.ranks} rank"
+        f"{'s' if run.ranks > 1 else ''} on each"
+    )
+    said = [
+        f"{plan.study}: global batch size {plan.global_batch_size} on {on}: {plan.workers} ranks with "
+        f"{plan.local_batch_size} samples each per update.",
+        _expected(run),
+        *([f"Trust {plan.trust}: {plan.reason}"] if plan.trust else []),
+        *([f"The speed is limited by the {plan.limited_by}."] if plan.limited_by else []),
+        f"It writes {FILES.report}, one line of JSON per evaluation and the outcome at the end; "
+        f"`hpo record {plan.id if plan.id is not None else 'PLAN'} {FILES.report}` takes it back.",
+        f"Run it from this folder: {submit}",
+    ]
+    lines = [
+        line for text in said for line in textwrap.wrap(_plain(text), WIDTH, break_long_words=False)
+    ]
     return "\n".join(["#!/usr/bin/env bash", *(f"# {line}" for line in lines), "#"])
 
 
@@ -80,9 +100,13 @@ def quoted(text: str) -> str:
 def _expected(run: Run) -> str:
     plan, target = run.plan, run.plan.job.target
     if plan.epochs is None:
-        return f"Target {target}. Nothing was forecast for it; it may take {plan.job.epochs:g} epochs."
-    said = (f"Target {target}, expected after {plan.epochs.median:.3g} epochs ({plan.epochs.low:.3g} to "
-            f"{plan.epochs.high:.3g})")
+        return (
+            f"Target {target}. Nothing was forecast for it; it may take {plan.job.epochs:g} epochs."
+        )
+    said = (
+        f"Target {target}, expected after {plan.epochs.median:.3g} epochs ({plan.epochs.low:.3g} to "
+        f"{plan.epochs.high:.3g})"
+    )
     said += f" and {durations(plan.seconds)} of training" if plan.seconds else ""
     said += "; both are 90 % intervals." if plan.seconds else ", a 90 % interval."
     if plan.chance_in_slot is not None and plan.slot_seconds is not None:
@@ -109,9 +133,16 @@ checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-0}}  # 0: save at every evaluation
 
 
 def _environment(run: Run) -> str:
-    exports = "\n".join(f"export {variable.name}={variable.value}  # {variable.why}" for variable in run.environment)
-    socket = "" if not run.accelerators else (
-        "\n# export NCCL_SOCKET_IFNAME=ib0  # where NCCL takes the wrong network: the interface of the fast one")
+    exports = "\n".join(
+        f"export {variable.name}={variable.value}  # {variable.why}" for variable in run.environment
+    )
+    socket = (
+        ""
+        if not run.accelerators
+        else (
+            "\n# export NCCL_SOCKET_IFNAME=ib0  # where NCCL takes the wrong network: the interface of the fast one"
+        )
+    )
     return f"""\
 {section("The environment of every rank")}
 # module load python cuda nccl       # YOURS: as your site calls them
@@ -139,7 +170,11 @@ workers() {
 }
 """
     hidden = "env -u LSB_JOBID " if run.plan.launcher == "lsf" else ""
-    why = "\n# In a job of LSF horovodrun 0.28.1 over Gloo ends with an error: LSF is hidden from it." if hidden else ""
+    why = (
+        "\n# In a job of LSF horovodrun 0.28.1 over Gloo ends with an error: LSF is hidden from it."
+        if hidden
+        else ""
+    )
     return """\
 # workers PER_NODE MODULE ARGUMENTS...: ranks of Horovod on each of the hosts. Where Horovod was built with MPI they are
 # started as those of MPI; else by horovodrun, which needs ssh to the hosts. Horovod's own elastic mode is not used: it
@@ -187,12 +222,16 @@ train() {{
 
 
 def _notice(run: Run, scheduler: Scheduler) -> str:
-    timer = "" if scheduler.notice else f"""
+    timer = (
+        ""
+        if scheduler.notice
+        else f"""
 slot_seconds=${{HPO_SLOT_SECONDS:-{run.slot_seconds}}}
 (sleep $((slot_seconds - {run.notice_seconds})) && kill -USR1 $$) >/dev/null 2>&1 &  # nobody else gives notice
 timer=$!
 trap 'pkill -P "$timer"; kill "$timer" 2>/dev/null' EXIT
 """
+    )
     return f"""\
 {section(f"The slot ends: {duration(run.notice_seconds)} before, the training is asked to save and leave")}
 ask_to_stop() {{

@@ -27,19 +27,26 @@ resubmit() {  # the new job waits for the end of this one; sbatch hands on the e
 def scheduler(run: Run) -> Scheduler:
     """Directives and functions for Slurm."""
     gpus = (f"#SBATCH --gpus-per-node={run.accelerators}",) if run.accelerators else ()
-    return Scheduler(submit="sbatch launch.sh", folder="${SLURM_SUBMIT_DIR:-.}", job="$SLURM_JOB_ID", notice=True,
-                     functions=FUNCTIONS, directives=(
-        f"#SBATCH --job-name={run.name}",
-        f"#SBATCH --nodes={run.nodes}",
-        f"#SBATCH --ntasks-per-node={run.ranks}",
-        *gpus,
-        "#SBATCH --exclusive",
-        f"#SBATCH --time={clock(run.slot_seconds)}",
-        f"#SBATCH --signal=B:USR1@{run.notice_seconds}",
-        "#SBATCH --no-kill",
-        "#SBATCH --requeue",
-        "#SBATCH --open-mode=append",
-        "#SBATCH --output=launch-%j.log",
-        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
-        "##SBATCH --account=ACCOUNT",
-        "##SBATCH --partition=PARTITION"))
+    return Scheduler(
+        submit="sbatch launch.sh",
+        folder="${SLURM_SUBMIT_DIR:-.}",
+        job="$SLURM_JOB_ID",
+        notice=True,
+        functions=FUNCTIONS,
+        directives=(
+            f"#SBATCH --job-name={run.name}",
+            f"#SBATCH --nodes={run.nodes}",
+            f"#SBATCH --ntasks-per-node={run.ranks}",
+            *gpus,
+            "#SBATCH --exclusive",
+            f"#SBATCH --time={clock(run.slot_seconds)}",
+            f"#SBATCH --signal=B:USR1@{run.notice_seconds}",
+            "#SBATCH --no-kill",
+            "#SBATCH --requeue",
+            "#SBATCH --open-mode=append",
+            "#SBATCH --output=launch-%j.log",
+            "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
+            "##SBATCH --account=ACCOUNT",
+            "##SBATCH --partition=PARTITION",
+        ),
+    )

@@ -12,9 +12,20 @@ from hpo.errors import LaunchError
 from hpo.planning.launchers import ray_jobs
 
 SCRIPT = "launch.sh"
-ACCOUNT_OPTIONS = {"slurm": ("--account", "--partition"), "lsf": ("-P", "-q"), "pbs": ("-A", "-q"),
-                   "grid_engine": ("-g", "-q"), "flux": ("--bank", "--queue")}
-PROGRAMS = {"slurm": ["sbatch"], "lsf": ["bsub"], "pbs": ["qsub"], "grid_engine": ["qsub"], "flux": ["flux", "batch"]}
+ACCOUNT_OPTIONS = {
+    "slurm": ("--account", "--partition"),
+    "lsf": ("-P", "-q"),
+    "pbs": ("-A", "-q"),
+    "grid_engine": ("-g", "-q"),
+    "flux": ("--bank", "--queue"),
+}
+PROGRAMS = {
+    "slurm": ["sbatch"],
+    "lsf": ["bsub"],
+    "pbs": ["qsub"],
+    "grid_engine": ["qsub"],
+    "flux": ["flux", "batch"],
+}
 HANDS_ON = ("slurm", "lsf", "flux")
 """Schedulers whose jobs get the environment of the submission; the others are told of it."""
 
@@ -28,7 +39,9 @@ class Submitted:
     folder: Path
 
 
-def submit(launcher: str, folder: Path, *, account: str | None = None, partition: str | None = None) -> Submitted:
+def submit(
+    launcher: str, folder: Path, *, account: str | None = None, partition: str | None = None
+) -> Submitted:
     """Submit the script of ``folder``; :class:`LaunchError` where the scheduler is not there or refuses it.
 
     ``account`` and ``partition`` are what the scheduler calls so, or project and queue; further slots of the run are
@@ -37,20 +50,33 @@ def submit(launcher: str, folder: Path, *, account: str | None = None, partition
     if launcher == "ray":
         return Submitted(launcher, ray_jobs.submit(folder), folder)
     if launcher not in PROGRAMS:
-        raise LaunchError(f"nobody starts jobs there: {_by_hand(folder, f'run {SCRIPT} as its first lines say')}")
+        raise LaunchError(
+            f"nobody starts jobs there: {_by_hand(folder, f'run {SCRIPT} as its first lines say')}"
+        )
     words = _command(launcher, account, partition)
     if shutil.which(words[0]) is None:
         command = " ".join([*words, "<" if launcher == "lsf" else "", SCRIPT]).replace("  ", " ")
-        raise LaunchError(f"there is no {words[0]} here: {_by_hand(folder, f'run `{command}` in it')}; --workers N "
-                          "runs the plan on this machine instead")
+        raise LaunchError(
+            f"there is no {words[0]} here: {_by_hand(folder, f'run `{command}` in it')}; --workers N "
+            "runs the plan on this machine instead"
+        )
     if launcher != "lsf":
         words.append(SCRIPT)
     text = (folder / SCRIPT).read_text(encoding="utf-8") if launcher == "lsf" else None
     handed = {"HPO_ACCOUNT": account, "HPO_PARTITION": partition}
-    done = subprocess.run(words, cwd=folder, input=text, capture_output=True, text=True, check=False,
-                          env={**os.environ, **{name: value for name, value in handed.items() if value}})
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **{name: value for name, value in handed.items() if value}},
+    )
     if done.returncode:
-        raise LaunchError(f"{words[0]} refused {folder / SCRIPT}: {(done.stderr or done.stdout).strip()}")
+        raise LaunchError(
+            f"{words[0]} refused {folder / SCRIPT}: {(done.stderr or done.stdout).strip()}"
+        )
     return Submitted(launcher, done.stdout.strip(), folder)
 
 

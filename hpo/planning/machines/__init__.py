@@ -9,26 +9,26 @@
 """
 
 from hpo.planning.machines.loader import (
-           load_machine,
-           local_machine,
-           machine_names,
-           machine_text,
-           parse_machine,
+    load_machine,
+    local_machine,
+    machine_names,
+    machine_text,
+    parse_machine,
 )
 from hpo.planning.machines.local import local_file, measure_local
 from hpo.planning.machines.machine import Accelerator, FigureSource, Link, Machine, Storage
 
 __all__ = [
-           "Accelerator",
-           "FigureSource",
-           "Link",
-           "Machine",
-           "Storage",
-           "load_machine",
-           "local_file",
-           "local_machine",
-           "machine_names",
-           "machine_text",
-           "measure_local",
-           "parse_machine",
+    "Accelerator",
+    "FigureSource",
+    "Link",
+    "Machine",
+    "Storage",
+    "load_machine",
+    "local_file",
+    "local_machine",
+    "machine_names",
+    "machine_text",
+    "measure_local",
+    "parse_machine",
 ]

@@ -36,22 +36,39 @@ class FigureReader:
         where = self.place if line is None else f"{self.place}, line {line}"
         self.faults.append((line, f"{where}: {message}"))
 
-    def mapping(self, location: Location, keys: Sequence[str], optional: Collection[str] = ()) -> bool:
+    def mapping(
+        self, location: Location, keys: Sequence[str], optional: Collection[str] = ()
+    ) -> bool:
         """Whether there is a mapping with these keys and no others; faults are noted."""
         value, name = self.at(location), dotted(location) or "a machine file"
         if not isinstance(value, dict):
-            self.fault(location, f"{name} must be a mapping with the keys {', '.join(keys)}, but got {shown(value)}")
+            self.fault(
+                location,
+                f"{name} must be a mapping with the keys {', '.join(keys)}, but got {shown(value)}",
+            )
             return False
         for key in value:
             if key not in keys:
                 hint = nearest(str(key), keys) or f"; the keys are {', '.join(keys)}"
                 self.fault((*location, key), f"unknown key {dotted((*location, str(key)))}{hint}")
-        misspelt = {near for key in value if key not in keys for near in keys if repr(near) in nearest(str(key), keys)}
-        missing = [dotted((*location, key)) for key in keys
-                   if key not in value and key not in optional and key not in misspelt]
+        misspelt = {
+            near
+            for key in value
+            if key not in keys
+            for near in keys
+            if repr(near) in nearest(str(key), keys)
+        }
+        missing = [
+            dotted((*location, key))
+            for key in keys
+            if key not in value and key not in optional and key not in misspelt
+        ]
         if missing:
-            self.fault(location, f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; "
-                                 "`hpo machines summit --yaml` prints a file to start from")
+            self.fault(
+                location,
+                f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; "
+                "`hpo machines summit --yaml` prints a file to start from",
+            )
         return True
 
     def at(self, location: Location) -> Any:
@@ -76,8 +93,11 @@ class FigureReader:
         if not isinstance(value, str) or not value.strip():
             self.fault(location, f"{dotted(location)} must be text, but got {shown(value)}")
         elif names and value not in names:
-            self.fault(location, f"{dotted(location)} must be one of {', '.join(names)}, but got {shown(value)}"
-                                 f"{nearest(value, names)}")
+            self.fault(
+                location,
+                f"{dotted(location)} must be one of {', '.join(names)}, but got {shown(value)}"
+                f"{nearest(value, names)}",
+            )
         return str(value)
 
     def count(self, location: Location) -> int:
@@ -86,7 +106,10 @@ class FigureReader:
         if value is ABSENT:
             return 1
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self.fault(location, f"{dotted(location)} must be a whole number of at least 1, but got {shown(value)}")
+            self.fault(
+                location,
+                f"{dotted(location)} must be a whole number of at least 1, but got {shown(value)}",
+            )
             return 1
         return value
 
@@ -100,12 +123,18 @@ class FigureReader:
         if not self.mapping(location, (*RANGE_KEYS, *REMARK_KEYS), optional=REMARK_KEYS):
             return Interval(1.0, 1.0, 1.0)
         self._note_source(location, self.at(location))
-        given = {key: self._number((*location, key), self.at((*location, key)))
-                 for key in RANGE_KEYS if self.has((*location, key))}
+        given = {
+            key: self._number((*location, key), self.at((*location, key)))
+            for key in RANGE_KEYS
+            if self.has((*location, key))
+        }
         low, median, high = (given.get(key, 1.0) for key in RANGE_KEYS)
         if len(given) == len(RANGE_KEYS) and not low <= median <= high <= 1:
-            self.fault(location, f"{dotted(location)} must hold low <= median <= high <= 1, but got low {low:g}, "
-                                 f"median {median:g} and high {high:g}")
+            self.fault(
+                location,
+                f"{dotted(location)} must hold low <= median <= high <= 1, but got low {low:g}, "
+                f"median {median:g} and high {high:g}",
+            )
         return Interval(median, low, high)
 
     def _number(self, location: Location, value: Any) -> float:
@@ -113,9 +142,12 @@ class FigureReader:
             self.fault(location, f"{dotted(location)} must be a number, but got {shown(value)}")
             return 1.0
         if not math.isfinite(value) or value <= 0:
-            self.fault(location, f"{dotted(location)} must be a finite number above 0, but got {value}; a figure that "
-                                 f"is not published may be estimated: {location[-1]}: "
-                                 "{value: ..., source: assumed, note: why}")
+            self.fault(
+                location,
+                f"{dotted(location)} must be a finite number above 0, but got {value}; a figure that "
+                f"is not published may be estimated: {location[-1]}: "
+                "{value: ..., source: assumed, note: why}",
+            )
             return 1.0
         return float(value)
 
@@ -139,13 +171,18 @@ class FigureReader:
         elif key == ASSUMED:
             found = FigureSource(ASSUMED, note=note, assumed=True)
             if not note:
-                self.fault(location, f"{dotted(location)} is assumed and must say why; add note: ...")
+                self.fault(
+                    location, f"{dotted(location)} is assumed and must say why; add note: ..."
+                )
         elif key in self.known:
             found = replace(self.known[key], note=note)
         else:
-            self.fault((*location, "source"), f"{dotted(location)}.source must be {ASSUMED} or a key of sources "
-                                              f"({', '.join(self.known)}), but got {shown(key)}"
-                                              f"{nearest(str(key), [ASSUMED, *self.known])}")
+            self.fault(
+                (*location, "source"),
+                f"{dotted(location)}.source must be {ASSUMED} or a key of sources "
+                f"({', '.join(self.known)}), but got {shown(key)}"
+                f"{nearest(str(key), [ASSUMED, *self.known])}",
+            )
             return
         self.sources[dotted(location)] = found
 
@@ -155,15 +192,24 @@ class FigureReader:
         if given is None:
             return found
         if not isinstance(given, dict):
-            self.fault(("sources",), f"sources must be a mapping of keys to title and url, but got {shown(given)}")
+            self.fault(
+                ("sources",),
+                f"sources must be a mapping of keys to title and url, but got {shown(given)}",
+            )
             return found
         for key in given:
             location: Location = ("sources", key)
             if self.mapping(location, ("title", "url", "checked"), optional=("url", "checked")):
                 checked = self.at((*location, "checked"))
                 if checked not in (None, True, False):
-                    self.fault((*location, "checked"), f"{dotted(location)}.checked must be true or false, but got "
-                                                       f"{shown(checked)}")
-                found[key] = FigureSource(self.text((*location, "title")), str(self.at((*location, "url")) or ""),
-                                          checked=bool(checked))
+                    self.fault(
+                        (*location, "checked"),
+                        f"{dotted(location)}.checked must be true or false, but got "
+                        f"{shown(checked)}",
+                    )
+                found[key] = FigureSource(
+                    self.text((*location, "title")),
+                    str(self.at((*location, "url")) or ""),
+                    checked=bool(checked),
+                )
         return found

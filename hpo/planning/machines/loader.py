@@ -25,8 +25,19 @@ from hpo.study.faults import dotted
 from hpo.study.yaml_text import Location
 from search_spaces.names import nearest
 
-KEYS = ("name", "title", "sources", "nodes", "accelerators_per_node", "accelerator", "intra_node", "inter_node",
-        "shared_filesystem", "node_storage", "scheduler")
+KEYS = (
+    "name",
+    "title",
+    "sources",
+    "nodes",
+    "accelerators_per_node",
+    "accelerator",
+    "intra_node",
+    "inter_node",
+    "shared_filesystem",
+    "node_storage",
+    "scheduler",
+)
 OPTIONAL = ("sources", "node_storage")
 ACCELERATOR_OPTIONAL = ("power_watts",)
 ACCELERATOR_KEYS = ("name", "memory_bytes", "peak_flops", "achieved_fraction", "power_watts")
@@ -37,8 +48,11 @@ LOCAL = "local"
 
 def machine_names() -> list[str]:
     """The machines that come with the service, ``local`` first."""
-    shipped = sorted(entry.name.removesuffix(".yaml") for entry in files(__package__).iterdir()
-                     if entry.name.endswith(".yaml"))
+    shipped = sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in files(__package__).iterdir()
+        if entry.name.endswith(".yaml")
+    )
     return [LOCAL, *shipped]
 
 
@@ -54,12 +68,16 @@ def load_machine(name: str | Path) -> Machine:
         return parse_machine(machine_text(str(name)), f"{name}.yaml")
     path = Path(name)
     if not path.is_file():
-        raise PlanError(f"machine must be {', '.join(machine_names())} or the path of a machine file, but there is no "
-                        f"{str(name)!r}{nearest(str(name), machine_names())}")
+        raise PlanError(
+            f"machine must be {', '.join(machine_names())} or the path of a machine file, but there is no "
+            f"{str(name)!r}{nearest(str(name), machine_names())}"
+        )
     try:
         return parse_machine(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: a machine file must be readable UTF-8 text, but {error}") from error
+        raise PlanError(
+            f"{path}: a machine file must be readable UTF-8 text, but {error}"
+        ) from error
 
 
 def local_machine() -> Machine:
@@ -70,8 +88,10 @@ def local_machine() -> Machine:
     except FileNotFoundError:
         return local.with_cores(parse_machine(local.assumed(), LOCAL))
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: what was measured of this machine cannot be read: {error}; remove the file or "
-                        "measure again with `hpo machines local --measure`") from error
+        raise PlanError(
+            f"{path}: what was measured of this machine cannot be read: {error}; remove the file or "
+            "measure again with `hpo machines local --measure`"
+        ) from error
     return local.with_cores(parse_machine(text, str(path)))
 
 
@@ -86,24 +106,40 @@ def parse_machine(text: str, place: str) -> Machine:
     """The machine that a YAML text describes; ``place`` is the file that errors name."""
     document = yaml_text.read(text)
     if document.faults:
-        raise PlanError("\n".join(f"{place}{f', line {fault.line}' if fault.line else ''}: "
-                                  f"{fault.message.replace('a study file', 'a machine file')}"
-                                  for fault in document.faults))
+        raise PlanError(
+            "\n".join(
+                f"{place}{f', line {fault.line}' if fault.line else ''}: "
+                f"{fault.message.replace('a study file', 'a machine file')}"
+                for fault in document.faults
+            )
+        )
     reader = FigureReader(document, place)
     machine = _machine(reader) if reader.mapping((), KEYS, OPTIONAL) else None
     if reader.faults or machine is None:
-        raise PlanError("\n".join(message for _, message in sorted(reader.faults, key=lambda fault: fault[0] or 0)))
+        raise PlanError(
+            "\n".join(
+                message for _, message in sorted(reader.faults, key=lambda fault: fault[0] or 0)
+            )
+        )
     return machine
 
 
 def _machine(reader: FigureReader) -> Machine:
     return Machine(
-        name=reader.text(("name",)), title=reader.text(("title",)), nodes=reader.count(("nodes",)),
-        accelerators_per_node=reader.count(("accelerators_per_node",)), accelerator=_accelerator(reader),
-        intra_node=_link(reader, "intra_node"), inter_node=_link(reader, "inter_node"),
+        name=reader.text(("name",)),
+        title=reader.text(("title",)),
+        nodes=reader.count(("nodes",)),
+        accelerators_per_node=reader.count(("accelerators_per_node",)),
+        accelerator=_accelerator(reader),
+        intra_node=_link(reader, "intra_node"),
+        inter_node=_link(reader, "inter_node"),
         shared_filesystem=_storage(reader, "shared_filesystem"),
-        node_storage=_storage(reader, "node_storage") if reader.at(("node_storage",)) is not None else None,
-        scheduler=reader.text(("scheduler",), among=SCHEDULERS), sources=reader.sources)
+        node_storage=_storage(reader, "node_storage")
+        if reader.at(("node_storage",)) is not None
+        else None,
+        scheduler=reader.text(("scheduler",), among=SCHEDULERS),
+        sources=reader.sources,
+    )
 
 
 def _accelerator(reader: FigureReader) -> Accelerator:
@@ -113,14 +149,26 @@ def _accelerator(reader: FigureReader) -> Accelerator:
     peaks, shares = (top, "peak_flops"), (top, "achieved_fraction")
     before = len(reader.faults)
     named, reached = _precisions(reader, peaks), _precisions(reader, shares)
-    if named != reached and len(reader.faults) == before and reader.has(peaks) and reader.has(shares):
-        reader.fault(shares, f"{dotted(shares)} must have the precisions of {dotted(peaks)} ({', '.join(named)}), but "
-                             f"got {', '.join(reached) or 'none'}")
+    if (
+        named != reached
+        and len(reader.faults) == before
+        and reader.has(peaks)
+        and reader.has(shares)
+    ):
+        reader.fault(
+            shares,
+            f"{dotted(shares)} must have the precisions of {dotted(peaks)} ({', '.join(named)}), but "
+            f"got {', '.join(reached) or 'none'}",
+        )
     return Accelerator(
-        name=reader.text((top, "name")), memory_bytes=reader.positive((top, "memory_bytes")),
+        name=reader.text((top, "name")),
+        memory_bytes=reader.positive((top, "memory_bytes")),
         peak_flops={each: reader.positive((*peaks, each)) for each in named},
         achieved_fraction={each: reader.share((*shares, each)) for each in reached},
-        power_watts=reader.positive((top, "power_watts")) if reader.has((top, "power_watts")) else None)
+        power_watts=reader.positive((top, "power_watts"))
+        if reader.has((top, "power_watts"))
+        else None,
+    )
 
 
 def _precisions(reader: FigureReader, location: Location) -> list[str]:
@@ -129,22 +177,32 @@ def _precisions(reader: FigureReader, location: Location) -> list[str]:
         return []
     found = [each for each in PRECISIONS if each in value]
     if not value:
-        reader.fault(location, f"{dotted(location)} must have at least one of {', '.join(PRECISIONS)}, but got none")
+        reader.fault(
+            location,
+            f"{dotted(location)} must have at least one of {', '.join(PRECISIONS)}, but got none",
+        )
     return found
 
 
 def _link(reader: FigureReader, name: str) -> Link:
     if not _section(reader, (name,), LINK_KEYS):
         return Link("", 1.0, 1.0, "")
-    return Link(reader.text((name, "name")), reader.positive((name, "bandwidth_bytes_per_second")),
-                reader.positive((name, "latency_seconds")), reader.text((name, "topology")))
+    return Link(
+        reader.text((name, "name")),
+        reader.positive((name, "bandwidth_bytes_per_second")),
+        reader.positive((name, "latency_seconds")),
+        reader.text((name, "topology")),
+    )
 
 
 def _storage(reader: FigureReader, name: str) -> Storage:
     if not _section(reader, (name,), STORAGE_KEYS):
         return Storage("", 1.0, 1.0)
-    return Storage(reader.text((name, "name")), reader.positive((name, "read_bytes_per_second")),
-                   reader.positive((name, "capacity_bytes")))
+    return Storage(
+        reader.text((name, "name")),
+        reader.positive((name, "read_bytes_per_second")),
+        reader.positive((name, "capacity_bytes")),
+    )
 
 
 def _section(reader: FigureReader, location: Location, keys: tuple[str, ...]) -> bool:

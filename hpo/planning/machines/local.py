@@ -25,8 +25,13 @@ COUNTED = FigureSource("counted on this machine", checked=True)
 def local_file() -> Path:
     """Where the figures of this machine are kept."""
     given = os.environ.get(FILE_VARIABLE)
-    return Path(given) if given else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "hpo" / \
-        "local-machine.yaml"
+    return (
+        Path(given)
+        if given
+        else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        / "hpo"
+        / "local-machine.yaml"
+    )
 
 
 def cores() -> int:
@@ -39,29 +44,56 @@ def memory_bytes() -> float:
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def document(figures: dict[str, float], source: dict[str, str], sources: dict[str, Any]) -> dict[str, Any]:
+def document(
+    figures: dict[str, float], source: dict[str, str], sources: dict[str, Any]
+) -> dict[str, Any]:
     """A machine file of this machine: measured or assumed ``figures``, each with ``source``, beside what is counted."""
+
     def figure(name: str) -> dict[str, Any]:
         return {"value": figures[name], **source}
-    link = {"name": "loopback", "bandwidth_bytes_per_second": figure("bandwidth"), "latency_seconds": figure("latency"),
-            "topology": "one node"}
+
+    link = {
+        "name": "loopback",
+        "bandwidth_bytes_per_second": figure("bandwidth"),
+        "latency_seconds": figure("latency"),
+        "topology": "one node",
+    }
     counted = {"source": "counted"}
-    disk = {"name": "disk", "read_bytes_per_second": figure("disk"),
-            "capacity_bytes": {"value": float(shutil.disk_usage(Path.cwd()).total), **counted}}
+    disk = {
+        "name": "disk",
+        "read_bytes_per_second": figure("disk"),
+        "capacity_bytes": {"value": float(shutil.disk_usage(Path.cwd()).total), **counted},
+    }
     share = {"low": 0.1, "median": 0.3, "high": 0.6, "source": "assumed", "note": SHARE_NOTE}
-    return {"name": "local", "title": "this machine",
-            "sources": {**sources, "counted": {"title": COUNTED.title, "checked": True}},
-            "nodes": {"value": 1, **counted}, "accelerators_per_node": {"value": cores(), **counted},
-            "accelerator": {"name": "processor core", "memory_bytes": {"value": memory_bytes() / cores(), **counted},
-                            "peak_flops": {"fp32": figure("flops")}, "achieved_fraction": {"fp32": share}},
-            "intra_node": link, "inter_node": link, "shared_filesystem": disk, "node_storage": disk,
-            "scheduler": "local"}
+    return {
+        "name": "local",
+        "title": "this machine",
+        "sources": {**sources, "counted": {"title": COUNTED.title, "checked": True}},
+        "nodes": {"value": 1, **counted},
+        "accelerators_per_node": {"value": cores(), **counted},
+        "accelerator": {
+            "name": "processor core",
+            "memory_bytes": {"value": memory_bytes() / cores(), **counted},
+            "peak_flops": {"fp32": figure("flops")},
+            "achieved_fraction": {"fp32": share},
+        },
+        "intra_node": link,
+        "inter_node": link,
+        "shared_filesystem": disk,
+        "node_storage": disk,
+        "scheduler": "local",
+    }
 
 
 def assumed() -> str:
     """The machine file of this machine before anything was measured."""
-    return yaml_text.write(document({"flops": 5e10, "bandwidth": 2e9, "latency": 3e-5, "disk": 5e8},
-                                    {"source": "assumed", "note": USUAL}, {}))
+    return yaml_text.write(
+        document(
+            {"flops": 5e10, "bandwidth": 2e9, "latency": 3e-5, "disk": 5e8},
+            {"source": "assumed", "note": USUAL},
+            {},
+        )
+    )
 
 
 def measure_local() -> Path:
@@ -69,14 +101,25 @@ def measure_local() -> Path:
     from hpo.planning.machines.measure import measure
 
     found = measure(cores(), Path.cwd())
-    figures = {"flops": found.flops_per_core, "bandwidth": found.loopback_bytes_per_second,
-               "latency": found.loopback_seconds, "disk": found.disk_bytes_per_second}
+    figures = {
+        "flops": found.flops_per_core,
+        "bandwidth": found.loopback_bytes_per_second,
+        "latency": found.loopback_seconds,
+        "disk": found.disk_bytes_per_second,
+    }
     title = f"measured by `hpo machines local --measure` on {datetime.datetime.now().astimezone():%Y-%m-%d}"
     path = local_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml_text.write(document({name: float(f"{value:.4g}") for name, value in figures.items()},
-                                             {"source": "measured"}, {"measured": {"title": title, "checked": True}})),
-                    encoding="utf-8")
+    path.write_text(
+        yaml_text.write(
+            document(
+                {name: float(f"{value:.4g}") for name, value in figures.items()},
+                {"source": "measured"},
+                {"measured": {"title": title, "checked": True}},
+            )
+        ),
+        encoding="utf-8",
+    )
     return path
 
 

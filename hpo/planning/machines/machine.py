@@ -44,7 +44,11 @@ class Accelerator:
         """The precision at which work stored in ``precision`` is computed: fp32 where the device lacks it."""
         if precision in self.peak_flops:
             return precision
-        return "fp32" if "fp32" in self.peak_flops else min(self.peak_flops, key=lambda each: self.peak_flops[each])
+        return (
+            "fp32"
+            if "fp32" in self.peak_flops
+            else min(self.peak_flops, key=lambda each: self.peak_flops[each])
+        )
 
 
 @dataclass(frozen=True)

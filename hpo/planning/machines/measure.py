@@ -25,7 +25,8 @@ DISK_BYTES = 2**28
 TRIES = 3
 
 ONE_THREAD: Mapping[str, str] = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
 
 MULTIPLY = f"""
 import json, time
@@ -81,8 +82,12 @@ def measure(cores: int, folder: Path) -> Measured:
 def matrix_flops(cores: int) -> float:
     """flop/s in fp32 of one core while all of them multiply matrices."""
     environment = {**os.environ, **ONE_THREAD}
-    running = [subprocess.Popen([sys.executable, "-c", MULTIPLY], env=environment, stdout=subprocess.PIPE, text=True)
-               for _ in range(cores)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", MULTIPLY], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(cores)
+    ]
     rates = [float(json.loads(process.communicate()[0])) for process in running]
     return sum(rates) / cores
 

@@ -31,11 +31,15 @@ def shares(context: PlanningContext, candidate: Candidate) -> dict[str, float]:
     spent as a step is: on compute, network, input and control. What a step would save if the memory held the whole
     local batch at once is ``memory``.
     """
-    smallest = context.law.near(min(context.law.supported[0], candidate.placement.global_batch_size))
+    smallest = context.law.near(
+        min(context.law.supported[0], candidate.placement.global_batch_size)
+    )
     needed = min(1.0, smallest.expected / candidate.epochs.expected)
     parts = dict(candidate.rate.shares) or {candidate.rate.limited_by or "compute": 1.0}
     saved = _saved_by_memory(context, candidate)
-    parts = {name: needed * (part - saved if name == "compute" else part) for name, part in parts.items()}
+    parts = {
+        name: needed * (part - saved if name == "compute" else part) for name, part in parts.items()
+    }
     return {"statistics": 1 - needed, **parts, **({"memory": needed * saved} if saved else {})}
 
 
@@ -44,19 +48,28 @@ def limited_by(parts: dict[str, float]) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def sensitivity(context: PlanningContext, constraints: PlanConstraints, candidate: Candidate) -> list[Change]:
+def sensitivity(
+    context: PlanningContext, constraints: PlanConstraints, candidate: Candidate
+) -> list[Change]:
     """Half and twice the nodes, each at its own best, and links between nodes of half and twice the bandwidth."""
     nodes, found = candidate.placement.nodes, []
     for what, count in (("half the nodes", nodes // 2), ("twice the nodes", nodes * 2)):
-        other = choose(context, dataclasses.replace(constraints.free(), nodes=count)) \
-            if 1 <= count <= context.machine.nodes else None
+        other = (
+            choose(context, dataclasses.replace(constraints.free(), nodes=count))
+            if 1 <= count <= context.machine.nodes
+            else None
+        )
         if other:
             found.append(_change(what, candidate, other.best))
-    for what, factor in (("half the bandwidth between nodes", 0.5), ("twice the bandwidth between nodes", 2.0)):
+    for what, factor in (
+        ("half the bandwidth between nodes", 0.5),
+        ("twice the bandwidth between nodes", 2.0),
+    ):
         if nodes > 1 and isinstance(context.rates, ModelledRates):
             link = context.rates.machine.inter_node
             faster = dataclasses.replace(
-                link, bandwidth_bytes_per_second=factor * link.bandwidth_bytes_per_second)
+                link, bandwidth_bytes_per_second=factor * link.bandwidth_bytes_per_second
+            )
             machine = dataclasses.replace(context.rates.machine, inter_node=faster)
             rates = dataclasses.replace(context.rates, machine=machine)
             other_rate = dataclasses.replace(candidate, rate=rates(candidate.placement))
@@ -65,8 +78,11 @@ def sensitivity(context: PlanningContext, constraints: PlanConstraints, candidat
 
 
 def _change(what: str, candidate: Candidate, other: Candidate) -> Change:
-    return Change(what, other.expected_seconds / candidate.expected_seconds,
-                  other.expected_hours / candidate.expected_hours)
+    return Change(
+        what,
+        other.expected_seconds / candidate.expected_seconds,
+        other.expected_hours / candidate.expected_hours,
+    )
 
 
 def _saved_by_memory(context: PlanningContext, candidate: Candidate) -> float:
@@ -74,6 +90,8 @@ def _saved_by_memory(context: PlanningContext, candidate: Candidate) -> float:
     placement = candidate.placement
     if placement.accumulation_steps == 1 or not candidate.rate.shares:
         return 0.0
-    whole = context.rates(dataclasses.replace(placement, micro_batch_size=placement.local_batch_size))
+    whole = context.rates(
+        dataclasses.replace(placement, micro_batch_size=placement.local_batch_size)
+    )
     ratio = candidate.rate.samples_per_second.median / whole.samples_per_second.median
     return min(max(0.0, 1 - ratio), candidate.rate.shares.get("compute", 0.0))

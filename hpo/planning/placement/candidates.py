@@ -18,7 +18,7 @@ from hpo.planning.timing.failures import Failures
 
 Array: TypeAlias = NDArray[np.float64]
 
-RATE_VALUES = 31                 # equally likely throughputs that stand for their distribution
+RATE_VALUES = 31  # equally likely throughputs that stand for their distribution
 HOUR = 3600.0
 
 
@@ -59,9 +59,16 @@ class PlanningContext:
     def candidate(self, placement: Placement, *, exact: bool = False) -> Candidate:
         """A placement with what it would cost; ``exact`` looks up the epochs at this very batch size."""
         epochs = self.law.at if exact else self.law.near
-        return Candidate(placement, self.rates(placement), epochs(placement.global_batch_size), self.train_samples,
-                         self.accelerators(placement), self.power_watts, self.overhead_seconds,
-                         self.failures.slowdown(placement.nodes) if self.failures else 1.0)
+        return Candidate(
+            placement,
+            self.rates(placement),
+            epochs(placement.global_batch_size),
+            self.train_samples,
+            self.accelerators(placement),
+            self.power_watts,
+            self.overhead_seconds,
+            self.failures.slowdown(placement.nodes) if self.failures else 1.0,
+        )
 
 
 @dataclass(frozen=True)
@@ -116,21 +123,32 @@ class Candidate:
     @property
     def energy_kwh(self) -> Interval | None:
         """Median and 90 % interval; None where the power is not known."""
-        return None if self.power_watts is None else scaled(self.accelerator_hours, self.power_watts / 1000)
+        return (
+            None
+            if self.power_watts is None
+            else scaled(self.accelerator_hours, self.power_watts / 1000)
+        )
 
     def chance_within(self, seconds: float) -> float:
         """The probability that one training, started and all, reaches the target within so many seconds."""
-        return float((self.seconds_values <= seconds - self.overhead_seconds).mean()) * (1 - self.epochs.divergence)
+        return float((self.seconds_values <= seconds - self.overhead_seconds).mean()) * (
+            1 - self.epochs.divergence
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The row of a table of candidates."""
         place = self.placement
-        return {"nodes": place.nodes, "ranks_per_node": place.ranks_per_node,
-                "global_batch_size": place.global_batch_size, "local_batch_size": place.local_batch_size,
-                "micro_batch_size": place.micro_batch_size, "seconds_to_target": self.seconds.to_dict(),
-                "accelerator_hours": self.accelerator_hours.median,
-                "energy_kwh": self.energy_kwh.median if self.energy_kwh else None,
-                "epochs_to_target": self.epochs.interval.to_dict()}
+        return {
+            "nodes": place.nodes,
+            "ranks_per_node": place.ranks_per_node,
+            "global_batch_size": place.global_batch_size,
+            "local_batch_size": place.local_batch_size,
+            "micro_batch_size": place.micro_batch_size,
+            "seconds_to_target": self.seconds.to_dict(),
+            "accelerator_hours": self.accelerator_hours.median,
+            "energy_kwh": self.energy_kwh.median if self.energy_kwh else None,
+            "epochs_to_target": self.epochs.interval.to_dict(),
+        }
 
 
 def scaled(interval: Interval, factor: float) -> Interval:

@@ -22,9 +22,11 @@ from hpo.planning.plan import BUDGET_FACTOR
 
 Array: TypeAlias = NDArray[np.float64]
 
-VALUES = 200                     # equally likely epochs that stand for a distribution
-FEW_PARTICLES = 600              # enough to compare batch sizes with one another
-END_OF_INTERVAL = 1.6448536      # standard deviations from the median of a normal to the end of its 90 % interval
+VALUES = 200  # equally likely epochs that stand for a distribution
+FEW_PARTICLES = 600  # enough to compare batch sizes with one another
+END_OF_INTERVAL = (
+    1.6448536  # standard deviations from the median of a normal to the end of its 90 % interval
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class Epochs:
     @cached_property
     def expected(self) -> float:
         """Mean epochs of a run that is given up at BUDGET_FACTOR times the upper end of the interval."""
-        return float(np.minimum(self.values, BUDGET_FACTOR * np.quantile(self.values, LEVELS[2])).mean())
+        return float(
+            np.minimum(self.values, BUDGET_FACTOR * np.quantile(self.values, LEVELS[2])).mean()
+        )
 
 
 class EpochsLaw(Protocol):
@@ -73,7 +77,9 @@ class EpochsLaw(Protocol):
 class PosteriorLaw:
     """The fitted laws, over all that the trials leave open; ``scale`` spreads them as past outcomes ask for."""
 
-    def __init__(self, posterior: Posterior, scale: float = 1.0, particles: int = FEW_PARTICLES) -> None:
+    def __init__(
+        self, posterior: Posterior, scale: float = 1.0, particles: int = FEW_PARTICLES
+    ) -> None:
         self._posterior, self._scale = thinned(posterior, particles), scale
         self._chosen: dict[int, Choices] = {}
         self._known: dict[int, Epochs] = {}
@@ -97,16 +103,24 @@ class PosteriorLaw:
             samples = log_epochs_samples(self._posterior, choices, 1, self._scale)
             levels = (np.arange(VALUES) + 0.5) / VALUES
             values = np.exp(np.minimum(np.quantile(samples, levels), 200.0))
-            self._known[global_batch_size] = Epochs(values, float(choices.risk(self._posterior).mean()))
+            self._known[global_batch_size] = Epochs(
+                values, float(choices.risk(self._posterior).mean())
+            )
         return self._known[global_batch_size]
 
     def near(self, global_batch_size: int) -> Epochs:
         """Between powers of two: log epochs by the logarithm of the batch size."""
         if global_batch_size not in self._between:
             below = 2 ** (global_batch_size.bit_length() - 1)
-            low, high, share = self.at(below), self.at(2 * below), math.log2(global_batch_size / below)
-            self._between[global_batch_size] = Epochs(low.values ** (1 - share) * high.values ** share,
-                                                      (1 - share) * low.divergence + share * high.divergence)
+            low, high, share = (
+                self.at(below),
+                self.at(2 * below),
+                math.log2(global_batch_size / below),
+            )
+            self._between[global_batch_size] = Epochs(
+                low.values ** (1 - share) * high.values**share,
+                (1 - share) * low.divergence + share * high.divergence,
+            )
         return self._between[global_batch_size]
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:
@@ -123,7 +137,9 @@ class PosteriorLaw:
 
     def _choices(self, global_batch_size: int) -> Choices:
         if global_batch_size not in self._chosen:
-            self._chosen[global_batch_size] = recommend(self._posterior, math.log(global_batch_size))
+            self._chosen[global_batch_size] = recommend(
+                self._posterior, math.log(global_batch_size)
+            )
         return self._chosen[global_batch_size]
 
 
@@ -137,9 +153,11 @@ class IntervalLaw:
     def at(self, global_batch_size: int) -> Epochs:
         """The epochs at the one batch size; :class:`PlanError` for another."""
         if global_batch_size != self.supported[0]:
-            raise PlanError(f"this forecast holds for global batch size {self.supported[0]} only, not for "
-                            f"{global_batch_size}; make another with hpo.forecast",
-                            {"global_batch_size": self.supported[0]})
+            raise PlanError(
+                f"this forecast holds for global batch size {self.supported[0]} only, not for "
+                f"{global_batch_size}; make another with hpo.forecast",
+                {"global_batch_size": self.supported[0]},
+            )
         return self._epochs
 
     def near(self, global_batch_size: int) -> Epochs:

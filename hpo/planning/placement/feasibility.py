@@ -21,8 +21,14 @@ from hpo.planning.placement.placements import GIB, placements
 
 LEAST_CHANCE = 0.05
 """A slot in which the target is reached more seldom than this is too short."""
-OPTIONS = {"nodes": "--nodes", "ranks_per_node": "--ranks-per-node", "global_batch_size": "--global-batch-size",
-           "micro_batch_size": "--micro-batch-size", "slot_hours": "--slot", "deadline_hours": "--deadline"}
+OPTIONS = {
+    "nodes": "--nodes",
+    "ranks_per_node": "--ranks-per-node",
+    "global_batch_size": "--global-batch-size",
+    "micro_batch_size": "--micro-batch-size",
+    "slot_hours": "--slot",
+    "deadline_hours": "--deadline",
+}
 
 
 def check_constraints(context: PlanningContext, constraints: PlanConstraints) -> None:
@@ -31,40 +37,68 @@ def check_constraints(context: PlanningContext, constraints: PlanConstraints) ->
     _check_memory(context, constraints)
     unit, batch = context.unit, constraints.global_batch_size
     if batch is not None and batch % unit:
-        raise _error(context, f"global batch size {batch} cannot be cut into whole normalization batches of {unit} "
-                     "samples",
-                     [dataclasses.replace(constraints, global_batch_size=near) for near in _multiples(batch, unit)])
+        raise _error(
+            context,
+            f"global batch size {batch} cannot be cut into whole normalization batches of {unit} "
+            "samples",
+            [
+                dataclasses.replace(constraints, global_batch_size=near)
+                for near in _multiples(batch, unit)
+            ],
+        )
     if not placements(placement_space(context, constraints)):
         asked = ", ".join(f"{value} {name}" for name, value in _asked(constraints))
-        raise _error(context, f"no placement on {context.machine.name} has {asked} in whole normalization batches "
-                     f"of {unit} samples", _relaxed(context, constraints), _other_batches(context, constraints))
+        raise _error(
+            context,
+            f"no placement on {context.machine.name} has {asked} in whole normalization batches "
+            f"of {unit} samples",
+            _relaxed(context, constraints),
+            _other_batches(context, constraints),
+        )
 
 
 def check_power(context: PlanningContext, constraints: PlanConstraints) -> None:
     """Raise :class:`PlanError` where energy is to be minimised and the machine's description has no power."""
     if constraints.objective == "energy" and context.power_watts is None:
-        raise PlanError(f"machine {context.machine.name} does not say how many watts an accelerator takes, so that "
-                        "energy cannot be minimised; add accelerator.power_watts to its file, or minimise "
-                        "accelerator_hours", {"minimise": "accelerator_hours"})
+        raise PlanError(
+            f"machine {context.machine.name} does not say how many watts an accelerator takes, so that "
+            "energy cannot be minimised; add accelerator.power_watts to its file, or minimise "
+            "accelerator_hours",
+            {"minimise": "accelerator_hours"},
+        )
 
 
-def check_time(context: PlanningContext, constraints: PlanConstraints, selection: PlanSelection) -> None:
+def check_time(
+    context: PlanningContext, constraints: PlanConstraints, selection: PlanSelection
+) -> None:
     """Raise :class:`PlanError` where a deadline is not met, or a slot is too short for what was asked."""
     best = selection.best
     if constraints.deadline_seconds is not None:
         chance = best.chance_within(constraints.deadline_seconds)
         if chance < constraints.chance:
-            raise _time_error(context, constraints, best, constraints.chance, "deadline_hours",
-                              f"the deadline of {in_hours(constraints.deadline_seconds)} asks for a chance of "
-                              f"{constraints.chance:.0%}, but the likeliest plan, which takes "
-                              f"{in_hours(best.seconds.median)}{_overhead(best)}, meets it with {chance:.1%}")
+            raise _time_error(
+                context,
+                constraints,
+                best,
+                constraints.chance,
+                "deadline_hours",
+                f"the deadline of {in_hours(constraints.deadline_seconds)} asks for a chance of "
+                f"{constraints.chance:.0%}, but the likeliest plan, which takes "
+                f"{in_hours(best.seconds.median)}{_overhead(best)}, meets it with {chance:.1%}",
+            )
     if constraints.slot_seconds is not None:
         chance = best.chance_within(constraints.slot_seconds)
         if chance < LEAST_CHANCE:
-            raise _time_error(context, constraints, best, 0.5, "slot_hours",
-                              f"a slot of {in_hours(constraints.slot_seconds)} is too short: the plan needs "
-                              f"{in_hours(best.seconds.median)} ({in_hours(best.seconds.low)} to "
-                              f"{in_hours(best.seconds.high)}){_overhead(best)}, a chance of {chance:.1%}")
+            raise _time_error(
+                context,
+                constraints,
+                best,
+                0.5,
+                "slot_hours",
+                f"a slot of {in_hours(constraints.slot_seconds)} is too short: the plan needs "
+                f"{in_hours(best.seconds.median)} ({in_hours(best.seconds.low)} to "
+                f"{in_hours(best.seconds.high)}){_overhead(best)}, a chance of {chance:.1%}",
+            )
 
 
 def _overhead(candidate: Candidate) -> str:
@@ -76,14 +110,25 @@ def _check_machine(context: PlanningContext, constraints: PlanConstraints) -> No
     machine = context.machine
     if constraints.nodes is not None and not 1 <= constraints.nodes <= machine.nodes:
         near = dataclasses.replace(constraints, nodes=min(max(constraints.nodes, 1), machine.nodes))
-        raise _error(context, f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got "
-                     f"{constraints.nodes}", [near, *_relaxed(context, near)])
+        raise _error(
+            context,
+            f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got "
+            f"{constraints.nodes}",
+            [near, *_relaxed(context, near)],
+        )
     most = machine.accelerators_per_node
     if constraints.ranks_per_node is not None and not 1 <= constraints.ranks_per_node <= most:
-        raise _error(context, f"ranks per node must lie between 1 and {most}, one for each accelerator of a node of "
-                     f"{machine.name}, but got {constraints.ranks_per_node}",
-                     [dataclasses.replace(constraints, ranks_per_node=min(max(constraints.ranks_per_node, 1), most)),
-                      *_relaxed(context, constraints)])
+        raise _error(
+            context,
+            f"ranks per node must lie between 1 and {most}, one for each accelerator of a node of "
+            f"{machine.name}, but got {constraints.ranks_per_node}",
+            [
+                dataclasses.replace(
+                    constraints, ranks_per_node=min(max(constraints.ranks_per_node, 1), most)
+                ),
+                *_relaxed(context, constraints),
+            ],
+        )
 
 
 def _check_memory(context: PlanningContext, constraints: PlanConstraints) -> None:
@@ -92,14 +137,26 @@ def _check_memory(context: PlanningContext, constraints: PlanConstraints) -> Non
         raise PlanError(
             f"one normalization batch of {unit} samples takes {memory.needed(unit) / GIB:.3g} GiB on an accelerator, "
             f"but one of {context.machine.name} has {memory.capacity / GIB:.3g} GiB, for at most "
-            f"{memory.largest_micro_batch} (search: normalization_batch_size); or take precision bf16 or fp16")
+            f"{memory.largest_micro_batch} (search: normalization_batch_size); or take precision bf16 or fp16"
+        )
     if micro is not None and micro < unit:
-        raise _error(context, f"a micro batch must hold at least one normalization batch of {unit} samples, but got "
-                     f"{micro}", [dataclasses.replace(constraints, micro_batch_size=unit)])
+        raise _error(
+            context,
+            f"a micro batch must hold at least one normalization batch of {unit} samples, but got "
+            f"{micro}",
+            [dataclasses.replace(constraints, micro_batch_size=unit)],
+        )
     if memory and micro is not None and micro > memory.largest_micro_batch:
-        raise _error(context, f"a micro batch of {micro} samples takes {memory.needed(micro) / GIB:.3g} GiB on an "
-                     f"accelerator, but one of {context.machine.name} has {memory.capacity / GIB:.3g} GiB",
-                     [dataclasses.replace(constraints, micro_batch_size=memory.largest_micro_batch // unit * unit)])
+        raise _error(
+            context,
+            f"a micro batch of {micro} samples takes {memory.needed(micro) / GIB:.3g} GiB on an "
+            f"accelerator, but one of {context.machine.name} has {memory.capacity / GIB:.3g} GiB",
+            [
+                dataclasses.replace(
+                    constraints, micro_batch_size=memory.largest_micro_batch // unit * unit
+                )
+            ],
+        )
 
 
 def _relaxed(context: PlanningContext, constraints: PlanConstraints) -> Iterator[PlanConstraints]:
@@ -114,20 +171,27 @@ def _relaxed(context: PlanningContext, constraints: PlanConstraints) -> Iterator
 def _fewer_ranks(context: PlanningContext, constraints: PlanConstraints) -> PlanConstraints | None:
     """The same batch on at most as many nodes and workers, on most of them; None where there is no such placement."""
     anywhere = dataclasses.replace(constraints, ranks_per_node=None, workers=None, nodes=None)
-    found = [each for each in placements(placement_space(context, anywhere))
-             if each.nodes <= (constraints.nodes or each.nodes)
-             and each.workers <= (constraints.workers or each.workers)]
+    found = [
+        each
+        for each in placements(placement_space(context, anywhere))
+        if each.nodes <= (constraints.nodes or each.nodes)
+        and each.workers <= (constraints.workers or each.workers)
+    ]
     if not found:
         return None
     best = max(found, key=lambda each: (each.workers, -each.nodes))
     return dataclasses.replace(anywhere, nodes=best.nodes, ranks_per_node=best.ranks_per_node)
 
 
-def _other_batches(context: PlanningContext, constraints: PlanConstraints) -> Iterator[PlanConstraints]:
+def _other_batches(
+    context: PlanningContext, constraints: PlanConstraints
+) -> Iterator[PlanConstraints]:
     """The batches that fill the nodes, ranks or workers asked for, the nearest first."""
     if constraints.global_batch_size is None or (constraints.nodes or 1) > context.machine.nodes:
         return
-    for batch in _multiples(constraints.global_batch_size, _workers(context, constraints) * context.unit):
+    for batch in _multiples(
+        constraints.global_batch_size, _workers(context, constraints) * context.unit
+    ):
         yield dataclasses.replace(constraints, global_batch_size=batch)
 
 
@@ -143,16 +207,25 @@ def _multiples(number: int, unit: int) -> list[int]:
 
 
 def _asked(constraints: PlanConstraints) -> Iterator[tuple[str, int]]:
-    names = {"global_batch_size": "samples per update", "nodes": "nodes", "ranks_per_node": "ranks per node",
-             "workers": "workers", "micro_batch_size": "samples per micro batch"}
+    names = {
+        "global_batch_size": "samples per update",
+        "nodes": "nodes",
+        "ranks_per_node": "ranks per node",
+        "workers": "workers",
+        "micro_batch_size": "samples per micro batch",
+    }
     for name, words in names.items():
         value = getattr(constraints, name)
         if value is not None:
             yield words, value
 
 
-def _error(context: PlanningContext, message: str, alternatives: Iterable[PlanConstraints],
-           others: Iterable[PlanConstraints] = ()) -> PlanError:
+def _error(
+    context: PlanningContext,
+    message: str,
+    alternatives: Iterable[PlanConstraints],
+    others: Iterable[PlanConstraints] = (),
+) -> PlanError:
     """The message with the best placement for the first alternative that has one, and for the first of the others."""
     near, other = _first_possible(context, alternatives), _first_possible(context, others)
     if near is None:
@@ -163,32 +236,54 @@ def _error(context: PlanningContext, message: str, alternatives: Iterable[PlanCo
     return PlanError(f"{error}; or {_options(_asked_for(other))}", error.nearest)
 
 
-def _first_possible(context: PlanningContext, alternatives: Iterable[PlanConstraints]) -> Candidate | None:
+def _first_possible(
+    context: PlanningContext, alternatives: Iterable[PlanConstraints]
+) -> Candidate | None:
     for constraints in alternatives:
         try:
-            selection = choose(context, constraints) if placement_space(context, constraints).possible else None
-        except PlanError:       # a batch of which a single forecast tells nothing
+            selection = (
+                choose(context, constraints)
+                if placement_space(context, constraints).possible
+                else None
+            )
+        except PlanError:  # a batch of which a single forecast tells nothing
             continue
         if selection:
             return selection.best
     return None
 
 
-def _time_error(context: PlanningContext, constraints: PlanConstraints, best: Candidate, chance: float, name: str,
-                message: str) -> PlanError:
+def _time_error(
+    context: PlanningContext,
+    constraints: PlanConstraints,
+    best: Candidate,
+    chance: float,
+    name: str,
+    message: str,
+) -> PlanError:
     """The cheapest plan that ends in time, with nodes and batch free; else the chosen one with the time it needs."""
     limit = constraints.limit_seconds or 0.0
-    for free in (constraints.free(), dataclasses.replace(constraints.free(), global_batch_size=None)):
+    for free in (
+        constraints.free(),
+        dataclasses.replace(constraints.free(), global_batch_size=None),
+    ):
         others = [each for each in candidates(context, free) if each.chance_within(limit) >= chance]
         if others:
-            cheapest = dataclasses.replace(free, minimise=constraints.minimise or "accelerator_hours", chance=chance)
+            cheapest = dataclasses.replace(
+                free, minimise=constraints.minimise or "accelerator_hours", chance=chance
+            )
             return _with_nearest(message, best_of(others, cheapest), {})
     needed = time_for(best, chance)
     if needed is None:
-        return PlanError(f"{message}; no time is enough for that chance: the risk that the training diverges is "
-                         f"{best.epochs.divergence:.0%}")
-    return _with_nearest(f"{message}; with a chance of {chance:.0%} it takes {in_hours(needed)}", best,
-                         {name: round_up(needed / HOUR)})
+        return PlanError(
+            f"{message}; no time is enough for that chance: the risk that the training diverges is "
+            f"{best.epochs.divergence:.0%}"
+        )
+    return _with_nearest(
+        f"{message}; with a chance of {chance:.0%} it takes {in_hours(needed)}",
+        best,
+        {name: round_up(needed / HOUR)},
+    )
 
 
 def time_for(candidate: Candidate, chance: float) -> float | None:
@@ -198,7 +293,9 @@ def time_for(candidate: Candidate, chance: float) -> float | None:
     level = chance / (1 - candidate.epochs.divergence) if candidate.epochs.divergence < 1 else 2.0
     if level > 1:
         return None
-    return candidate.overhead_seconds + float(np.quantile(candidate.seconds_values, level, method="higher"))
+    return candidate.overhead_seconds + float(
+        np.quantile(candidate.seconds_values, level, method="higher")
+    )
 
 
 def round_up(hours: float) -> float:
@@ -215,10 +312,16 @@ def _with_nearest(message: str, candidate: Candidate, more: Mapping[str, Any]) -
 
 def _asked_for(candidate: Candidate) -> dict[str, Any]:
     place = candidate.placement
-    return {"nodes": place.nodes, "ranks_per_node": place.ranks_per_node,
-            "global_batch_size": place.global_batch_size, "micro_batch_size": place.micro_batch_size}
+    return {
+        "nodes": place.nodes,
+        "ranks_per_node": place.ranks_per_node,
+        "global_batch_size": place.global_batch_size,
+        "micro_batch_size": place.micro_batch_size,
+    }
 
 
 def _options(found: Mapping[str, Any]) -> str:
-    return " ".join(f"{OPTIONS[name]} {value:g}" if isinstance(value, float) else f"{OPTIONS[name]} {value}"
-                    for name, value in found.items())
+    return " ".join(
+        f"{OPTIONS[name]} {value:g}" if isinstance(value, float) else f"{OPTIONS[name]} {value}"
+        for name, value in found.items()
+    )

@@ -11,7 +11,7 @@ from hpo.planning.placement.candidates import HOUR, Candidate, PlanningContext
 from hpo.planning.placement.placements import Placement, PlacementSpace, neighbours, placements
 from hpo.planning.request import Objective
 
-CLIMBS = 40                      # steps of the search around the best of a grid
+CLIMBS = 40  # steps of the search around the best of a grid
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,16 @@ class PlanConstraints:
     @property
     def limit_seconds(self) -> float | None:
         """The shorter of deadline and slot."""
-        return min((each for each in (self.deadline_seconds, self.slot_seconds) if each is not None), default=None)
+        return min(
+            (each for each in (self.deadline_seconds, self.slot_seconds) if each is not None),
+            default=None,
+        )
 
     def free(self) -> PlanConstraints:
         """The same, with nodes, ranks and micro batch left open: what else could be done at the batch size."""
-        return dataclasses.replace(self, nodes=None, ranks_per_node=None, workers=None, micro_batch_size=None)
+        return dataclasses.replace(
+            self, nodes=None, ranks_per_node=None, workers=None, micro_batch_size=None
+        )
 
 
 @dataclass(frozen=True)
@@ -66,19 +71,32 @@ def placement_space(context: PlanningContext, constraints: PlanConstraints) -> P
     machine = context.machine
     per_node = machine.accelerators_per_node
     if machine.name == "local" and constraints.workers:
-        per_node = max(per_node, constraints.workers)      # cores may be shared
+        per_node = max(per_node, constraints.workers)  # cores may be shared
     nodes = (constraints.nodes, constraints.nodes) if constraints.nodes else (1, machine.nodes)
-    ranks = (constraints.ranks_per_node, constraints.ranks_per_node) if constraints.ranks_per_node else (1, per_node)
+    ranks = (
+        (constraints.ranks_per_node, constraints.ranks_per_node)
+        if constraints.ranks_per_node
+        else (1, per_node)
+    )
     largest = context.largest_micro_batch
     if constraints.micro_batch_size is not None:
         largest = min(largest, constraints.micro_batch_size)
-    return PlacementSpace(nodes, ranks, _batches(context, constraints, nodes[0], ranks), context.unit, largest,
-                          constraints.workers)
+    return PlacementSpace(
+        nodes,
+        ranks,
+        _batches(context, constraints, nodes[0], ranks),
+        context.unit,
+        largest,
+        constraints.workers,
+    )
 
 
 def candidates(context: PlanningContext, constraints: PlanConstraints) -> list[Candidate]:
     """Every placement that is compared, with what it would cost; empty where there is none."""
-    return [context.candidate(placement) for placement in placements(placement_space(context, constraints))]
+    return [
+        context.candidate(placement)
+        for placement in placements(placement_space(context, constraints))
+    ]
 
 
 def choose(context: PlanningContext, constraints: PlanConstraints) -> PlanSelection | None:
@@ -110,21 +128,29 @@ def best_of(found: Sequence[Candidate], constraints: PlanConstraints) -> Candida
     if limit is None:
         return min(found, key=lambda each: ranking(each, constraints))
     chances = [each.chance_within(limit) for each in found]
-    ending = [each for each, chance in zip(found, chances, strict=True) if chance >= constraints.chance]
+    ending = [
+        each for each, chance in zip(found, chances, strict=True) if chance >= constraints.chance
+    ]
     if ending:
         return min(ending, key=lambda each: ranking(each, constraints))
-    return max(zip(found, chances, strict=True), key=lambda each: (each[1], -each[0].expected_seconds))[0]
+    return max(
+        zip(found, chances, strict=True), key=lambda each: (each[1], -each[0].expected_seconds)
+    )[0]
 
 
 def ranking(candidate: Candidate, constraints: PlanConstraints) -> tuple[float, float, Placement]:
     """What is minimised; of equals the one with the fewer accelerator hours, then with the fewer nodes."""
-    values: Mapping[str, Any] = {"time": candidate.expected_seconds, "accelerator_hours": candidate.expected_hours,
-                                 "energy": candidate.expected_kwh}
+    values: Mapping[str, Any] = {
+        "time": candidate.expected_seconds,
+        "accelerator_hours": candidate.expected_hours,
+        "energy": candidate.expected_kwh,
+    }
     return float(values[constraints.objective]), candidate.expected_hours, candidate.placement
 
 
-def _batches(context: PlanningContext, constraints: PlanConstraints, least_nodes: int,
-             ranks: tuple[int, int]) -> tuple[int, int]:
+def _batches(
+    context: PlanningContext, constraints: PlanConstraints, least_nodes: int, ranks: tuple[int, int]
+) -> tuple[int, int]:
     """The batch asked for, or all that the evidence supports; as many nodes as were asked for need a sample each."""
     if constraints.global_batch_size is not None:
         return constraints.global_batch_size, constraints.global_batch_size

@@ -13,7 +13,9 @@ NEARLY_FASTEST = 1.1
 def front(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those that are beaten by none in expected time and accelerator hours, the fastest first."""
     found: list[Candidate] = []
-    for each in sorted(candidates, key=lambda each: (each.expected_seconds, each.expected_hours, each.placement)):
+    for each in sorted(
+        candidates, key=lambda each: (each.expected_seconds, each.expected_hours, each.placement)
+    ):
         if not found or each.expected_hours < found[-1].expected_hours:
             found.append(each)
     return found
@@ -25,7 +27,9 @@ def knee(fastest_first: Sequence[Candidate]) -> Candidate:
     return [each for each in fastest_first if each.expected_seconds <= limit][-1]
 
 
-def excerpt(fastest_first: Sequence[Candidate], always: Sequence[Candidate] = (), most: int = SHOWN) -> list[Candidate]:
+def excerpt(
+    fastest_first: Sequence[Candidate], always: Sequence[Candidate] = (), most: int = SHOWN
+) -> list[Candidate]:
     """At most ``most`` members of a front, even in the logarithm of time, the ends and ``always`` among them."""
     first, last = fastest_first[0].expected_seconds, fastest_first[-1].expected_seconds
     kept = {id(each) for each in (fastest_first[0], fastest_first[-1], *always)}

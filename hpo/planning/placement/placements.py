@@ -13,10 +13,19 @@ from trainers.cost import WorkloadCost
 GIB = 2**30
 RESERVED_BYTES = 1.5 * GIB
 """Assumed: what the accelerator's driver, the kernels' workspaces and the buffers of the all-reduces take."""
-STATE_BYTES = {"sgd": 4, "lars": 4, "larc": 8, "lamb": 8, "adam": 8, "adamw": 8, "rmsprop_warmup": 8, "shampoo": 12}
+STATE_BYTES = {
+    "sgd": 4,
+    "lars": 4,
+    "larc": 8,
+    "lamb": 8,
+    "adam": 8,
+    "adamw": 8,
+    "rmsprop_warmup": 8,
+    "shampoo": 12,
+}
 """Bytes of optimizer state per parameter, in fp32: one momentum buffer, or two moments; Shampoo's factors, of which
 the size depends on the shapes, are counted as one copy more."""
-EVERY_NODE_COUNT = 16            # up to here each number of nodes is tried, beyond four per octave
+EVERY_NODE_COUNT = 16  # up to here each number of nodes is tried, beyond four per octave
 
 
 @dataclass(frozen=True, order=True)
@@ -75,8 +84,11 @@ def memory_needs(cost: WorkloadCost, settings: TrainingSettings, capacity: float
     half = settings.precision in ("fp16", "bf16")
     weights, gradients = (2 + 4, 2) if half and settings.reduced_weights else (4, 4)
     kept = gradients * (1 + settings.gradient_lag) + STATE_BYTES[settings.optimizer]
-    return Memory(capacity, float(cost.parameters * (weights + kept)),
-                  cost.activation_bytes_per_sample * (0.5 if half else 1.0))
+    return Memory(
+        capacity,
+        float(cost.parameters * (weights + kept)),
+        cost.activation_bytes_per_sample * (0.5 if half else 1.0),
+    )
 
 
 @dataclass(frozen=True)
@@ -106,11 +118,13 @@ class PlacementSpace:
 
     def holds(self, placement: Placement) -> bool:
         """Whether a placement lies within these limits."""
-        return (self.nodes[0] <= placement.nodes <= self.nodes[1]
-                and self.ranks_per_node[0] <= placement.ranks_per_node <= self.ranks_per_node[1]
-                and self.batches[0] <= placement.global_batch_size <= self.batches[1]
-                and placement.local_batch_size % self.unit == 0
-                and self.workers in (None, placement.workers))
+        return (
+            self.nodes[0] <= placement.nodes <= self.nodes[1]
+            and self.ranks_per_node[0] <= placement.ranks_per_node <= self.ranks_per_node[1]
+            and self.batches[0] <= placement.global_batch_size <= self.batches[1]
+            and placement.local_batch_size % self.unit == 0
+            and self.workers in (None, placement.workers)
+        )
 
 
 def placements(space: PlacementSpace) -> list[Placement]:
@@ -140,7 +154,12 @@ def steps_between(low: int, high: int) -> list[int]:
     """Whole numbers from ``low`` to ``high``: each of the first EVERY_NODE_COUNT, then four per octave, and the end."""
     numbers = {number for number in range(low, high + 1) if number <= EVERY_NODE_COUNT}
     octaves = range(max(low.bit_length() - 3, 0), high.bit_length())
-    numbers |= {number for k in octaves for quarter in (4, 5, 6, 7) if low <= (number := quarter << k) <= high}
+    numbers |= {
+        number
+        for k in octaves
+        for quarter in (4, 5, 6, 7)
+        if low <= (number := quarter << k) <= high
+    }
     return sorted(numbers | {low, high})
 
 
@@ -166,8 +185,12 @@ def _of_many_batches(space: PlacementSpace, ranks: Iterable[int]) -> Iterator[Pl
 
 
 def _around(number: int) -> Sequence[int]:
-    near = {number + step for step in (-2, -1, 0, 1, 2)} | {number // 2, number * 2, round(number * 1.1),
-                                                            round(number / 1.1)}
+    near = {number + step for step in (-2, -1, 0, 1, 2)} | {
+        number // 2,
+        number * 2,
+        round(number * 1.1),
+        round(number / 1.1),
+    }
     return sorted(each for each in near if each >= 1)
 
 

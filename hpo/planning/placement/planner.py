@@ -15,7 +15,9 @@ from hpo.planning.placement.placements import Memory, Placement
 from hpo.planning.placement.rates import Rate
 
 
-def plan_placement(context: PlanningContext, constraints: PlanConstraints, notes: Sequence[str] = ()) -> PlanSelection:
+def plan_placement(
+    context: PlanningContext, constraints: PlanConstraints, notes: Sequence[str] = ()
+) -> PlanSelection:
     """The best placement within the constraints, explained.
 
     Raises :class:`PlanError`, with the nearest possible plan, where there is none.
@@ -26,15 +28,25 @@ def plan_placement(context: PlanningContext, constraints: PlanConstraints, notes
     if selection is None:
         raise PlanError("no placement was found within the limits that were asked for")
     best = context.candidate(selection.best.placement, exact=True)
-    selection = PlanSelection(best, tuple(best if each is selection.best else each for each in selection.candidates))
+    selection = PlanSelection(
+        best, tuple(best if each is selection.best else each for each in selection.candidates)
+    )
     feasibility.check_time(context, constraints, selection)
     parts = bottlenecks.shares(context, best)
-    return dataclasses.replace(selection, limited_by=bottlenecks.limited_by(parts),
-                               details=explained(context, constraints, selection, parts, notes))
+    return dataclasses.replace(
+        selection,
+        limited_by=bottlenecks.limited_by(parts),
+        details=explained(context, constraints, selection, parts, notes),
+    )
 
 
-def explained(context: PlanningContext, constraints: PlanConstraints, selection: PlanSelection, parts: dict[str, float],
-              notes: Sequence[str]) -> dict[str, Any]:
+def explained(
+    context: PlanningContext,
+    constraints: PlanConstraints,
+    selection: PlanSelection,
+    parts: dict[str, float],
+    notes: Sequence[str],
+) -> dict[str, Any]:
     """The explanation of a plan, as plain values that JSON holds.
 
     ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, the fastest first;
@@ -43,15 +55,23 @@ def explained(context: PlanningContext, constraints: PlanConstraints, selection:
     """
     best, deadline = selection.best, constraints.deadline_seconds
     return {
-        "minimise": constraints.objective, "chance_asked": constraints.chance, "deadline_seconds": deadline,
+        "minimise": constraints.objective,
+        "chance_asked": constraints.chance,
+        "deadline_seconds": deadline,
         "chance_by_deadline": None if deadline is None else best.chance_within(deadline),
-        "overhead_seconds": context.overhead_seconds, "divergence": best.epochs.divergence, "shares": parts,
+        "overhead_seconds": context.overhead_seconds,
+        "divergence": best.epochs.divergence,
+        "shares": parts,
         "rate": best.rate.to_dict(),
         "front": _front_rows(context, constraints, selection),
-        "sensitivity": [each.to_dict() for each in bottlenecks.sensitivity(context, constraints, best)],
+        "sensitivity": [
+            each.to_dict() for each in bottlenecks.sensitivity(context, constraints, best)
+        ],
         "rehearsal": [each.to_dict() for each in rehearsal.rehearsals(context, best)],
-        "supported_batches": list(context.law.supported), "notes": list(notes),
-        "memory": _memory(context.memory, best.placement), "failures": _failures(context, best),
+        "supported_batches": list(context.law.supported),
+        "notes": list(notes),
+        "memory": _memory(context.memory, best.placement),
+        "failures": _failures(context, best),
     }
 
 
@@ -61,8 +81,10 @@ def plan_untimed(context: PlanningContext, constraints: PlanConstraints) -> Plac
     Raises :class:`PlanError` where there is none, and where a time or its cost is asked for.
     """
     if constraints.limit_seconds is not None or constraints.objective != "time":
-        raise PlanError(f"how fast {context.machine.name} trains this workload is not known, so that no time can be "
-                        "planned with; --cost NAME|FILE says what a sample costs")
+        raise PlanError(
+            f"how fast {context.machine.name} trains this workload is not known, so that no time can be "
+            "planned with; --cost NAME|FILE says what a sample costs"
+        )
     evenly = dataclasses.replace(context, rates=_even)
     feasibility.check_constraints(evenly, constraints)
     selection = choose(evenly, constraints)
@@ -71,33 +93,50 @@ def plan_untimed(context: PlanningContext, constraints: PlanConstraints) -> Plac
     return selection.best.placement
 
 
-def _front_rows(context: PlanningContext, constraints: PlanConstraints,
-                selection: PlanSelection) -> list[dict[str, Any]]:
+def _front_rows(
+    context: PlanningContext, constraints: PlanConstraints, selection: PlanSelection
+) -> list[dict[str, Any]]:
     free = constraints.free()
     others = selection.candidates if free == constraints else candidates(context, free)
     others = [each for each in others if each.placement != selection.best.placement]
     found = pareto.front([selection.best, *others])
     knee = pareto.knee(found)
     shown = pareto.excerpt(found, [each for each in (knee, selection.best) if each in found])
-    return [{**each.to_dict(), "chosen": each is selection.best, "knee": each is knee,
-             "chance_in_slot": None if constraints.slot_seconds is None
-             else each.chance_within(constraints.slot_seconds)}
-            for each in shown]
+    return [
+        {
+            **each.to_dict(),
+            "chosen": each is selection.best,
+            "knee": each is knee,
+            "chance_in_slot": None
+            if constraints.slot_seconds is None
+            else each.chance_within(constraints.slot_seconds),
+        }
+        for each in shown
+    ]
 
 
 def _failures(context: PlanningContext, best: Candidate) -> dict[str, float] | None:
     if context.failures is None:
         return None
     nodes = best.placement.nodes
-    return {"node_hours": context.failures.node_hours, "slowdown": best.slowdown,
-            "hours_between": context.failures.seconds_between(nodes) / HOUR,
-            "checkpoint_minutes": context.failures.checkpoint_interval(nodes) / 60}
+    return {
+        "node_hours": context.failures.node_hours,
+        "slowdown": best.slowdown,
+        "hours_between": context.failures.seconds_between(nodes) / HOUR,
+        "checkpoint_minutes": context.failures.checkpoint_interval(nodes) / 60,
+    }
 
 
 def _memory(memory: Memory | None, placement: Placement) -> dict[str, float] | None:
-    return None if memory is None else {
-        "bytes_needed": memory.needed(placement.micro_batch_size), "bytes": memory.capacity,
-        "largest_micro_batch_size": memory.largest_micro_batch}
+    return (
+        None
+        if memory is None
+        else {
+            "bytes_needed": memory.needed(placement.micro_batch_size),
+            "bytes": memory.capacity,
+            "largest_micro_batch_size": memory.largest_micro_batch,
+        }
+    )
 
 
 def _even(placement: Placement) -> Rate:

@@ -37,8 +37,12 @@ class Rate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"samples_per_second": self.samples_per_second.to_dict(), "limited_by": self.limited_by,
-                "shares": dict(self.shares), "source": self.source}
+        return {
+            "samples_per_second": self.samples_per_second.to_dict(),
+            "limited_by": self.limited_by,
+            "shares": dict(self.shares),
+            "source": self.source,
+        }
 
 
 Rates: TypeAlias = Callable[[Placement], Rate]
@@ -64,9 +68,15 @@ class ModelledRates:
         """The time of one update, part by part, in seconds."""
         from hpo.planning.timing.step_time import step_time
 
-        return step_time(self.machine, self.cost, nodes=placement.nodes, ranks_per_node=placement.ranks_per_node,
-                         local_batch_size=placement.local_batch_size, micro_batch_size=placement.micro_batch_size,
-                         options=self.options)
+        return step_time(
+            self.machine,
+            self.cost,
+            nodes=placement.nodes,
+            ranks_per_node=placement.ranks_per_node,
+            local_batch_size=placement.local_batch_size,
+            micro_batch_size=placement.micro_batch_size,
+            options=self.options,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,12 @@ class SweepRates:
         """workers * rate * efficiency, the efficiency between LEAST_EFFICIENCY and 1."""
         ideal = placement.workers * self.samples_per_second
         least = 1.0 if placement.workers == 1 else LEAST_EFFICIENCY
-        return Rate(Interval(ideal * (1 + least) / 2, ideal * least, ideal), "", {}, "the sweep's own trainings")
+        return Rate(
+            Interval(ideal * (1 + least) / 2, ideal * least, ideal),
+            "",
+            {},
+            "the sweep's own trainings",
+        )
 
 
 def measured_rates(rows: Sequence[Throughput], machine: Machine) -> MeasuredRates | None:
@@ -109,8 +124,11 @@ def step_options(settings: TrainingSettings) -> StepOptions:
     """What of the settings decides the time of a step: precision, the bytes of a gradient that travel, its lag."""
     from hpo.planning.timing.step_time import StepOptions
 
-    return StepOptions(precision=settings.precision, gradient_lag=settings.gradient_lag,
-                       gradient_bytes=4 if settings.gradient_compression == "none" else 2)
+    return StepOptions(
+        precision=settings.precision,
+        gradient_lag=settings.gradient_lag,
+        gradient_bytes=4 if settings.gradient_compression == "none" else 2,
+    )
 
 
 def seconds_to_target(epochs: Interval, train_samples: int, rate: Interval) -> Interval:
@@ -118,13 +136,20 @@ def seconds_to_target(epochs: Interval, train_samples: int, rate: Interval) -> I
 
     For a rate of which nothing but the ends is known: seconds = epochs * train_samples / rate.
     """
-    return Interval(epochs.median * train_samples / rate.median, epochs.low * train_samples / rate.high,
-                    epochs.high * train_samples / rate.low)
+    return Interval(
+        epochs.median * train_samples / rate.median,
+        epochs.low * train_samples / rate.high,
+        epochs.high * train_samples / rate.low,
+    )
 
 
 def _shares(step: StepTime) -> dict[str, float]:
     """Parts of a step: what waits for other ranks, stragglers among them, counts as network."""
-    parts = {"compute": step.compute, "network": step.exposed_communication + step.straggler, "input": step.input,
-             "control": step.control}
+    parts = {
+        "compute": step.compute,
+        "network": step.exposed_communication + step.straggler,
+        "input": step.input,
+        "control": step.control,
+    }
     whole = sum(parts.values())
     return {name: part / whole for name, part in parts.items()} if whole else {}

@@ -16,8 +16,8 @@ from hpo.planning.placement.epochs import END_OF_INTERVAL, quantiles
 from hpo.planning.placement.placements import Placement, PlacementSpace
 
 MOST_RUNS = 3
-LEAST_SHARE = 0.05               # of the variance: below it a run is not worth its time
-STEPS = 200                      # updates after which a throughput is known to a few per cent
+LEAST_SHARE = 0.05  # of the variance: below it a run is not worth its time
+STEPS = 200  # updates after which a throughput is known to a few per cent
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,21 @@ class Rehearsal:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         place = self.placement
-        return {"checks": self.checks, "nodes": place.nodes, "ranks_per_node": place.ranks_per_node,
-                "global_batch_size": place.global_batch_size, "local_batch_size": place.local_batch_size,
-                "micro_batch_size": place.micro_batch_size, "steps": self.steps, "quantity": self.quantity,
-                "expected": self.expected.to_dict(), "overturned_by": self.overturned_by,
-                "share_of_variance": self.share, "spread_after": self.spread_after,
-                "accelerator_hours": self.accelerator_hours}
+        return {
+            "checks": self.checks,
+            "nodes": place.nodes,
+            "ranks_per_node": place.ranks_per_node,
+            "global_batch_size": place.global_batch_size,
+            "local_batch_size": place.local_batch_size,
+            "micro_batch_size": place.micro_batch_size,
+            "steps": self.steps,
+            "quantity": self.quantity,
+            "expected": self.expected.to_dict(),
+            "overturned_by": self.overturned_by,
+            "share_of_variance": self.share,
+            "spread_after": self.spread_after,
+            "accelerator_hours": self.accelerator_hours,
+        }
 
 
 def rehearsals(context: PlanningContext, candidate: Candidate) -> list[Rehearsal]:
@@ -61,13 +70,18 @@ def rehearsals(context: PlanningContext, candidate: Candidate) -> list[Rehearsal
 
 
 def _runs(context: PlanningContext, candidate: Candidate) -> Iterator[Rehearsal]:
-    epochs, rate = float(np.var(np.log(candidate.epochs.values))), _variance(candidate.rate.samples_per_second)
+    epochs, rate = (
+        float(np.var(np.log(candidate.epochs.values))),
+        _variance(candidate.rate.samples_per_second),
+    )
     whole = epochs + rate
     if not whole:
         return
     place = candidate.placement
     alone = dataclasses.replace(place, nodes=1)
-    node = rate if place.nodes == 1 else min(rate, _variance(context.rates(alone).samples_per_second))
+    node = (
+        rate if place.nodes == 1 else min(rate, _variance(context.rates(alone).samples_per_second))
+    )
     yield _of_epochs(context, candidate, epochs, rate)
     if node:
         yield _of_rate("throughput of one node", context, alone, node / whole, whole - node)
@@ -77,25 +91,52 @@ def _runs(context: PlanningContext, candidate: Candidate) -> Iterator[Rehearsal]
         yield _of_rate(what, context, fewer, (rate - node) / whole, whole - (rate - node))
 
 
-def _of_rate(what: str, context: PlanningContext, placement: Placement, share: float, left: float) -> Rehearsal:
+def _of_rate(
+    what: str, context: PlanningContext, placement: Placement, share: float, left: float
+) -> Rehearsal:
     """STEPS updates with the plan's own share of each worker."""
     rate = context.rates(placement).samples_per_second
     seconds = STEPS * placement.global_batch_size / rate.median
-    return Rehearsal(what, placement, STEPS, "samples per second", rate, f"fewer than {rate.low:,.4g} samples a second",
-                     share, _spread(left), context.accelerators(placement) * seconds / HOUR)
+    return Rehearsal(
+        what,
+        placement,
+        STEPS,
+        "samples per second",
+        rate,
+        f"fewer than {rate.low:,.4g} samples a second",
+        share,
+        _spread(left),
+        context.accelerators(placement) * seconds / HOUR,
+    )
 
 
-def _of_epochs(context: PlanningContext, candidate: Candidate, epochs: float, rate: float) -> Rehearsal:
+def _of_epochs(
+    context: PlanningContext, candidate: Candidate, epochs: float, rate: float
+) -> Rehearsal:
     """One training to the target, at the batch size that tells most about the plan's per sample trained."""
     batch = candidate.placement.global_batch_size
-    after = {tried: context.law.spread_after(tried, batch) for tried in _smaller_batches(context, candidate)}
-    seen = max(after, key=lambda tried: max(epochs - after[tried] ** 2, 0.0) / context.law.near(tried).expected)
+    after = {
+        tried: context.law.spread_after(tried, batch)
+        for tried in _smaller_batches(context, candidate)
+    }
+    seen = max(
+        after,
+        key=lambda tried: max(epochs - after[tried] ** 2, 0.0) / context.law.near(tried).expected,
+    )
     run = context.candidate(_placement_of(seen, context, candidate.placement), exact=True)
     expected = run.epochs.interval
     steps = math.ceil(expected.median * context.train_samples / run.placement.global_batch_size)
-    return Rehearsal("epochs to target", run.placement, steps, "epochs to target", expected,
-                     f"more than {expected.high:.4g} epochs", epochs / (epochs + rate),
-                     _spread(min(after[seen] ** 2, epochs) + rate), run.expected_hours)
+    return Rehearsal(
+        "epochs to target",
+        run.placement,
+        steps,
+        "epochs to target",
+        expected,
+        f"more than {expected.high:.4g} epochs",
+        epochs / (epochs + rate),
+        _spread(min(after[seen] ** 2, epochs) + rate),
+        run.expected_hours,
+    )
 
 
 def _smaller_batches(context: PlanningContext, candidate: Candidate) -> list[int]:
@@ -118,8 +159,13 @@ def _placement_of(batch: int, context: PlanningContext, plan: Placement) -> Plac
     while groups % workers or (workers > plan.ranks_per_node and workers % plan.ranks_per_node):
         workers -= 1
     ranks = min(workers, plan.ranks_per_node)
-    space = PlacementSpace((1, nodes), (1, plan.ranks_per_node), (batch, batch), context.unit,
-                           min(context.largest_micro_batch, plan.micro_batch_size))
+    space = PlacementSpace(
+        (1, nodes),
+        (1, plan.ranks_per_node),
+        (batch, batch),
+        context.unit,
+        min(context.largest_micro_batch, plan.micro_batch_size),
+    )
     return space.placement(workers // ranks, ranks, batch // workers)
 
 

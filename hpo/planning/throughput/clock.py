@@ -55,8 +55,10 @@ def fit_part(rows: Sequence[PartSeconds]) -> PartLaw:
         raise EvidenceError("the seconds of a part need at least one measured row")
     for row in rows:
         if row.accelerators < 1 or not (math.isfinite(row.seconds) and row.seconds >= 0):
-            raise EvidenceError(f"a part needs 1 accelerator or more and finite seconds of 0 or more, but got "
-                                f"{row.seconds!r} seconds on {row.accelerators!r} accelerators")
+            raise EvidenceError(
+                f"a part needs 1 accelerator or more and finite seconds of 0 or more, but got "
+                f"{row.seconds!r} seconds on {row.accelerators!r} accelerators"
+            )
     told = [row for row in rows if row.seconds > 0]
     if not told:
         return PartLaw(0.0, 0.0)
@@ -68,10 +70,19 @@ def fit_part(rows: Sequence[PartSeconds]) -> PartLaw:
     return PartLaw(float(fixed), float(shared))
 
 
-def run_seconds(epochs: float, samples_per_epoch: int, samples_per_second: Interval, *, start_seconds: float = 0.0,
-                evaluations: float = 0.0, seconds_per_evaluation: float = 0.0) -> Interval:
+def run_seconds(
+    epochs: float,
+    samples_per_epoch: int,
+    samples_per_second: Interval,
+    *,
+    start_seconds: float = 0.0,
+    evaluations: float = 0.0,
+    seconds_per_evaluation: float = 0.0,
+) -> Interval:
     """Seconds of a training of so many epochs, from its start to its last evaluation, at a rate of training alone."""
     around = start_seconds + evaluations * seconds_per_evaluation
     samples = epochs * samples_per_epoch
     rate = samples_per_second
-    return Interval(around + samples / rate.median, around + samples / rate.high, around + samples / rate.low)
+    return Interval(
+        around + samples / rate.median, around + samples / rate.high, around + samples / rate.low
+    )

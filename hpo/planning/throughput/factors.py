@@ -26,10 +26,14 @@ from hpo.planning.throughput.forecast import OFFSETS
 
 Array: TypeAlias = NDArray[np.float64]
 
-MEAN_SD = 20.0                          # of the intercept: flat for any unit
-SLOPE_SD = 1.0                          # throughput grows or falls with a number, seldom faster than in proportion
-EFFECT_SD, PAIR_SD, NOISE_SD = 0.7, 0.15, 0.05      # medians of the spreads' beliefs, in log samples per second
-SPREAD_SD = 1.0                         # and how sure they are, in log spread
+MEAN_SD = 20.0  # of the intercept: flat for any unit
+SLOPE_SD = 1.0  # throughput grows or falls with a number, seldom faster than in proportion
+EFFECT_SD, PAIR_SD, NOISE_SD = (
+    0.7,
+    0.15,
+    0.05,
+)  # medians of the spreads' beliefs, in log samples per second
+SPREAD_SD = 1.0  # and how sure they are, in log spread
 TRIED, DRAWS = 512, 64
 
 
@@ -52,7 +56,9 @@ class FactorModel:
     weights: Array
     level: float
 
-    def at(self, factors: Mapping[str, str], numbers: Mapping[str, float] | None = None) -> Interval:
+    def at(
+        self, factors: Mapping[str, str], numbers: Mapping[str, float] | None = None
+    ) -> Interval:
         """Samples per second of a new measurement with these levels and numbers, with the 90 % predictive interval.
 
         A level that was never measured is allowed, and widens the interval. Raises :class:`EvidenceError` unless the
@@ -64,7 +70,9 @@ class FactorModel:
         parts = _parts([asked], self.rows)
         own = _parts([asked], [asked])
         means, sds = [], []
-        for spread, precision, weight in zip(np.exp(2.0 * self.spreads), self.precisions, self.weights, strict=True):
+        for spread, precision, weight in zip(
+            np.exp(2.0 * self.spreads), self.precisions, self.weights, strict=True
+        ):
             near = _combine(parts, spread)[0]
             variance = _combine(own, spread)[0, 0] + spread[-1] - near @ precision @ near
             means.append(self.level + near @ weight)
@@ -73,7 +81,9 @@ class FactorModel:
         return Interval(*(float(value) for value in np.exp(np.quantile(drawn, LEVELS))))
 
 
-def fit_factors(rows: Sequence[FactorRow], *, rng: np.random.Generator | None = None) -> FactorModel:
+def fit_factors(
+    rows: Sequence[FactorRow], *, rng: np.random.Generator | None = None
+) -> FactorModel:
     """The model of ``rows``, all with the same factors and numbers; deterministic unless ``rng`` is given."""
     if not rows:
         raise EvidenceError("a factor model needs at least one measured row")
@@ -84,7 +94,9 @@ def fit_factors(rows: Sequence[FactorRow], *, rng: np.random.Generator | None = 
     logs = np.log([row.samples_per_second for row in rows])
     level = float(logs.mean())
     spreads = _spreads(parts, logs - level, rng or np.random.default_rng(0))
-    precisions = np.stack([np.linalg.inv(_covariance(parts, np.exp(2.0 * spread))) for spread in spreads])
+    precisions = np.stack(
+        [np.linalg.inv(_covariance(parts, np.exp(2.0 * spread))) for spread in spreads]
+    )
     return FactorModel(rows, spreads, precisions, precisions @ (logs - level), level)
 
 
@@ -101,10 +113,18 @@ def _spreads(parts: Array, gaps: Array, rng: np.random.Generator) -> Array:
         prior = ((spread - belief) ** 2).sum() / SPREAD_SD**2
         return float(0.5 * white @ white + np.log(np.diag(root)).sum() + 0.5 * prior)
 
-    mode = np.asarray(minimize(value, belief, method="L-BFGS-B",
-                               bounds=[(one - 4 * SPREAD_SD, one + 4 * SPREAD_SD) for one in belief]).x)
+    mode = np.asarray(
+        minimize(
+            value,
+            belief,
+            method="L-BFGS-B",
+            bounds=[(one - 4 * SPREAD_SD, one + 4 * SPREAD_SD) for one in belief],
+        ).x
+    )
     precision, axes = np.linalg.eigh(_curvature(value, mode))
-    root = axes / np.sqrt(np.maximum(precision, 1.0 / SPREAD_SD**2))     # never less sure than the belief
+    root = axes / np.sqrt(
+        np.maximum(precision, 1.0 / SPREAD_SD**2)
+    )  # never less sure than the belief
     white = rng.standard_normal((TRIED, len(mode)))
     tried = mode + white @ root.T
     log_weight = 0.5 * (white**2).sum(axis=1) - np.array([value(one) for one in tried])
@@ -114,19 +134,31 @@ def _spreads(parts: Array, gaps: Array, rng: np.random.Generator) -> Array:
 
 def _curvature(value: Callable[[Array], float], at: Array, step: float = 0.05) -> Array:
     steps = step * np.eye(len(at))
-    second = np.array([[value(at + a + b) - value(at + a - b) - value(at - a + b) + value(at - a - b)
-                        for a in steps] for b in steps])
+    second = np.array(
+        [
+            [
+                value(at + a + b) - value(at + a - b) - value(at - a + b) + value(at - a - b)
+                for a in steps
+            ]
+            for b in steps
+        ]
+    )
     return np.asarray(second / (4.0 * step**2))
 
 
 def _parts(here: Sequence[FactorRow], there: Sequence[FactorRow]) -> Array:
     """Which rows share a level, factor by factor; then all levels; then mean and slopes, their variances in."""
     names = sorted(there[0].factors)
-    same = [np.array([[float(a.factors[name] == b.factors[name]) for b in there] for a in here]) for name in names]
+    same = [
+        np.array([[float(a.factors[name] == b.factors[name]) for b in there] for a in here])
+        for name in names
+    ]
     pairs = np.prod(same, axis=0) if same else np.zeros((len(here), len(there)))
     numbers = sorted(there[0].numbers)
-    logs = [np.log([[row.numbers[name] for name in numbers] for row in rows]).reshape(len(rows), -1)
-            for rows in (here, there)]
+    logs = [
+        np.log([[row.numbers[name] for name in numbers] for row in rows]).reshape(len(rows), -1)
+        for rows in (here, there)
+    ]
     return np.stack([*same, pairs, MEAN_SD**2 + SLOPE_SD**2 * logs[0] @ logs[1].T])
 
 
@@ -142,11 +174,15 @@ def _check_names(row: FactorRow, first: FactorRow, where: str) -> None:
     for kind in ("factors", "numbers"):
         got, wanted = sorted(getattr(row, kind)), sorted(getattr(first, kind))
         if got != wanted:
-            raise EvidenceError(f"{where}: the {kind} must be {', '.join(wanted) or 'none'}, like those of the first "
-                                f"row, but got {', '.join(got) or 'none'}")
+            raise EvidenceError(
+                f"{where}: the {kind} must be {', '.join(wanted) or 'none'}, like those of the first "
+                f"row, but got {', '.join(got) or 'none'}"
+            )
 
 
 def _check_numbers(row: FactorRow, where: str) -> None:
     for name, value in [*row.numbers.items(), ("samples_per_second", row.samples_per_second)]:
         if not (math.isfinite(value) and value > 0):
-            raise EvidenceError(f"{where}: {name} must be a finite number above 0, but got {value!r}")
+            raise EvidenceError(
+                f"{where}: {name} must be a finite number above 0, but got {value!r}"
+            )

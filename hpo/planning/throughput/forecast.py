@@ -25,7 +25,7 @@ from hpo.planning.throughput.rows import MeasuredThroughput, merged
 from hpo.planning.throughput.step_model import Limit
 from hpo.planning.throughput.trust import Trust, judge
 
-NOTABLE = 0.1       # less than a tenth of the step for all but computation: computation is what limits
+NOTABLE = 0.1  # less than a tenth of the step for all but computation: computation is what limits
 
 
 def _quantiles(count: int) -> np.ndarray:
@@ -52,9 +52,14 @@ class ThroughputForecast:
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values for JSON, as ``hpo throughput`` prints it."""
-        return {"accelerators": self.accelerators, "global_batch_size": self.global_batch_size,
-                "samples_per_second": self.samples_per_second.to_dict(), "limited_by": self.limited_by,
-                "trust": self.trust, "reason": self.reason}
+        return {
+            "accelerators": self.accelerators,
+            "global_batch_size": self.global_batch_size,
+            "samples_per_second": self.samples_per_second.to_dict(),
+            "limited_by": self.limited_by,
+            "trust": self.trust,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,10 @@ class ThroughputModel:
 
     def at(self, accelerators: int, global_batch_size: int) -> ThroughputForecast:
         """The forecast for one configuration; :class:`EvidenceError` unless both are 1 or more."""
-        for name, value in (("accelerators", accelerators), ("global_batch_size", global_batch_size)):
+        for name, value in (
+            ("accelerators", accelerators),
+            ("global_batch_size", global_batch_size),
+        ):
             if not (math.isfinite(value) and value >= 1):
                 raise EvidenceError(f"{name} must be 1 or more, but got {value!r}")
         interval = self._interval(accelerators, global_batch_size)
@@ -81,10 +89,14 @@ class ThroughputModel:
     def _interval(self, accelerators: int, global_batch_size: int) -> Interval:
         mean, sd = self.posterior.log_throughput(accelerators, global_batch_size)
         steps = (mean[:, None] + sd[:, None] * OFFSETS).ravel()
-        middle, spread = linear.log_throughput(self.posterior.rows, self.beliefs.walk, accelerators, global_batch_size)
+        middle, spread = linear.log_throughput(
+            self.posterior.rows, self.beliefs.walk, accelerators, global_batch_size
+        )
         values = np.append(steps, middle + spread * LINEAR_OFFSETS)
-        weights = np.append(np.full(len(steps), (1.0 - self.linear_weight) / len(steps)),
-                            np.full(len(LINEAR_OFFSETS), self.linear_weight / len(LINEAR_OFFSETS)))
+        weights = np.append(
+            np.full(len(steps), (1.0 - self.linear_weight) / len(steps)),
+            np.full(len(LINEAR_OFFSETS), self.linear_weight / len(LINEAR_OFFSETS)),
+        )
         order = np.argsort(values)
         at = np.cumsum(weights[order]) - 0.5 * weights[order]
         return Interval(*(float(value) for value in np.exp(np.interp(LEVELS, at, values[order]))))
@@ -93,12 +105,19 @@ class ThroughputModel:
         terms = self.posterior.terms(accelerators, global_batch_size)
         if np.median((terms.network + terms.control + terms.input) / terms.total) < NOTABLE:
             return "compute"
-        shares = {name: float(np.median(term / terms.total)) for name, term in terms.departures().items()}
+        shares = {
+            name: float(np.median(term / terms.total)) for name, term in terms.departures().items()
+        }
         return max(shares, key=lambda name: shares[name])
 
 
-def fit_throughput(rows: Sequence[MeasuredThroughput], machine: Machine | None = None, *,
-                   priors: Beliefs = PRIORS, rng: np.random.Generator | None = None) -> ThroughputModel:
+def fit_throughput(
+    rows: Sequence[MeasuredThroughput],
+    machine: Machine | None = None,
+    *,
+    priors: Beliefs = PRIORS,
+    rng: np.random.Generator | None = None,
+) -> ThroughputModel:
     """The model fitted to measured ``rows`` of one workload on one kind of accelerator.
 
     ``machine`` tells how many accelerators share a node where the rows do not. Deterministic unless ``rng`` is given.

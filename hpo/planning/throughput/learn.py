@@ -29,9 +29,16 @@ from hpo.planning.throughput.posterior import fit_steps
 from hpo.planning.throughput.priors import Beliefs, StepPriors
 from hpo.planning.throughput.rows import Measurement
 
-START = StepPriors(log_fixed=Normal(-3.0, 1.5), fixed_logit=Normal(-1.0, 1.0), log_intra=Normal(-3.0, 1.5),
-                   log_inter=Normal(-3.0, 1.5), log_latency=Normal(-4.0, 1.5), log_straggler=Normal(-5.0, 1.5),
-                   log_shared=Normal(-8.0, 2.0), log_scatter=Normal(-3.9, 0.5))
+START = StepPriors(
+    log_fixed=Normal(-3.0, 1.5),
+    fixed_logit=Normal(-1.0, 1.0),
+    log_intra=Normal(-3.0, 1.5),
+    log_inter=Normal(-3.0, 1.5),
+    log_latency=Normal(-4.0, 1.5),
+    log_straggler=Normal(-5.0, 1.5),
+    log_shared=Normal(-8.0, 2.0),
+    log_scatter=Normal(-3.9, 0.5),
+)
 START_COUNTS = 6.0
 ROUNDS = 3
 PARTICLES = 800
@@ -57,9 +64,15 @@ def read_reference_throughputs(path: Path | None = None) -> list[Series]:
     text = shipped.read_text(encoding="utf-8") if path is None else path.read_text(encoding="utf-8")
     found: dict[tuple[str, str], list[Measurement]] = {}
     for row in csv.DictReader(text.splitlines()):
-        found.setdefault((row["series"], row["origin"]), []).append(Measurement(
-            int(row["accelerators"]), int(row["global_batch_size"]), float(row["samples_per_second"]),
-            int(row["nodes"]) if row["nodes"] else None, runs=int(row["runs"])))
+        found.setdefault((row["series"], row["origin"]), []).append(
+            Measurement(
+                int(row["accelerators"]),
+                int(row["global_batch_size"]),
+                float(row["samples_per_second"]),
+                int(row["nodes"]) if row["nodes"] else None,
+                runs=int(row["runs"]),
+            )
+        )
     return [Series(name, origin, rows) for (name, origin), rows in found.items()]
 
 
@@ -68,7 +81,9 @@ def learn(series: Sequence[Series], *, rng: np.random.Generator) -> Beliefs:
     priors = START
     for _ in range(ROUNDS):
         priors = pool_all(START, [_believed(one, priors, rng) for one in series], START_COUNTS)
-    step = StepPriors(**{one.name: _spread(one.name, getattr(priors, one.name)) for one in fields(StepPriors)})
+    step = StepPriors(
+        **{one.name: _spread(one.name, getattr(priors, one.name)) for one in fields(StepPriors)}
+    )
     return Beliefs(step, learn_walk([one.rows for one in series]))
 
 
@@ -80,15 +95,23 @@ def _spread(name: str, belief: Normal) -> Normal:
 
 def _believed(series: Series, priors: StepPriors, rng: np.random.Generator) -> dict[str, Normal]:
     values = fit_steps(series.rows, None, priors, rng, particles=PARTICLES).values
-    return {one.name: Normal(float(values[one.name].mean()), float(values[one.name].std()))
-            for one in fields(StepPriors)}
+    return {
+        one.name: Normal(float(values[one.name].mean()), float(values[one.name].std()))
+        for one in fields(StepPriors)
+    }
 
 
 def main() -> None:
     """Print the beliefs that a table gives, to be written into priors.py."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, nargs="?", help="the default is the shipped table of facts")
-    beliefs = learn(read_reference_throughputs(parser.parse_args().table), rng=np.random.default_rng(0))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "table", type=Path, nargs="?", help="the default is the shipped table of facts"
+    )
+    beliefs = learn(
+        read_reference_throughputs(parser.parse_args().table), rng=np.random.default_rng(0)
+    )
     for one in fields(StepPriors):
         belief: Normal = getattr(beliefs.step, one.name)
         print(f"{one.name}: Normal({belief.mean:.2f}, {belief.sd:.2f})")  # noqa: T201

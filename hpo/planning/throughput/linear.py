@@ -22,7 +22,9 @@ from hpo.planning.throughput.rows import Measurement
 Array: TypeAlias = NDArray[np.float64]
 
 START = WalkPriors(-3.0, -2.0, -3.5)
-DISTANT = 1e3       # a variance at the origin, large beside all increments: the level takes up its square root
+DISTANT = (
+    1e3  # a variance at the origin, large beside all increments: the level takes up its square root
+)
 
 
 def log_evidence(rows: Sequence[Measurement], walk: WalkPriors) -> float:
@@ -31,19 +33,28 @@ def log_evidence(rows: Sequence[Measurement], walk: WalkPriors) -> float:
     Comparable with that of :class:`hpo.planning.throughput.posterior.StepPosterior` for the same rows.
     """
     gain, gaps, _ = _fit(rows, walk)
-    return float(0.5 * np.linalg.slogdet(gain)[1] - 0.5 * np.log(gain.sum()) - 0.5 * gaps @ gain @ gaps)
+    return float(
+        0.5 * np.linalg.slogdet(gain)[1] - 0.5 * np.log(gain.sum()) - 0.5 * gaps @ gain @ gaps
+    )
 
 
-def log_throughput(rows: Sequence[Measurement], walk: WalkPriors, accelerators: float,
-                   global_batch_size: float) -> tuple[float, float]:
+def log_throughput(
+    rows: Sequence[Measurement], walk: WalkPriors, accelerators: float, global_batch_size: float
+) -> tuple[float, float]:
     """Mean and standard deviation of the log samples per second of a new configuration."""
     gain, gaps, level = _fit(rows, walk)
     asked = np.log([[accelerators, global_batch_size / accelerators]])
     near = _covariance(_coordinates(rows), asked, walk)[:, 0]
     weight = gain @ near
-    variance = (DISTANT + math.exp(2.0 * walk.log_scatter) - near @ weight
-                + (1.0 - weight.sum()) ** 2 / gain.sum())
-    return float(level + gaps @ weight + math.log(accelerators)), math.sqrt(max(float(variance), 0.0))
+    variance = (
+        DISTANT
+        + math.exp(2.0 * walk.log_scatter)
+        - near @ weight
+        + (1.0 - weight.sum()) ** 2 / gain.sum()
+    )
+    return float(level + gaps @ weight + math.log(accelerators)), math.sqrt(
+        max(float(variance), 0.0)
+    )
 
 
 def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
@@ -54,7 +65,9 @@ def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
 
     def loss(values: Array) -> float:
         walk = WalkPriors(*(float(value) for value in values))
-        return 0.5 * float(((values - start) ** 2).sum()) - sum(log_evidence(rows, walk) for rows in series)
+        return 0.5 * float(((values - start) ** 2).sum()) - sum(
+            log_evidence(rows, walk) for rows in series
+        )
 
     found = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3}).x
     return WalkPriors(*(float(value) for value in found))
@@ -62,7 +75,9 @@ def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
 
 def _fit(rows: Sequence[Measurement], walk: WalkPriors) -> tuple[Array, Array, float]:
     here = _coordinates(rows)
-    covariance = _covariance(here, here, walk) + math.exp(2.0 * walk.log_scatter) * np.eye(len(rows))
+    covariance = _covariance(here, here, walk) + math.exp(2.0 * walk.log_scatter) * np.eye(
+        len(rows)
+    )
     gain = np.asarray(np.linalg.inv(covariance), dtype=float)
     logs: Array = np.log([row.samples_per_second / row.accelerators for row in rows])
     level = float(gain.sum(axis=0) @ logs / gain.sum())

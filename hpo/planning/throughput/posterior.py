@@ -34,12 +34,16 @@ from hpo.planning.throughput.step_model import (
 Array: TypeAlias = NDArray[np.float64]
 
 PARTICLES = 1500
-SHARED_VARIANCE = 12.0          # variance of the shared part of the residual, over that of a configuration's own
-CORRELATION_LENGTH = np.log(64.0)   # in |log N/N'| + |log b/b'|
-RUN_VARIANCE = 0.25             # variance between runs of one configuration, over the same
-ONE_NODE_SPREAD = 1.3           # the belief on the network between nodes is spread by this where no row has it
-ODD_ODDS = 0.25                 # odds of any one row being of an odd system against no row being
-ODD_SD = 0.1                    # how far an odd system is off, in log samples per second
+SHARED_VARIANCE = (
+    12.0  # variance of the shared part of the residual, over that of a configuration's own
+)
+CORRELATION_LENGTH = np.log(64.0)  # in |log N/N'| + |log b/b'|
+RUN_VARIANCE = 0.25  # variance between runs of one configuration, over the same
+ONE_NODE_SPREAD = (
+    1.3  # the belief on the network between nodes is spread by this where no row has it
+)
+ODD_ODDS = 0.25  # odds of any one row being of an odd system against no row being
+ODD_SD = 0.1  # how far an odd system is off, in log samples per second
 
 
 @dataclass(frozen=True)
@@ -73,13 +77,17 @@ class StepPosterior:
         """Mean and standard deviation of the log samples per second of a new configuration, (particles,) each."""
         point = self._point(accelerators, global_batch_size)
         formula = log_throughput(step_terms(self.values, point, self.reference), point)[:, 0]
-        near = _shared(_coordinates(self.rows), np.log([[accelerators, global_batch_size / accelerators]]))[:, 0]
+        near = _shared(
+            _coordinates(self.rows), np.log([[accelerators, global_batch_size / accelerators]])
+        )[:, 0]
         weight, ones = self.gain @ near, self.gain.sum(axis=0)
-        variance = (1.0 + SHARED_VARIANCE - near @ weight + (1.0 - weight.sum()) ** 2 / ones.sum())
+        variance = 1.0 + SHARED_VARIANCE - near @ weight + (1.0 - weight.sum()) ** 2 / ones.sum()
         leverage = np.append(weight + (1.0 - weight.sum()) * ones / ones.sum(), 0.0)[self.odd]
         scatter = np.exp(2.0 * self.values["log_scatter"]) * max(float(variance), 0.0)
-        return (self.level + formula + self.residuals @ weight - leverage * self.offset,
-                np.sqrt(scatter + leverage**2 * self.offset_variance))
+        return (
+            self.level + formula + self.residuals @ weight - leverage * self.offset,
+            np.sqrt(scatter + leverage**2 * self.offset_variance),
+        )
 
     def odd_row(self) -> tuple[Measurement, float, float] | None:
         """The row most likely of an odd system, how likely, and its factor to what the others suggest.
@@ -92,17 +100,29 @@ class StepPosterior:
         place = int(counts.argmax())
         if counts[place] == 0:
             return None
-        return self.rows[place], float(counts[place] / len(self.odd)), float(
-            np.exp(np.mean(self.offset[self.odd == place])))
+        return (
+            self.rows[place],
+            float(counts[place] / len(self.odd)),
+            float(np.exp(np.mean(self.offset[self.odd == place]))),
+        )
 
     def _point(self, accelerators: float, global_batch_size: float) -> Points:
-        return Points(np.array([accelerators]), np.array([global_batch_size]),
-                      np.array([np.nan if self.node_size is None else self.node_size]),
-                      np.array([_least_node_size(self.rows)]))
+        return Points(
+            np.array([accelerators]),
+            np.array([global_batch_size]),
+            np.array([np.nan if self.node_size is None else self.node_size]),
+            np.array([_least_node_size(self.rows)]),
+        )
 
 
-def fit_steps(rows: Sequence[Measurement], node_size: float | None, priors: StepPriors, rng: np.random.Generator, *,
-              particles: int = PARTICLES) -> StepPosterior:
+def fit_steps(
+    rows: Sequence[Measurement],
+    node_size: float | None,
+    priors: StepPriors,
+    rng: np.random.Generator,
+    *,
+    particles: int = PARTICLES,
+) -> StepPosterior:
     """The posterior given ``rows``, one per configuration.
 
     ``node_size`` is accelerators per node where a row does not tell its nodes; None where that is not known either.
@@ -120,7 +140,9 @@ def fit_steps(rows: Sequence[Measurement], node_size: float | None, priors: Step
 
     def split(whitened: Array) -> dict[str, Array]:
         values = dict(zip(names, (mean + sd * whitened).T, strict=True))
-        values["log2_node_size"] = _log2_node_sizes(whitened[:, -1], np.log2(_least_node_size(rows)))
+        values["log2_node_size"] = _log2_node_sizes(
+            whitened[:, -1], np.log2(_least_node_size(rows))
+        )
         return values
 
     def left(values: dict[str, Array]) -> tuple[Array, Array]:
@@ -128,7 +150,9 @@ def fit_steps(rows: Sequence[Measurement], node_size: float | None, priors: Step
         level = gaps @ gain.sum(axis=0) / gain.sum()
         return level, gaps - level[:, None]
 
-    precision = gain - np.outer(gain.sum(axis=0), gain.sum(axis=0)) / gain.sum()      # of the rows, without the level
+    precision = (
+        gain - np.outer(gain.sum(axis=0), gain.sum(axis=0)) / gain.sum()
+    )  # of the rows, without the level
 
     def log_posterior(whitened: Array) -> Array:
         values = split(whitened)
@@ -136,23 +160,46 @@ def fit_steps(rows: Sequence[Measurement], node_size: float | None, priors: Step
         scatter = values["log_scatter"]
         squares = np.einsum("pi,ij,pj->p", residuals, gain, residuals) * np.exp(-2.0 * scatter)
         log_odds, _, _ = _odd_systems(residuals, precision, scatter)
-        return np.asarray(-0.5 * (whitened**2).sum(axis=1) - (len(rows) - 1) * scatter - 0.5 * squares
-                          + np.logaddexp.reduce(log_odds, axis=1))
+        return np.asarray(
+            -0.5 * (whitened**2).sum(axis=1)
+            - (len(rows) - 1) * scatter
+            - 0.5 * squares
+            + np.logaddexp.reduce(log_odds, axis=1)
+        )
 
     sample = temper(standard_normal(len(names)), log_posterior, particles, rng)
     values = split(sample.particles)
     level, residuals = left(values)
     log_odds, offsets, variances = _odd_systems(residuals, precision, values["log_scatter"])
     chances = np.exp(log_odds - np.logaddexp.reduce(log_odds, axis=1)[:, None])
-    odd = (chances.cumsum(axis=1) < rng.random(len(chances))[:, None]).sum(axis=1).clip(max=len(rows))
+    odd = (
+        (chances.cumsum(axis=1) < rng.random(len(chances))[:, None]).sum(axis=1).clip(max=len(rows))
+    )
     chosen = np.arange(len(odd)), odd
-    evidence = (sample.log_evidence + 0.5 * np.linalg.slogdet(gain)[1] - 0.5 * np.log(gain.sum())
-                - np.log1p(len(rows) * ODD_ODDS))
-    return StepPosterior(rows, reference, _asked_node_size(rows, node_size), values, level, residuals, gain,
-                         odd, offsets[chosen], variances[chosen], float(evidence))
+    evidence = (
+        sample.log_evidence
+        + 0.5 * np.linalg.slogdet(gain)[1]
+        - 0.5 * np.log(gain.sum())
+        - np.log1p(len(rows) * ODD_ODDS)
+    )
+    return StepPosterior(
+        rows,
+        reference,
+        _asked_node_size(rows, node_size),
+        values,
+        level,
+        residuals,
+        gain,
+        odd,
+        offsets[chosen],
+        variances[chosen],
+        float(evidence),
+    )
 
 
-def _odd_systems(residuals: Array, precision: Array, log_scatter: Array) -> tuple[Array, Array, Array]:
+def _odd_systems(
+    residuals: Array, precision: Array, log_scatter: Array
+) -> tuple[Array, Array, Array]:
     """Log odds of each row being the odd one, and 0 for none; then its offset and the offset's variance.
 
     All (particles, rows + 1), for residuals (particles, rows). An offset of variance ODD_SD^2 on row i is a rank-one
@@ -163,7 +210,11 @@ def _odd_systems(residuals: Array, precision: Array, log_scatter: Array) -> tupl
     variance = 1.0 / (1.0 / ODD_SD**2 + curvature)
     log_odds = np.log(ODD_ODDS) + 0.5 * pull**2 * variance + 0.5 * np.log(variance / ODD_SD**2)
     none = np.zeros((len(residuals), 1))
-    return np.hstack([log_odds, none]), np.hstack([pull * variance, none]), np.hstack([variance, none])
+    return (
+        np.hstack([log_odds, none]),
+        np.hstack([pull * variance, none]),
+        np.hstack([variance, none]),
+    )
 
 
 def _log2_node_sizes(whitened: Array, least: float) -> Array:
@@ -171,7 +222,9 @@ def _log2_node_sizes(whitened: Array, least: float) -> Array:
     from scipy.special import ndtr
 
     grid = np.linspace(max(least, 0.0), 20.0, 401)
-    node, pod = (ndtr((belief.mean - grid) / belief.sd) for belief in (LOG2_NODE_SIZE, LOG2_POD_SIZE))
+    node, pod = (
+        ndtr((belief.mean - grid) / belief.sd) for belief in (LOG2_NODE_SIZE, LOG2_POD_SIZE)
+    )
     beyond = (1.0 - POD_SHARE) * node + POD_SHARE * pod
     return np.asarray(np.interp(ndtr(whitened), 1.0 - beyond / beyond[0], grid))
 
@@ -186,9 +239,12 @@ def within_one_node(row: Measurement, node_size: float | None) -> bool:
 
 def _points(rows: Sequence[Measurement], node_size: float | None) -> Points:
     sizes = [row.node_size or node_size or np.nan for row in rows]
-    return Points(np.array([row.accelerators for row in rows], dtype=float),
-                  np.array([row.global_batch_size for row in rows], dtype=float),
-                  np.array(sizes), np.ones(len(rows)))
+    return Points(
+        np.array([row.accelerators for row in rows], dtype=float),
+        np.array([row.global_batch_size for row in rows], dtype=float),
+        np.array(sizes),
+        np.ones(len(rows)),
+    )
 
 
 def _asked_node_size(rows: Sequence[Measurement], node_size: float | None) -> float | None:

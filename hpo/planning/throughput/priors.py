@@ -49,10 +49,18 @@ class Beliefs:
 
 # what `python -m hpo.planning.throughput.learn` makes of the shipped table of published runs
 PRIORS = Beliefs(
-    StepPriors(log_fixed=Normal(-3.37, 1.64), fixed_logit=Normal(-0.86, 1.16), log_intra=Normal(-3.73, 1.54),
-               log_inter=Normal(-3.60, 2.05), log_latency=Normal(-5.56, 1.59), log_straggler=Normal(-5.63, 1.67),
-               log_shared=Normal(-8.87, 2.01), log_scatter=Normal(-4.09, 0.67)),
-    WalkPriors(-1.83, -1.61, -3.69))
+    StepPriors(
+        log_fixed=Normal(-3.37, 1.64),
+        fixed_logit=Normal(-0.86, 1.16),
+        log_intra=Normal(-3.73, 1.54),
+        log_inter=Normal(-3.60, 2.05),
+        log_latency=Normal(-5.56, 1.59),
+        log_straggler=Normal(-5.63, 1.67),
+        log_shared=Normal(-8.87, 2.01),
+        log_scatter=Normal(-4.09, 0.67),
+    ),
+    WalkPriors(-1.83, -1.61, -3.69),
+)
 
 # log2 of the accelerators of a node where nobody says: 8, as in most machines of the last years, give or take a factor
 # of 1.7; or, for a share of the machines, hundreds with one network among them (TPU pods, racks with one NVLink domain)

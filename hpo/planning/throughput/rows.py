@@ -43,15 +43,19 @@ class Measurement:
         for name in ("accelerators", "global_batch_size", "runs"):
             check_count(name, getattr(self, name))
         if not (math.isfinite(self.samples_per_second) and self.samples_per_second > 0):
-            raise EvidenceError(f"samples_per_second must be a finite number above 0, but got "
-                                f"{self.samples_per_second!r}; leave out rows that measured nothing")
+            raise EvidenceError(
+                f"samples_per_second must be a finite number above 0, but got "
+                f"{self.samples_per_second!r}; leave out rows that measured nothing"
+            )
         for name in ("nodes", "accelerators_per_node"):
             value = getattr(self, name)
             if value is not None:
                 check_count(name, value)
         if self.nodes is not None and self.nodes > self.accelerators:
-            raise EvidenceError(f"nodes must not exceed accelerators, but got {self.nodes} nodes with "
-                                f"{self.accelerators} accelerators; leave nodes empty where they are not known")
+            raise EvidenceError(
+                f"nodes must not exceed accelerators, but got {self.nodes} nodes with "
+                f"{self.accelerators} accelerators; leave nodes empty where they are not known"
+            )
 
     @property
     def local_batch_size(self) -> float:
@@ -80,12 +84,27 @@ def check_count(name: str, value: int) -> None:
 def merged(rows: Sequence[MeasuredThroughput]) -> list[Measurement]:
     """One measurement per configuration, by accelerators and batch: the median, with the runs of all its rows."""
     if not rows:
-        raise EvidenceError("a throughput fit needs at least one measured row of accelerators, global_batch_size and "
-                            "samples_per_second")
+        raise EvidenceError(
+            "a throughput fit needs at least one measured row of accelerators, global_batch_size and "
+            "samples_per_second"
+        )
     found: dict[tuple[int, int, float], list[Measurement]] = {}
     for row in rows:
-        one = row if isinstance(row, Measurement) else Measurement(
-            row.accelerators, row.global_batch_size, row.samples_per_second, row.nodes)
-        found.setdefault((one.accelerators, one.global_batch_size, one.node_size or 0.0), []).append(one)
-    return [replace(same[0], samples_per_second=median(one.samples_per_second for one in same),
-                    runs=sum(one.runs for one in same)) for _, same in sorted(found.items())]
+        one = (
+            row
+            if isinstance(row, Measurement)
+            else Measurement(
+                row.accelerators, row.global_batch_size, row.samples_per_second, row.nodes
+            )
+        )
+        found.setdefault(
+            (one.accelerators, one.global_batch_size, one.node_size or 0.0), []
+        ).append(one)
+    return [
+        replace(
+            same[0],
+            samples_per_second=median(one.samples_per_second for one in same),
+            runs=sum(one.runs for one in same),
+        )
+        for _, same in sorted(found.items())
+    ]

@@ -68,7 +68,12 @@ class StepTerms:
 
     def departures(self) -> dict[Limit, Array]:
         """What makes a step longer than ideal, by cause."""
-        return {"compute": self.compute, "network": self.network, "input": self.input, "control": self.control}
+        return {
+            "compute": self.compute,
+            "network": self.network,
+            "input": self.input,
+            "control": self.control,
+        }
 
 
 def step_terms(values: Mapping[str, Array], points: Points, reference: Reference) -> StepTerms:
@@ -79,14 +84,22 @@ def step_terms(values: Mapping[str, Array], points: Points, reference: Reference
     growth = accelerators / reference.accelerators
     exponent = 1.0 / (1.0 + np.exp(-column["fixed_logit"]))
     node = _node_size(column, points)
-    inside, between = 1.0 - 1.0 / np.minimum(accelerators, node), np.maximum(1.0 - node / accelerators, 0.0)
-    network = (np.exp(column["log_intra"]) * inside + np.exp(column["log_inter"]) * between
-               + np.exp(column["log_latency"]) * np.log2(accelerators))
-    return StepTerms(ideal=np.broadcast_to(local, network.shape),
-                     compute=np.exp(column["log_fixed"]) * local**exponent,
-                     network=network,
-                     control=np.exp(column["log_straggler"]) * local * np.maximum(np.log2(growth), 0.0),
-                     input=np.exp(column["log_shared"]) * local * growth)
+    inside, between = (
+        1.0 - 1.0 / np.minimum(accelerators, node),
+        np.maximum(1.0 - node / accelerators, 0.0),
+    )
+    network = (
+        np.exp(column["log_intra"]) * inside
+        + np.exp(column["log_inter"]) * between
+        + np.exp(column["log_latency"]) * np.log2(accelerators)
+    )
+    return StepTerms(
+        ideal=np.broadcast_to(local, network.shape),
+        compute=np.exp(column["log_fixed"]) * local**exponent,
+        network=network,
+        control=np.exp(column["log_straggler"]) * local * np.maximum(np.log2(growth), 0.0),
+        input=np.exp(column["log_shared"]) * local * growth,
+    )
 
 
 def log_throughput(terms: StepTerms, points: Points) -> Array:

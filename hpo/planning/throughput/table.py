@@ -24,7 +24,9 @@ def read_throughputs(path: Path | str) -> list[Measurement]:
     path = Path(path)
     header, rows = read_lines(path, REQUIRED, "measured configuration")
     _check_header(path, header)
-    return [_measurement(path, line, cells_of(path, line, header, row, REQUIRED)) for line, row in rows]
+    return [
+        _measurement(path, line, cells_of(path, line, header, row, REQUIRED)) for line, row in rows
+    ]
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:
@@ -32,20 +34,35 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
         if name not in REQUIRED + OPTIONAL:
             near = difflib.get_close_matches(name, REQUIRED + OPTIONAL, n=1, cutoff=0.6)
             guess = f"; did you mean {near[0]!r}?" if near else ""
-            raise EvidenceError(f"{path}, line 1: there is no column {name!r}; the columns are "
-                                f"{', '.join(REQUIRED)} and, where known, {', '.join(OPTIONAL)}{guess}")
+            raise EvidenceError(
+                f"{path}, line 1: there is no column {name!r}; the columns are "
+                f"{', '.join(REQUIRED)} and, where known, {', '.join(OPTIONAL)}{guess}"
+            )
     check_required(path, header, REQUIRED)
 
 
 def _measurement(path: Path, line: int, cells: Mapping[str, str]) -> Measurement:
-    counts = {name: int(number(path, line, name, cells, at_least=1, whole=True))
-              for name in cells if name != "samples_per_second"}
+    counts = {
+        name: int(number(path, line, name, cells, at_least=1, whole=True))
+        for name in cells
+        if name != "samples_per_second"
+    }
     speed = number(path, line, "samples_per_second", cells, above=0)
-    accelerators, nodes, size = counts["accelerators"], counts.get("nodes"), counts.get("accelerators_per_node")
+    accelerators, nodes, size = (
+        counts["accelerators"],
+        counts.get("nodes"),
+        counts.get("accelerators_per_node"),
+    )
     if nodes is not None and nodes > accelerators:
-        raise EvidenceError(f"{path}, line {line}, column 'nodes' must not exceed the {accelerators} accelerators, but "
-                            f"got {nodes}; leave the cell empty where the nodes are not known")
+        raise EvidenceError(
+            f"{path}, line {line}, column 'nodes' must not exceed the {accelerators} accelerators, but "
+            f"got {nodes}; leave the cell empty where the nodes are not known"
+        )
     if nodes is not None and size is not None and nodes < math.ceil(accelerators / size):
-        raise EvidenceError(f"{path}, line {line}: {nodes} nodes of {size} accelerators do not hold {accelerators}; "
-                            f"correct 'nodes' or 'accelerators_per_node', or leave one of them empty")
-    return Measurement(accelerators, counts["global_batch_size"], speed, nodes, size, counts.get("runs", 1))
+        raise EvidenceError(
+            f"{path}, line {line}: {nodes} nodes of {size} accelerators do not hold {accelerators}; "
+            f"correct 'nodes' or 'accelerators_per_node', or leave one of them empty"
+        )
+    return Measurement(
+        accelerators, counts["global_batch_size"], speed, nodes, size, counts.get("runs", 1)
+    )

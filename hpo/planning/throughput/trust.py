@@ -10,14 +10,19 @@ from hpo.planning.throughput.step_model import Limit
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
-FAR, VERY_FAR = 4.0, 16.0           # times the most accelerators that were measured
-WIDE, VERY_WIDE = 1.5, 2.0          # the interval's ends, high over low
-SMALL_BATCH = 0.5                   # of the smallest local batch that was measured
-ODD = 0.5                           # a row is called odd above this probability
+FAR, VERY_FAR = 4.0, 16.0  # times the most accelerators that were measured
+WIDE, VERY_WIDE = 1.5, 2.0  # the interval's ends, high over low
+SMALL_BATCH = 0.5  # of the smallest local batch that was measured
+ODD = 0.5  # a row is called odd above this probability
 
 
-def judge(posterior: StepPosterior, accelerators: int, global_batch_size: int, interval: Interval,
-          limit: Limit) -> tuple[Trust, str]:
+def judge(
+    posterior: StepPosterior,
+    accelerators: int,
+    global_batch_size: int,
+    interval: Interval,
+    limit: Limit,
+) -> tuple[Trust, str]:
     """Trust and its reason for ``interval``, samples per second on ``accelerators`` at ``global_batch_size``."""
     rows = posterior.rows
     most = max(row.accelerators for row in rows)
@@ -26,21 +31,32 @@ def judge(posterior: StepPosterior, accelerators: int, global_batch_size: int, i
     beyond = accelerators / most
     doubts, worries = [], []
     if scales == 1:
-        doubts.append("all rows are of one number of accelerators, so what scaling costs is a guess from other "
-                      "machines")
-    elif (all(within_one_node(row, posterior.node_size) for row in rows)
-          and accelerators > max(most, posterior.node_size or 0)):
-        doubts.append("no row crosses the boundary of a node, so what the network between nodes costs is a guess from "
-                      "other machines; measure one row on two nodes")
+        doubts.append(
+            "all rows are of one number of accelerators, so what scaling costs is a guess from other "
+            "machines"
+        )
+    elif all(within_one_node(row, posterior.node_size) for row in rows) and accelerators > max(
+        most, posterior.node_size or 0
+    ):
+        doubts.append(
+            "no row crosses the boundary of a node, so what the network between nodes costs is a guess from "
+            "other machines; measure one row on two nodes"
+        )
     elif scales == 2:
         worries.append("only two numbers of accelerators were measured")
     if beyond > FAR:
-        (doubts if beyond > VERY_FAR else worries).append(f"{beyond:.3g} times the accelerators of the largest row")
+        (doubts if beyond > VERY_FAR else worries).append(
+            f"{beyond:.3g} times the accelerators of the largest row"
+        )
     if width > WIDE:
-        (doubts if width > VERY_WIDE else worries).append(f"the interval spans a factor of {width:.2g}")
+        (doubts if width > VERY_WIDE else worries).append(
+            f"the interval spans a factor of {width:.2g}"
+        )
     local, least = global_batch_size / accelerators, min(row.local_batch_size for row in rows)
     if local < SMALL_BATCH * least:
-        worries.append(f"the local batch of {local:.3g} is far below the smallest that was measured, {least:.3g}")
+        worries.append(
+            f"the local batch of {local:.3g} is far below the smallest that was measured, {least:.3g}"
+        )
     worries += _odd_row(posterior)
     trust: Trust = "low" if doubts or len(worries) >= 3 else "medium" if worries else "high"
     return trust, _sentence(beyond, limit, scales, width, doubts + worries)
@@ -52,14 +68,24 @@ def _odd_row(posterior: StepPosterior) -> list[str]:
         return []
     row, _, factor = found
     way = "slower" if factor < 1.0 else "faster"
-    return [f"the row on {row.accelerators} accelerators is {abs(factor - 1.0):.0%} {way} than the others suggest and "
-            "counts for less; check that it is the same system"]
+    return [
+        f"the row on {row.accelerators} accelerators is {abs(factor - 1.0):.0%} {way} than the others suggest and "
+        "counts for less; check that it is the same system"
+    ]
 
 
 def _sentence(beyond: float, limit: Limit, scales: int, width: float, problems: list[str]) -> str:
-    where = f"{beyond:.3g} times the accelerators of the largest row" if beyond > 1.0 else "Within the scales measured"
+    where = (
+        f"{beyond:.3g} times the accelerators of the largest row"
+        if beyond > 1.0
+        else "Within the scales measured"
+    )
     opening = f"{where}, limited by {limit}"
     if not problems:
         return f"{opening}; {scales} scales agree and the interval spans a factor of {width:.2g}."
-    told = [problem for problem in problems if not problem.startswith(f"{beyond:.3g} times the accelerators")]
+    told = [
+        problem
+        for problem in problems
+        if not problem.startswith(f"{beyond:.3g} times the accelerators")
+    ]
     return f"{opening}. Doubts: {'; '.join(told)}." if told else f"{opening}, which is far."

@@ -27,7 +27,7 @@ CYCLE_SECONDS = 1e-3
 RADIX = 8
 """Children of a rank in the tree of the control plane; Kurth et al. found 2 to 8 equally good."""
 
-TAIL = 1.6448536269514722        # the normal quantile of 95 %
+TAIL = 1.6448536269514722  # the normal quantile of 95 %
 
 
 LINK_SHARE = Interval(0.7, 0.4, 0.9)
@@ -81,10 +81,15 @@ def normal_draws() -> NDArray[np.float64]:
     """Standard normal numbers, (1 + DRAWS, FIGURES): row 0 is zero, the medians; then a Latin hypercube."""
     rng, normal = np.random.default_rng(0), NormalDist()
     values = np.array([normal.inv_cdf((draw + 0.5) / DRAWS) for draw in range(DRAWS)])
-    return np.vstack([np.zeros(FIGURES), np.column_stack([rng.permutation(values) for _ in range(FIGURES)])])
+    return np.vstack(
+        [np.zeros(FIGURES), np.column_stack([rng.permutation(values) for _ in range(FIGURES)])]
+    )
 
 
 def spread(figure: Interval, normal: NDArray[np.float64]) -> NDArray[np.float64]:
     """Values of an uncertain figure at standard normal numbers: its ends at -1.64 and 1.64."""
-    below, above = math.log(figure.median / figure.low) / TAIL, math.log(figure.high / figure.median) / TAIL
+    below, above = (
+        math.log(figure.median / figure.low) / TAIL,
+        math.log(figure.high / figure.median) / TAIL,
+    )
     return figure.median * np.exp(np.where(normal < 0, below, above) * normal)

@@ -79,9 +79,17 @@ class AllReduceSchedule:
 
     def seconds(self, size: Number, links: Links) -> Number:
         """The time of ``size`` bytes."""
-        latency = self.messages_in_node * links.message_in_node + self.messages_between * links.message_between
-        in_node, between = self.volume_in_node * links.byte_in_node, self.volume_between * links.byte_between
-        return latency + size * (np.maximum(in_node, between) if self.at_once else in_node + between)
+        latency = (
+            self.messages_in_node * links.message_in_node
+            + self.messages_between * links.message_between
+        )
+        in_node, between = (
+            self.volume_in_node * links.byte_in_node,
+            self.volume_between * links.byte_between,
+        )
+        return latency + size * (
+            np.maximum(in_node, between) if self.at_once else in_node + between
+        )
 
 
 def ring(layout: RankLayout) -> AllReduceSchedule:
@@ -89,9 +97,13 @@ def ring(layout: RankLayout) -> AllReduceSchedule:
     ranks = layout.ranks
     crossing = layout.nodes / ranks if layout.nodes > 1 else 0.0
     messages, volume = 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks
-    return AllReduceSchedule(messages * (1 - crossing), messages * crossing,
-                             volume if layout.ranks_per_node > 1 else 0.0,
-                             volume if layout.nodes > 1 else 0.0, at_once=True)
+    return AllReduceSchedule(
+        messages * (1 - crossing),
+        messages * crossing,
+        volume if layout.ranks_per_node > 1 else 0.0,
+        volume if layout.nodes > 1 else 0.0,
+        at_once=True,
+    )
 
 
 def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
@@ -103,8 +115,12 @@ def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
         return ring(layout)
     nodes, local = layout.nodes, layout.ranks_per_node
     whole = nodes & (nodes - 1) == 0
-    return AllReduceSchedule(2.0 * (local - 1), 2.0 * math.ceil(math.log2(nodes)), 2.0 if local > 1 else 0.0,
-                             2.0 * (nodes - 1) / nodes if whole else 2.0)
+    return AllReduceSchedule(
+        2.0 * (local - 1),
+        2.0 * math.ceil(math.log2(nodes)),
+        2.0 if local > 1 else 0.0,
+        2.0 * (nodes - 1) / nodes if whole else 2.0,
+    )
 
 
 def tree(layout: RankLayout) -> AllReduceSchedule:
@@ -112,9 +128,13 @@ def tree(layout: RankLayout) -> AllReduceSchedule:
     if layout.nodes == 1:
         return ring(layout)
     local = layout.ranks_per_node
-    return AllReduceSchedule(2.0 * (local - 1), 2.0 * math.ceil(math.log2(layout.nodes)), 2.0 if local > 1 else 0.0,
-                             2.0,
-                             at_once=True)
+    return AllReduceSchedule(
+        2.0 * (local - 1),
+        2.0 * math.ceil(math.log2(layout.nodes)),
+        2.0 if local > 1 else 0.0,
+        2.0,
+        at_once=True,
+    )
 
 
 def torus(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSchedule:
@@ -129,8 +149,12 @@ def torus(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSche
     along_row = 2.0 * (row - 1)
     volume = along_row / row
     between = (volume if wide > 1 else 0.0) + local * 2.0 * (column - 1) / column / row
-    return AllReduceSchedule(along_row * (1 - crossing), along_row * crossing + 2.0 * (column - 1),
-                             volume if local > 1 else 0.0, between)
+    return AllReduceSchedule(
+        along_row * (1 - crossing),
+        along_row * crossing + 2.0 * (column - 1),
+        volume if local > 1 else 0.0,
+        between,
+    )
 
 
 def hierarchical(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceSchedule:
@@ -144,10 +168,16 @@ def hierarchical(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceS
     crossing = nodes_in_group / group if nodes_in_group > 1 else 0.0
     leaving = min(layout.nodes, groups) / groups if layout.nodes > 1 else 0.0
     inside, outside = 4.0 * (group - 1), 2.0 * (groups - 1)
-    in_node = (inside / group if layout.ranks_per_node > 1 else 0.0) + (outside / groups if leaving < 1 else 0.0)
+    in_node = (inside / group if layout.ranks_per_node > 1 else 0.0) + (
+        outside / groups if leaving < 1 else 0.0
+    )
     between = (inside / group if crossing else 0.0) + (outside / groups if leaving else 0.0)
-    return AllReduceSchedule(inside * (1 - crossing) + outside * (1 - leaving), inside * crossing + outside * leaving,
-                             in_node, between)
+    return AllReduceSchedule(
+        inside * (1 - crossing) + outside * (1 - leaving),
+        inside * crossing + outside * leaving,
+        in_node,
+        between,
+    )
 
 
 def hybrid(layout: RankLayout) -> AllReduceSchedule:
@@ -164,12 +194,20 @@ def parameter_server(layout: RankLayout, servers: int | None = None) -> AllReduc
         return ring(layout)
     local = layout.ranks_per_node
     number = servers or max(1, math.ceil(layout.nodes / NODES_PER_SERVER))
-    return AllReduceSchedule(2.0 * (local - 1), 2.0, 2.0 if local > 1 else 0.0, 2.0 * max(1.0, layout.nodes / number))
+    return AllReduceSchedule(
+        2.0 * (local - 1), 2.0, 2.0 if local > 1 else 0.0, 2.0 * max(1.0, layout.nodes / number)
+    )
 
 
 ALL_REDUCES: dict[str, Callable[[RankLayout], AllReduceSchedule]] = {
-    "ring": ring, "tree": tree, "halving_doubling": halving_doubling, "torus": torus, "hierarchical": hierarchical,
-    "hybrid": hybrid, "parameter_server": parameter_server}
+    "ring": ring,
+    "tree": tree,
+    "halving_doubling": halving_doubling,
+    "torus": torus,
+    "hierarchical": hierarchical,
+    "hybrid": hybrid,
+    "parameter_server": parameter_server,
+}
 
 
 def all_reduce_seconds(name: str, size: Number, layout: RankLayout, links: Links) -> Number:
@@ -184,4 +222,5 @@ def all_reduce_seconds(name: str, size: Number, layout: RankLayout, links: Links
 def _squarest(layout: RankLayout) -> int:
     def ratio(wide: int) -> float:
         return abs(math.log(layout.ranks_per_node * wide / (layout.nodes // wide)))
+
     return min((wide for wide in range(1, layout.nodes + 1) if layout.nodes % wide == 0), key=ratio)

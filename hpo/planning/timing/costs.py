@@ -17,7 +17,7 @@ from search_spaces.names import nearest
 from trainers.cost import WorkloadCost
 
 KEYS = tuple(field.name for field in dataclasses.fields(WorkloadCost))
-MAY_BE_0 = ("sample_bytes",)     # samples may stay in memory
+MAY_BE_0 = ("sample_bytes",)  # samples may stay in memory
 
 
 def cost_names() -> list[str]:
@@ -31,8 +31,10 @@ def home_cost(name: str) -> WorkloadCost:
     Raises :class:`PlanError` for an unknown name.
     """
     if name not in _table():
-        raise PlanError(f"the published costs are those of {', '.join(cost_names())}, but got {name!r}"
-                        f"{nearest(name, cost_names())}")
+        raise PlanError(
+            f"the published costs are those of {', '.join(cost_names())}, but got {name!r}"
+            f"{nearest(name, cost_names())}"
+        )
     figures = {key: entry["value"] for key, entry in _table()[name].items() if key != "title"}
     return WorkloadCost(**figures)
 
@@ -45,7 +47,9 @@ def cost_sources(name: str) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _table() -> dict[str, Any]:
-    document = yaml_text.read((files("hpo.planning.timing") / "costs.yaml").read_text(encoding="utf-8"))
+    document = yaml_text.read(
+        (files("hpo.planning.timing") / "costs.yaml").read_text(encoding="utf-8")
+    )
     return dict(document.value)
 
 
@@ -61,8 +65,10 @@ def cost_of(measured: WorkloadCost | None, given: str | WorkloadCost | None) -> 
     if given in cost_names():
         return home_cost(given)
     if not Path(given).is_file():
-        raise PlanError(f"cost must be one of {', '.join(cost_names())} or the path of a file with the keys "
-                        f"{', '.join(KEYS)}, but there is no {given!r}{nearest(given, cost_names())}")
+        raise PlanError(
+            f"cost must be one of {', '.join(cost_names())} or the path of a file with the keys "
+            f"{', '.join(KEYS)}, but there is no {given!r}{nearest(given, cost_names())}"
+        )
     return _read(Path(given))
 
 
@@ -70,21 +76,35 @@ def _read(path: Path) -> WorkloadCost:
     try:
         document = yaml_text.read(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: a file of costs must be readable UTF-8 text, but {error}") from error
+        raise PlanError(
+            f"{path}: a file of costs must be readable UTF-8 text, but {error}"
+        ) from error
     values = document.value
     if document.faults or not isinstance(values, dict) or set(values) != set(KEYS):
-        got = document.faults[0].message if document.faults else \
-            ", ".join(map(str, values)) if isinstance(values, dict) else shown(values)
-        raise PlanError(f"{path}: a file of costs has exactly the keys {', '.join(KEYS)}, but got {got}")
+        got = (
+            document.faults[0].message
+            if document.faults
+            else ", ".join(map(str, values))
+            if isinstance(values, dict)
+            else shown(values)
+        )
+        raise PlanError(
+            f"{path}: a file of costs has exactly the keys {', '.join(KEYS)}, but got {got}"
+        )
     return _checked(values, str(path))
 
 
 def _checked(values: Mapping[str, Any], where: str) -> WorkloadCost:
     """The cost of these figures; ``where`` they are from stands in the :class:`PlanError` for one that cannot be."""
     for name, value in values.items():
-        whole, enough = name in ("parameters", "gradient_tensors"), "of at least 0" if name in MAY_BE_0 else "above 0"
+        whole, enough = (
+            name in ("parameters", "gradient_tensors"),
+            "of at least 0" if name in MAY_BE_0 else "above 0",
+        )
         right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
         if not right or not 0 <= value < math.inf or (value == 0 and name not in MAY_BE_0):
-            raise PlanError(f"{where}: {name} must be a {'whole' if whole else 'finite'} number {enough}, "
-                            f"but got {shown(value)}")
+            raise PlanError(
+                f"{where}: {name} must be a {'whole' if whole else 'finite'} number {enough}, "
+                f"but got {shown(value)}"
+            )
     return WorkloadCost(**values)

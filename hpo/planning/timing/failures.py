@@ -29,9 +29,13 @@ class Failures:
     def __post_init__(self) -> None:
         for name in ("node_hours", "checkpoint_seconds"):
             if not getattr(self, name) > 0:
-                raise PlanError(f"{name} of failures must be above 0, but got {getattr(self, name)}")
+                raise PlanError(
+                    f"{name} of failures must be above 0, but got {getattr(self, name)}"
+                )
         if not self.restart_seconds >= 0:
-            raise PlanError(f"restart_seconds of failures must be 0 or more, but got {self.restart_seconds}")
+            raise PlanError(
+                f"restart_seconds of failures must be 0 or more, but got {self.restart_seconds}"
+            )
 
     def seconds_between(self, nodes: int) -> float:
         """Mean seconds between failures of any of ``nodes`` nodes."""
@@ -50,7 +54,9 @@ class Failures:
         ratio = writing / (2 * between)
         return math.sqrt(2 * writing * between) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - writing
 
-    def expected_seconds(self, training_seconds: float, nodes: int, interval: float | None = None) -> float:
+    def expected_seconds(
+        self, training_seconds: float, nodes: int, interval: float | None = None
+    ) -> float:
         """Expected seconds of a run that trains for ``training_seconds`` (Daly 2006, eq. 20).
 
         ``interval`` is the training time between two checkpoints, the best one if not given.
@@ -58,15 +64,29 @@ class Failures:
         between = self.seconds_between(nodes)
         interval = self.checkpoint_interval(nodes) if interval is None else interval
         if math.isinf(between):
-            written = 0.0 if math.isinf(interval) else self.checkpoint_seconds * training_seconds / interval
+            written = (
+                0.0
+                if math.isinf(interval)
+                else self.checkpoint_seconds * training_seconds / interval
+            )
             return training_seconds + written
         interval = min(interval, training_seconds)
         attempt = (interval + self.checkpoint_seconds) / between
         if attempt > 500:
             return math.inf
-        return between * math.exp(self.restart_seconds / between) * math.expm1(attempt) * training_seconds / interval
+        return (
+            between
+            * math.exp(self.restart_seconds / between)
+            * math.expm1(attempt)
+            * training_seconds
+            / interval
+        )
 
     def slowdown(self, nodes: int) -> float:
         """How many times longer a run takes that is long against the interval between its checkpoints; at least 1."""
         interval = self.checkpoint_interval(nodes)
-        return 1.0 if math.isinf(interval) else self.expected_seconds(interval, nodes, interval) / interval
+        return (
+            1.0
+            if math.isinf(interval)
+            else self.expected_seconds(interval, nodes, interval) / interval
+        )

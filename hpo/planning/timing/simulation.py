@@ -26,8 +26,9 @@ class SimulatedRun:
     lost_updates: int
 
 
-def slowest_of(ranks: int, coefficient_of_variation: float, updates: int,
-               rng: np.random.Generator) -> NDArray[np.float64]:
+def slowest_of(
+    ranks: int, coefficient_of_variation: float, updates: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
     """Draws, of shape (updates,), of the slowest of ``ranks`` normal times with mean 1 and this standard deviation.
 
     By inversion: the largest of N has the distribution function F^N. No time is below 0.
@@ -36,9 +37,18 @@ def slowest_of(ranks: int, coefficient_of_variation: float, updates: int,
     return np.maximum(1 + coefficient_of_variation * stats.norm.isf(upper), 0.0)
 
 
-def simulate(updates: int, *, rank_seconds: float, other_seconds: float, ranks: int, nodes: int,
-             coefficient_of_variation: float, failures: Failures, rng: np.random.Generator,
-             updates_between_checkpoints: int | None = None) -> SimulatedRun:
+def simulate(
+    updates: int,
+    *,
+    rank_seconds: float,
+    other_seconds: float,
+    ranks: int,
+    nodes: int,
+    coefficient_of_variation: float,
+    failures: Failures,
+    rng: np.random.Generator,
+    updates_between_checkpoints: int | None = None,
+) -> SimulatedRun:
     """Run ``updates`` steps on ``nodes`` nodes.
 
     ``rank_seconds`` is what every rank does by itself (its samples), and scatters; ``other_seconds`` what all do
@@ -46,9 +56,15 @@ def simulate(updates: int, *, rank_seconds: float, other_seconds: float, ranks: 
     ``updates_between_checkpoints``, by the best interval of ``failures`` where not given.
     """
     interval = failures.checkpoint_interval(nodes) / (rank_seconds + other_seconds)
-    stretch = updates_between_checkpoints or (updates if interval > updates else max(1, round(interval)))
-    durations = rank_seconds * slowest_of(ranks, coefficient_of_variation, updates, rng) + other_seconds
-    durations[stretch - 1::stretch] += failures.checkpoint_seconds if math.isfinite(interval) else 0.0
+    stretch = updates_between_checkpoints or (
+        updates if interval > updates else max(1, round(interval))
+    )
+    durations = (
+        rank_seconds * slowest_of(ranks, coefficient_of_variation, updates, rng) + other_seconds
+    )
+    durations[stretch - 1 :: stretch] += (
+        failures.checkpoint_seconds if math.isfinite(interval) else 0.0
+    )
     ends = np.cumsum(durations)
     between = failures.seconds_between(nodes)
     if math.isinf(between):

@@ -50,8 +50,12 @@ __all__ = ["StepOptions", "StepTime", "scaling_efficiency", "step_time"]
 Array: TypeAlias = NDArray[np.float64]
 
 CHOICES: Mapping[str, tuple[object, ...]] = {
-    "all_reduce": ("auto", *ALL_REDUCES), "precision": PRECISIONS, "gradient_bytes": (2, 4), "gradient_lag": (0, 1),
-    "control_plane": ("none", "flat", "tree")}
+    "all_reduce": ("auto", *ALL_REDUCES),
+    "precision": PRECISIONS,
+    "gradient_bytes": (2, 4),
+    "gradient_lag": (0, 1),
+    "control_plane": ("none", "flat", "tree"),
+}
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,14 @@ class StepOptions:
             value = getattr(self, name)
             if value not in allowed:
                 words = ", ".join(map(str, allowed))
-                raise PlanError(f"{name} must be one of {words}, but got {value!r}"
-                                f"{nearest(str(value), [str(each) for each in allowed])}")
+                raise PlanError(
+                    f"{name} must be one of {words}, but got {value!r}"
+                    f"{nearest(str(value), [str(each) for each in allowed])}"
+                )
         if not 0 < self.fusion_bytes < math.inf:
-            raise PlanError(f"fusion_bytes must be a finite number above 0, but got {self.fusion_bytes}")
+            raise PlanError(
+                f"fusion_bytes must be a finite number above 0, but got {self.fusion_bytes}"
+            )
 
 
 @dataclass(frozen=True)
@@ -117,34 +125,81 @@ class _Figures:
     contention: Array
 
 
-def step_time(machine: Machine, cost: WorkloadCost, *, nodes: int, ranks_per_node: int, local_batch_size: int,
-              micro_batch_size: int, options: StepOptions | None = None,
-              assumptions: Assumptions | None = None) -> StepTime:
+def step_time(
+    machine: Machine,
+    cost: WorkloadCost,
+    *,
+    nodes: int,
+    ranks_per_node: int,
+    local_batch_size: int,
+    micro_batch_size: int,
+    options: StepOptions | None = None,
+    assumptions: Assumptions | None = None,
+) -> StepTime:
     """The time of an update of ``local_batch_size`` samples a rank, in passes of at most ``micro_batch_size``.
 
     Raises :class:`PlanError` where the machine has fewer nodes or accelerators, or a size is below 1.
     """
     _check(machine, nodes, ranks_per_node, local_batch_size, micro_batch_size)
-    parts = _parts(machine, cost, RankLayout(nodes, ranks_per_node), local_batch_size,
-                   min(micro_batch_size, local_batch_size), options or StepOptions(), assumptions or Assumptions())
+    parts = _parts(
+        machine,
+        cost,
+        RankLayout(nodes, ranks_per_node),
+        local_batch_size,
+        min(micro_batch_size, local_batch_size),
+        options or StepOptions(),
+        assumptions or Assumptions(),
+    )
     at_median = {name: float(values[0]) for name, values in parts.items()}
-    shares = {"compute": at_median["compute"], "input": at_median["input"], "control": at_median["control"],
-              "network": at_median["exposed_communication"] + at_median["straggler"]}
-    return StepTime(**at_median, total=_interval(_total(parts)), limited_by=max(shares, key=lambda name: shares[name]))
+    shares = {
+        "compute": at_median["compute"],
+        "input": at_median["input"],
+        "control": at_median["control"],
+        "network": at_median["exposed_communication"] + at_median["straggler"],
+    }
+    return StepTime(
+        **at_median,
+        total=_interval(_total(parts)),
+        limited_by=max(shares, key=lambda name: shares[name]),
+    )
 
 
-def scaling_efficiency(machine: Machine, cost: WorkloadCost, *, nodes: int, ranks_per_node: int, base_nodes: int = 1,
-                       base_ranks_per_node: int = 1, local_batch_size: int, micro_batch_size: int,
-                       options: StepOptions | None = None, assumptions: Assumptions | None = None) -> Interval:
+def scaling_efficiency(
+    machine: Machine,
+    cost: WorkloadCost,
+    *,
+    nodes: int,
+    ranks_per_node: int,
+    base_nodes: int = 1,
+    base_ranks_per_node: int = 1,
+    local_batch_size: int,
+    micro_batch_size: int,
+    options: StepOptions | None = None,
+    assumptions: Assumptions | None = None,
+) -> Interval:
     """Samples per second of a rank, over those of a rank of the smaller base, with the same local batch.
 
     Figures that are uncertain are the same for both, so that much of their spread cancels.
     """
+
     def totals(layout: RankLayout) -> Array:
         _check(machine, layout.nodes, layout.ranks_per_node, local_batch_size, micro_batch_size)
-        return _total(_parts(machine, cost, layout, local_batch_size, min(micro_batch_size, local_batch_size),
-                             options or StepOptions(), assumptions or Assumptions()))
-    return _interval(totals(RankLayout(base_nodes, base_ranks_per_node)) / totals(RankLayout(nodes, ranks_per_node)))
+        return _total(
+            _parts(
+                machine,
+                cost,
+                layout,
+                local_batch_size,
+                min(micro_batch_size, local_batch_size),
+                options or StepOptions(),
+                assumptions or Assumptions(),
+            )
+        )
+
+    return _interval(
+        totals(RankLayout(base_nodes, base_ranks_per_node))
+        / totals(RankLayout(nodes, ranks_per_node))
+    )
 
 
 def expected_slowest(ranks: int) -> float:
@@ -155,9 +210,18 @@ def expected_slowest(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
-def _parts(machine: Machine, cost: WorkloadCost, layout: RankLayout, local: int, micro: int, options: StepOptions,
-           assumptions: Assumptions) -> dict[str, Array]:
-    figures = _figures(machine, machine.accelerator.computing_precision(options.precision), assumptions)
+def _parts(
+    machine: Machine,
+    cost: WorkloadCost,
+    layout: RankLayout,
+    local: int,
+    micro: int,
+    options: StepOptions,
+    assumptions: Assumptions,
+) -> dict[str, Array]:
+    figures = _figures(
+        machine, machine.accelerator.computing_precision(options.precision), assumptions
+    )
     passes = -(-local // micro)
     launching = passes * figures.seconds_per_tensor * cost.gradient_tensors
     compute = launching + local * cost.flops_per_sample / figures.flops
@@ -168,22 +232,41 @@ def _parts(machine: Machine, cost: WorkloadCost, layout: RankLayout, local: int,
     straggler = (figures.step_variation * expected_slowest(layout.ranks) + growth) * compute
     busy = compute + exposed + control + straggler
     reading = _reading_seconds(machine, cost, layout, local, options) / figures.storage_share
-    return {"compute": compute, "communication": whole, "exposed_communication": exposed, "control": control,
-            "input": np.maximum(reading - busy, 0.0), "straggler": straggler}
+    return {
+        "compute": compute,
+        "communication": whole,
+        "exposed_communication": exposed,
+        "control": control,
+        "input": np.maximum(reading - busy, 0.0),
+        "straggler": straggler,
+    }
 
 
-def _communication(cost: WorkloadCost, layout: RankLayout, hidden_by: Array, options: StepOptions,
-                   figures: _Figures) -> tuple[Array, Array]:
+def _communication(
+    cost: WorkloadCost,
+    layout: RankLayout,
+    hidden_by: Array,
+    options: StepOptions,
+    figures: _Figures,
+) -> tuple[Array, Array]:
     """Seconds of all buckets, and those that are waited for, with what the hidden ones cost the computation."""
     if layout.ranks == 1:
         return np.zeros_like(hidden_by), np.zeros_like(hidden_by)
     size = float(cost.parameters * options.gradient_bytes)
     fewest = math.ceil(size / options.fusion_bytes)
-    at_most = max(fewest, min(cost.gradient_tensors, math.floor(float(hidden_by[0]) / CYCLE_SECONDS)))
+    at_most = max(
+        fewest, min(cost.gradient_tensors, math.floor(float(hidden_by[0]) / CYCLE_SECONDS))
+    )
     free = options.overlap and not options.gradient_lag
-    buckets = np.array([fewest * 2**k for k in range((at_most // fewest).bit_length())] if free else [fewest])
-    each = np.stack([np.asarray(all_reduce_seconds(options.all_reduce, size / number, layout, figures.links))
-                     for number in buckets])
+    buckets = np.array(
+        [fewest * 2**k for k in range((at_most // fewest).bit_length())] if free else [fewest]
+    )
+    each = np.stack(
+        [
+            np.asarray(all_reduce_seconds(options.all_reduce, size / number, layout, figures.links))
+            for number in buckets
+        ]
+    )
     whole = buckets[:, None] * each
     waited = _waited(whole, each, buckets[:, None], hidden_by, options)
     waited += figures.contention * (whole - waited)
@@ -191,8 +274,13 @@ def _communication(cost: WorkloadCost, layout: RankLayout, hidden_by: Array, opt
     return np.take_along_axis(whole, best, 0)[0], np.take_along_axis(waited, best, 0)[0]
 
 
-def _control(cost: WorkloadCost, layout: RankLayout, hidden_by: Array, options: StepOptions,
-             figures: _Figures) -> Array:
+def _control(
+    cost: WorkloadCost,
+    layout: RankLayout,
+    hidden_by: Array,
+    options: StepOptions,
+    figures: _Figures,
+) -> Array:
     """What the negotiation over ready tensors adds; it runs beside the back-propagation, in cycles."""
     if options.control_plane == "none" or layout.ranks == 1:
         return np.zeros_like(hidden_by)
@@ -201,13 +289,18 @@ def _control(cost: WorkloadCost, layout: RankLayout, hidden_by: Array, options: 
     messages = 2 * (others if flat else RADIX + 1)
     hops = 2 * (1 if flat else math.ceil(math.log(layout.ranks, RADIX)))
     latency = figures.links.message_between if layout.nodes > 1 else figures.links.message_in_node
-    cycles = max(1, min(cost.gradient_tensors, math.floor(float(hidden_by[0]) / CYCLE_SECONDS))) \
-        if options.overlap else 1
+    cycles = (
+        max(1, min(cost.gradient_tensors, math.floor(float(hidden_by[0]) / CYCLE_SECONDS)))
+        if options.overlap
+        else 1
+    )
     each = cost.gradient_tensors / cycles * messages * figures.message_seconds + hops * latency
     return _waited(cycles * each, each, np.array(cycles), hidden_by, options)
 
 
-def _waited(whole: Array, each: Array, number: Array, hidden_by: Array, options: StepOptions) -> Array:
+def _waited(
+    whole: Array, each: Array, number: Array, hidden_by: Array, options: StepOptions
+) -> Array:
     """Of ``number`` jobs that become ready evenly over ``hidden_by``, one after the other: the time after its end."""
     if options.gradient_lag:
         return np.maximum(whole - hidden_by, 0.0)
@@ -217,12 +310,20 @@ def _waited(whole: Array, each: Array, number: Array, hidden_by: Array, options:
     return np.minimum(waited, whole)
 
 
-def _reading_seconds(machine: Machine, cost: WorkloadCost, layout: RankLayout, local: int,
-                     options: StepOptions) -> float:
+def _reading_seconds(
+    machine: Machine, cost: WorkloadCost, layout: RankLayout, local: int, options: StepOptions
+) -> float:
     """Seconds to read the samples of an update at the rated speed: each node its own, or all from the shared system."""
     if options.staged and machine.node_storage is not None:
-        return local * layout.ranks_per_node * cost.sample_bytes / machine.node_storage.read_bytes_per_second
-    return local * layout.ranks * cost.sample_bytes / machine.shared_filesystem.read_bytes_per_second
+        return (
+            local
+            * layout.ranks_per_node
+            * cost.sample_bytes
+            / machine.node_storage.read_bytes_per_second
+        )
+    return (
+        local * layout.ranks * cost.sample_bytes / machine.shared_filesystem.read_bytes_per_second
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -230,18 +331,29 @@ def _figures(machine: Machine, precision: str, assumptions: Assumptions) -> _Fig
     normal = iter(normal_draws().T)
     device = machine.accelerator
     share = np.minimum(spread(device.achieved_fraction[precision], next(normal)), 1.0)
-    values = {field.name: spread(getattr(assumptions, field.name), next(normal))
-              for field in dataclasses.fields(assumptions)}
+    values = {
+        field.name: spread(getattr(assumptions, field.name), next(normal))
+        for field in dataclasses.fields(assumptions)
+    }
     link_share, latency = np.minimum(values.pop("link_share"), 1.0), values.pop("latency_factor")
     inside, outside = machine.intra_node, machine.inter_node
-    links = Links(inside.latency_seconds * latency, 1 / (inside.bandwidth_bytes_per_second * link_share),
-                  outside.latency_seconds * latency, 1 / (outside.bandwidth_bytes_per_second * link_share))
+    links = Links(
+        inside.latency_seconds * latency,
+        1 / (inside.bandwidth_bytes_per_second * link_share),
+        outside.latency_seconds * latency,
+        1 / (outside.bandwidth_bytes_per_second * link_share),
+    )
     return _Figures(device.peak_flops[precision] * share, links, **values)
 
 
 def _total(parts: Mapping[str, Array]) -> Array:
-    total: Array = sum((parts[name] for name in ("compute", "exposed_communication", "control", "input", "straggler")),
-                       start=np.zeros(1))
+    total: Array = sum(
+        (
+            parts[name]
+            for name in ("compute", "exposed_communication", "control", "input", "straggler")
+        ),
+        start=np.zeros(1),
+    )
     return total
 
 
@@ -251,12 +363,21 @@ def _interval(values: Array) -> Interval:
     return Interval(median, min(float(low), median), max(float(high), median))
 
 
-def _check(machine: Machine, nodes: int, ranks_per_node: int, local_batch_size: int, micro_batch_size: int) -> None:
-    for name, value, most in (("nodes", nodes, machine.nodes),
-                              ("ranks_per_node", ranks_per_node, machine.accelerators_per_node)):
+def _check(
+    machine: Machine, nodes: int, ranks_per_node: int, local_batch_size: int, micro_batch_size: int
+) -> None:
+    for name, value, most in (
+        ("nodes", nodes, machine.nodes),
+        ("ranks_per_node", ranks_per_node, machine.accelerators_per_node),
+    ):
         if not 1 <= value <= most:
-            raise PlanError(f"{name} must lie between 1 and {most:,}, what {machine.name} has, but got {value:,}; "
-                            f"the nearest is {min(max(value, 1), most):,}")
-    for name, value in (("local_batch_size", local_batch_size), ("micro_batch_size", micro_batch_size)):
+            raise PlanError(
+                f"{name} must lie between 1 and {most:,}, what {machine.name} has, but got {value:,}; "
+                f"the nearest is {min(max(value, 1), most):,}"
+            )
+    for name, value in (
+        ("local_batch_size", local_batch_size),
+        ("micro_batch_size", micro_batch_size),
+    ):
         if value < 1:
             raise PlanError(f"{name} must be at least 1 sample, but got {value}")

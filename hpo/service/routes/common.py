@@ -15,19 +15,26 @@ MOST_ROWS = 1_000
 BIGGEST_BATCH = 10**12
 BIGGEST_NUMBER = 2**31 - 1
 
-_TOLD = {400: "The request cannot be read.", 401: "No token, or one that is unknown, expired or revoked.",
-         403: "The token may not do this.", 404: "There is nothing of that name or number that the token may see.",
-         408: "The body did not arrive in time.",
-         409: "It contradicts what is there: the name is taken, the study runs, no trial reached the target yet.",
-         413: "The body is too large.", 422: "A value breaks a rule; `faults` lists each.",
-         429: "Too many requests, or too much asked for; `Retry-After` says when to come back.",
-         503: "The database does not answer; `Retry-After` says when to come back."}
+_TOLD = {
+    400: "The request cannot be read.",
+    401: "No token, or one that is unknown, expired or revoked.",
+    403: "The token may not do this.",
+    404: "There is nothing of that name or number that the token may see.",
+    408: "The body did not arrive in time.",
+    409: "It contradicts what is there: the name is taken, the study runs, no trial reached the target yet.",
+    413: "The body is too large.",
+    422: "A value breaks a rule; `faults` lists each.",
+    429: "Too many requests, or too much asked for; `Retry-After` says when to come back.",
+    503: "The database does not answer; `Retry-After` says when to come back.",
+}
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The errors of a route for its document: those given, and those that every route has."""
-    return {status: {"model": ErrorAnswer, "description": _TOLD[status]}
-            for status in sorted({*statuses, 400, 401, 403, 408, 413, 422, 429, 503})}
+    return {
+        status: {"model": ErrorAnswer, "description": _TOLD[status]}
+        for status in sorted({*statuses, 400, 401, 403, 408, 413, 422, 429, 503})
+    }
 
 
 def download(kind: str, description: str) -> Mapping[int | str, dict[str, Any]]:

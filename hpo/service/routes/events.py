@@ -26,42 +26,85 @@ router = APIRouter(tags=["events"])
 
 HEARTBEAT_SECONDS = 15.0
 PAGE = 500
-LastEvent = Annotated[str | None, Header(pattern=r"^[0-9]{1,18}$", description="Number of the last event that was "
-                                         "seen; those after it are sent first. A browser sends it by itself.")]
-Stream = download("text/event-stream", "`event: log` with the number of a stored event as its id, `event: progress` "
-                  "with a study's state and counts. Comments keep the connection open.")
+LastEvent = Annotated[
+    str | None,
+    Header(
+        pattern=r"^[0-9]{1,18}$",
+        description="Number of the last event that was "
+        "seen; those after it are sent first. A browser sends it by itself.",
+    ),
+]
+Stream = download(
+    "text/event-stream",
+    "`event: log` with the number of a stored event as its id, `event: progress` "
+    "with a study's state and counts. Comments keep the connection open.",
+)
 
 
-@router.get("/events", summary="Follow all studies", response_class=Response, responses={**Stream, **refusals()})
-async def all_events(request: Request, who: Reader, context: Shared, last_event_id: LastEvent = None,
-                     after: After = None) -> Response:
+@router.get(
+    "/events",
+    summary="Follow all studies",
+    response_class=Response,
+    responses={**Stream, **refusals()},
+)
+async def all_events(
+    request: Request,
+    who: Reader,
+    context: Shared,
+    last_event_id: LastEvent = None,
+    after: After = None,
+) -> Response:
     """Server-sent events of every study that the token may read."""
     return _stream(request, who, context, None, _start(last_event_id, after), until_end=False)
 
 
-@router.get("/studies/{name}/events", summary="Follow a study", response_class=Response,
-            responses={**Stream, **refusals(404)})
-async def study_events(request: Request, who: Reader, context: Shared, name: StudyName,
-                       last_event_id: LastEvent = None, after: After = None,
-                       until_end: Annotated[bool, Query(description="End the stream when the study rests.")] = False,
-                       ) -> Response:
+@router.get(
+    "/studies/{name}/events",
+    summary="Follow a study",
+    response_class=Response,
+    responses={**Stream, **refusals(404)},
+)
+async def study_events(
+    request: Request,
+    who: Reader,
+    context: Shared,
+    name: StudyName,
+    last_event_id: LastEvent = None,
+    after: After = None,
+    until_end: Annotated[bool, Query(description="End the stream when the study rests.")] = False,
+) -> Response:
     """Server-sent events of one study: what its workers report, and how its trials and their curves grow."""
     study = await run_sync(context.read_study, who, name)
     return _stream(request, who, context, study, _start(last_event_id, after), until_end=until_end)
 
 
-@router.get("/studies/{name}/logs", response_model=EventsAnswer, summary="Read what happened",
-            responses={**download("text/plain", "Events; as lines with format=text."), **refusals(404)})
-def logs(who: Reader, context: Shared, name: StudyName, after: After = None, limit: Limit = 500,
-         format: Annotated[Literal["json", "text"], Query(description="text: a line for each event.")] = "json",
-         ) -> Response:
+@router.get(
+    "/studies/{name}/logs",
+    response_model=EventsAnswer,
+    summary="Read what happened",
+    responses={**download("text/plain", "Events; as lines with format=text."), **refusals(404)},
+)
+def logs(
+    who: Reader,
+    context: Shared,
+    name: StudyName,
+    after: After = None,
+    limit: Limit = 500,
+    format: Annotated[
+        Literal["json", "text"], Query(description="text: a line for each event.")
+    ] = "json",
+) -> Response:
     """The stored events of a study, oldest first."""
     study = context.read_study(who, name)
     found = context.open_store().events(after=after or 0, study_id=study.id, limit=limit)
     if format == "text":
         return Response("".join(map(_line, found)), media_type="text/plain; charset=utf-8")
-    return reply({"events": [event_values(event) for event in found],
-                  "next": found[-1].id if len(found) == limit else None})
+    return reply(
+        {
+            "events": [event_values(event) for event in found],
+            "next": found[-1].id if len(found) == limit else None,
+        }
+    )
 
 
 def _line(event: Event) -> str:
@@ -74,21 +117,42 @@ def _start(last_event_id: str | None, after: int | None) -> int | None:
     return after if last_event_id is None else min(int(last_event_id), BIGGEST_ID)
 
 
-def _stream(request: Request, who: Principal, context: Context, study: Study | None, start: int | None, *,
-            until_end: bool) -> Response:
+def _stream(
+    request: Request,
+    who: Principal,
+    context: Context,
+    study: Study | None,
+    start: int | None,
+    *,
+    until_end: bool,
+) -> Response:
     limits = context.config.limits
     if context.live.listeners >= limits.streams:
-        raise RefusedError(503, f"this server has {limits.streams} event streams open, its limit", retry_after=10)
+        raise RefusedError(
+            503, f"this server has {limits.streams} event streams open, its limit", retry_after=10
+        )
     if context.live.listeners_of(who.token_id) >= limits.streams_per_token:
-        raise RefusedError(429, f"this token has {limits.streams_per_token} event streams open, its limit",
-                           way_out="close one", retry_after=10)
-    return StreamingResponse(_messages(request, who, context, study, start, until_end),
-                             media_type="text/event-stream",
-                             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        raise RefusedError(
+            429,
+            f"this token has {limits.streams_per_token} event streams open, its limit",
+            way_out="close one",
+            retry_after=10,
+        )
+    return StreamingResponse(
+        _messages(request, who, context, study, start, until_end),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
 
 
-async def _messages(request: Request, who: Principal, context: Context, study: Study | None, start: int | None,
-                    until_end: bool) -> AsyncIterator[bytes]:
+async def _messages(
+    request: Request,
+    who: Principal,
+    context: Context,
+    study: Study | None,
+    start: int | None,
+    until_end: bool,
+) -> AsyncIterator[bytes]:
     """The stream; where the database is lost it ends, and the client comes back with the last number it saw."""
     yield b"retry: 1000\n\n"
     sees_all = context.config.shared_reading or who.allows("admin")
@@ -104,8 +168,14 @@ async def _messages(request: Request, who: Principal, context: Context, study: S
         LOG.warning("an event stream ends: %s", error)
 
 
-async def _story(request: Request, who: Principal, context: Context, listener: Listener, start: int | None,
-                 until_end: bool) -> AsyncIterator[Message | None]:
+async def _story(
+    request: Request,
+    who: Principal,
+    context: Context,
+    listener: Listener,
+    start: int | None,
+    until_end: bool,
+) -> AsyncIterator[Message | None]:
     """What was missed, where all stands, then what happens, until either side ends it; None while nothing does."""
     study, sent = listener.study, set[int]()
     standing = await run_sync(context.live.standing, study)
@@ -139,7 +209,9 @@ async def _next(listener: Listener) -> Message | None:
         return None
 
 
-async def _missed(context: Context, study: Study | None, start: int, sent: set[int]) -> AsyncIterator[Message]:
+async def _missed(
+    context: Context, study: Study | None, start: int, sent: set[int]
+) -> AsyncIterator[Message]:
     """The stored events after ``start``; their numbers go to ``sent``."""
     study_id = None if study is None else study.id
     while True:

@@ -34,12 +34,16 @@ class ForecastAnswer(Answer):
     model_config = ConfigDict(extra="allow")
 
     global_batch_size: int
-    epochs_to_target: IntervalAnswer = Field(description="Of the mean of a few runs with these settings.")
+    epochs_to_target: IntervalAnswer = Field(
+        description="Of the mean of a few runs with these settings."
+    )
     settings: dict[str, IntervalAnswer] = Field(description="`median` is the value to use.")
     trust: str = Field(examples=["medium"])
     reason: str
     laws: dict[str, dict[str, IntervalAnswer]]
-    complete_settings: dict[str, Any] = Field(description="Every setting, also those that do not move.")
+    complete_settings: dict[str, Any] = Field(
+        description="Every setting, also those that do not move."
+    )
 
 
 class ForecastsAnswer(Answer):
@@ -48,14 +52,32 @@ class ForecastsAnswer(Answer):
     forecasts: list[ForecastAnswer]
 
 
-@router.get("/forecast", response_model=ForecastsAnswer, summary="Forecast a batch size", responses=refusals(404, 409))
-async def forecast(who: Reader, context: Shared, name: StudyName,
-                   at: Annotated[list[Annotated[int, Field(ge=1, le=BIGGEST_BATCH)]] | None, Query(
-                       max_length=MOST_BATCHES, description="Global batch sizes; the study's full-scale batch if none "
-                       "is given.", examples=[[32768]])] = None,
-                   budget_epochs: Annotated[list[Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]] | None,
-                                            Query(max_length=MOST_BATCHES, description="Tell the chance of reaching "
-                                                  "the target within so many epochs.")] = None) -> Response:
+@router.get(
+    "/forecast",
+    response_model=ForecastsAnswer,
+    summary="Forecast a batch size",
+    responses=refusals(404, 409),
+)
+async def forecast(
+    who: Reader,
+    context: Shared,
+    name: StudyName,
+    at: Annotated[
+        list[Annotated[int, Field(ge=1, le=BIGGEST_BATCH)]] | None,
+        Query(
+            max_length=MOST_BATCHES,
+            description="Global batch sizes; the study's full-scale batch if none is given.",
+            examples=[[32768]],
+        ),
+    ] = None,
+    budget_epochs: Annotated[
+        list[Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]] | None,
+        Query(
+            max_length=MOST_BATCHES,
+            description="Tell the chance of reaching the target within so many epochs.",
+        ),
+    ] = None,
+) -> Response:
     """Settings and epochs to target with 90 % intervals, and how far to trust them.
 
     The first request after a trial ended fits the laws anew, which takes seconds; the next are answered at once.
@@ -64,10 +86,20 @@ async def forecast(who: Reader, context: Shared, name: StudyName,
     full = study_facts(study.spec).full_scale_batch
     batches = at or ([full] if full else [])
     if not batches:
-        raise RefusedError(422, f"study {study.name!r} names no full_scale batch size", way_out="give one: ?at=32768")
+        raise RefusedError(
+            422,
+            f"study {study.name!r} names no full_scale batch size",
+            way_out="give one: ?at=32768",
+        )
     budgets, store = tuple(budget_epochs or ()), context.open_store()
     found = await run_sync(context.forecasts.remembered, store, study, batches, budgets)
     if found is None:
-        found = await run_sync(context.forecasts.make, store, study, batches, budgets,
-                               limiter=context.forecasts.limiter)
+        found = await run_sync(
+            context.forecasts.make,
+            store,
+            study,
+            batches,
+            budgets,
+            limiter=context.forecasts.limiter,
+        )
     return reply({"forecasts": [each.to_dict() for each in found]})

@@ -35,13 +35,20 @@ input, button {{ font: inherit; width: 100%; box-sizing: border-box; padding: .5
 </body></html>
 """
 # No Referrer-Policy of no-referrer here: under it a browser would not say that the form is ours.
-_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
-           "frame-ancestors 'none'; base-uri 'none'", "Cache-Control": "no-store"}
+_POLICY = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "Cache-Control": "no-store",
+}
 
 
 @router.get("/login")
-async def login(request: Request, context: Shared, token: Annotated[str | None, Query(max_length=200)] = None,
-                next: Annotated[str, Query(max_length=500)] = "/") -> Response:
+async def login(
+    request: Request,
+    context: Shared,
+    token: Annotated[str | None, Query(max_length=200)] = None,
+    next: Annotated[str, Query(max_length=500)] = "/",
+) -> Response:
     """The link that `hpo serve` prints logs in; without a token there is a form."""
     return _page(next) if token is None else await _enter(request, context, token, next)
 
@@ -51,7 +58,9 @@ async def log_in(request: Request, context: Shared) -> Response:
     """What the form sends."""
     check_own_page(request)
     form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
-    return await _enter(request, context, form.get("token", [""])[0].strip(), form.get("next", ["/"])[0])
+    return await _enter(
+        request, context, form.get("token", [""])[0].strip(), form.get("next", ["/"])[0]
+    )
 
 
 @router.post("/logout")
@@ -71,20 +80,38 @@ async def _enter(request: Request, context: Context, token: str, after: str) -> 
             raise
         return _page(after, str(error), 401)
     request.state.principal = who
-    answer = RedirectResponse(_own_path(after), 303, headers={"Cache-Control": "no-store",
-                                                              "Referrer-Policy": "no-referrer"})
-    answer.set_cookie(COOKIE, token, max_age=COOKIE_SECONDS, path="/", httponly=True, samesite="lax",
-                      secure=request.url.scheme == "https" or context.config.tls_certificate is not None)
+    answer = RedirectResponse(
+        _own_path(after),
+        303,
+        headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"},
+    )
+    answer.set_cookie(
+        COOKIE,
+        token,
+        max_age=COOKIE_SECONDS,
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https" or context.config.tls_certificate is not None,
+    )
     return answer
 
 
 def _own_path(path: str) -> str:
     """``path`` if it is one of this server; / for an address elsewhere."""
     parts = urlsplit(path)
-    own = path.startswith("/") and not path.startswith(("//", "/\\")) and not parts.netloc and path.isprintable()
+    own = (
+        path.startswith("/")
+        and not path.startswith(("//", "/\\"))
+        and not parts.netloc
+        and path.isprintable()
+    )
     return path if own and "\\" not in path else "/"
 
 
 def _page(after: str, wrong: str = "", status: int = 200) -> Response:
-    return HTMLResponse(_PAGE.format(next=html.escape(after, quote=True), wrong=html.escape(wrong)), status,
-                        headers=_POLICY)
+    return HTMLResponse(
+        _PAGE.format(next=html.escape(after, quote=True), wrong=html.escape(wrong)),
+        status,
+        headers=_POLICY,
+    )

@@ -52,8 +52,12 @@ async def health() -> Response:
     return reply({"status": "ok"})
 
 
-@router.get("/ready", response_model=HealthAnswer, summary="Readiness",
-            responses={503: {"model": HealthAnswer, "description": "The database does not answer."}})
+@router.get(
+    "/ready",
+    response_model=HealthAnswer,
+    summary="Readiness",
+    responses={503: {"model": HealthAnswer, "description": "The database does not answer."}},
+)
 def ready(request: Request, context: Shared) -> Response:
     """Whether requests can be answered: the database is there. Needs no token."""
     try:
@@ -61,25 +65,44 @@ def ready(request: Request, context: Shared) -> Response:
     except StoreError as error:
         request.state.failure = str(error)
         LOG.warning("not ready: %s", error)
-        return reply({"status": "the database does not answer"}, status=503, headers={"Retry-After": "2"})
+        return reply(
+            {"status": "the database does not answer"}, status=503, headers={"Retry-After": "2"}
+        )
     return reply({"status": "ready"})
 
 
-@router.get("/metrics", summary="Metrics for Prometheus", response_class=Response, dependencies=[READS],
-            responses={**download("text/plain", "Prometheus' text format."), **refusals()})
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    dependencies=[READS],
+    responses={**download("text/plain", "Prometheus' text format."), **refusals()},
+)
 def metrics(context: Shared) -> Response:
     """Requests and their times, studies and trials by state, workers, age of the queue, convergence points."""
-    return Response(context.metrics.text(context.open_store()),
-                    media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(
+        context.metrics.text(context.open_store()),
+        media_type="text/plain; version=0.0.4; charset=utf-8",
+    )
 
 
-@api_router.get("/workers", response_model=WorkersAnswer, summary="List workers",
-                responses=refusals())
+@api_router.get(
+    "/workers", response_model=WorkersAnswer, summary="List workers", responses=refusals()
+)
 def workers(who: Reader, context: Shared) -> Response:
     """The workers that were heard of within the last minute, and what they run."""
     store = context.open_store()
     found, names = store.workers(), dict[int, str]()
     if any(worker.study_id is not None for worker in found):
-        names = {study.id: study.name for study in store.studies()
-                 if context.config.shared_reading or who.owns(study)}
-    return reply({"workers": [{**plain(worker), "study": names.get(worker.study_id or 0)} for worker in found]})
+        names = {
+            study.id: study.name
+            for study in store.studies()
+            if context.config.shared_reading or who.owns(study)
+        }
+    return reply(
+        {
+            "workers": [
+                {**plain(worker), "study": names.get(worker.study_id or 0)} for worker in found
+            ]
+        }
+    )

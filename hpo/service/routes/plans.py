@@ -55,24 +55,34 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 LARGEST_FIGURE = 10**18
 
 
-def _body_fields(kind: type[Any], names: dict[str, Any],
-                 rules_of: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
+def _body_fields(
+    kind: type[Any], names: dict[str, Any], rules_of: Callable[[Any], Mapping[str, Any]]
+) -> dict[str, Any]:
     """The fields of a dataclass as those of a request's body, bounded as ``rules_of`` each says.
 
     ``names`` says what the classes that its annotations name are over the network.
     """
     hints = get_type_hints(kind, localns=names)
-    return {each.name: (_bounded(hints[each.name], rules_of(each)),
-                        Field(... if each.default is dataclasses.MISSING else each.default,
-                              description=each.metadata.get("description")))
-            for each in dataclasses.fields(kind)}
+    return {
+        each.name: (
+            _bounded(hints[each.name], rules_of(each)),
+            Field(
+                ... if each.default is dataclasses.MISSING else each.default,
+                description=each.metadata.get("description"),
+            ),
+        )
+        for each in dataclasses.fields(kind)
+    }
 
 
 def _bounded(hint: Any, rules: Mapping[str, Any]) -> Any:
     """The annotation with bounds on its numbers."""
     limits = {name: rules[name] for name in ("ge", "gt", "le", "lt") if name in rules}
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    bounded = tuple(Annotated[part, Field(**limits)] if limits and part in (int, float) else part for part in parts)
+    bounded = tuple(
+        Annotated[part, Field(**limits)] if limits and part in (int, float) else part
+        for part in parts
+    )
     return Union[bounded]  # noqa: UP007
 
 
@@ -80,21 +90,34 @@ if TYPE_CHECKING:
     CostBody: TypeAlias = BaseModel
     PlanBody: TypeAlias = BaseModel
 else:
-    CostBody = create_model("WorkloadCost", __config__=STRICT, __doc__="What a sample of a workload costs.",
-                            **_body_fields(WorkloadCost, {}, lambda each: {"ge" if each.name in MAY_BE_0 else "gt": 0,
-                                                                           "le": LARGEST_FIGURE}))
+    CostBody = create_model(
+        "WorkloadCost",
+        __config__=STRICT,
+        __doc__="What a sample of a workload costs.",
+        **_body_fields(
+            WorkloadCost,
+            {},
+            lambda each: {"ge" if each.name in MAY_BE_0 else "gt": 0, "le": LARGEST_FIGURE},
+        ),
+    )
     PlanBody = create_model(
-        "PlanRequest", __config__=STRICT,
+        "PlanRequest",
+        __config__=STRICT,
         __doc__="What to plan for; what is not given comes from the study's full_scale section, or is chosen. Machines "
-                "are those that GET /machines lists, and costs a published one by name, or the figures: no files.",
-        **_body_fields(PlanRequest, {"Machine": str, "WorkloadCost": CostBody}, lambda each: each.metadata),
-        backend=(Literal["horovod", "torch"] | None, None))
+        "are those that GET /machines lists, and costs a published one by name, or the figures: no files.",
+        **_body_fields(
+            PlanRequest, {"Machine": str, "WorkloadCost": CostBody}, lambda each: each.metadata
+        ),
+        backend=(Literal["horovod", "torch"] | None, None),
+    )
 
 
 class RunAnswer(Answer):
     """A plan, and what its launches did."""
 
-    plan: dict[str, Any] = Field(description="As in plan.json: machine, workers, settings, epochs and time.")
+    plan: dict[str, Any] = Field(
+        description="As in plan.json: machine, workers, settings, epochs and time."
+    )
     observed_epochs_to_target: float | None
     outcomes: list[dict[str, Any]]
 
@@ -117,21 +140,40 @@ class MachinesAnswer(Answer):
     machines: list[dict[str, Any]]
 
 
-@router.post("/studies/{name}/plans", status_code=201, response_model=RunAnswer, summary="Make a plan",
-             responses=refusals(404, 409))
-async def make(who: Submitter, context: Shared, name: StudyName,
-               body: Annotated[PlanBody | None, Body()] = None) -> Response:
+@router.post(
+    "/studies/{name}/plans",
+    status_code=201,
+    response_model=RunAnswer,
+    summary="Make a plan",
+    responses=refusals(404, 409),
+)
+async def make(
+    who: Submitter,
+    context: Shared,
+    name: StudyName,
+    body: Annotated[PlanBody | None, Body()] = None,
+) -> Response:
     """Forecast the batch, split it over the machine, and keep the plan with its launch script."""
     study = await run_sync(context.read_study, who, name)
     context.check_changeable(who, study)
     asked = {} if body is None else dict(body)
-    run = await run_sync(_make, context, study, asked.pop("backend", None), _request_of(asked),
-                         limiter=context.forecasts.limiter)
+    run = await run_sync(
+        _make,
+        context,
+        study,
+        asked.pop("backend", None),
+        _request_of(asked),
+        limiter=context.forecasts.limiter,
+    )
     return reply(_run_values(run), status=201)
 
 
-@router.get("/studies/{name}/plans", response_model=PlansAnswer, summary="List a study's plans",
-            responses=refusals(404))
+@router.get(
+    "/studies/{name}/plans",
+    response_model=PlansAnswer,
+    summary="List a study's plans",
+    responses=refusals(404),
+)
 def plans(who: Reader, context: Shared, name: StudyName) -> Response:
     """The plans of a study with their outcomes."""
     study = context.read_study(who, name)
@@ -139,40 +181,68 @@ def plans(who: Reader, context: Shared, name: StudyName) -> Response:
     return reply({"plans": [_run_values(run) for run in runs]})
 
 
-@router.get("/plans/{number}", response_model=RunAnswer, summary="Show a plan", responses=refusals(404))
+@router.get(
+    "/plans/{number}", response_model=RunAnswer, summary="Show a plan", responses=refusals(404)
+)
 def plan(who: Reader, context: Shared, number: PlanId) -> Response:
     """One plan with its outcomes."""
     return reply(_run_values(_run(context, who, number)))
 
 
-@router.get("/plans/{number}/script", summary="Download the launch script", response_class=Response,
-            responses={**download("text/x-shellscript", "The script that launches the run."), **refusals(404)})
+@router.get(
+    "/plans/{number}/script",
+    summary="Download the launch script",
+    response_class=Response,
+    responses={
+        **download("text/x-shellscript", "The script that launches the run."),
+        **refusals(404),
+    },
+)
 def script(who: Reader, context: Shared, number: PlanId) -> Response:
     """The script that launches the run on its machine; it reads `job.json` beside it."""
     run = _run(context, who, number)
     with tempfile.TemporaryDirectory() as folder:
         _write(run.plan, FilePath(folder))
-        found = next(path for path in sorted(FilePath(folder).iterdir()) if path.name.startswith("launch."))
+        found = next(
+            path for path in sorted(FilePath(folder).iterdir()) if path.name.startswith("launch.")
+        )
         return _attached(found.read_bytes(), found.name, "text/x-shellscript; charset=utf-8")
 
 
-@router.get("/plans/{number}/job", summary="Download the job", response_class=Response,
-            responses={**download("application/json", "job.json: what the trainer reads."), **refusals(404)})
+@router.get(
+    "/plans/{number}/job",
+    summary="Download the job",
+    response_class=Response,
+    responses={
+        **download("application/json", "job.json: what the trainer reads."),
+        **refusals(404),
+    },
+)
 def job(who: Reader, context: Shared, number: PlanId) -> Response:
     """`job.json`: everything that the trainer needs to know of the run."""
-    return _attached(json_bytes(_run(context, who, number).plan.job.to_dict()), "job.json", "application/json")
+    return _attached(
+        json_bytes(_run(context, who, number).plan.job.to_dict()), "job.json", "application/json"
+    )
 
 
-@router.get("/plans/{number}/settings", summary="Download the settings", response_class=Response,
-            responses={**download("application/json", "Every setting by its name."), **refusals(404)})
+@router.get(
+    "/plans/{number}/settings",
+    summary="Download the settings",
+    response_class=Response,
+    responses={**download("application/json", "Every setting by its name."), **refusals(404)},
+)
 def settings(who: Reader, context: Shared, number: PlanId) -> Response:
     """The complete settings of the run."""
     found = _run(context, who, number).plan.job.settings.to_dict()
     return _attached(json_bytes(found), "settings.json", "application/json")
 
 
-@router.get("/calibration", response_model=CalibrationAnswer, summary="Forecasts beside outcomes",
-            responses=refusals())
+@router.get(
+    "/calibration",
+    response_model=CalibrationAnswer,
+    summary="Forecasts beside outcomes",
+    responses=refusals(),
+)
 def calibration(who: Reader, context: Shared) -> Response:
     """Every plan that was launched: what was forecast, what happened, and whether it lay inside."""
     return reply({"plans": [dataclasses.asdict(row) for row in visible_calibration(context, who)]})
@@ -188,19 +258,31 @@ def visible_calibration(context: Context, who: Principal) -> list[CalibrationRow
     return [row for row in rows if row.study in own]
 
 
-@router.get("/machines", response_model=MachinesAnswer, summary="List machines", dependencies=[READS],
-            responses=refusals())
+@router.get(
+    "/machines",
+    response_model=MachinesAnswer,
+    summary="List machines",
+    dependencies=[READS],
+    responses=refusals(),
+)
 def machines() -> Response:
     """The machines that come with the service, in short."""
     return reply({"machines": [{**_machine(name), "sources": None} for name in machine_names()]})
 
 
-@router.get("/machines/{name}", response_model=dict[str, Any], summary="Show a machine", dependencies=[READS],
-            responses=refusals(404))
+@router.get(
+    "/machines/{name}",
+    response_model=dict[str, Any],
+    summary="Show a machine",
+    dependencies=[READS],
+    responses=refusals(404),
+)
 def machine(name: Annotated[str, Path(max_length=100)]) -> Response:
     """One machine with its links, its storage, and the source of every figure."""
     if name not in machine_names():
-        raise RefusedError(404, f"there is no machine {name!r}", way_out="GET /api/v1/machines lists them")
+        raise RefusedError(
+            404, f"there is no machine {name!r}", way_out="GET /api/v1/machines lists them"
+        )
     return reply(_machine(name))
 
 
@@ -215,8 +297,10 @@ def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
     if isinstance(cost, BaseModel):
         asked = {**asked, "cost": WorkloadCost(**dict(cost))}
     elif cost is not None and cost not in cost_names():
-        raise PlanError(f"cost must be one of {', '.join(cost_names())}, or the figures, but got {shown(cost)}"
-                        f"{nearest(cost, cost_names())}")
+        raise PlanError(
+            f"cost must be one of {', '.join(cost_names())}, or the figures, but got {shown(cost)}"
+            f"{nearest(cost, cost_names())}"
+        )
     return PlanRequest.of(**asked)
 
 
@@ -225,15 +309,21 @@ def _make(context: Context, study: Study, backend: str | None, asked: PlanReques
     store = context.open_store()
     result = context.forecasts.fitted(store, study).result
     full = result.spec.full_scale
-    fault = fault_of_machine((full.machine if full else "local") if asked.machine is None else str(asked.machine))
+    fault = fault_of_machine(
+        (full.machine if full else "local") if asked.machine is None else str(asked.machine)
+    )
     if fault:
         raise RefusedError(422, fault, kind="plan")
     forecast, made = plan_as_asked(result, asked)
     stored = repository.keep_forecast(store, forecast)
     folder = context.config.folder.absolute() / "plans" / api.folder_name(made)
     kept = repository.keep_plan(store, stored, made, folder, choose_backend(backend))
-    store.add_event(study.id, "plan", f"plan {kept.id} at {kept.global_batch_size} on {kept.workers} workers of "
-                    f"{kept.machine}", {"plan": kept.id})
+    store.add_event(
+        study.id,
+        "plan",
+        f"plan {kept.id} at {kept.global_batch_size} on {kept.workers} workers of {kept.machine}",
+        {"plan": kept.id},
+    )
     return PlannedRun(kept, ())
 
 
@@ -257,4 +347,6 @@ def _run_values(run: PlannedRun) -> dict[str, Any]:
 
 
 def _attached(content: bytes, name: str, kind: str) -> Response:
-    return Response(content, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+    return Response(
+        content, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'}
+    )

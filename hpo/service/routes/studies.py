@@ -43,8 +43,12 @@ class Submission(BaseModel):
 
     spec: str = Field(min_length=1, description="The study file, YAML.", examples=[EXAMPLE])
     priority: int = Field(0, ge=-100, le=100, description="Higher is run first.")
-    max_samples: int | None = Field(None, ge=1, le=BIGGEST_ID,
-                                    description="Ends the sweep when its trials used that many training samples.")
+    max_samples: int | None = Field(
+        None,
+        ge=1,
+        le=BIGGEST_ID,
+        description="Ends the sweep when its trials used that many training samples.",
+    )
     max_accelerator_hours: float | None = Field(None, gt=0, le=1e9)
 
 
@@ -53,47 +57,90 @@ class Resumption(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    spec: str | None = Field(None, min_length=1, description="The study file with more trials, seeds or rungs; its "
-                             "workload, data, target and search space must be those of before.")
+    spec: str | None = Field(
+        None,
+        min_length=1,
+        description="The study file with more trials, seeds or rungs; its "
+        "workload, data, target and search space must be those of before.",
+    )
 
 
-@router.post("", status_code=201, response_model=StudyDetail, summary="Submit a study",
-             responses={200: {"model": StudyDetail, "description": "It was submitted before; this is how it stands."},
-                        **refusals(409)})
-def submit(who: Submitter, context: Shared, body: Submission,
-           idempotency_key: Annotated[str | None, Header(
-               max_length=200, pattern=r"^[!-~]+$",
-               description="The same key with the same study is one study, however often it is sent.")] = None,
-           ) -> Response:
+@router.post(
+    "",
+    status_code=201,
+    response_model=StudyDetail,
+    summary="Submit a study",
+    responses={
+        200: {
+            "model": StudyDetail,
+            "description": "It was submitted before; this is how it stands.",
+        },
+        **refusals(409),
+    },
+)
+def submit(
+    who: Submitter,
+    context: Shared,
+    body: Submission,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            max_length=200,
+            pattern=r"^[!-~]+$",
+            description="The same key with the same study is one study, however often it is sent.",
+        ),
+    ] = None,
+) -> Response:
     """Queue a study for the workers. A bad study file is answered with every fault and its line."""
     spec = read_submission(body.spec, context.config)
     limits, store = context.config.limits, context.open_store()
     if body.priority > limits.priority and not who.allows("admin"):
-        raise RefusedError(403, f"priority must be at most {limits.priority} without the scope admin, but got "
-                                f"{body.priority}")
+        raise RefusedError(
+            403,
+            f"priority must be at most {limits.priority} without the scope admin, but got "
+            f"{body.priority}",
+        )
     _check_queue(store, who, spec.name, limits.queued_studies)
     submitted = store.submit_study(
-        spec.name, workload=spec.workload, metric=spec.target.metric, threshold=spec.target.threshold,
-        higher_is_better=spec.target.higher_is_better, spec=spec.text, owner=who.owner, priority=body.priority,
-        idempotency_key=idempotency_key, max_samples=_least(body.max_samples, limits.samples),
-        max_accelerator_hours=_least(body.max_accelerator_hours, limits.accelerator_hours))
+        spec.name,
+        workload=spec.workload,
+        metric=spec.target.metric,
+        threshold=spec.target.threshold,
+        higher_is_better=spec.target.higher_is_better,
+        spec=spec.text,
+        owner=who.owner,
+        priority=body.priority,
+        idempotency_key=idempotency_key,
+        max_samples=_least(body.max_samples, limits.samples),
+        max_accelerator_hours=_least(body.max_accelerator_hours, limits.accelerator_hours),
+    )
     if submitted.created:
         store.add_event(submitted.study.id, "submitted", f"submitted by {who.owner}")
     return reply(_detail(store, submitted.study), status=201 if submitted.created else 200)
 
 
 @router.get("", response_model=StudiesAnswer, summary="List studies", responses=refusals())
-def studies(who: Reader, context: Shared, owner: Words | None = None,
-            state: Annotated[StudyState | None, Query()] = None,
-            search: Annotated[Words | None, Query(description="A part of the name.")] = None,
-            after: After = None, limit: Limit = 100) -> Response:
+def studies(
+    who: Reader,
+    context: Shared,
+    owner: Words | None = None,
+    state: Annotated[StudyState | None, Query()] = None,
+    search: Annotated[Words | None, Query(description="A part of the name.")] = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> Response:
     """The studies that the token may read."""
     if not context.config.shared_reading and not who.allows("admin"):
         if owner not in (None, who.owner):
             return reply({"studies": [], "next": None})
         owner = who.owner
-    page = context.open_store().page_studies(owner=owner, state=state, search=search, after=after, limit=limit)
-    found = [study_values(each.study, each.trials, each.best_epochs_to_target, each.samples) for each in page]
+    page = context.open_store().page_studies(
+        owner=owner, state=state, search=search, after=after, limit=limit
+    )
+    found = [
+        study_values(each.study, each.trials, each.best_epochs_to_target, each.samples)
+        for each in page
+    ]
     return reply({"studies": found, "next": page[-1].study.id if len(page) == limit else None})
 
 
@@ -103,7 +150,12 @@ def show(who: Reader, context: Shared, name: StudyName) -> Response:
     return reply(_detail(context.open_store(), context.read_study(who, name)))
 
 
-@router.post("/{name}/cancel", response_model=StudyDetail, summary="Cancel a study", responses=refusals(404, 409))
+@router.post(
+    "/{name}/cancel",
+    response_model=StudyDetail,
+    summary="Cancel a study",
+    responses=refusals(404, 409),
+)
 def cancel(who: Submitter, context: Shared, name: StudyName) -> Response:
     """Take a study out of the queue, or stop the trials that run now, within seconds. Its results stay."""
     store, study = _to_change(context, who, name)
@@ -112,17 +164,29 @@ def cancel(who: Submitter, context: Shared, name: StudyName) -> Response:
     return reply(_detail(store, changed))
 
 
-@router.post("/{name}/resume", response_model=StudyDetail, summary="Resume a study", responses=refusals(404, 409))
-def resume(who: Submitter, context: Shared, name: StudyName,
-           body: Annotated[Resumption | None, Body()] = None) -> Response:
+@router.post(
+    "/{name}/resume",
+    response_model=StudyDetail,
+    summary="Resume a study",
+    responses=refusals(404, 409),
+)
+def resume(
+    who: Submitter,
+    context: Shared,
+    name: StudyName,
+    body: Annotated[Resumption | None, Body()] = None,
+) -> Response:
     """Queue a study again that was interrupted, failed, cancelled, or finished and is to be given more trials."""
     store, study = _to_change(context, who, name)
     if body is not None and body.spec is not None:
         spec = read_submission(body.spec, context.config)
         _check_comparable(study, spec)
         if study.state in (StudyState.RUNNING, StudyState.QUEUED):
-            raise RefusedError(409, f"study {name!r} is {study.state}: its file can be changed when it rests",
-                               way_out="cancel it first, or wait until it ends")
+            raise RefusedError(
+                409,
+                f"study {name!r} is {study.state}: its file can be changed when it rests",
+                way_out="cancel it first, or wait until it ends",
+            )
         store.update_spec(study.id, spec.text)
     changed = store.requeue_study(study.id)
     store.add_event(study.id, "resumed", f"queued again by {who.owner}")
@@ -147,19 +211,30 @@ def _check_queue(store: Store, who: Principal, name: str, most: int) -> None:
     """Refuse another study of an owner who has enough in the queue; a repeat is not another."""
     queued = store.queued_of(who.owner, besides=name)
     if queued >= most:
-        raise RefusedError(429, f"{who.owner} has {queued} studies in the queue, and this server takes {most}",
-                           way_out="wait until a worker took one, or cancel one", retry_after=60)
+        raise RefusedError(
+            429,
+            f"{who.owner} has {queued} studies in the queue, and this server takes {most}",
+            way_out="wait until a worker took one, or cancel one",
+            retry_after=60,
+        )
 
 
 def _check_comparable(study: Study, spec: StudySpec) -> None:
     if spec.name != study.name:
-        raise spec.error(f"the file must be one of study {study.name!r}, but its name is {spec.name!r}", "name")
+        raise spec.error(
+            f"the file must be one of study {study.name!r}, but its name is {spec.name!r}", "name"
+        )
     before, now = parse_study(study.spec).to_dict(), spec.to_dict()
     for name in repository.COMPARABLE:
         section, _, key = name.partition(".")
-        if before.get(section) != now.get(section) and (not key or before[section].get(key) != now[section].get(key)):
-            raise spec.error(f"{name} may not change when a study goes on, as its trials would not compare; submit it "
-                             "under another name", *name.split("."))
+        if before.get(section) != now.get(section) and (
+            not key or before[section].get(key) != now[section].get(key)
+        ):
+            raise spec.error(
+                f"{name} may not change when a study goes on, as its trials would not compare; submit it "
+                "under another name",
+                *name.split("."),
+            )
 
 
 def _least(*values: float | int | None) -> Any:
@@ -168,9 +243,19 @@ def _least(*values: float | int | None) -> Any:
 
 def _detail(store: Store, study: Study) -> dict[str, Any]:
     rungs, usage = store.counts(study.id), store.usage(study.id)
-    summary = store.page_studies(after=study.id + 1, limit=1)[0]        # newest first: this very study
+    summary = store.page_studies(after=study.id + 1, limit=1)[0]  # newest first: this very study
     facts = study_facts(study.spec)
-    return {**study_values(study, summary.trials, summary.best_epochs_to_target, usage.samples), "spec": study.spec,
-            "ladder": facts.ladder or sorted(rungs), "full_scale": facts.full_scale, "usage": plain(usage),
-            "rungs": [{"global_batch_size": batch, "trials": {str(state): count for state, count in counted.items()}}
-                      for batch, counted in sorted(rungs.items())]}
+    return {
+        **study_values(study, summary.trials, summary.best_epochs_to_target, usage.samples),
+        "spec": study.spec,
+        "ladder": facts.ladder or sorted(rungs),
+        "full_scale": facts.full_scale,
+        "usage": plain(usage),
+        "rungs": [
+            {
+                "global_batch_size": batch,
+                "trials": {str(state): count for state, count in counted.items()},
+            }
+            for batch, counted in sorted(rungs.items())
+        ],
+    }

@@ -25,7 +25,9 @@ class TokenRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     owner: str = Field(min_length=1, max_length=100, examples=["ada"])
-    scope: Literal["read", "submit", "admin"] = Field(description="Each may do what those before it may.")
+    scope: Literal["read", "submit", "admin"] = Field(
+        description="Each may do what those before it may."
+    )
     name: str = Field("", max_length=100, description="What it is for.", examples=["laptop"])
     expires_in_days: float | None = Field(30, gt=0, le=3650, description="null: never.")
 
@@ -77,22 +79,36 @@ def tokens(who: Reader, context: Shared) -> Response:
     return reply({"tokens": [_values(token) for token in found]})
 
 
-@router.post("/tokens", status_code=201, response_model=NewTokenAnswer, summary="Make a token", dependencies=[ADMINS],
-             responses=refusals())
+@router.post(
+    "/tokens",
+    status_code=201,
+    response_model=NewTokenAnswer,
+    summary="Make a token",
+    dependencies=[ADMINS],
+    responses=refusals(),
+)
 def create(context: Shared, body: TokenRequest) -> Response:
     """A new token; its secret is in this answer and never shown again."""
     lifetime = None if body.expires_in_days is None else timedelta(days=body.expires_in_days)
-    secret, token = create_token(context.open_store(), owner=body.owner, scope=body.scope, name=body.name,
-                                 lifetime=lifetime)
+    secret, token = create_token(
+        context.open_store(), owner=body.owner, scope=body.scope, name=body.name, lifetime=lifetime
+    )
     return reply({"secret": secret, "token": _values(token)}, status=201)
 
 
-@router.delete("/tokens/{number}", status_code=204, summary="Revoke a token", responses=refusals(404))
-def revoke(who: Reader, context: Shared,
-           number: Annotated[int, Path(ge=1, le=BIGGEST_NUMBER, description="The token's id.")]) -> Response:
+@router.delete(
+    "/tokens/{number}", status_code=204, summary="Revoke a token", responses=refusals(404)
+)
+def revoke(
+    who: Reader,
+    context: Shared,
+    number: Annotated[int, Path(ge=1, le=BIGGEST_NUMBER, description="The token's id.")],
+) -> Response:
     """End a token of one's own, or, for admins, any. It counts at once here, within a second at other servers."""
     store = context.open_store()
-    if not any(token.id == number for token in store.tokens(None if who.allows("admin") else who.owner)):
+    if not any(
+        token.id == number for token in store.tokens(None if who.allows("admin") else who.owner)
+    ):
         raise RefusedError(404, f"there is no token {number} that you may revoke")
     store.revoke_token(number)
     context.tokens.forget()
@@ -100,6 +116,13 @@ def revoke(who: Reader, context: Shared,
 
 
 def _values(token: Token) -> dict[str, Any]:
-    return {"id": token.id, "name": token.name, "owner": token.owner, "scopes": sorted(token.scopes),
-            "created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at,
-            "last_used_at": token.last_used_at}
+    return {
+        "id": token.id,
+        "name": token.name,
+        "owner": token.owner,
+        "scopes": sorted(token.scopes),
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+        "revoked_at": token.revoked_at,
+        "last_used_at": token.last_used_at,
+    }

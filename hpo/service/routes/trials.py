@@ -17,50 +17,107 @@ from storage.records import Convergence, TrialState
 
 router = APIRouter(prefix="/studies/{name}", tags=["trials"])
 
-Column = Literal["step", "samples", "epochs", "seconds", "train_loss", "loss", "metric", "learning_rate",
-                 "global_batch_size", "gradient_noise_scale"]
-Number = Annotated[int, Path(ge=0, le=BIGGEST_NUMBER, description="The trial's number in its study, from 0.")]
-Order = Literal["number", "global_batch_size", "epochs_to_target", "epochs", "seconds", "best_metric", "finished_at"]
+Column = Literal[
+    "step",
+    "samples",
+    "epochs",
+    "seconds",
+    "train_loss",
+    "loss",
+    "metric",
+    "learning_rate",
+    "global_batch_size",
+    "gradient_noise_scale",
+]
+Number = Annotated[
+    int, Path(ge=0, le=BIGGEST_NUMBER, description="The trial's number in its study, from 0.")
+]
+Order = Literal[
+    "number",
+    "global_batch_size",
+    "epochs_to_target",
+    "epochs",
+    "seconds",
+    "best_metric",
+    "finished_at",
+]
 SHOWN: tuple[Column, ...] = ("step", "epochs", "seconds", "train_loss", "loss", "metric")
 """What a curve is drawn from, where the request does not say."""
 
 
 @router.get("/trials", response_model=TrialsAnswer, summary="List trials", responses=refusals(404))
-def trials(who: Reader, context: Shared, name: StudyName, after: After = None, limit: Limit = 100,
-           state: Annotated[list[TrialState] | None, Query(max_length=10)] = None,
-           global_batch_size: Annotated[int | None, Query(ge=1, le=BIGGEST_BATCH)] = None,
-           order: Annotated[Order, Query(description="What the page is sorted by.")] = "number",
-           descending: bool = False) -> Response:
+def trials(
+    who: Reader,
+    context: Shared,
+    name: StudyName,
+    after: After = None,
+    limit: Limit = 100,
+    state: Annotated[list[TrialState] | None, Query(max_length=10)] = None,
+    global_batch_size: Annotated[int | None, Query(ge=1, le=BIGGEST_BATCH)] = None,
+    order: Annotated[Order, Query(description="What the page is sorted by.")] = "number",
+    descending: bool = False,
+) -> Response:
     """A page of the study's trials with all their settings."""
     study = context.read_study(who, name)
-    page = context.open_store().page_trials(study.id, after=after, limit=limit, states=state or None,
-                                            global_batch_size=global_batch_size, order=order, descending=descending)
-    return reply({"trials": [trial_values(trial) for trial in page],
-                  "next": page[-1].number if len(page) == limit else None})
+    page = context.open_store().page_trials(
+        study.id,
+        after=after,
+        limit=limit,
+        states=state or None,
+        global_batch_size=global_batch_size,
+        order=order,
+        descending=descending,
+    )
+    return reply(
+        {
+            "trials": [trial_values(trial) for trial in page],
+            "next": page[-1].number if len(page) == limit else None,
+        }
+    )
 
 
-@router.get("/trials/{number}", response_model=TrialAnswer, summary="Show a trial", responses=refusals(404))
+@router.get(
+    "/trials/{number}", response_model=TrialAnswer, summary="Show a trial", responses=refusals(404)
+)
 def trial(who: Reader, context: Shared, name: StudyName, number: Number) -> Response:
     """One trial with its settings and how it ended."""
     study = context.read_study(who, name)
     return reply(trial_values(context.open_store().trial(study.id, number)))
 
 
-@router.get("/convergence", response_model=CurvesAnswer, summary="Convergence of some trials",
-            responses=refusals(404))
-def convergence(who: Reader, context: Shared, name: StudyName,
-                trial: Annotated[list[Annotated[int, Path(ge=0, le=BIGGEST_NUMBER)]],
-                                 Query(min_length=1, max_length=1_000, description="Numbers of trials.")],
-                column: Annotated[list[Column] | None, Query(max_length=20)] = None,
-                max_points: Annotated[int | None, Query(
-                    ge=2, le=100_000, description="Thin out longer curves to that many points, ends included.")] = None,
-                ) -> Response:
+@router.get(
+    "/convergence",
+    response_model=CurvesAnswer,
+    summary="Convergence of some trials",
+    responses=refusals(404),
+)
+def convergence(
+    who: Reader,
+    context: Shared,
+    name: StudyName,
+    trial: Annotated[
+        list[Annotated[int, Path(ge=0, le=BIGGEST_NUMBER)]],
+        Query(min_length=1, max_length=1_000, description="Numbers of trials."),
+    ],
+    column: Annotated[list[Column] | None, Query(max_length=20)] = None,
+    max_points: Annotated[
+        int | None,
+        Query(
+            ge=2,
+            le=100_000,
+            description="Thin out longer curves to that many points, ends included.",
+        ),
+    ] = None,
+) -> Response:
     """The points of each trial in columns of one length, ready for a plot; a trial without points has empty ones."""
     study = context.read_study(who, name)
     numbers, most = list(dict.fromkeys(trial)), context.config.limits.curves
     if len(numbers) > most:
-        raise RefusedError(422, f"at most {most} trials may be asked for at once, but got {len(numbers)}",
-                           way_out="ask for them in several requests")
+        raise RefusedError(
+            422,
+            f"at most {most} trials may be asked for at once, but got {len(numbers)}",
+            way_out="ask for them in several requests",
+        )
     store = context.open_store()
     ids = store.trial_ids(study.id, numbers)
     missing = [number for number in numbers if number not in ids]
@@ -68,13 +125,24 @@ def convergence(who: Reader, context: Shared, name: StudyName,
         raise RefusedError(404, f"study {study.name!r} has no trial {missing[0]}")
     points = store.convergence(list(ids.values()))
     columns = list(dict.fromkeys(column or SHOWN))
-    return reply({"curves": [_curve(number, points.of(ids[number]), columns, max_points) for number in numbers]})
+    return reply(
+        {
+            "curves": [
+                _curve(number, points.of(ids[number]), columns, max_points) for number in numbers
+            ]
+        }
+    )
 
 
-def _curve(number: int, points: Convergence, columns: list[Column], most: int | None) -> dict[str, Any]:
+def _curve(
+    number: int, points: Convergence, columns: list[Column], most: int | None
+) -> dict[str, Any]:
     kept = slice(None) if most is None or len(points) <= most else _thinned(len(points), most)
-    return {"trial": number, "points": len(points),
-            "columns": {name: getattr(points, name)[kept].tolist() for name in columns}}
+    return {
+        "trial": number,
+        "points": len(points),
+        "columns": {name: getattr(points, name)[kept].tolist() for name in columns},
+    }
 
 
 def _thinned(count: int, most: int) -> NDArray[np.int64]:

@@ -19,16 +19,26 @@ from hpo.tuning.acquisition import confirm, gain, prediction
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
 
-PARTICLES = 256             # of the posterior, on which outcomes are simulated
-GUESSED, SPREAD = 20, 12    # candidates of a rung: near what particles hold best there, and anywhere in the domains
-WIDEN = 0.35                # how far the former lie about it, in e-folds or in shares of a range
-LIMITS = (1.5, 3.0)         # times the epochs of the best settings, after which a trial is stopped
-STARTUP = 0.2              # what starting a trial costs, times the epochs of the best settings
-AROUND = (1.0, 0.6, 0.75, 0.87, 1.15, 1.35)     # times the best rates of particles: candidates at the target batch
+PARTICLES = 256  # of the posterior, on which outcomes are simulated
+GUESSED, SPREAD = (
+    20,
+    12,
+)  # candidates of a rung: near what particles hold best there, and anywhere in the domains
+WIDEN = 0.35  # how far the former lie about it, in e-folds or in shares of a range
+LIMITS = (1.5, 3.0)  # times the epochs of the best settings, after which a trial is stopped
+STARTUP = 0.2  # what starting a trial costs, times the epochs of the best settings
+AROUND = (
+    1.0,
+    0.6,
+    0.75,
+    0.87,
+    1.15,
+    1.35,
+)  # times the best rates of particles: candidates at the target batch
 LOWER_RATES = (0.9, 0.8, 0.65)
 ENOUGH_TRIALS, ENOUGH_REACHED = 3, 1
-REFIT_SHARE = 0.12          # the posterior is fitted again when the evidence has grown by this
-FEWEST_EFFECTIVE = 0.3      # or when so few of its particles are left, by their weights
+REFIT_SHARE = 0.12  # the posterior is fitted again when the evidence has grown by this
+FEWEST_EFFECTIVE = 0.3  # or when so few of its particles are left, by their weights
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,16 @@ class Acquisition:
     the epochs between evaluations, ``samples_per_epoch`` None where that is not known yet.
     """
 
-    def __init__(self, rungs: Sequence[int], target: int, tuned: Sequence[ScaledSetting], *, resolution: float,
-                 seed: int = 0, samples_per_epoch: float | None = None) -> None:
+    def __init__(
+        self,
+        rungs: Sequence[int],
+        target: int,
+        tuned: Sequence[ScaledSetting],
+        *,
+        resolution: float,
+        seed: int = 0,
+        samples_per_epoch: float | None = None,
+    ) -> None:
         self._rungs, self._target, self._tuned = tuple(rungs), target, tuple(tuned)
         self.samples_per_epoch = samples_per_epoch
         self._resolution, self._seed = resolution, seed
@@ -91,7 +109,9 @@ class Acquisition:
         """Learn from a trial that has ended."""
         self._observations.append(observation)
 
-    def choose(self, others: Settings | None = None, running: Sequence[tuple[int, Settings]] = ()) -> Choice:
+    def choose(
+        self, others: Settings | None = None, running: Sequence[tuple[int, Settings]] = ()
+    ) -> Choice:
         """The next trial; ``others`` are the settings that are not chosen here, ``running`` the trials in flight.
 
         Trials in flight count as told, with an average outcome, so that trials chosen together differ.
@@ -105,12 +125,17 @@ class Acquisition:
         now, best = float(gain.uncertainty(weights, regret)), None
         for batch in self._rungs:
             candidates = self._candidates(posterior, weights, batch, rng)
-            trials = prediction.predict(posterior, batch, [{**others, **each} for each in candidates])
+            trials = prediction.predict(
+                posterior, batch, [{**others, **each} for each in candidates]
+            )
             usual = float(np.exp(weights @ prediction.log_best_epochs(posterior, batch)))
             for limit in (factor * usual for factor in LIMITS):
                 outcomes = np.random.default_rng((self._seed, len(self._observations)))
                 after = gain.expected_uncertainty(trials, weights, regret, np.log(limit), outcomes)
-                epochs = gain.expected_epochs(trials, weights, np.log(limit), self._resolution) + STARTUP * usual
+                epochs = (
+                    gain.expected_epochs(trials, weights, np.log(limit), self._resolution)
+                    + STARTUP * usual
+                )
                 rate = (now - after) / epochs
                 at = int(np.argmax(rate))
                 if best is None or rate[at] > best.gain:
@@ -125,7 +150,12 @@ class Acquisition:
         """
         others, posterior = others or {}, self._current()
         choices = prediction.best_settings(posterior, self._target)
-        choices += [{**each, RATE: each[RATE] * factor} for each in choices for factor in LOWER_RATES if RATE in each]
+        choices += [
+            {**each, RATE: each[RATE] * factor}
+            for each in choices
+            for factor in LOWER_RATES
+            if RATE in each
+        ]
         loss = prediction.lost(posterior, self._target, [{**others, **each} for each in choices])
         return choices[int(np.argmin(self._weights @ loss))]
 
@@ -135,31 +165,48 @@ class Acquisition:
         held_best = prediction.best_settings(posterior, self._target)
         choices = [self.recommend(others)] + [
             {**each, **({RATE: each[RATE] * factor} if RATE in each else {})}
-            for each in held_best[::2] for factor in AROUND]
+            for each in held_best[::2]
+            for factor in AROUND
+        ]
         tried = [item for item in self._observations if item.global_batch_size == self._target]
         settings = [{**others, **each} for each in choices]
         if not any(item.state == "reached" for item in tried):
-            return Confirmation(choices[0], choices[0] if not tried else self._lower(choices[0], len(tried)), np.inf)
+            return Confirmation(
+                choices[0], choices[0] if not tried else self._lower(choices[0], len(tried)), np.inf
+            )
         everything = settings + [dict(item.settings) for item in tried]
         place = np.stack([coordinates(law, everything) for law in posterior.model.laws], axis=1)
         missed, risks = prediction.miss(posterior, self._target, everything)
-        prior, risk = self._weights @ np.minimum(missed, discrepancy.MOST_MISS), self._weights @ risks
+        prior, risk = (
+            self._weights @ np.minimum(missed, discrepancy.MOST_MISS),
+            self._weights @ risks,
+        )
         least = min(item.epochs for item in tried if item.state == "reached")
         seen = [np.log(discrepancy.counted(item.state, item.epochs, least)) for item in tried]
         count = len(choices)
         scatter = float(np.exp(self._weights @ posterior.values["log_trial_scatter"]))
         corrected = discrepancy.correct(prior, place, place[count:], prior[count:], seen, scatter)
-        improvement = (1 - risk[:count]) * corrected.improvement(float(corrected.mean[count:].min()))[:count]
+        improvement = (1 - risk[:count]) * corrected.improvement(
+            float(corrected.mean[count:].min())
+        )[:count]
         improvement = improvement * confirm.apart(place[:count], place[count:])
         # what was tried and did not diverge has shown that it does not
-        at = int(np.argmin(corrected.mean + np.log(LOST) * np.append(risk[:count], np.zeros(len(tried)))))
-        use = choices[at] if at < count else {name: float(tried[at - count].settings[name]) for name in choices[0]}
+        at = int(
+            np.argmin(corrected.mean + np.log(LOST) * np.append(risk[:count], np.zeros(len(tried))))
+        )
+        use = (
+            choices[at]
+            if at < count
+            else {name: float(tried[at - count].settings[name]) for name in choices[0]}
+        )
         return Confirmation(use, choices[int(np.argmax(improvement))], float(improvement.max()))
 
     @staticmethod
     def _lower(settings: dict[str, float], times: int) -> dict[str, float]:
         """Trials at the target that missed or diverged: a lower rate next."""
-        return {name: value * 0.7**times if name == RATE else value for name, value in settings.items()}
+        return {
+            name: value * 0.7**times if name == RATE else value for name, value in settings.items()
+        }
 
     def limit_epochs(self, global_batch_size: int) -> float | None:
         """Epochs after which a trial at this batch tells little more; None without evidence."""
@@ -190,8 +237,11 @@ class Acquisition:
         return posterior
 
     def _fit(self, count: int) -> Posterior:
-        evidence = Evidence(observations=tuple(self._observations[:count]), tuned=self._tuned,
-                            samples_per_epoch=self.samples_per_epoch)
+        evidence = Evidence(
+            observations=tuple(self._observations[:count]),
+            tuned=self._tuned,
+            samples_per_epoch=self.samples_per_epoch,
+        )
         return thinned(fit(evidence, rng=np.random.default_rng(self._seed)), PARTICLES)
 
     @staticmethod
@@ -204,31 +254,55 @@ class Acquisition:
 
     def _regret(self, posterior: Posterior, others: Settings) -> Array:
         choices = [{**others, **each} for each in prediction.best_settings(posterior, self._target)]
-        return gain.pairwise_regret(prediction.lost(posterior, self._target, choices),
-                                    prediction.log_best_epochs(posterior, self._target))
+        return gain.pairwise_regret(
+            prediction.lost(posterior, self._target, choices),
+            prediction.log_best_epochs(posterior, self._target),
+        )
 
-    def _after(self, posterior: Posterior, weights: Array, batch: int, settings: Settings,
-               rng: np.random.Generator) -> Array:
+    def _after(
+        self,
+        posterior: Posterior,
+        weights: Array,
+        batch: int,
+        settings: Settings,
+        rng: np.random.Generator,
+    ) -> Array:
         """Weights after a trial in flight, for one simulated outcome of it."""
         trial = prediction.predict(posterior, batch, [settings])
-        limit = float(weights @ prediction.log_best_epochs(posterior, batch)) + float(np.log(LIMITS[-1]))
+        limit = float(weights @ prediction.log_best_epochs(posterior, batch)) + float(
+            np.log(LIMITS[-1])
+        )
         return np.asarray(gain.simulate(trial, weights, limit, rng)[0, rng.integers(gain.OUTCOMES)])
 
-    def _candidates(self, posterior: Posterior, weights: Array, batch: int,
-                    rng: np.random.Generator) -> list[dict[str, float]]:
+    def _candidates(
+        self, posterior: Posterior, weights: Array, batch: int, rng: np.random.Generator
+    ) -> list[dict[str, float]]:
         held_best = prediction.best_settings(posterior, batch)
         taken = rng.choice(len(held_best), GUESSED, p=weights)
-        found = [{setting.name: self._moved(setting, held_best[index].get(setting.name), rng)
-                  for setting in self._tuned} for index in taken]
-        return found + [{setting.name: _place(setting, float(rng.random())) for setting in self._tuned}
-                        for _ in range(SPREAD)]
+        found = [
+            {
+                setting.name: self._moved(setting, held_best[index].get(setting.name), rng)
+                for setting in self._tuned
+            }
+            for index in taken
+        ]
+        return found + [
+            {setting.name: _place(setting, float(rng.random())) for setting in self._tuned}
+            for _ in range(SPREAD)
+        ]
 
-    def _moved(self, setting: ScaledSetting, value: float | None, rng: np.random.Generator) -> float:
+    def _moved(
+        self, setting: ScaledSetting, value: float | None, rng: np.random.Generator
+    ) -> float:
         low, high = _bounds(setting)
         if value is None:
             return _place(setting, float(rng.random()))
         away = WIDEN * float(rng.standard_normal())
-        moved = value * float(np.exp(away)) if setting.scale == "log" else value + 0.3 * away * (high - low)
+        moved = (
+            value * float(np.exp(away))
+            if setting.scale == "log"
+            else value + 0.3 * away * (high - low)
+        )
         return float(np.clip(moved, low, high))
 
 

@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-LEAST_POINTS = 6            # a curve of fewer evaluations tells nothing
+LEAST_POINTS = 6  # a curve of fewer evaluations tells nothing
 POWERS = np.geomspace(0.1, 4.0, 16)
-DECAYS = np.geomspace(0.1, 10.0, 12)        # tau over the epochs trained
-LEAST_NOISE = 0.01          # of the metric's span so far: no curve follows the formula better
+DECAYS = np.geomspace(0.1, 10.0, 12)  # tau over the epochs trained
+LEAST_NOISE = 0.01  # of the metric's span so far: no curve follows the formula better
 # the misfit of neighbouring evaluations is one and the same: a curve says as much as so many independent points. Chosen
 # on 250 curves of random noisy quadratics: with 3 the bands from 10 to 90 % held in 95 % of them, with 6 in 65 %
 WITNESSES = 3.0
@@ -47,7 +47,7 @@ def predict_crossing(epochs: ArrayLike, metric: ArrayLike, threshold: float) -> 
     t, y = t[usable], y[usable]
     if len(t) < LEAST_POINTS:
         return None
-    kept = t >= 0.2 * t[-1]     # how a training begins says little of how it goes on
+    kept = t >= 0.2 * t[-1]  # how a training begins says little of how it goes on
     t, y = t[kept] / t[-1], y[kept]
     last, span = float(np.asarray(epochs, dtype=float)[usable][-1]), float(np.ptp(y))
     if len(t) < LEAST_POINTS - 1 or span == 0:
@@ -62,7 +62,9 @@ def predict_crossing(epochs: ArrayLike, metric: ArrayLike, threshold: float) -> 
     return _quantiles(_times(floor, slope, threshold) * last, weight / weight.sum())
 
 
-def hopeless(epochs: Sequence[float], metric: Sequence[float], threshold: float, limit_epochs: float) -> bool:
+def hopeless(
+    epochs: Sequence[float], metric: Sequence[float], threshold: float, limit_epochs: float
+) -> bool:
     """Whether a training that has come this far is to need more than ``limit_epochs``, with 90 % probability.
 
     It is given ``PATIENCE`` of the limit first.
@@ -77,7 +79,7 @@ def _times(floor: Array, slope: Array, threshold: float) -> Array:
     """When each shape is at the threshold, over the epochs trained; inf where its floor lies before it."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = (threshold - floor) / slope
-        powers, decays = share[:len(POWERS)], share[len(POWERS):]
+        powers, decays = share[: len(POWERS)], share[len(POWERS) :]
         times = np.concatenate([powers ** (-1 / POWERS), -DECAYS * np.log(decays)])
     return np.where(np.isfinite(times) & (share > 0), np.maximum(times, 1.0), np.inf)
 
@@ -85,5 +87,9 @@ def _times(floor: Array, slope: Array, threshold: float) -> Array:
 def _quantiles(times: Array, weight: Array) -> Crossing:
     order = np.argsort(times)
     below = np.cumsum(weight[order])
-    return Crossing(*(float(times[order][min(int(np.searchsorted(below, level)), len(times) - 1)])
-                      for level in LEVELS))
+    return Crossing(
+        *(
+            float(times[order][min(int(np.searchsorted(below, level)), len(times) - 1)])
+            for level in LEVELS
+        )
+    )

@@ -19,9 +19,11 @@ from hpo.tuning.acquisition.prediction import Prediction
 
 Array: TypeAlias = NDArray[np.float64]
 
-OUTCOMES = 24               # simulated outcomes of a trial
-EPOCHS_WEIGHT = 0.05        # what the variance of the log epochs at full scale counts beside the settings' regret
-LEAST_SCALE = 0.05          # particles are few: two that differ by less are not told apart
+OUTCOMES = 24  # simulated outcomes of a trial
+EPOCHS_WEIGHT = (
+    0.05  # what the variance of the log epochs at full scale counts beside the settings' regret
+)
+LEAST_SCALE = 0.05  # particles are few: two that differ by less are not told apart
 
 
 def pairwise_regret(loss: Array, log_epochs: Array) -> Array:
@@ -39,7 +41,9 @@ def uncertainty(weights: Array, regret: Array) -> Array:
     return np.asarray(np.einsum("...i,...i->...", weights @ regret, weights))
 
 
-def simulate(prediction: Prediction, weights: Array, log_limit: float, rng: np.random.Generator) -> Array:
+def simulate(
+    prediction: Prediction, weights: Array, log_limit: float, rng: np.random.Generator
+) -> Array:
     """Weights of the particles (trials, outcomes, particles) after simulated outcomes of each trial.
 
     A trial that has not reached the target by ``log_limit`` is stopped there.
@@ -51,9 +55,9 @@ def simulate(prediction: Prediction, weights: Array, log_limit: float, rng: np.r
     noise = rng.permutation(_student_quantiles(OUTCOMES))
     scale = np.maximum(prediction.scale, LEAST_SCALE)
     likely = Prediction(prediction.log_epochs, scale, prediction.risk, prediction.shown)
-    outcome = likely.log_epochs[truth] + scale[truth] * noise[:, None]               # (outcomes, trials)
+    outcome = likely.log_epochs[truth] + scale[truth] * noise[:, None]  # (outcomes, trials)
     diverged = rng.permutation(places)[:, None] < likely.risk[truth]
-    missed = likely.log_missed(np.asarray(log_limit))                                 # (particles, trials)
+    missed = likely.log_missed(np.asarray(log_limit))  # (particles, trials)
     found = np.empty((trials, OUTCOMES, particles))
     for index in range(OUTCOMES):
         reached = likely.log_reached(outcome[index][None, :])
@@ -65,17 +69,28 @@ def simulate(prediction: Prediction, weights: Array, log_limit: float, rng: np.r
     return np.asarray(found / found.sum(axis=2, keepdims=True))
 
 
-def expected_uncertainty(prediction: Prediction, weights: Array, regret: Array, log_limit: float,
-                         rng: np.random.Generator) -> Array:
+def expected_uncertainty(
+    prediction: Prediction,
+    weights: Array,
+    regret: Array,
+    log_limit: float,
+    rng: np.random.Generator,
+) -> Array:
     """Expected uncertainty after one trial: (trials,)."""
-    return np.asarray(uncertainty(simulate(prediction, weights, log_limit, rng), regret).mean(axis=1))
+    return np.asarray(
+        uncertainty(simulate(prediction, weights, log_limit, rng), regret).mean(axis=1)
+    )
 
 
-def expected_epochs(prediction: Prediction, weights: Array, log_limit: float, diverged_epochs: float) -> Array:
+def expected_epochs(
+    prediction: Prediction, weights: Array, log_limit: float, diverged_epochs: float
+) -> Array:
     """Epochs that a trial is expected to train before it reaches the target, diverges or is stopped: (trials,)."""
     trained = np.exp(np.minimum(prediction.log_epochs, log_limit))
-    return np.asarray(weights @ (prediction.risk * np.minimum(diverged_epochs, trained)
-                                 + (1 - prediction.risk) * trained))
+    return np.asarray(
+        weights
+        @ (prediction.risk * np.minimum(diverged_epochs, trained) + (1 - prediction.risk) * trained)
+    )
 
 
 def _student_quantiles(count: int) -> Array:

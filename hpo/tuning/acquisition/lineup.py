@@ -25,14 +25,17 @@ from hpo.tuning.acquisition import prediction
 Array: TypeAlias = NDArray[np.float64]
 
 PARTICLES = 256
-RATES, RATE_STEP = 17, 0.125        # candidates: from e^-1 to e times the recommended rate
-WARMUPS, WARMUP_STEP = 9, 0.35      # from a quarter to four times the recommended warmup
-RATE_OFF, WARMUP_OFF = 0.2, 0.5     # by how much, in log units, a particle is taken to be off (standard deviation)
-APART = 2                           # steps at least between two of a lineup, in rate or in warmup
-SAFE = 20.0                         # times more than the laws say is what the safe one is chosen for
-FEWEST, MOST = 3, 5                 # configurations of a lineup
-HOPELESS = 0.95                     # quantile of the epochs expected: a training that needs more than LIMIT times it
-LIMIT = 1.25                        # is given up
+RATES, RATE_STEP = 17, 0.125  # candidates: from e^-1 to e times the recommended rate
+WARMUPS, WARMUP_STEP = 9, 0.35  # from a quarter to four times the recommended warmup
+RATE_OFF, WARMUP_OFF = (
+    0.2,
+    0.5,
+)  # by how much, in log units, a particle is taken to be off (standard deviation)
+APART = 2  # steps at least between two of a lineup, in rate or in warmup
+SAFE = 20.0  # times more than the laws say is what the safe one is chosen for
+FEWEST, MOST = 3, 5  # configurations of a lineup
+HOPELESS = 0.95  # quantile of the epochs expected: a training that needs more than LIMIT times it
+LIMIT = 1.25  # is given up
 # so many trainings here are worth the settings of a training at full scale: as many as a lost one costs
 TRAININGS = LOST
 
@@ -57,7 +60,9 @@ class Lineup:
         return TRAININGS * self.gain * self.epochs
 
 
-def choose_lineup(posterior: Posterior, global_batch_size: int, most_epochs: float) -> Lineup | None:
+def choose_lineup(
+    posterior: Posterior, global_batch_size: int, most_epochs: float
+) -> Lineup | None:
     """The settings to race within ``most_epochs``, which all trainings together may take; the same every time.
 
     None where the evidence does not tell what missing the best learning rate costs: then there is nothing to choose by.
@@ -71,9 +76,16 @@ def choose_lineup(posterior: Posterior, global_batch_size: int, most_epochs: flo
     centre = {name: choice.interval.median for name, choice in choices.items()}
     tuned = WARMUP in centre and centre[WARMUP] > 0
     rates = np.exp(RATE_STEP * (np.arange(RATES) - RATES // 2)) * centre[RATE]
-    warmups = np.exp(WARMUP_STEP * (np.arange(WARMUPS) - WARMUPS // 2)) * centre[WARMUP] if tuned else np.zeros(1)
-    grid = [{**centre, RATE: float(rate), **({WARMUP: float(warmup)} if tuned else {})}
-            for rate in rates for warmup in warmups]
+    warmups = (
+        np.exp(WARMUP_STEP * (np.arange(WARMUPS) - WARMUPS // 2)) * centre[WARMUP]
+        if tuned
+        else np.zeros(1)
+    )
+    grid = [
+        {**centre, RATE: float(rate), **({WARMUP: float(warmup)} if tuned else {})}
+        for rate in rates
+        for warmup in warmups
+    ]
     few = thinned(posterior, PARTICLES)
     missed, risk = prediction.miss(few, global_batch_size, grid)
     factor = np.minimum(np.exp(np.minimum(missed, 10.0)), SLOW)
@@ -82,7 +94,7 @@ def choose_lineup(posterior: Posterior, global_batch_size: int, most_epochs: flo
     loss = _off((factor + (LOST - factor) * risk).reshape(shape))
     taken = [(len(rates) // 2, len(warmups) // 2)]
     # never faster than what is recommended: what is safe is slower in its rate, or longer in its warmup
-    safest = safe.mean(axis=0).reshape(shape[1:])[:len(rates) // 2 + 1, len(warmups) // 2:]
+    safest = safe.mean(axis=0).reshape(shape[1:])[: len(rates) // 2 + 1, len(warmups) // 2 :]
     order = np.argsort(safest.ravel())
     for row, column in (np.unravel_index(at, safest.shape) for at in order):
         if _apart((int(row), int(column) + len(warmups) // 2), taken):
@@ -92,12 +104,21 @@ def choose_lineup(posterior: Posterior, global_batch_size: int, most_epochs: flo
     while len(taken) < count:
         best = np.min([loss[:, row, column] for row, column in taken], axis=0)
         after = np.minimum(loss, best[:, None, None]).mean(axis=0)
-        free = [(float(after[row, column]), row, column) for row in range(len(rates)) for column in range(len(warmups))
-                if _apart((row, column), taken)]
+        free = [
+            (float(after[row, column]), row, column)
+            for row in range(len(rates))
+            for column in range(len(warmups))
+            if _apart((row, column), taken)
+        ]
         taken.append(min(free)[1:])
     now = float(loss[:, taken[0][0], taken[0][1]].mean())
     known = float(np.min([loss[:, row, column] for row, column in taken], axis=0).mean())
-    return Lineup(tuple(grid[row * len(warmups) + column] for row, column in taken), now - known, epochs, limit)
+    return Lineup(
+        tuple(grid[row * len(warmups) + column] for row, column in taken),
+        now - known,
+        epochs,
+        limit,
+    )
 
 
 def _off(loss: Array) -> Array:
@@ -108,8 +129,12 @@ def _off(loss: Array) -> Array:
     of_warmup = np.rint(rng.normal(0.0, WARMUP_OFF / WARMUP_STEP, particles)).astype(int)
     rows = np.clip(np.arange(rates)[None, :] + of_rate[:, None], 0, rates - 1)
     columns = np.clip(np.arange(warmups)[None, :] + of_warmup[:, None], 0, warmups - 1)
-    return np.asarray(loss[np.arange(particles)[:, None, None], rows[:, :, None], columns[:, None, :]])
+    return np.asarray(
+        loss[np.arange(particles)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    )
 
 
 def _apart(place: tuple[int, int], taken: list[tuple[int, int]]) -> bool:
-    return all(abs(place[0] - row) >= APART or abs(place[1] - column) >= APART for row, column in taken)
+    return all(
+        abs(place[0] - row) >= APART or abs(place[1] - column) >= APART for row, column in taken
+    )

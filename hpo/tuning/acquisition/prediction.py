@@ -27,7 +27,7 @@ from hpo.extrapolation.recommend import LONGEST, WARMUPS, price
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, object]
 
-LEAST = 1e-12       # probability of the impossible, as in the posterior's own likelihood
+LEAST = 1e-12  # probability of the impossible, as in the posterior's own likelihood
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Prediction:
 
     def at(self, columns: NDArray[np.intp] | Sequence[int]) -> Prediction:
         """The same of some of the trials, repeated or not."""
-        return Prediction(self.log_epochs[:, columns], self.scale[:, columns], self.risk[:, columns], self.shown)
+        return Prediction(
+            self.log_epochs[:, columns], self.scale[:, columns], self.risk[:, columns], self.shown
+        )
 
     def log_reached(self, log_epochs: Array) -> Array:
         """Log density of reaching the target at ``log_epochs``."""
@@ -54,14 +56,18 @@ class Prediction:
     def log_missed(self, log_epochs: Array) -> Array:
         """Log probability of neither reaching the target within ``log_epochs`` nor diverging."""
         late = 1 - student_cdf((log_epochs - self.log_epochs) / self.scale)
-        return np.asarray(np.log(np.maximum(self.risk * (1 - self.shown) + (1 - self.risk) * late, LEAST)))
+        return np.asarray(
+            np.log(np.maximum(self.risk * (1 - self.shown) + (1 - self.risk) * late, LEAST))
+        )
 
     def log_diverged(self) -> Array:
         """Log probability of divergence."""
         return np.asarray(np.log(self.risk * self.shown))
 
 
-def predict(posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]) -> Prediction:
+def predict(
+    posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]
+) -> Prediction:
     """What the particles say of one trial with each of the settings at this batch."""
     model, values, log_batch = posterior.model, posterior.values, float(np.log(global_batch_size))
     here = _configurations(posterior, global_batch_size, settings)
@@ -69,10 +75,14 @@ def predict(posterior: Posterior, global_batch_size: int, settings: Sequence[Set
     level, extra = _level(posterior, log_batch)
     needed = log_epochs(values, model.warmup, here, level[:, None] + seen.cost)
     scale = trial_scale(values, seen.cost)
-    return Prediction(needed, np.sqrt(scale**2 + extra[:, None]), _risk(seen), shown(values)[:, None])
+    return Prediction(
+        needed, np.sqrt(scale**2 + extra[:, None]), _risk(seen), shown(values)[:, None]
+    )
 
 
-def miss(posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]) -> tuple[Array, Array]:
+def miss(
+    posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]
+) -> tuple[Array, Array]:
     """Log factor on the epochs of the best at the full rate, and risk of a loss, at a batch: (particles, settings)."""
     model, values = posterior.model, posterior.values
     here = _configurations(posterior, global_batch_size, settings)
@@ -81,9 +91,16 @@ def miss(posterior: Posterior, global_batch_size: int, settings: Sequence[Settin
     return log_epochs(values, model.warmup, here, level + seen.cost) - level, _risk(seen)
 
 
-def _configurations(posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]) -> Configurations:
-    return make_configurations(np.array([np.log(global_batch_size)]), np.zeros(len(settings), dtype=np.intp), settings,
-                               posterior.model.laws, posterior.model.warmup)
+def _configurations(
+    posterior: Posterior, global_batch_size: int, settings: Sequence[Settings]
+) -> Configurations:
+    return make_configurations(
+        np.array([np.log(global_batch_size)]),
+        np.zeros(len(settings), dtype=np.intp),
+        settings,
+        posterior.model.laws,
+        posterior.model.warmup,
+    )
 
 
 def _risk(seen: Outlook) -> Array:
@@ -111,7 +128,9 @@ def best_settings(posterior: Posterior, global_batch_size: int) -> list[dict[str
         for settings, value in zip(found, told, strict=True):
             settings[law.name] = float(value)
     if posterior.model.warmup is not None and posterior.model.warmup.tuned:
-        for settings, warmup in zip(found, best_warmups(posterior, log_batch[0], found), strict=True):
+        for settings, warmup in zip(
+            found, best_warmups(posterior, log_batch[0], found), strict=True
+        ):
             settings[WARMUP] = float(warmup)
     return found
 
@@ -126,10 +145,17 @@ def best_warmups(posterior: Posterior, log_batch: float, settings: Sequence[Sett
     epochs, lost = np.geomspace(1 / per_epoch, longest, WARMUPS), np.empty((count, WARMUPS))
     own = np.arange(count)
     for at, each in enumerate(epochs):
-        here = make_configurations(np.array([log_batch]), np.zeros(count, dtype=np.intp),
-                                   [{**one, WARMUP: each} for one in settings], model.laws, model.warmup)
+        here = make_configurations(
+            np.array([log_batch]),
+            np.zeros(count, dtype=np.intp),
+            [{**one, WARMUP: each} for one in settings],
+            model.laws,
+            model.warmup,
+        )
         seen = outlook(values, model.laws, model.warmup, here)
-        needed = log_epochs(values, model.warmup, here, level[:, None] + seen.cost)[own, own] - level
+        needed = (
+            log_epochs(values, model.warmup, here, level[:, None] + seen.cost)[own, own] - level
+        )
         lost[:, at] = price(needed, None if seen.risk is None else seen.risk[own, own])
     return np.asarray(epochs[lost.argmin(axis=1)])
 
@@ -159,4 +185,6 @@ def _level(posterior: Posterior, log_batch: float) -> tuple[Array, Array]:
     near = across(posterior.residual_log_batch, np.array([log_batch]))[:, 0]
     weight = np.linalg.solve(kernel(posterior.residual_log_batch), near)
     left = 1.0 - float(near @ weight)
-    return mean + posterior.residuals @ weight, left * np.exp(2 * posterior.values["log_recipe_scatter"])
+    return mean + posterior.residuals @ weight, left * np.exp(
+        2 * posterior.values["log_recipe_scatter"]
+    )

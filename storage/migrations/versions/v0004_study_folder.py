@@ -12,7 +12,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("studies", sa.Column("folder", sa.Text(), nullable=False, server_default=sa.text("''")))
+    op.add_column(
+        "studies", sa.Column("folder", sa.Text(), nullable=False, server_default=sa.text("''"))
+    )
 
 
 def downgrade() -> None:

@@ -21,14 +21,22 @@ def upgrade() -> None:
     for table in TABLES:
         with op.batch_alter_table(table) as batch:
             batch.add_column(sa.Column("decay_bias", sa.Boolean(), nullable=True))
-            batch.alter_column("momentum_form", existing_type=sa.Text(), nullable=True, server_default=None)
+            batch.alter_column(
+                "momentum_form", existing_type=sa.Text(), nullable=True, server_default=None
+            )
         op.execute(f"UPDATE {table} SET momentum_form = 'inside' WHERE optimizer = 'lars'")
 
 
 def downgrade() -> None:
     for table in TABLES:
-        op.execute(f"UPDATE {table} SET momentum_form = 'outside' WHERE momentum_form IS NULL OR optimizer = 'lars'")
+        op.execute(
+            f"UPDATE {table} SET momentum_form = 'outside' WHERE momentum_form IS NULL OR optimizer = 'lars'"
+        )
         with op.batch_alter_table(table) as batch:
-            batch.alter_column("momentum_form", existing_type=sa.Text(), nullable=False,
-                               server_default=sa.text("'outside'"))
+            batch.alter_column(
+                "momentum_form",
+                existing_type=sa.Text(),
+                nullable=False,
+                server_default=sa.text("'outside'"),
+            )
             batch.drop_column("decay_bias")

@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-HOSTS = ("localhost", "127.0.0.1")      # two names of this machine: two nodes that reach each other
+HOSTS = ("localhost", "127.0.0.1")  # two names of this machine: two nodes that reach each other
 SPOOL = Path(os.environ.get("STAND_IN_SPOOL", "/nonexistent"))
 
 
@@ -71,7 +71,7 @@ def directives(text, prefix):
         if line.startswith(prefix):
             if commands:
                 raise RefusedError(f"a directive behind the first command: {line}")
-            found.append(line[len(prefix):].strip())
+            found.append(line[len(prefix) :].strip())
         elif line.strip() and not line.startswith("#"):
             commands = True
     if not found:
@@ -101,8 +101,15 @@ def submit(options, text, environment, *, inside):
     """Queue a job; outside a job also run it and all that it queues. Returns its number."""
     SPOOL.mkdir(parents=True, exist_ok=True)
     number = len(list(SPOOL.glob("job-*.json"))) + 1
-    job = {"number": number, "options": options, "text": text, "folder": str(Path.cwd()),
-           "environment": {name: value.replace("JOB_NUMBER", str(number)) for name, value in environment.items()}}
+    job = {
+        "number": number,
+        "options": options,
+        "text": text,
+        "folder": str(Path.cwd()),
+        "environment": {
+            name: value.replace("JOB_NUMBER", str(number)) for name, value in environment.items()
+        },
+    }
     (SPOOL / f"job-{number}.json").write_text(json.dumps(job))
     if not inside:
         while number <= len(list(SPOOL.glob("job-*.json"))):
@@ -116,14 +123,25 @@ def _run(job):
     script.write_text(job["text"])
     log = Path(job["folder"]) / f"launch-{job['number']}.log"
     with log.open("a") as output:
-        process = subprocess.Popen(["bash", str(script)], cwd=job["folder"], stdout=output, stderr=output,
-                                   stdin=subprocess.DEVNULL, env={**os.environ, **job["environment"]})
+        process = subprocess.Popen(
+            ["bash", str(script)],
+            cwd=job["folder"],
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **job["environment"]},
+        )
     points = os.environ.get("STAND_IN_NOTICE_POINTS")
     if points and job["number"] == 1:
-        threading.Thread(target=_give_notice, args=(process, Path(job["folder"]), int(points)), daemon=True).start()
+        threading.Thread(
+            target=_give_notice, args=(process, Path(job["folder"]), int(points)), daemon=True
+        ).start()
     status = process.wait()
     with (SPOOL / "jobs.jsonl").open("a") as jobs:
-        jobs.write(json.dumps({"number": job["number"], "options": job["options"], "status": status}) + "\n")
+        jobs.write(
+            json.dumps({"number": job["number"], "options": job["options"], "status": status})
+            + "\n"
+        )
 
 
 def _give_notice(process, folder, points):
@@ -140,9 +158,15 @@ def run_tasks(hosts, per_node, command, environment):
 
     A task on a host that is lost is killed as the node would be. Returns the largest exit status.
     """
-    tasks = [subprocess.Popen(command, start_new_session=True,
-                              env={**os.environ, **environment(node * per_node + local, local)})
-             for node in range(len(hosts)) for local in range(per_node)]
+    tasks = [
+        subprocess.Popen(
+            command,
+            start_new_session=True,
+            env={**os.environ, **environment(node * per_node + local, local)},
+        )
+        for node in range(len(hosts))
+        for local in range(per_node)
+    ]
     try:
         while any(task.poll() is None for task in tasks):
             lost = down()

@@ -16,10 +16,23 @@ from tests.planning.stand_ins.common import (
     submit,
 )
 
-BATCH = {"--job-name": r"[\w.-]+", "--nodes": r"\d+", "--exclusive": None, "--time-limit": r"\d+(\.\d+)?[smhd]",
-         "--output": r"[\w{}.-]+", "--bank": r"\w+", "--queue": r"\w+", "--dependency": r"afterany:\d+"}
-RUN = {"--nodes": r"\d+", "--tasks-per-node": r"\d+", "--exclusive": None, "--requires": r"hosts:[\w.,-]+",
-       "--setopt": r"(cpu|gpu)-affinity=off"}
+BATCH = {
+    "--job-name": r"[\w.-]+",
+    "--nodes": r"\d+",
+    "--exclusive": None,
+    "--time-limit": r"\d+(\.\d+)?[smhd]",
+    "--output": r"[\w{}.-]+",
+    "--bank": r"\w+",
+    "--queue": r"\w+",
+    "--dependency": r"afterany:\d+",
+}
+RUN = {
+    "--nodes": r"\d+",
+    "--tasks-per-node": r"\d+",
+    "--exclusive": None,
+    "--requires": r"hosts:[\w.,-]+",
+    "--setopt": r"(cpu|gpu)-affinity=off",
+}
 
 
 def flux(arguments):
@@ -36,35 +49,51 @@ def flux(arguments):
 def batch(arguments, inside):
     given, (script, *_) = parse(arguments, BATCH, equals=True)
     text = Path(script).read_text()
-    words = [word for line in directives(text, "# flux:") for word in shlex.split(line, comments=True)]
+    words = [
+        word for line in directives(text, "# flux:") for word in shlex.split(line, comments=True)
+    ]
     options, rest = parse(words, BATCH, equals=True)
     if rest:
         raise RefusedError(f"not a directive: {rest[0]}")
     options |= given
     hosts = hosts_of(int(options["--nodes"]))
-    number = submit(options, text, {"FLUX_ENCLOSING_ID": "JOB_NUMBER", "STAND_IN_HOSTS": " ".join(hosts)},
-                    inside=inside)
+    number = submit(
+        options,
+        text,
+        {"FLUX_ENCLOSING_ID": "JOB_NUMBER", "STAND_IN_HOSTS": " ".join(hosts)},
+        inside=inside,
+    )
     say(number)
     return 0
 
 
 def run(arguments):
     options, command = parse(arguments, RUN, equals=True)
-    hosts, per_node = options["--requires"].removeprefix("hosts:").split(","), int(options["--tasks-per-node"])
+    hosts, per_node = (
+        options["--requires"].removeprefix("hosts:").split(","),
+        int(options["--tasks-per-node"]),
+    )
     if len(hosts) != int(options["--nodes"]):
         raise RefusedError(f"--nodes={options['--nodes']} but {len(hosts)} hosts")
     if not set(hosts) <= set(os.environ["STAND_IN_HOSTS"].split()) - down():
         raise RefusedError(f"unsatisfiable request: {hosts}")
-    return run_tasks(hosts, per_node, command, lambda rank, local: {"FLUX_TASK_RANK": str(rank),
-                                                                    "FLUX_TASK_LOCAL_ID": str(local)})
+    return run_tasks(
+        hosts,
+        per_node,
+        command,
+        lambda rank, local: {"FLUX_TASK_RANK": str(rank), "FLUX_TASK_LOCAL_ID": str(local)},
+    )
 
 
 def hostlist(arguments):
     options, sources = parse(arguments, {"--expand": None, "--delimiter": r"\n| "}, equals=True)
     if sources != ["avail"]:
         raise RefusedError(f"unknown source {sources}")
-    say(options.get("--delimiter", " ").join(each for each in os.environ["STAND_IN_HOSTS"].split()
-                                               if each not in down()))
+    say(
+        options.get("--delimiter", " ").join(
+            each for each in os.environ["STAND_IN_HOSTS"].split() if each not in down()
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -18,11 +18,27 @@ from tests.planning.stand_ins.common import (
     submit,
 )
 
-BATCH = {"-J": r"[A-Za-z][\w.-]*", "-nnodes": r"\d+", "-W": r"\d{1,3}:[0-5]\d", "-wa": "USR1|URG|HUP",
-         "-wt": r"(\d+:)?\d+", "-alloc_flags": r"(NVME|gpumps|smt[124])( (NVME|gpumps|smt[124]))*",
-         "-o": r"[\w%.-]+", "-P": r"\w+", "-q": r"\w+", "-w": r"ended\(\d+\)"}
-RUN = {"--nrs": r"\d+", "--rs_per_host": r"\d+", "--tasks_per_rs": r"\d+", "--cpu_per_rs": r"\d+|ALL_CPUS",
-       "--gpu_per_rs": r"\d+|ALL_GPUS", "--bind": r"none|rs|packed:\d+", "--exit_on_error": "[01]"}
+BATCH = {
+    "-J": r"[A-Za-z][\w.-]*",
+    "-nnodes": r"\d+",
+    "-W": r"\d{1,3}:[0-5]\d",
+    "-wa": "USR1|URG|HUP",
+    "-wt": r"(\d+:)?\d+",
+    "-alloc_flags": r"(NVME|gpumps|smt[124])( (NVME|gpumps|smt[124]))*",
+    "-o": r"[\w%.-]+",
+    "-P": r"\w+",
+    "-q": r"\w+",
+    "-w": r"ended\(\d+\)",
+}
+RUN = {
+    "--nrs": r"\d+",
+    "--rs_per_host": r"\d+",
+    "--tasks_per_rs": r"\d+",
+    "--cpu_per_rs": r"\d+|ALL_CPUS",
+    "--gpu_per_rs": r"\d+|ALL_GPUS",
+    "--bind": r"none|rs|packed:\d+",
+    "--exit_on_error": "[01]",
+}
 CORES = 42
 
 
@@ -44,22 +60,37 @@ def bsub(arguments):
     SPOOL.mkdir(parents=True, exist_ok=True)
     listed = SPOOL / f"hosts-{len(hosts)}"
     listed.write_text("\n".join(["batch1", *(host for host in hosts for _ in range(CORES))]) + "\n")
-    number = submit(options, text, {"LSB_JOBID": "JOB_NUMBER", "LSB_DJOB_HOSTFILE": str(listed),
-                                    "LS_SUBCWD": str(Path.cwd())}, inside="LSB_JOBID" in os.environ)
+    number = submit(
+        options,
+        text,
+        {"LSB_JOBID": "JOB_NUMBER", "LSB_DJOB_HOSTFILE": str(listed), "LS_SUBCWD": str(Path.cwd())},
+        inside="LSB_JOBID" in os.environ,
+    )
     say(f"Job <{number}> is submitted to queue <batch>.")
 
 
 def jsrun(arguments):
     options, command = parse(arguments, RUN, equals=True)
-    hosts = sorted(set(Path(os.environ["LSB_DJOB_HOSTFILE"]).read_text().split()) - {"batch1"}, reverse=True)
+    hosts = sorted(
+        set(Path(os.environ["LSB_DJOB_HOSTFILE"]).read_text().split()) - {"batch1"}, reverse=True
+    )
     sets, per_host = int(options["--nrs"]), int(options["--rs_per_host"])
     if sets > per_host * len(hosts) or sets % per_host:
-        raise RefusedError(f"{sets} resource sets, {per_host} a host, do not fit on {len(hosts)} hosts")
+        raise RefusedError(
+            f"{sets} resource sets, {per_host} a host, do not fit on {len(hosts)} hosts"
+        )
     per_node = per_host * int(options["--tasks_per_rs"])
     if per_node > CORES:
         raise RefusedError(f"{per_node} tasks on {CORES} cores")
-    return run_tasks(hosts[: sets // per_host], per_node, command, lambda rank, local: {
-        "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(local)})
+    return run_tasks(
+        hosts[: sets // per_host],
+        per_node,
+        command,
+        lambda rank, local: {
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -19,8 +19,16 @@ from tests.planning.stand_ins.common import (
 
 SELECT = r"select=(\d+):ncpus=(\d+):mpiprocs=(\d+)(?::ngpus=(\d+))?"
 RESOURCE = rf"{SELECT}|place=(scatter|pack|free)(:excl|:shared)?|walltime=\d+:[0-5]\d:[0-5]\d"
-BATCH = {"-N": r"[A-Za-z][\w.-]{0,229}", "-l": RESOURCE, "-j": "oe|eo|n", "-r": "y|n", "-A": r"\w+", "-q": r"\w+",
-         "-W": r"depend=afterany:\d+", "-v": r"\w+=[^,]*(,\w+=[^,]*)*"}
+BATCH = {
+    "-N": r"[A-Za-z][\w.-]{0,229}",
+    "-l": RESOURCE,
+    "-j": "oe|eo|n",
+    "-r": "y|n",
+    "-A": r"\w+",
+    "-q": r"\w+",
+    "-W": r"depend=afterany:\d+",
+    "-v": r"\w+=[^,]*(,\w+=[^,]*)*",
+}
 RUN = {"-n": r"\d+", "--ppn": r"\d+", "--hosts": r"[\w.,-]+", "--version": None}
 
 
@@ -45,9 +53,18 @@ def qsub(arguments):
     listed = SPOOL / f"hosts-{nodes}"
     listed.write_text("".join(f"{host}\n" * ranks for host in hosts))
     handed = dict(pair.split("=", 1) for pair in given.get("-v", "").split(",") if pair)
-    number = submit({**options, **asked, **given}, text, {
-        "HPO_SLOT": "1", **handed, "PBS_JOBID": "JOB_NUMBER", "PBS_NODEFILE": str(listed),
-        "PBS_O_WORKDIR": str(Path.cwd())}, inside="PBS_JOBID" in os.environ)
+    number = submit(
+        {**options, **asked, **given},
+        text,
+        {
+            "HPO_SLOT": "1",
+            **handed,
+            "PBS_JOBID": "JOB_NUMBER",
+            "PBS_NODEFILE": str(listed),
+            "PBS_O_WORKDIR": str(Path.cwd()),
+        },
+        inside="PBS_JOBID" in os.environ,
+    )
     say(number)
 
 
@@ -61,8 +78,12 @@ def mpiexec(arguments):
         raise RefusedError(f"{options['-n']} ranks on {len(hosts)} hosts with {per_node} each")
     if per_node > Path(os.environ["PBS_NODEFILE"]).read_text().split().count(hosts[0]):
         raise RefusedError(f"{per_node} ranks a host are more than the job has")
-    return run_tasks(hosts, per_node, command, lambda rank, local: {"PMI_RANK": str(rank),
-                                                                    "MPI_LOCALRANKID": str(local)})
+    return run_tasks(
+        hosts,
+        per_node,
+        command,
+        lambda rank, local: {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(local)},
+    )
 
 
 def pbsnodes(arguments):

@@ -17,12 +17,31 @@ from tests.planning.stand_ins.common import (
     submit,
 )
 
-BATCH = {"--job-name": r"[\w.-]+", "--nodes": r"\d+", "--ntasks-per-node": r"\d+", "--gpus-per-node": r"\d+",
-         "--exclusive": None, "--time": r"\d+:[0-5]\d:[0-5]\d", "--signal": r"B:USR1@\d{1,5}", "--no-kill": None,
-         "--requeue": None, "--open-mode": "append|truncate", "--output": r"[\w%.-]+", "--account": r"\w+",
-         "--partition": r"\w+", "--dependency": r"afterany:\d+"}
-RUN = {"--nodes": r"\d+", "--nodelist": r"[\w.,-]+", "--ntasks": r"\d+", "--ntasks-per-node": r"\d+",
-       "--cpu-bind": "none", "--no-kill": None, "--kill-on-bad-exit": "1"}
+BATCH = {
+    "--job-name": r"[\w.-]+",
+    "--nodes": r"\d+",
+    "--ntasks-per-node": r"\d+",
+    "--gpus-per-node": r"\d+",
+    "--exclusive": None,
+    "--time": r"\d+:[0-5]\d:[0-5]\d",
+    "--signal": r"B:USR1@\d{1,5}",
+    "--no-kill": None,
+    "--requeue": None,
+    "--open-mode": "append|truncate",
+    "--output": r"[\w%.-]+",
+    "--account": r"\w+",
+    "--partition": r"\w+",
+    "--dependency": r"afterany:\d+",
+}
+RUN = {
+    "--nodes": r"\d+",
+    "--nodelist": r"[\w.,-]+",
+    "--ntasks": r"\d+",
+    "--ntasks-per-node": r"\d+",
+    "--cpu-bind": "none",
+    "--no-kill": None,
+    "--kill-on-bad-exit": "1",
+}
 
 
 def sbatch(arguments):
@@ -36,9 +55,17 @@ def sbatch(arguments):
     if int(options["--signal"].rpartition("@")[2]) >= limit:
         raise RefusedError("the signal would come before the job starts")
     hosts = hosts_of(int(options["--nodes"]))
-    number = submit(options, text, {
-        "SLURM_JOB_ID": "JOB_NUMBER", "SLURM_JOB_NODELIST": ",".join(hosts), "SLURM_SUBMIT_DIR": str(Path.cwd()),
-        "SLURM_NTASKS_PER_NODE": options["--ntasks-per-node"]}, inside="SLURM_JOB_ID" in os.environ)
+    number = submit(
+        options,
+        text,
+        {
+            "SLURM_JOB_ID": "JOB_NUMBER",
+            "SLURM_JOB_NODELIST": ",".join(hosts),
+            "SLURM_SUBMIT_DIR": str(Path.cwd()),
+            "SLURM_NTASKS_PER_NODE": options["--ntasks-per-node"],
+        },
+        inside="SLURM_JOB_ID" in os.environ,
+    )
     say(f"Submitted batch job {number}")
 
 
@@ -51,16 +78,31 @@ def srun(arguments):
     if int(options["--ntasks"]) != nodes * per_node:
         raise RefusedError(f"{options['--ntasks']} tasks on {nodes} nodes with {per_node} each")
     if per_node > int(os.environ["SLURM_NTASKS_PER_NODE"]):
-        raise RefusedError(f"{per_node} tasks a node, but the job has {os.environ['SLURM_NTASKS_PER_NODE']}")
+        raise RefusedError(
+            f"{per_node} tasks a node, but the job has {os.environ['SLURM_NTASKS_PER_NODE']}"
+        )
     if down() & set(hosts):
         raise RefusedError("Required node not available (down, drained or reserved)")
-    return run_tasks(hosts, per_node, command, lambda rank, local: {"SLURM_PROCID": str(rank),
-                                                                    "SLURM_LOCALID": str(local)})
+    return run_tasks(
+        hosts,
+        per_node,
+        command,
+        lambda rank, local: {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local)},
+    )
 
 
 def sinfo(arguments):
-    options, _ = parse(arguments, {"--responding": None, "--noheader": None, "--Node": None, "--nodes": r"[\w.,-]+",
-                                   "--format": "%n"}, equals=True)
+    options, _ = parse(
+        arguments,
+        {
+            "--responding": None,
+            "--noheader": None,
+            "--Node": None,
+            "--nodes": r"[\w.,-]+",
+            "--format": "%n",
+        },
+        equals=True,
+    )
     say("\n".join(host for host in options["--nodes"].split(",") if host not in down()))
 
 

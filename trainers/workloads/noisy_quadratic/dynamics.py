@@ -34,23 +34,40 @@ class Update:
     nesterov: bool = False
 
 
-def make_update(curvature: Array, noise: Array, *, learning_rate: ArrayLike, global_batch_size: ArrayLike,
-                momentum: ArrayLike = 0.0, preconditioning: float = 0.0, nesterov: bool = False,
-                weight_decay: float = 0.0) -> Update:
+def make_update(
+    curvature: Array,
+    noise: Array,
+    *,
+    learning_rate: ArrayLike,
+    global_batch_size: ArrayLike,
+    momentum: ArrayLike = 0.0,
+    preconditioning: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> Update:
     """The update at these settings: numbers, or arrays ``(settings,)``.
 
     ``curvature`` and per-sample ``noise`` are ``(modes,)``. Weight decay adds to the curvature of the gradient, not
     to that of the loss, so theta = 0 stays the optimum.
     """
-    rate, momentum, batch = (np.asarray(value, dtype=float)[..., None]
-                             for value in (learning_rate, momentum, global_batch_size))
-    return Update(learning_rate=rate * curvature**-preconditioning, momentum=momentum,
-                  curvature=curvature + weight_decay, noise=noise / batch, nesterov=nesterov)
+    rate, momentum, batch = (
+        np.asarray(value, dtype=float)[..., None]
+        for value in (learning_rate, momentum, global_batch_size)
+    )
+    return Update(
+        learning_rate=rate * curvature**-preconditioning,
+        momentum=momentum,
+        curvature=curvature + weight_decay,
+        noise=noise / batch,
+        nesterov=nesterov,
+    )
 
 
 def start(initial_squares: Array) -> Array:
     """The moments before the first update, with v = 0; shape ``(3, ..., modes)``."""
-    return np.stack([initial_squares, np.zeros_like(initial_squares), np.zeros_like(initial_squares)])
+    return np.stack(
+        [initial_squares, np.zeros_like(initial_squares), np.zeros_like(initial_squares)]
+    )
 
 
 def step(moments: Array, update: Update) -> Array:
@@ -64,10 +81,14 @@ def step(moments: Array, update: Update) -> Array:
     theta_g, v_g, g_g = h * squares, h * cross, h * h * squares + update.noise
     theta_d = p * cross + q * theta_g
     d_d = p * p * velocities + 2 * p * q * v_g + q * q * g_g
-    v_d = m * p * velocities + (m * q + p) * v_g + q * g_g      # of the new v
-    return np.stack([squares - 2 * lr * theta_d + lr * lr * d_d,
-                     m * cross + theta_g - lr * v_d,
-                     m * m * velocities + 2 * m * v_g + g_g])
+    v_d = m * p * velocities + (m * q + p) * v_g + q * g_g  # of the new v
+    return np.stack(
+        [
+            squares - 2 * lr * theta_d + lr * lr * d_d,
+            m * cross + theta_g - lr * v_d,
+            m * m * velocities + 2 * m * v_g + g_g,
+        ]
+    )
 
 
 def stationary(update: Update) -> Array:
@@ -89,22 +110,34 @@ def squares_without_momentum(update: Update, initial_squares: Array, steps: Arra
     E[theta_t^2] = s + (1 - lr h)^2t (theta_0^2 - s),   s = lr n / (h (2 - lr h))      (arXiv:1907.04164, eq. 3)
     """
     if np.any(update.momentum != 0):
-        raise ValueError(f"momentum must be 0 for this closed form, but got {np.max(update.momentum):g}; step() and "
-                         "steps_to_target() take any")
+        raise ValueError(
+            f"momentum must be 0 for this closed form, but got {np.max(update.momentum):g}; step() and "
+            "steps_to_target() take any"
+        )
     steps = np.asarray(steps)[..., None]
     floor = stationary(update)[0]
-    return np.asarray(floor + (1 - update.learning_rate * update.curvature) ** (2 * steps) * (initial_squares - floor))
+    return np.asarray(
+        floor
+        + (1 - update.learning_rate * update.curvature) ** (2 * steps) * (initial_squares - floor)
+    )
 
 
-def stability_limit(curvature: Array, *, momentum: ArrayLike = 0.0, preconditioning: float = 0.0,
-                    nesterov: bool = False) -> Array:
+def stability_limit(
+    curvature: Array,
+    *,
+    momentum: ArrayLike = 0.0,
+    preconditioning: float = 0.0,
+    nesterov: bool = False,
+) -> Array:
     """The learning rate from which on the moments grow without bound; shape of ``momentum``.
 
     lr h < 2 (1+m) for heavy ball (Polyak, 1964), lr h < 2 (1+m) / (1+2m) for Nesterov, in the mode that comes
     first; with preconditioning h^(1-p) stands for h. Noise is additive and moves no limit.
     """
     m = np.asarray(momentum, dtype=float)
-    return np.asarray(2 * (1 + m) / ((1 + 2 * m) if nesterov else 1) / np.max(curvature ** (1 - preconditioning)))
+    return np.asarray(
+        2 * (1 + m) / ((1 + 2 * m) if nesterov else 1) / np.max(curvature ** (1 - preconditioning))
+    )
 
 
 def many_steps(update: Update, steps: int) -> Array:
@@ -113,7 +146,7 @@ def many_steps(update: Update, steps: int) -> Array:
     It acts on (E[theta^2], E[theta v], E[v^2], 1, S); S gathers E[theta^2] before each update.
     """
     modes = np.broadcast(update.learning_rate, update.curvature).size
-    unit = np.eye(5)[:, :, None] * np.ones(modes)       # unit[i]: the i-th basis vector, for every mode
+    unit = np.eye(5)[:, :, None] * np.ones(modes)  # unit[i]: the i-th basis vector, for every mode
     constant = step(np.zeros((3, modes)), update)
     once = np.zeros((modes, 5, 5))
     for column in range(3):

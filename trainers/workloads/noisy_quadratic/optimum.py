@@ -18,8 +18,8 @@ from trainers.workloads.noisy_quadratic.dynamics import Array, stability_limit
 from trainers.workloads.noisy_quadratic.problem import Problem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 
-_RATES = 1024       # learning rates in the first look: with momentum the updates have several minima
-_LOOKS = 4          # each further look divides the bracket of the one before ...
+_RATES = 1024  # learning rates in the first look: with momentum the updates have several minima
+_LOOKS = 4  # each further look divides the bracket of the one before ...
 _FEWER_RATES = 128  # ... by so many
 _LOOKS_AT_MOMENTA = 2
 _LAGS = np.geomspace(1, 0.01, 24)
@@ -37,16 +37,35 @@ class Optimum:
     epochs: float
 
 
-def epochs_to_target(problem: Problem, target_loss: float, *, learning_rate: ArrayLike, global_batch_size: ArrayLike,
-                     momentum: ArrayLike = 0.0, preconditioning: float = 0.0) -> Array:
+def epochs_to_target(
+    problem: Problem,
+    target_loss: float,
+    *,
+    learning_rate: ArrayLike,
+    global_batch_size: ArrayLike,
+    momentum: ArrayLike = 0.0,
+    preconditioning: float = 0.0,
+) -> Array:
     """Epochs until the expected loss is first at the target, at constant settings; inf where it never is."""
-    steps = steps_to_target(problem, target_loss, learning_rate=learning_rate, global_batch_size=global_batch_size,
-                            momentum=momentum, preconditioning=preconditioning)
+    steps = steps_to_target(
+        problem,
+        target_loss,
+        learning_rate=learning_rate,
+        global_batch_size=global_batch_size,
+        momentum=momentum,
+        preconditioning=preconditioning,
+    )
     return np.asarray(steps * np.asarray(global_batch_size, dtype=float) / problem.train_samples)
 
 
-def optimum(problem: Problem, target_loss: float, global_batch_size: float, *, momentum: float | None = 0.0,
-            preconditioning: float = 0.0) -> Optimum:
+def optimum(
+    problem: Problem,
+    target_loss: float,
+    global_batch_size: float,
+    *,
+    momentum: float | None = 0.0,
+    preconditioning: float = 0.0,
+) -> Optimum:
     """The best learning rate at this momentum (None: the best momentum up to 0.99 too) and the fewest epochs.
 
     ``global_batch_size`` may be inf: then there is no noise, and the epochs are infinite. Raises
@@ -55,19 +74,32 @@ def optimum(problem: Problem, target_loss: float, global_batch_size: float, *, m
     _check_target(problem, target_loss)
     if momentum is None:
         momentum = _best_momentum(problem, target_loss, global_batch_size, preconditioning)
-    low, high = _range(problem, target_loss, global_batch_size, np.asarray(momentum), preconditioning)
+    low, high = _range(
+        problem, target_loss, global_batch_size, np.asarray(momentum), preconditioning
+    )
     for look in range(_LOOKS):
         rates = np.geomspace(low, high, _FEWER_RATES if look else _RATES)
-        steps = steps_to_target(problem, target_loss, learning_rate=rates, global_batch_size=global_batch_size,
-                                momentum=momentum, preconditioning=preconditioning)
+        steps = steps_to_target(
+            problem,
+            target_loss,
+            learning_rate=rates,
+            global_batch_size=global_batch_size,
+            momentum=momentum,
+            preconditioning=preconditioning,
+        )
         first = int(np.argmin(steps))
         last = first
         while last + 1 < len(rates) and steps[last + 1] == steps[first]:
             last += 1
         low, high = rates[max(0, first - 1)], rates[min(len(rates) - 1, last + 1)]
     fewest = float(steps[first])
-    return Optimum(global_batch_size=global_batch_size, learning_rate=float(math.sqrt(rates[first] * rates[last])),
-                   momentum=momentum, steps=fewest, epochs=fewest * global_batch_size / problem.train_samples)
+    return Optimum(
+        global_batch_size=global_batch_size,
+        learning_rate=float(math.sqrt(rates[first] * rates[last])),
+        momentum=momentum,
+        steps=fewest,
+        epochs=fewest * global_batch_size / problem.train_samples,
+    )
 
 
 def fewest_samples(problem: Problem, target_loss: float, *, preconditioning: float = 0.0) -> float:
@@ -81,20 +113,35 @@ def fewest_samples(problem: Problem, target_loss: float, *, preconditioning: flo
     return _small_batch_limit(problem, target_loss, preconditioning)[0]
 
 
-def fewest_steps(problem: Problem, target_loss: float, *, momentum: float | None = 0.0,
-                 preconditioning: float = 0.0) -> float:
+def fewest_steps(
+    problem: Problem,
+    target_loss: float,
+    *,
+    momentum: float | None = 0.0,
+    preconditioning: float = 0.0,
+) -> float:
     """Updates to the target as the batch size goes to infinity, at the best learning rate (and momentum)."""
-    return optimum(problem, target_loss, math.inf, momentum=momentum, preconditioning=preconditioning).steps
+    return optimum(
+        problem, target_loss, math.inf, momentum=momentum, preconditioning=preconditioning
+    ).steps
 
 
-def critical_batch_size(problem: Problem, target_loss: float, *, momentum: float | None = 0.0,
-                        preconditioning: float = 0.0) -> float:
+def critical_batch_size(
+    problem: Problem,
+    target_loss: float,
+    *,
+    momentum: float | None = 0.0,
+    preconditioning: float = 0.0,
+) -> float:
     """Fewest samples over fewest updates: where the two limits, perfect scaling and none, meet."""
-    return (fewest_samples(problem, target_loss, preconditioning=preconditioning)
-            / fewest_steps(problem, target_loss, momentum=momentum, preconditioning=preconditioning))
+    return fewest_samples(problem, target_loss, preconditioning=preconditioning) / fewest_steps(
+        problem, target_loss, momentum=momentum, preconditioning=preconditioning
+    )
 
 
-def _small_batch_limit(problem: Problem, target: float, preconditioning: float) -> tuple[float, float]:
+def _small_batch_limit(
+    problem: Problem, target: float, preconditioning: float
+) -> tuple[float, float]:
     """The fewest samples, and the temperature eta that takes them."""
     h, noise = problem.curvature, problem.noise * problem.curvature**-preconditioning / 4
     speed = h ** (1 - preconditioning)
@@ -107,12 +154,21 @@ def _small_batch_limit(problem: Problem, target: float, preconditioning: float) 
         with np.errstate(divide="ignore"):
             samples = taus * ((1 - decay) @ noise) / room
         best = int(np.argmin(samples))
-        taus = np.geomspace(taus[max(0, best - 1)], taus[min(len(taus) - 1, best + 1)], 512) if best else taus
+        taus = (
+            np.geomspace(taus[max(0, best - 1)], taus[min(len(taus) - 1, best + 1)], 512)
+            if best
+            else taus
+        )
     return float(samples.min()), float((taus / samples)[np.argmin(samples)])
 
 
-def _range(problem: Problem, target: float, batch: float, momenta: Array, preconditioning: float,
-           ) -> tuple[Array, Array]:
+def _range(
+    problem: Problem,
+    target: float,
+    batch: float,
+    momenta: Array,
+    preconditioning: float,
+) -> tuple[Array, Array]:
     """Learning rates between which the best one lies: about the small-batch limit's, below the stability limit."""
     limit = stability_limit(problem.curvature, momentum=momenta, preconditioning=preconditioning)
     small = (1 - momenta) * batch * _small_batch_limit(problem, target, preconditioning)[1]
@@ -125,9 +181,15 @@ def _best_momentum(problem: Problem, target: float, batch: float, preconditionin
     for _ in range(_LOOKS_AT_MOMENTA):
         low, high = _range(problem, target, batch, 1 - lags, preconditioning)
         rates = np.geomspace(low, high, _FEWER_RATES)
-        steps = steps_to_target(problem, target, learning_rate=rates, global_batch_size=batch,
-                                momentum=np.broadcast_to(1 - lags, rates.shape), preconditioning=preconditioning)
-        best = int(np.argmin(steps.min(0)))     # of equals the lowest momentum
+        steps = steps_to_target(
+            problem,
+            target,
+            learning_rate=rates,
+            global_batch_size=batch,
+            momentum=np.broadcast_to(1 - lags, rates.shape),
+            preconditioning=preconditioning,
+        )
+        best = int(np.argmin(steps.min(0)))  # of equals the lowest momentum
         chosen = float(1 - lags[best])
         lags = np.geomspace(lags[max(0, best - 1)], lags[min(len(lags) - 1, best + 1)], len(lags))
     return chosen
@@ -135,5 +197,7 @@ def _best_momentum(problem: Problem, target: float, batch: float, preconditionin
 
 def _check_target(problem: Problem, target_loss: float) -> None:
     if not 0 < target_loss < problem.initial_loss:
-        raise JobError("target_loss must lie above 0, which no training reaches, and below the initial loss "
-                       f"{problem.initial_loss:.4g}, but got {target_loss!r}")
+        raise JobError(
+            "target_loss must lie above 0, which no training reaches, and below the initial loss "
+            f"{problem.initial_loss:.4g}, but got {target_loss!r}"
+        )

@@ -87,13 +87,19 @@ def option_names() -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(Problem))
 
 
-def check_number(name: str, value: Any, *, above_zero: bool = False, at_most: float = math.inf) -> None:
+def check_number(
+    name: str, value: Any, *, above_zero: bool = False, at_most: float = math.inf
+) -> None:
     """Raise :class:`~trainers.errors.DataError` unless ``value`` is a finite number of at least (or above) 0."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    )
     if not is_number or value < 0 or (above_zero and value == 0) or value > at_most:
         rule = "a number above 0" if above_zero else "a number of at least 0"
-        raise DataError(f"{name} must be {rule}{'' if math.isinf(at_most) else f' and at most {at_most:g}'}, "
-                        f"but got {value!r}")
+        raise DataError(
+            f"{name} must be {rule}{'' if math.isinf(at_most) else f' and at most {at_most:g}'}, "
+            f"but got {value!r}"
+        )
 
 
 def _check_count(name: str, value: Any) -> None:

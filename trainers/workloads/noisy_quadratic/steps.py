@@ -19,9 +19,9 @@ from trainers.workloads.noisy_quadratic.problem import Problem
 MAX_STEPS = 2**40
 """Updates after which a training counts as never reaching its target."""
 
-_STRIDES = 8        # between two doublings, so that a stride is at most an eighth of the steps done
-_SETTLED = 1e-12    # what is left of the start when a training counts as stationary
-_ELEMENTS = 2**15   # settings times modes at a time: the arrays stay in the processor's cache
+_STRIDES = 8  # between two doublings, so that a stride is at most an eighth of the steps done
+_SETTLED = 1e-12  # what is left of the start when a training counts as stationary
+_ELEMENTS = 2**15  # settings times modes at a time: the arrays stay in the processor's cache
 
 Power = tuple[Array, Array]
 """a and b of M^t = a M + b, each ``(settings, modes)``."""
@@ -33,16 +33,25 @@ class _Runs:
 
     index: NDArray[np.int64]
     trace: Array
-    momentum: Array             # (settings, 1): the determinant of M
-    keep: Array                 # 1 - lr h, the corner of M
-    push: Array                 # -lr m, the rest of its first row
-    floor: Array                # half h times the stationary moments: of theta^2 ...
-    offsets: tuple[Array, Array, Array]     # ... and half h times (initial - stationary): theta^2, theta v, v^2
+    momentum: Array  # (settings, 1): the determinant of M
+    keep: Array  # 1 - lr h, the corner of M
+    push: Array  # -lr m, the rest of its first row
+    floor: Array  # half h times the stationary moments: of theta^2 ...
+    offsets: tuple[
+        Array, Array, Array
+    ]  # ... and half h times (initial - stationary): theta^2, theta v, v^2
 
     def chosen(self, mask: NDArray[np.bool_]) -> _Runs:
         first, second, third = self.offsets
-        return _Runs(self.index[mask], self.trace[mask], self.momentum[mask], self.keep[mask], self.push[mask],
-                     self.floor[mask], (first[mask], second[mask], third[mask]))
+        return _Runs(
+            self.index[mask],
+            self.trace[mask],
+            self.momentum[mask],
+            self.keep[mask],
+            self.push[mask],
+            self.floor[mask],
+            (first[mask], second[mask], third[mask]),
+        )
 
     def times(self, one: Power, other: Power) -> Power:
         """The product of two powers; M^2 = trace M - momentum."""
@@ -55,44 +64,84 @@ class _Runs:
         a, b = power
         own, cross = a * self.keep + b, a * self.push
         first, second, third = self.offsets
-        return np.asarray(self.floor.sum(-1) + (own * own * first + 2 * own * cross * second
-                                                + cross * cross * third).sum(-1))
+        return np.asarray(
+            self.floor.sum(-1)
+            + (own * own * first + 2 * own * cross * second + cross * cross * third).sum(-1)
+        )
 
 
-def steps_to_target(problem: Problem, target_loss: float, *, learning_rate: ArrayLike, global_batch_size: ArrayLike,
-                    momentum: ArrayLike = 0.0, preconditioning: float = 0.0, max_steps: int = MAX_STEPS) -> Array:
+def steps_to_target(
+    problem: Problem,
+    target_loss: float,
+    *,
+    learning_rate: ArrayLike,
+    global_batch_size: ArrayLike,
+    momentum: ArrayLike = 0.0,
+    preconditioning: float = 0.0,
+    max_steps: int = MAX_STEPS,
+) -> Array:
     """Fewest updates (at least 1) after which the expected loss is at most the target; inf where it never is.
 
     Settings are numbers or arrays that broadcast to ``(settings,)``, the shape of the result. Exact where the loss
     falls: while momentum may still ring (10 / (1 - m) updates) every update is looked at; later, when oscillations
     have died down to e^-10, at least eight points within each doubling, with bisection between them.
     """
-    rates, batches, momenta = np.broadcast_arrays(*(np.asarray(each, dtype=float)
-                                                    for each in (learning_rate, global_batch_size, momentum)))
+    rates, batches, momenta = np.broadcast_arrays(
+        *(np.asarray(each, dtype=float) for each in (learning_rate, global_batch_size, momentum))
+    )
     steps = np.full(rates.size, np.inf)
-    order = np.argsort(momenta.ravel(), kind="stable")      # equal momenta ring equally long
+    order = np.argsort(momenta.ravel(), kind="stable")  # equal momenta ring equally long
     for chunk in np.array_split(order, math.ceil(order.size * problem.modes / _ELEMENTS)):
         with np.errstate(over="ignore", invalid="ignore"):
-            _search(_runs(problem, rates.ravel()[chunk], batches.ravel()[chunk], momenta.ravel()[chunk],
-                          preconditioning, chunk), target_loss, max_steps, steps)
+            _search(
+                _runs(
+                    problem,
+                    rates.ravel()[chunk],
+                    batches.ravel()[chunk],
+                    momenta.ravel()[chunk],
+                    preconditioning,
+                    chunk,
+                ),
+                target_loss,
+                max_steps,
+                steps,
+            )
     return steps.reshape(rates.shape)
 
 
-def _runs(problem: Problem, rates: Array, batches: Array, momenta: Array, preconditioning: float,
-          index: NDArray[np.int64]) -> _Runs:
-    update = make_update(problem.curvature, problem.noise, learning_rate=rates, global_batch_size=batches,
-                         momentum=momenta, preconditioning=preconditioning)
+def _runs(
+    problem: Problem,
+    rates: Array,
+    batches: Array,
+    momenta: Array,
+    preconditioning: float,
+    index: NDArray[np.int64],
+) -> _Runs:
+    update = make_update(
+        problem.curvature,
+        problem.noise,
+        learning_rate=rates,
+        global_batch_size=batches,
+        momentum=momenta,
+        preconditioning=preconditioning,
+    )
     half, (squares, cross, velocities) = problem.curvature / 2, stationary(update)
     keep = 1 - update.learning_rate * update.curvature
-    return _Runs(index=index, trace=keep + update.momentum, momentum=update.momentum, keep=keep,
-                 push=-update.learning_rate * update.momentum, floor=half * squares,
-                 offsets=(half * (problem.initial_squares - squares), -half * cross, -half * velocities))
+    return _Runs(
+        index=index,
+        trace=keep + update.momentum,
+        momentum=update.momentum,
+        keep=keep,
+        push=-update.learning_rate * update.momentum,
+        floor=half * squares,
+        offsets=(half * (problem.initial_squares - squares), -half * cross, -half * velocities),
+    )
 
 
 def _search(runs: _Runs, target: float, max_steps: int, result: Array) -> None:
     """Stride ahead with all settings together, the stride doubling; write each one's steps when it arrives."""
     at: Power = (np.zeros_like(runs.trace), np.ones_like(runs.trace))
-    powers: list[Power] = [(np.ones_like(runs.trace), np.zeros_like(runs.trace))]    # of M^(2^k)
+    powers: list[Power] = [(np.ones_like(runs.trace), np.zeros_like(runs.trace))]  # of M^(2^k)
     strides = max(_STRIDES, math.ceil(10 / (1 - float(runs.momentum.max()))))
     done = 0
     while done < max_steps:
@@ -102,14 +151,26 @@ def _search(runs: _Runs, target: float, max_steps: int, result: Array) -> None:
             arrived = loss <= target
             if arrived.any():
                 mask = arrived
-                result[runs.index[mask]] = done + _bisect(runs.chosen(mask), _chosen(at, mask),
-                                                          [_chosen(power, mask) for power in powers], target)
+                result[runs.index[mask]] = done + _bisect(
+                    runs.chosen(mask),
+                    _chosen(at, mask),
+                    [_chosen(power, mask) for power in powers],
+                    target,
+                )
             at, done = ahead, done + 2 ** (len(powers) - 1)
             going = ~arrived & np.isfinite(loss)
             if not going.all():
-                runs, at, powers = runs.chosen(going), _chosen(at, going), [_chosen(each, going) for each in powers]
+                runs, at, powers = (
+                    runs.chosen(going),
+                    _chosen(at, going),
+                    [_chosen(each, going) for each in powers],
+                )
         moving = np.maximum(np.abs(at[0]), np.abs(at[1])).max(-1, initial=0) > _SETTLED
-        runs, at, powers = runs.chosen(moving), _chosen(at, moving), [_chosen(each, moving) for each in powers]
+        runs, at, powers = (
+            runs.chosen(moving),
+            _chosen(at, moving),
+            [_chosen(each, moving) for each in powers],
+        )
         if not runs.index.size:
             return
         powers.append(runs.times(powers[-1], powers[-1]))

@@ -28,9 +28,15 @@ if TYPE_CHECKING:
     from trainers.distributed import Communicator
 
 _MODELLED: dict[str, tuple[Any, ...]] = {
-    "optimizer": ("sgd", "lars"), "momentum_form": (None, "outside"), "gradient_clip_norm": (None,),
-    "weight_norm_limit": (None,), "adascale_batch_size": (None,), "gradient_lag": (0,), "gradient_reduction": ("mean",),
-    "update_mode": ("synchronous",)}
+    "optimizer": ("sgd", "lars"),
+    "momentum_form": (None, "outside"),
+    "gradient_clip_norm": (None,),
+    "weight_norm_limit": (None,),
+    "adascale_batch_size": (None,),
+    "gradient_lag": (0,),
+    "gradient_reduction": ("mean",),
+    "update_mode": ("synchronous",),
+}
 
 _OPTIONS = ("sampled", "preconditioning", "seconds_per_update", "seconds_per_sample")
 
@@ -43,7 +49,9 @@ class NoisyQuadratic(CustomLoopWorkload):
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         check_options(data, (*option_names(), *_OPTIONS))
-        self.problem = Problem.from_data({name: data[name] for name in data if name not in _OPTIONS})
+        self.problem = Problem.from_data(
+            {name: data[name] for name in data if name not in _OPTIONS}
+        )
         self.train_samples = self.problem.train_samples
         self.sampled = data.get("sampled", False)
         if not isinstance(self.sampled, bool):
@@ -57,7 +65,9 @@ class NoisyQuadratic(CustomLoopWorkload):
 
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> SimulatedTraining:
         """A simulated training; every worker runs all of it, and the clock runs as if they had shared it."""
-        return SimulatedTraining(job, workload=self, workers=communicator.size if communicator else 1)
+        return SimulatedTraining(
+            job, workload=self, workers=communicator.size if communicator else 1
+        )
 
 
 class SimulatedTraining(TrainingRun):
@@ -68,7 +78,9 @@ class SimulatedTraining(TrainingRun):
     that would change the update, and is not modelled, raises :class:`~trainers.errors.JobError`.
     """
 
-    def __init__(self, job: TrainingJob, *, workload: NoisyQuadratic | None = None, workers: int = 1) -> None:
+    def __init__(
+        self, job: TrainingJob, *, workload: NoisyQuadratic | None = None, workers: int = 1
+    ) -> None:
         workload = workload or NoisyQuadratic(job.data)
         _check_modelled(job.settings)
         super().__init__(job, workload.metrics, workload.train_samples)
@@ -76,24 +88,38 @@ class SimulatedTraining(TrainingRun):
         self._seconds_per_update = workload.seconds_per_update
         self._seconds_per_global_sample = workload.seconds_per_sample / workers
         squares = self.problem.initial_squares
-        self._trajectory: Trajectory = Sampled(squares, job.seed) if workload.sampled else Expected(squares)
+        self._trajectory: Trajectory = (
+            Sampled(squares, job.seed) if workload.sampled else Expected(squares)
+        )
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
-        first_loss, total, step, rate = self._loss(), np.zeros(self.problem.modes), first_step, math.nan
+        first_loss, total, step, rate = (
+            self._loss(),
+            np.zeros(self.problem.modes),
+            first_step,
+            math.nan,
+        )
         batch = self.batch_schedule.phase(first_step).global_batch_size
-        rates = (learning_rate(self.job.settings, self.batch_schedule.epochs(at), self.job.epochs)
-                 for at in range(first_step, last_step))
-        with np.errstate(over="ignore", invalid="ignore"):      # a training that diverges says so itself
+        rates = (
+            learning_rate(self.job.settings, self.batch_schedule.epochs(at), self.job.epochs)
+            for at in range(first_step, last_step)
+        )
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # a training that diverges says so itself
             for rate, same in itertools.groupby(rates):
                 steps = sum(1 for _ in same)
                 total = total + self._trajectory.move(self._update(rate, batch), steps, step)
                 step += steps
             return TrainingSegment(
-                train_loss=float(self.problem.loss(total)) / (last_step - first_step), first_loss=first_loss,
-                learning_rate=rate, scores={"loss": self._loss()},
-                seconds=(last_step - first_step) * (self._seconds_per_update
-                                                    + self._seconds_per_global_sample * batch),
-                gradient_noise_scale=self._noise_scale())
+                train_loss=float(self.problem.loss(total)) / (last_step - first_step),
+                first_loss=first_loss,
+                learning_rate=rate,
+                scores={"loss": self._loss()},
+                seconds=(last_step - first_step)
+                * (self._seconds_per_update + self._seconds_per_global_sample * batch),
+                gradient_noise_scale=self._noise_scale(),
+            )
 
     def _weights(self) -> dict[str, Any]:
         return {"trajectory": self._trajectory.state.tolist()}
@@ -104,10 +130,15 @@ class SimulatedTraining(TrainingRun):
     def _update(self, rate: float, global_batch_size: int) -> Update:
         settings = self.job.settings
         return make_update(
-            self.problem.curvature, self.problem.noise, learning_rate=rate,
-            global_batch_size=global_batch_size, momentum=settings.momentum, nesterov=settings.nesterov,
+            self.problem.curvature,
+            self.problem.noise,
+            learning_rate=rate,
+            global_batch_size=global_batch_size,
+            momentum=settings.momentum,
+            nesterov=settings.nesterov,
             preconditioning=self._preconditioning if settings.optimizer == "lars" else 0.0,
-            weight_decay=settings.weight_decay)
+            weight_decay=settings.weight_decay,
+        )
 
     def _loss(self) -> float:
         return float(self.problem.loss(self._trajectory.squares))
@@ -116,7 +147,11 @@ class SimulatedTraining(TrainingRun):
         """tr(covariance) / |gradient|^2 in samples (McCandlish et al., arXiv:1812.06162, eq. 2.9), from the truth."""
         squared_gradient = float(self._trajectory.squares @ self.problem.curvature**2)
         noise = float(self.problem.noise.sum())
-        return noise / squared_gradient if squared_gradient > 0 and math.isfinite(squared_gradient) else None
+        return (
+            noise / squared_gradient
+            if squared_gradient > 0 and math.isfinite(squared_gradient)
+            else None
+        )
 
 
 def _check_modelled(settings: TrainingSettings) -> None:
@@ -124,5 +159,7 @@ def _check_modelled(settings: TrainingSettings) -> None:
         value = getattr(settings, name)
         if value not in modelled:
             known = " or ".join(repr(each) for each in modelled)
-            raise JobError(f"the noisy quadratic models {name} {known}, but got {value!r}; train another workload "
-                           f"with it, or set {name} {modelled[0]!r}")
+            raise JobError(
+                f"the noisy quadratic models {name} {known}, but got {value!r}; train another workload "
+                f"with it, or set {name} {modelled[0]!r}"
+            )

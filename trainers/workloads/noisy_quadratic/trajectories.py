@@ -45,11 +45,13 @@ class Expected:
         squares: Array = self.state[0]
         return squares
 
-    def move(self, update: Update, steps: int, first_step: int) -> Array:   # noqa: ARG002 - nothing is drawn
+    def move(self, update: Update, steps: int, first_step: int) -> Array:  # noqa: ARG002 - nothing is drawn
         """Do ``steps`` updates at once where they are many, else one by one."""
         if steps >= _WORTH_A_MAP:
             state, total = apply(self._many(update, steps), self.state)
-            self.state = np.ascontiguousarray(state)    # as a checkpoint gives it back: sums depend on the layout
+            self.state = np.ascontiguousarray(
+                state
+            )  # as a checkpoint gives it back: sums depend on the layout
             return total
         total = np.zeros_like(self.squares)
         for _ in range(steps):

@@ -33,8 +33,11 @@ def open_images(data: Mapping[str, Any]) -> Images:
         return digits(augment)
     if source == "image_folder":
         from trainers.workloads.resnet.image_folder import open_folder
+
         return open_folder(data.get("path"), data.get("image_size"), augment)
-    raise DataError(f"there is no data source {source!r}{nearest_or_all(str(source), ('digits', 'image_folder'))}")
+    raise DataError(
+        f"there is no data source {source!r}{nearest_or_all(str(source), ('digits', 'image_folder'))}"
+    )
 
 
 def digits(augment: bool) -> ImagesInMemory:
@@ -45,7 +48,9 @@ def digits(augment: bool) -> ImagesInMemory:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise DataError("the source 'digits' needs scikit-learn; pip install scikit-learn") from error
+        raise DataError(
+            "the source 'digits' needs scikit-learn; pip install scikit-learn"
+        ) from error
     bunch = load_digits()
     training, evaluation = stratified_split(bunch.target, _DIGITS_FOR_TRAINING)
     images = torch.from_numpy(bunch.images.astype(np.uint8))[:, None]

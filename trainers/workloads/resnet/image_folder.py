@@ -32,21 +32,29 @@ Files = list[tuple[Path, int]]
 def open_folder(path: Any, image_size: Any, augment: bool) -> Images:
     """Open a folder; ``image_size`` (pixels, default: the first image's shorter side, at most 224)."""
     if not isinstance(path, str) or not path:
-        raise DataError("the source 'image_folder' needs path, the folder that holds train and val, but got "
-                        f"{path!r}")
+        raise DataError(
+            "the source 'image_folder' needs path, the folder that holds train and val, but got "
+            f"{path!r}"
+        )
     if not Path(path).is_dir():
-        raise DataError(f"the data folder {path} does not exist; name the folder that holds train and val")
+        raise DataError(
+            f"the data folder {path} does not exist; name the folder that holds train and val"
+        )
     training, names = _listing(Path(path) / "train")
     evaluation, evaluation_names = _listing(_evaluation_folder(Path(path)))
     unknown = sorted(set(evaluation_names) - set(names))
     if unknown:
-        raise DataError(f"the classes {', '.join(unknown[:5])} are evaluated but not in {path}/train")
+        raise DataError(
+            f"the classes {', '.join(unknown[:5])} are evaluated but not in {path}/train"
+        )
     size = _checked_size(image_size, training[0][0])
     numbers = {name: number for number, name in enumerate(names)}
     pairs = [[(file, numbers[name]) for file, name in files] for files in (training, evaluation)]
     if size <= LARGEST_IN_MEMORY:
         train, test = (_decode_all(files, size) for files in pairs)
-        return ImagesInMemory(train, test, len(names), shift=size // 8 if augment else 0, mirror=augment)
+        return ImagesInMemory(
+            train, test, len(names), shift=size // 8 if augment else 0, mirror=augment
+        )
     return ImagesOnDisk(pairs[0], pairs[1], len(names), size, augment)
 
 
@@ -57,7 +65,9 @@ class ImagesOnDisk:
     largest_micro_batch = 64
     prefetched_batches = 2
 
-    def __init__(self, training: Files, evaluation: Files, classes: int, size: int, augment: bool) -> None:
+    def __init__(
+        self, training: Files, evaluation: Files, classes: int, size: int, augment: bool
+    ) -> None:
         self._training, self._evaluation, self._augment = training, evaluation, augment
         self.classes, self.size = classes, size
         self.train_samples, self.evaluation_samples = len(training), len(evaluation)
@@ -78,7 +88,9 @@ class ImagesOnDisk:
         chosen = [files[index] for index in indices.tolist()]
         images = self._threads.map(self._read, [file for file, _ in chosen], draws)
         pixels = torch.from_numpy(np.stack(list(images))).permute(0, 3, 1, 2)
-        mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (_IMAGENET_MEAN, _IMAGENET_STD))
+        mean, std = (
+            torch.tensor(values).view(1, 3, 1, 1) for values in (_IMAGENET_MEAN, _IMAGENET_STD)
+        )
         return (pixels / 255 - mean) / std, torch.tensor([number for _, number in chosen])
 
     def _read(self, file: Path, draws: list[float] | None) -> np.ndarray[Any, Any]:
@@ -94,7 +106,10 @@ def random_box(width: int, height: int, draws: list[float]) -> Box:
     """A random part (left, top, right, bottom), in pixels, from four uniform numbers: area, aspect, place."""
     area = width * height * (0.08 + 0.92 * draws[0])
     aspect = math.exp((2 * draws[1] - 1) * math.log(4 / 3))
-    cut_width, cut_height = min(width, math.sqrt(area * aspect)), min(height, math.sqrt(area / aspect))
+    cut_width, cut_height = (
+        min(width, math.sqrt(area * aspect)),
+        min(height, math.sqrt(area / aspect)),
+    )
     left, top = draws[2] * (width - cut_width), draws[3] * (height - cut_height)
     return left, top, left + cut_width, top + cut_height
 
@@ -107,26 +122,38 @@ def centre_box(width: int, height: int) -> Box:
 
 def _listing(folder: Path) -> tuple[list[tuple[Path, str]], list[str]]:
     if not folder.is_dir():
-        raise DataError(f"the data folder {folder} does not exist; a folder in ImageNet's layout holds "
-                        "train/CLASS/*.jpg and val/CLASS/*.jpg")
+        raise DataError(
+            f"the data folder {folder} does not exist; a folder in ImageNet's layout holds "
+            "train/CLASS/*.jpg and val/CLASS/*.jpg"
+        )
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    files = [(file, name) for name in names for file in sorted((folder / name).iterdir())
-             if file.suffix.lower() in _SUFFIXES]
+    files = [
+        (file, name)
+        for name in names
+        for file in sorted((folder / name).iterdir())
+        if file.suffix.lower() in _SUFFIXES
+    ]
     if len(names) < 2 or len(files) < 2:
-        raise DataError(f"{folder} must hold images of at least two classes, one folder per class, but it "
-                        f"has {len(names)} class folders and {len(files)} images")
+        raise DataError(
+            f"{folder} must hold images of at least two classes, one folder per class, but it "
+            f"has {len(names)} class folders and {len(files)} images"
+        )
     return files, names
 
 
 def _evaluation_folder(path: Path) -> Path:
-    return path / "test" if (path / "test").is_dir() and not (path / "val").is_dir() else path / "val"
+    return (
+        path / "test" if (path / "test").is_dir() and not (path / "val").is_dir() else path / "val"
+    )
 
 
 def _checked_size(image_size: Any, first: Path) -> int:
     if image_size is None:
         return min(224, *_open(first).size)
     if isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 8:
-        raise DataError(f"image_size must be a whole number of pixels of at least 8, but got {image_size!r}")
+        raise DataError(
+            f"image_size must be a whole number of pixels of at least 8, but got {image_size!r}"
+        )
     return image_size
 
 
@@ -148,7 +175,11 @@ def _open(file: Path, wanted: int | None = None) -> Image.Image:
     try:
         with Image.open(file) as image:
             if wanted is not None:
-                image.draft("RGB", (2 * wanted, 2 * wanted))  # JPEGs decode much faster at half of their size
+                image.draft(
+                    "RGB", (2 * wanted, 2 * wanted)
+                )  # JPEGs decode much faster at half of their size
             return image.convert("RGB")
     except (OSError, UnidentifiedImageError) as error:
-        raise DataError(f"cannot read the image {file}: {error}; remove it or replace it") from error
+        raise DataError(
+            f"cannot read the image {file}: {error}; remove it or replace it"
+        ) from error

@@ -38,8 +38,15 @@ class ImagesInMemory:
     largest_micro_batch = 1024
     prefetched_batches = 0
 
-    def __init__(self, training: tuple[Tensor, Tensor], evaluation: tuple[Tensor, Tensor], classes: int, *,
-                 shift: int, mirror: bool) -> None:
+    def __init__(
+        self,
+        training: tuple[Tensor, Tensor],
+        evaluation: tuple[Tensor, Tensor],
+        classes: int,
+        *,
+        shift: int,
+        mirror: bool,
+    ) -> None:
         images, self._train_classes = training
         self._evaluation_images, self._evaluation_classes = evaluation
         self.train_samples, self.channels, self.size = images.shape[:3]

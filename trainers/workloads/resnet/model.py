@@ -18,25 +18,50 @@ from trainers.numerics.normalization import GhostBatchNorm
 
 Norm = Callable[[int], GhostBatchNorm]
 
-SMALL_NETWORKS = {"resnet8": 1, "resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
+SMALL_NETWORKS = {
+    "resnet8": 1,
+    "resnet20": 3,
+    "resnet32": 5,
+    "resnet44": 7,
+    "resnet56": 9,
+    "resnet110": 18,
+}
 """Blocks per stage, n, of each small network."""
 
 NAMES = (*SMALL_NETWORKS, "resnet50")
 
 
-def build_resnet(name: str, channels: int, classes: int, width: int, group_size: int, *, momentum: float = 0.9,
-                 zero_gamma: bool | None = None) -> nn.Module:
+def build_resnet(
+    name: str,
+    channels: int,
+    classes: int,
+    width: int,
+    group_size: int,
+    *,
+    momentum: float = 0.9,
+    zero_gamma: bool | None = None,
+) -> nn.Module:
     """The network ``name`` for images of ``channels`` channels; ``width`` is the channels of its first stage.
 
     ``group_size`` is the normalization batch size, ``momentum`` that of the running statistics. ``zero_gamma``
     starts the last normalization of each block at zero; None: ResNet-50 does, the small networks do not. Input
     ``(n, channels, height, width)``, output ``(n, classes)``.
     """
+
     def norm(features: int) -> GhostBatchNorm:
         return GhostBatchNorm(features, group_size, momentum=momentum)
+
     if name == "resnet50":
-        stem = [_convolution(channels, width, 7, 2), norm(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
-        blocks, features = _stages(Bottleneck, width, (3, 4, 6, 3), norm), Bottleneck.expansion * width * 8
+        stem = [
+            _convolution(channels, width, 7, 2),
+            norm(width),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, padding=1),
+        ]
+        blocks, features = (
+            _stages(Bottleneck, width, (3, 4, 6, 3), norm),
+            Bottleneck.expansion * width * 8,
+        )
     else:
         stem = [_convolution(channels, width, 3), norm(width), nn.ReLU()]
         blocks, features = _stages(BasicBlock, width, (SMALL_NETWORKS[name],) * 3, norm), width * 4
@@ -98,8 +123,11 @@ class Bottleneck(nn.Module):
         self.first, self.first_norm = _convolution(inputs, width, 1), norm(width)
         self.middle, self.middle_norm = _convolution(width, width, 3, stride), norm(width)
         self.last, self.last_norm = _convolution(width, outputs, 1), norm(outputs)
-        self.shortcut = nn.Sequential(_convolution(inputs, outputs, 1, stride), norm(outputs)) \
-            if stride > 1 or inputs != outputs else nn.Identity()
+        self.shortcut = (
+            nn.Sequential(_convolution(inputs, outputs, 1, stride), norm(outputs))
+            if stride > 1 or inputs != outputs
+            else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, at 1 / stride of the size."""
@@ -108,8 +136,9 @@ class Bottleneck(nn.Module):
         return F.relu(self.shortcut(x) + self.last_norm(self.last(y)))
 
 
-def _stages(block: type[BasicBlock] | type[Bottleneck], width: int, stages: tuple[int, ...],
-            norm: Norm) -> list[nn.Module]:
+def _stages(
+    block: type[BasicBlock] | type[Bottleneck], width: int, stages: tuple[int, ...], norm: Norm
+) -> list[nn.Module]:
     blocks: list[nn.Module] = []
     inputs = width
     for stage, count in enumerate(stages):

@@ -38,11 +38,19 @@ class ResNetWorkload(Workload):
     def build_model(self, settings: TrainingSettings) -> nn.Module:
         """The network that the data options name, by default one that suits the image size."""
         if settings.class_weighting != "none":
-            raise JobError("class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
-                           f"{settings.class_weighting!r} for the workload resnet; set class_weighting 'none'")
-        return build_resnet(self.model_name, self.images.channels, self.images.classes, self.width,
-                            settings.normalization_batch_size, momentum=settings.normalization_momentum,
-                            zero_gamma=settings.zero_gamma)
+            raise JobError(
+                "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
+                f"{settings.class_weighting!r} for the workload resnet; set class_weighting 'none'"
+            )
+        return build_resnet(
+            self.model_name,
+            self.images.channels,
+            self.images.classes,
+            self.width,
+            settings.normalization_batch_size,
+            momentum=settings.normalization_momentum,
+            zero_gamma=settings.zero_gamma,
+        )
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
         """Images ``(n, channels, size, size)`` and their classes ``(n,)``."""
@@ -78,5 +86,7 @@ def _width(width: Any, model_name: str) -> int:
     if width is None:
         return 8 if model_name == "resnet8" else 16 if model_name in SMALL_NETWORKS else 64
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise DataError(f"width must be a whole number of channels of at least 1, but got {width!r}")
+        raise DataError(
+            f"width must be a whole number of channels of at least 1, but got {width!r}"
+        )
     return width

@@ -23,8 +23,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     start = time.perf_counter()
     try:
-        wanted = GeneratedOptions(samples=options.train, evaluation_samples=options.validation, height=options.height,
-                                  width=options.width, seed=options.seed)
+        wanted = GeneratedOptions(
+            samples=options.train,
+            evaluation_samples=options.validation,
+            height=options.height,
+            width=options.width,
+            seed=options.seed,
+        )
         if options.folder.exists():
             raise DataError(f"{options.folder} exists already; name a new folder")
         options.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -35,22 +40,42 @@ def main(arguments: list[str] | None = None) -> int:
     for name, count in zip(CLASSES, counts, strict=True):
         sys.stdout.write(f"{name:18} {count / counts.sum():.5f} of the training pixels\n")
     size = sum(file.stat().st_size for file in options.folder.rglob("*.h5"))
-    sys.stdout.write(f"{size / 1e6:.1f} MB in {options.folder}, {time.perf_counter() - start:.2f} seconds\n")
+    sys.stdout.write(
+        f"{size / 1e6:.1f} MB in {options.folder}, {time.perf_counter() - start:.2f} seconds\n"
+    )
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m trainers.workloads.segmentation", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m trainers.workloads.segmentation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     defaults = GeneratedOptions()
     parser.add_argument("folder", type=Path, help="where to write; must not exist yet")
-    parser.add_argument("--train", type=int, default=defaults.samples, help="training samples (default: %(default)s)")
-    parser.add_argument("--validation", type=int, default=defaults.evaluation_samples,
-                        help="evaluation samples (default: %(default)s)")
-    parser.add_argument("--height", type=int, default=defaults.height, help="latitudes (default: %(default)s)")
-    parser.add_argument("--width", type=int, default=defaults.width, help="longitudes (default: %(default)s)")
+    parser.add_argument(
+        "--train",
+        type=int,
+        default=defaults.samples,
+        help="training samples (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--validation",
+        type=int,
+        default=defaults.evaluation_samples,
+        help="evaluation samples (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--height", type=int, default=defaults.height, help="latitudes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--width", type=int, default=defaults.width, help="longitudes (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=defaults.seed, help="default: %(default)s")
-    parser.add_argument("--workers", type=int, default=1, help="processes that make samples (default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes that make samples (default: %(default)s)"
+    )
     return parser
 
 

@@ -14,10 +14,13 @@ Norm = Callable[[int], nn.Module]
 class ConvNormReLU(nn.Module):
     """Convolution without bias, normalization, ReLU; the grid shrinks by ``stride`` alone (padding "same")."""
 
-    def __init__(self, inputs: int, outputs: int, size: int, norm: Norm, *, stride: int = 1, rate: int = 1) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, size: int, norm: Norm, *, stride: int = 1, rate: int = 1
+    ) -> None:
         super().__init__()
-        self.convolution = nn.Conv2d(inputs, outputs, size, stride, padding=rate * (size // 2), dilation=rate,
-                                     bias=False)
+        self.convolution = nn.Conv2d(
+            inputs, outputs, size, stride, padding=rate * (size // 2), dilation=rate, bias=False
+        )
         self.norm = norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:

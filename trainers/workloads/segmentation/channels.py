@@ -7,8 +7,21 @@ semanticsegm/create_multichannel_cropped_labels.py) and the CAM5 history files t
 from __future__ import annotations
 
 UNITS = {
-    "TMQ": "kg/m2", "U850": "m/s", "V850": "m/s", "UBOT": "m/s", "VBOT": "m/s", "QREFHT": "kg/kg", "PS": "Pa",
-    "PSL": "Pa", "T200": "K", "T500": "K", "PRECT": "m/s", "TS": "K", "TREFHT": "K", "Z1000": "m", "Z200": "m",
+    "TMQ": "kg/m2",
+    "U850": "m/s",
+    "V850": "m/s",
+    "UBOT": "m/s",
+    "VBOT": "m/s",
+    "QREFHT": "kg/kg",
+    "PS": "Pa",
+    "PSL": "Pa",
+    "T200": "K",
+    "T500": "K",
+    "PRECT": "m/s",
+    "TS": "K",
+    "TREFHT": "K",
+    "Z1000": "m",
+    "Z200": "m",
     "ZBOT": "m",
 }
 """Each channel, in order, with its unit.

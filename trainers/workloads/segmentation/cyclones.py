@@ -56,12 +56,16 @@ class Centre:
     radius: float
 
 
-def cyclone_mask(fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None) -> Mask:
+def cyclone_mask(
+    fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None
+) -> Mask:
     """Where tropical cyclones are, ``(height, width)``, in fields ``(height, width, 16)``."""
     rules = rules or CycloneRules()
     mask = np.zeros((grid.height, grid.width), dtype=bool)
     for centre in cyclone_centres(fields, grid, rules):
-        rows, columns = _box(grid, centre.latitude, centre.longitude, centre.radius + rules.box_margin)
+        rows, columns = _box(
+            grid, centre.latitude, centre.longitude, centre.radius + rules.box_margin
+        )
         parts = np.zeros((len(rows), len(columns)), dtype=bool)
         for name in _MASK_CHANNELS:
             values = fields[..., CHANNELS.index(name)][np.ix_(rows, columns)]
@@ -70,11 +74,15 @@ def cyclone_mask(fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | 
     return mask
 
 
-def cyclone_centres(fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None) -> list[Centre]:
+def cyclone_centres(
+    fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None
+) -> list[Centre]:
     """The centres of the tropical cyclones in fields ``(height, width, 16)``."""
     rules = rules or CycloneRules()
     names = ("U850", "V850", "UBOT", "VBOT", "PSL", "T200", "T500")
-    east, north, east_low, north_low, pressure, high, middle = (fields[..., CHANNELS.index(name)] for name in names)
+    east, north, east_low, north_low, pressure, high, middle = (
+        fields[..., CHANNELS.index(name)] for name in names
+    )
     rotation = grid.vorticity(east, north) * np.sign(grid.latitudes)[:, None]
     core, speed = (high + middle) / 2, np.hypot(east_low, north_low)
     cell = grid.spacing_km / _KM_PER_DEGREE
@@ -89,16 +97,24 @@ def cyclone_centres(fields: NDArray[np.float32], grid: Grid, rules: CycloneRules
         closed = pressure[box][around].min() - pressure[row, column] >= rules.min_pressure_rise
         warm = core[box][near].max() - core[box][around].mean() >= rules.min_core_warmth
         if closed and warm and rotation[box][near].max() >= threshold:
-            found.append(Centre(latitude, longitude, _storm_radius(grid, row, column, speed, rules.storm_wind)))
+            found.append(
+                Centre(
+                    latitude, longitude, _storm_radius(grid, row, column, speed, rules.storm_wind)
+                )
+            )
     return found
 
 
-def _pressure_minima(pressure: Values, grid: Grid, radius: float, max_latitude: float) -> Iterator[tuple[int, int]]:
+def _pressure_minima(
+    pressure: Values, grid: Grid, radius: float, max_latitude: float
+) -> Iterator[tuple[int, int]]:
     """Rows and columns of the least pressure within ``radius`` degrees (a box), equatorward of the limit."""
     tall = 2 * int(radius / 180 * (grid.height - 1)) + 1
     wide = 2 * int(radius / 360 * grid.width) + 1
-    least, most = (chosen(pressure, (tall, wide), mode=("nearest", "wrap"))
-                   for chosen in (ndimage.minimum_filter, ndimage.maximum_filter))
+    least, most = (
+        chosen(pressure, (tall, wide), mode=("nearest", "wrap"))
+        for chosen in (ndimage.minimum_filter, ndimage.maximum_filter)
+    )
     lows = (pressure == least) & (least < most) & (np.abs(grid.latitudes) <= max_latitude)[:, None]
     for row, column in np.argwhere(lows):
         yield int(row), int(column)
@@ -109,7 +125,11 @@ def _storm_radius(grid: Grid, row: int, column: int, speed: Values, storm_wind: 
     step = grid.spacing_km / _KM_PER_DEGREE / 2
     reach = max(10.0, 6 * step)
     box = np.ix_(*_box(grid, float(grid.latitudes[row]), float(grid.longitudes[column]), reach))
-    rings = (distance_km(grid.points[box], grid.points[row, column]) / _KM_PER_DEGREE / step).astype(int).ravel()
+    rings = (
+        (distance_km(grid.points[box], grid.points[row, column]) / _KM_PER_DEGREE / step)
+        .astype(int)
+        .ravel()
+    )
     counts = np.bincount(rings)
     means = np.bincount(rings, speed[box].ravel()) / np.maximum(counts, 1)
     means = means[: int(reach / step)]
@@ -118,7 +138,9 @@ def _storm_radius(grid: Grid, row: int, column: int, speed: Values, storm_wind: 
     return float((peak + (weaker[0] if len(weaker) else len(means) - peak)) * step)
 
 
-def _box(grid: Grid, latitude: float, longitude: float, reach: float) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+def _box(
+    grid: Grid, latitude: float, longitude: float, reach: float
+) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
     """Rows and columns within ``reach`` degrees of latitude and of longitude, periodic in the latter."""
     rows = np.flatnonzero(np.abs(grid.latitudes - latitude) <= reach)
     half = min(int(reach / 360 * grid.width), (grid.width - 1) // 2)

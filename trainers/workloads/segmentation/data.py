@@ -48,7 +48,9 @@ OPTION_NAMES = ("source", "cache", *(name for names in DATA_OPTIONS.values() for
 """Every option that :func:`open_samples` knows; for a workload that adds its own."""
 
 _THREADS = 4
-_PIXELS_AT_ONCE = 8192      # 512 KB of fields: the transposition stays in the cache, and is three times as fast
+_PIXELS_AT_ONCE = (
+    8192  # 512 KB of fields: the transposition stays in the cache, and is three times as fast
+)
 
 
 def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
@@ -59,7 +61,9 @@ def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
     check_options(data, OPTION_NAMES)
     source, cache = data.get("source", "generated"), data.get("cache")
     if source not in DATA_OPTIONS:
-        raise DataError(f"there is no data source {source!r}{nearest_or_all(str(source), DATA_OPTIONS)}")
+        raise DataError(
+            f"there is no data source {source!r}{nearest_or_all(str(source), DATA_OPTIONS)}"
+        )
     for other, names in DATA_OPTIONS.items():
         for name in names:
             if other != source and name in data:
@@ -69,6 +73,7 @@ def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
     if source == "deepcam":
         return ClimateSamples(_named_folder(data.get("path")), cache)
     from trainers.workloads.segmentation.generate import GeneratedOptions, generated_folder
+
     return ClimateSamples(generated_folder(GeneratedOptions.from_data(data)), cache)
 
 
@@ -92,13 +97,20 @@ class ClimateSamples:
         self.train_samples, self.evaluation_samples = len(training), len(evaluation)
         sample_bytes = self.height * self.width * (4 * self.channels + 1)
         if cache is None:
-            cache = "memory" if sample_bytes * (len(training) + len(evaluation)) <= LARGEST_IN_MEMORY else "none"
+            cache = (
+                "memory"
+                if sample_bytes * (len(training) + len(evaluation)) <= LARGEST_IN_MEMORY
+                else "none"
+            )
         self.largest_micro_batch = max(1, min(64, PIXELS_PER_PASS // (self.height * self.width)))
         self.prefetched_batches = 0 if cache == "memory" else 2
         ranges = read_channel_range(_stats_file(folder))
         opened = _InMemory if cache == "memory" else _OnDisk
         shape = self.height, self.width
-        self._training, self._evaluation = opened(training, shape, ranges), opened(evaluation, shape, ranges)
+        self._training, self._evaluation = (
+            opened(training, shape, ranges),
+            opened(evaluation, shape, ranges),
+        )
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
         """Fields ``(n, 16, height, width)`` float32 and labels ``(n, height, width)`` int64; not augmented."""
@@ -130,6 +142,7 @@ class _OnDisk:
 
     def _read_all(self, places: list[tuple[int, int]], fields: Tensor, labels: Tensor) -> None:
         """Read samples into rows of the batch; ``places`` holds pairs of row and sample."""
+
         def read(place: tuple[int, int]) -> None:
             row, index = place
             stored, classes = read_sample(self.files[index], self._shape)
@@ -155,7 +168,9 @@ class _InMemory(_OnDisk):
 
     def __init__(self, files: list[Path], shape: tuple[int, int], ranges: ChannelRange) -> None:
         super().__init__(files, shape, ranges)
-        self._fields = torch.empty(len(files), len(CHANNELS), *shape)    # untouched pages cost nothing
+        self._fields = torch.empty(
+            len(files), len(CHANNELS), *shape
+        )  # untouched pages cost nothing
         self._labels = torch.empty(len(files), *shape, dtype=torch.uint8)
         self._known = torch.zeros(len(files), dtype=torch.bool)
 
@@ -168,11 +183,15 @@ class _InMemory(_OnDisk):
 
 def _named_folder(path: Any) -> Path:
     if not isinstance(path, str) or not path:
-        raise DataError("the source 'deepcam' needs path, the folder that holds train, validation and "
-                        f"{STATS_FILE}, but got {path!r}")
+        raise DataError(
+            "the source 'deepcam' needs path, the folder that holds train, validation and "
+            f"{STATS_FILE}, but got {path!r}"
+        )
     if not Path(path).is_dir():
-        raise DataError(f"the data folder {path} does not exist; name the folder that holds train, validation and "
-                        f"{STATS_FILE}")
+        raise DataError(
+            f"the data folder {path} does not exist; name the folder that holds train, validation and "
+            f"{STATS_FILE}"
+        )
     return Path(path)
 
 
@@ -181,28 +200,36 @@ def _stats_file(folder: Path) -> Path:
     for place in (folder / STATS_FILE, folder / "train" / STATS_FILE):
         if place.is_file():
             return place
-    raise DataError(f"the file {folder / STATS_FILE} does not exist; it holds climate/minval and climate/maxval of "
-                    "the 16 channels over the training files")
+    raise DataError(
+        f"the file {folder / STATS_FILE} does not exist; it holds climate/minval and climate/maxval of "
+        "the 16 channels over the training files"
+    )
 
 
-def _class_frequencies(folder: Path, files: list[Path], shape: tuple[int, int]) -> tuple[float, float, float]:
+def _class_frequencies(
+    folder: Path, files: list[Path], shape: tuple[int, int]
+) -> tuple[float, float, float]:
     kept = folder / "class_frequencies.json"
-    states = [(file.name, state.st_size, state.st_mtime_ns) for file in files for state in [file.stat()]]
+    states = [
+        (file.name, state.st_size, state.st_mtime_ns) for file in files for state in [file.stat()]
+    ]
     digest = hashlib.sha256(json.dumps(states).encode()).hexdigest()
     try:
         found = json.loads(kept.read_text("utf-8"))
         if found["files"] == digest:
             return tuple(found["frequencies"])
     except (OSError, ValueError, KeyError, TypeError):
-        pass        # not yet counted, or by another version
+        pass  # not yet counted, or by another version
     counts = np.zeros(len(CLASSES), dtype=np.int64)
     for file in files:
         counts += np.bincount(read_labels(file, shape).ravel(), minlength=len(CLASSES))
     background, cyclone, river = (counts / counts.sum()).tolist()
     part = kept.with_suffix(f".{os.getpid()}.part")
     try:
-        part.write_text(json.dumps({"files": digest, "frequencies": [background, cyclone, river]}), "utf-8")
+        part.write_text(
+            json.dumps({"files": digest, "frequencies": [background, cyclone, river]}), "utf-8"
+        )
         part.replace(kept)
     except OSError:
-        part.unlink(missing_ok=True)        # a folder that only others may write
+        part.unlink(missing_ok=True)  # a folder that only others may write
     return background, cyclone, river

@@ -55,11 +55,20 @@ class DeepLab(nn.Module):
         self.encoder = Encoder(channels, width, UNITS[name], norm)
         self.pyramid = Pyramid(self.encoder.features, depth, RATES[name], norm)
         self.low_level = ConvNormReLU(width, low, 1, norm)
-        self.to_quarter, self.to_half, self.to_full = Upsample(depth), Upsample(depth), Upsample(depth)
-        self.at_quarter = nn.Sequential(ConvNormReLU(depth + low, depth, 3, norm), ConvNormReLU(depth, depth, 3, norm))
-        self.skip = nn.Sequential(ConvNormReLU(channels, width, 3, norm), ConvNormReLU(width, 2 * width, 3, norm))
-        self.at_full = nn.Sequential(ConvNormReLU(depth + 2 * width, depth, 3, norm),
-                                     ConvNormReLU(depth, depth, 3, norm))
+        self.to_quarter, self.to_half, self.to_full = (
+            Upsample(depth),
+            Upsample(depth),
+            Upsample(depth),
+        )
+        self.at_quarter = nn.Sequential(
+            ConvNormReLU(depth + low, depth, 3, norm), ConvNormReLU(depth, depth, 3, norm)
+        )
+        self.skip = nn.Sequential(
+            ConvNormReLU(channels, width, 3, norm), ConvNormReLU(width, 2 * width, 3, norm)
+        )
+        self.at_full = nn.Sequential(
+            ConvNormReLU(depth + 2 * width, depth, 3, norm), ConvNormReLU(depth, depth, 3, norm)
+        )
         self.classifier = nn.Conv2d(depth, classes, 1)
         initialize_he_normal(self)
         for module in (self.to_quarter, self.to_half, self.to_full, self.skip, self.at_full):
@@ -123,7 +132,9 @@ class Unit(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The unit's output, at 1 / stride of the grid, and its ``width`` features before the stride."""
         y = F.relu(self.norm(x))
-        kept = x[:, :, :: self.stride, :: self.stride] if self.shortcut is None else self.shortcut(y)
+        kept = (
+            x[:, :, :: self.stride, :: self.stride] if self.shortcut is None else self.shortcut(y)
+        )
         narrow = self.first(y)
         return kept + self.last(self.middle(narrow)), narrow
 
@@ -140,6 +151,10 @@ class Pyramid(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(n, depth, height, width)``."""
-        everywhere = F.relu(self.everywhere(x.mean((2, 3), keepdim=True))).expand(-1, -1, *x.shape[2:])
-        merged: Tensor = self.merged(torch.cat([*(branch(x) for branch in self.branches), everywhere], 1))
+        everywhere = F.relu(self.everywhere(x.mean((2, 3), keepdim=True))).expand(
+            -1, -1, *x.shape[2:]
+        )
+        merged: Tensor = self.merged(
+            torch.cat([*(branch(x) for branch in self.branches), everywhere], 1)
+        )
         return merged

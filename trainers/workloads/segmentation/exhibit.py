@@ -47,14 +47,23 @@ def exhibit(model: nn.Module, samples: ClimateSamples) -> dict[str, Any]:
         classes: Tensor = model(fields.to(device)).argmax(1)
         return classes.cpu()
 
-    ious = {"majority class": mean_iou(majority_class(samples), samples),
-            "per-pixel linear classifier": mean_iou(linear_classifier(samples), samples)}
+    ious = {
+        "majority class": mean_iou(majority_class(samples), samples),
+        "per-pixel linear classifier": mean_iou(linear_classifier(samples), samples),
+    }
     panels = []
     for index in shown_samples(samples):
         fields, labels = samples.evaluation_batch(torch.tensor([index]))
-        panels.append(_panel(f"evaluation sample {index}", fields[0], labels[0], predict(fields)[0]))
-    return {"title": "Climate segmentation: fields, labels and prediction", "samples": evaluated_samples(samples),
-            "references": ious, "classes": list(CLASSES), "panels": panels}
+        panels.append(
+            _panel(f"evaluation sample {index}", fields[0], labels[0], predict(fields)[0])
+        )
+    return {
+        "title": "Climate segmentation: fields, labels and prediction",
+        "samples": evaluated_samples(samples),
+        "references": ious,
+        "classes": list(CLASSES),
+        "panels": panels,
+    }
 
 
 def shown_samples(samples: ClimateSamples) -> list[int]:
@@ -62,8 +71,12 @@ def shown_samples(samples: ClimateSamples) -> list[int]:
 
     The choice looks at labels alone, so that it does not flatter the model.
     """
-    counts = torch.cat([F.one_hot(labels.flatten(1), len(CLASSES)).sum(1)[:, 1:]
-                        for _, labels in evaluation_batches(samples)]).double()
+    counts = torch.cat(
+        [
+            F.one_hot(labels.flatten(1), len(CLASSES)).sum(1)[:, 1:]
+            for _, labels in evaluation_batches(samples)
+        ]
+    ).double()
     shares = counts / counts.mean(0).clamp(min=1)
     held = shares.min(1).values + 1e-3 * shares.sum(1)
     return held.argsort(descending=True)[:PANELS].tolist()
@@ -72,14 +85,21 @@ def shown_samples(samples: ClimateSamples) -> list[int]:
 def _panel(name: str, fields: Tensor, labels: Tensor, prediction: Tensor) -> dict[str, Any]:
     step = -(-labels.shape[1] // LARGEST_WIDTH)
     shown = {channel: _grey(fields[CHANNELS.index(channel)], step) for channel in SHOWN_CHANNELS}
-    return {"name": name, "fields": shown, "labels": _every(labels, step), "prediction": _every(prediction, step)}
+    return {
+        "name": name,
+        "fields": shown,
+        "labels": _every(labels, step),
+        "prediction": _every(prediction, step),
+    }
 
 
 def _grey(field: Tensor, step: int) -> list[list[int]]:
     """Whole numbers from 0, the field's lowest value, to 255, its highest, rows from north to south."""
     coarse = F.avg_pool2d(field[None, None], step, ceil_mode=True)[0, 0]
     low, high = coarse.min(), coarse.max()
-    rows: list[list[int]] = ((coarse - low) / (high - low).clamp(min=1e-12) * 255).round().int().flip(0).tolist()
+    rows: list[list[int]] = (
+        ((coarse - low) / (high - low).clamp(min=1e-12) * 255).round().int().flip(0).tolist()
+    )
     return rows
 
 

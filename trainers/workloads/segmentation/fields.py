@@ -47,11 +47,22 @@ MEAN_CYCLONES, MEAN_RIVERS = 1.2, 5.0
 
 _WIND_SLOPE, _TEMPERATURE_SLOPE, _MOISTURE_SLOPE, _RAIN_SLOPE = -5.0, -3.0, -2.0, -1.2
 _PEAK_WAVE = 7
-_EDDY_WIND, _EDDY_WIND_ALOFT = 8.0, 17.0      # m/s, root mean square in the storm tracks at 850 and 200 hPa
+_EDDY_WIND, _EDDY_WIND_ALOFT = (
+    8.0,
+    17.0,
+)  # m/s, root mean square in the storm tracks at 850 and 200 hPa
 _THICKNESS_LAYERS = np.log(1000 / 200) * METRES_PER_KELVIN
-_LAYER_WEIGHTS = (0.35, 0.40, 0.25)      # of the low, middle and high temperature in the mean of 1000 to 200 hPa
-_LAYER_RESPONSE = (1.0, 1.9, -0.44)      # to 1 K of that mean: weighted, they give 1; the stratosphere opposes
-_BOTTOM_TURN = np.radians(20)       # friction turns the lowest wind towards low pressure
+_LAYER_WEIGHTS = (
+    0.35,
+    0.40,
+    0.25,
+)  # of the low, middle and high temperature in the mean of 1000 to 200 hPa
+_LAYER_RESPONSE = (
+    1.0,
+    1.9,
+    -0.44,
+)  # to 1 K of that mean: weighted, they give 1; the stratosphere opposes
+_BOTTOM_TURN = np.radians(20)  # friction turns the lowest wind towards low pressure
 _STIRRING_STEPS, _STIRRING_SECONDS = 4, 12 * 3600.0
 
 
@@ -64,14 +75,21 @@ class PlantedSample:
     rivers: tuple[River, ...]
 
 
-def make_sample(grid: Grid, seed: int, index: int, mean_cyclones: float = MEAN_CYCLONES,
-                mean_rivers: float = MEAN_RIVERS) -> PlantedSample:
+def make_sample(
+    grid: Grid,
+    seed: int,
+    index: int,
+    mean_cyclones: float = MEAN_CYCLONES,
+    mean_rivers: float = MEAN_RIVERS,
+) -> PlantedSample:
     """Sample ``index`` of the data set ``seed``; the means are those of Poisson numbers per sample."""
     generator = np.random.default_rng([seed, index])
     surface = surface_of(grid)
-    thermal_equator = 10 * np.sin(2 * np.pi * generator.random())       # degrees north: the season
+    thermal_equator = 10 * np.sin(2 * np.pi * generator.random())  # degrees north: the season
     counts = generator.poisson((mean_cyclones, mean_rivers))
-    cyclones = [draw_cyclone(generator, thermal_equator, surface.land, grid) for _ in range(counts[0])]
+    cyclones = [
+        draw_cyclone(generator, thermal_equator, surface.land, grid) for _ in range(counts[0])
+    ]
     rivers = [draw_river(generator) for _ in range(counts[1])]
     noise = _noise(generator, grid)
     state = _undisturbed(grid, thermal_equator, noise)
@@ -80,7 +98,9 @@ def make_sample(grid: Grid, seed: int, index: int, mean_cyclones: float = MEAN_C
     for cyclone in cyclones:
         plant_cyclone(state, cyclone, grid)
     channels = _channels(state, surface, grid, noise)
-    fields = np.stack([channels[name] for name in CHANNELS], -1, dtype=np.float32, casting="same_kind")
+    fields = np.stack(
+        [channels[name] for name in CHANNELS], -1, dtype=np.float32, casting="same_kind"
+    )
     return PlantedSample(fields, tuple(cyclones), tuple(rivers))
 
 
@@ -97,7 +117,14 @@ class _Noise:
 
 
 def _noise(generator: np.random.Generator, grid: Grid) -> _Noise:
-    slopes = (_WIND_SLOPE, _WIND_SLOPE, _TEMPERATURE_SLOPE, _MOISTURE_SLOPE, _MOISTURE_SLOPE, _RAIN_SLOPE)
+    slopes = (
+        _WIND_SLOPE,
+        _WIND_SLOPE,
+        _TEMPERATURE_SLOPE,
+        _MOISTURE_SLOPE,
+        _MOISTURE_SLOPE,
+        _RAIN_SLOPE,
+    )
     coefficients = random_coefficients(generator, slopes, degree_of(grid.height), _PEAK_WAVE)
     return _Noise(*synthesis(coefficients, grid.height, grid.width))
 
@@ -106,26 +133,39 @@ def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> State:
     """The state without planted weather."""
     latitudes = grid.latitudes
     low, middle, high = (mean[:, None] for mean in mean_temperatures(latitudes, thermal_equator))
-    storm_track = 0.25 + 0.75 * np.exp(-((np.abs(latitudes) - 50) / 17) ** 2)[:, None]
-    metres_per_wave = EARTH_RADIUS_KM * 1e3 / 9      # root mean square of a stream function over that of its wind
+    storm_track = 0.25 + 0.75 * np.exp(-(((np.abs(latitudes) - 50) / 17) ** 2))[:, None]
+    metres_per_wave = (
+        EARTH_RADIUS_KM * 1e3 / 9
+    )  # root mean square of a stream function over that of its wind
     stream = _EDDY_WIND * metres_per_wave * storm_track * noise.stream
-    aloft = _EDDY_WIND_ALOFT * metres_per_wave * storm_track * (0.8 * noise.stream + 0.6 * noise.aloft)
+    aloft = (
+        _EDDY_WIND_ALOFT * metres_per_wave * storm_track * (0.8 * noise.stream + 0.6 * noise.aloft)
+    )
     turning = coriolis(grid)
     eastward, northward = _rotational_wind(stream, grid)
     pressure = mean_pressure(latitudes)[:, None] + AIR_DENSITY * turning * stream
     thickness = turning * aloft / GRAVITY - turning * stream / GRAVITY
     warmth = thickness / _THICKNESS_LAYERS
-    low, middle, high = (mean + response * warmth
-                         for mean, response in zip((low, middle, high), _LAYER_RESPONSE, strict=True))
+    low, middle, high = (
+        mean + response * warmth
+        for mean, response in zip((low, middle, high), _LAYER_RESPONSE, strict=True)
+    )
     extratropics = tropics(latitudes, thermal_equator)[:, None]
-    low, middle = (layer + part * extratropics * noise.temperature for layer, part in ((low, 1.5), (middle, 1.0)))
-    dry = 0.12 * np.exp(-((np.abs(latitudes) - 27) / 9) ** 2)[:, None]
+    low, middle = (
+        layer + part * extratropics * noise.temperature
+        for layer, part in ((low, 1.5), (middle, 1.0))
+    )
+    dry = 0.12 * np.exp(-(((np.abs(latitudes) - 27) / 9) ** 2))[:, None]
     humidity = np.clip(0.80 - dry + 0.06 * noise.humidity, 0.2, 0.97)
     moisture, origins = _stirred(noise.moisture, eastward, northward, grid)
-    polewards = np.abs(latitudes)[:, None] - np.abs(origins)       # degrees: air from the equator is moist
-    rising = 1 + 0.2 * np.exp(-((latitudes - thermal_equator) / 7) ** 2)[:, None]
+    polewards = np.abs(latitudes)[:, None] - np.abs(
+        origins
+    )  # degrees: air from the equator is moist
+    rising = 1 + 0.2 * np.exp(-(((latitudes - thermal_equator) / 7) ** 2))[:, None]
     column = rising * np.exp(0.22 * moisture + 0.035 * np.clip(polewards, -12, 12))
-    showers = np.exp(1.3 * noise.rain + 0.6 * moisture + 0.05 * polewards - 1.0 - turning * stream / 2000)
+    showers = np.exp(
+        1.3 * noise.rain + 0.6 * moisture + 0.05 * polewards - 1.0 - turning * stream / 2000
+    )
     rain = np.maximum(mean_precipitation(latitudes, thermal_equator)[:, None] * (showers - 0.15), 0)
     eastward = mean_wind(latitudes)[:, None] + eastward
     return State(eastward, northward, pressure, low, middle, high, humidity, column, rain)
@@ -136,16 +176,24 @@ def _rotational_wind(stream: Values, grid: Grid) -> tuple[Values, Values]:
     metres = EARTH_RADIUS_KM * 1e3
     north_step, east_step = np.radians(180 / (grid.height - 1)), np.radians(360 / grid.width)
     eastward = -np.gradient(stream, north_step, axis=0) / metres
-    northward = (np.roll(stream, -1, 1) - np.roll(stream, 1, 1)) / (2 * east_step * metres * grid.cosines)
+    northward = (np.roll(stream, -1, 1) - np.roll(stream, 1, 1)) / (
+        2 * east_step * metres * grid.cosines
+    )
     return eastward, northward
 
 
-def _stirred(tracer: Values, eastward: Values, northward: Values, grid: Grid) -> tuple[Values, Values]:
+def _stirred(
+    tracer: Values, eastward: Values, northward: Values, grid: Grid
+) -> tuple[Values, Values]:
     """A tracer after two days in the eddies' wind, held fixed, and the latitude that each parcel comes from."""
     rows, columns = np.meshgrid(np.arange(grid.height), np.arange(grid.width), indexing="ij")
     metres = EARTH_RADIUS_KM * 1e3
     down = np.degrees(_STIRRING_SECONDS * northward / metres) / 180 * (grid.height - 1)
-    along = np.degrees(_STIRRING_SECONDS * eastward / (metres * np.maximum(grid.cosines, 0.2))) / 360 * grid.width
+    along = (
+        np.degrees(_STIRRING_SECONDS * eastward / (metres * np.maximum(grid.cosines, 0.2)))
+        / 360
+        * grid.width
+    )
     place = np.stack([rows, columns]).astype(np.float64)
     for _ in range(_STIRRING_STEPS):
         wind = [_sampled(values, place) for values in (down, along)]
@@ -166,7 +214,10 @@ def _channels(state: State, surface: Surface, grid: Grid, noise: _Noise) -> dict
     surface_pressure = state.pressure * np.exp(-surface.elevation / (METRES_PER_KELVIN * state.low))
     saturated = saturation_humidity(at_reference, surface_pressure)
     humidity = saturated * state.humidity * (1 - 0.2 * land)
-    vapour, most = 2700 * humidity * state.column, 3700 * saturated      # kg/m2: air density times 2.3 and 3 km
+    vapour, most = (
+        2700 * humidity * state.column,
+        3700 * saturated,
+    )  # kg/m2: air density times 2.3 and 3 km
     turn = _BOTTOM_TURN * np.sign(grid.latitudes)[:, None]
     slowed = 0.75 - 0.25 * land
     low_heights = METRES_PER_KELVIN * state.low * np.log(state.pressure / 1e5)
@@ -188,5 +239,7 @@ def _channels(state: State, surface: Surface, grid: Grid, noise: _Noise) -> dict
         "TREFHT": at_reference,
         "Z1000": low_heights,
         "Z200": low_heights + _THICKNESS_LAYERS * sum(weight * layer for weight, layer in weights),
-        "ZBOT": METRES_PER_KELVIN * at_reference * 0.0074,       # the middle of CAM5's lowest layer, above ground
+        "ZBOT": METRES_PER_KELVIN
+        * at_reference
+        * 0.0074,  # the middle of CAM5's lowest layer, above ground
     }

@@ -39,7 +39,7 @@ SMALLEST_HEIGHT, SMALLEST_WIDTH = 24, 36
 """Below (7.5 and 10 degrees) neither a cyclone nor a river is resolved."""
 
 _RECORD = "generated.json"
-_FIRST_EVALUATION_SAMPLE = 1 << 32      # so that neither part changes when the other grows
+_FIRST_EVALUATION_SAMPLE = 1 << 32  # so that neither part changes when the other grows
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,32 @@ class GeneratedOptions:
     folder: str | None = None
 
     def __post_init__(self) -> None:
-        least = {"samples": 1, "evaluation_samples": 1, "height": SMALLEST_HEIGHT, "width": SMALLEST_WIDTH, "seed": 0}
+        least = {
+            "samples": 1,
+            "evaluation_samples": 1,
+            "height": SMALLEST_HEIGHT,
+            "width": SMALLEST_WIDTH,
+            "seed": 0,
+        }
         for name, limit in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < limit:
-                raise DataError(f"{name} must be a whole number of at least {limit}, but got {value!r}")
+                raise DataError(
+                    f"{name} must be a whole number of at least {limit}, but got {value!r}"
+                )
         if self.folder is not None and (not isinstance(self.folder, str) or not self.folder):
             raise DataError(f"folder must be the path of a folder, but got {self.folder!r}")
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> GeneratedOptions:
         """Those of the data options that concern the generator."""
-        return GeneratedOptions(**{field.name: data[field.name] for field in fields(GeneratedOptions)
-                                   if field.name in data})
+        return GeneratedOptions(
+            **{
+                field.name: data[field.name]
+                for field in fields(GeneratedOptions)
+                if field.name in data
+            }
+        )
 
     def record(self) -> dict[str, int]:
         """What the files follow from."""
@@ -90,11 +103,16 @@ def generated_folder(options: GeneratedOptions) -> Path:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with _lock(folder):
                 if not _holds(folder, options):
-                    logging.getLogger(__name__).info("writing %d generated climate samples to %s",
-                                                     options.samples + options.evaluation_samples, folder)
+                    logging.getLogger(__name__).info(
+                        "writing %d generated climate samples to %s",
+                        options.samples + options.evaluation_samples,
+                        folder,
+                    )
                     write_data_set(folder, options)
         except OSError as error:
-            raise DataError(f"cannot write the generated samples to {folder}: {error}; name another folder") from error
+            raise DataError(
+                f"cannot write the generated samples to {folder}: {error}; name another folder"
+            ) from error
     return folder
 
 
@@ -108,9 +126,18 @@ def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) ->
         part.chmod(0o755)
         for name in ("train", "validation"):
             (part / name).mkdir()
-        tasks = [(part / "train" / f"data-{index:06d}.h5", options, index) for index in range(options.samples)]
-        tasks += [(part / "validation" / f"data-{index:06d}.h5", options, _FIRST_EVALUATION_SAMPLE + index)
-                  for index in range(options.evaluation_samples)]
+        tasks = [
+            (part / "train" / f"data-{index:06d}.h5", options, index)
+            for index in range(options.samples)
+        ]
+        tasks += [
+            (
+                part / "validation" / f"data-{index:06d}.h5",
+                options,
+                _FIRST_EVALUATION_SAMPLE + index,
+            )
+            for index in range(options.evaluation_samples)
+        ]
         counts = np.zeros(len(CLASSES), dtype=np.int64)
         total = None
         with _mapping(workers) as mapping:
@@ -118,7 +145,7 @@ def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) ->
                 if index < options.samples:
                     total = summary if total is None else total.merged(summary)
                     counts += pixels
-        assert total is not None        # there is at least one training sample
+        assert total is not None  # there is at least one training sample
         write_stats(part / STATS_FILE, total)
         (part / _RECORD).write_text(json.dumps(options.record(), indent=2) + "\n", "utf-8")
         _place(part, folder, options)
@@ -134,10 +161,12 @@ def _place(part: Path, folder: Path, options: GeneratedOptions) -> None:
     except OSError:
         if not _holds(folder, options):
             raise
-        shutil.rmtree(part)     # another process was faster, with the same files
+        shutil.rmtree(part)  # another process was faster, with the same files
 
 
-def _write_one(task: tuple[Path, GeneratedOptions, int]) -> tuple[ChannelSummary, NDArray[np.int64]]:
+def _write_one(
+    task: tuple[Path, GeneratedOptions, int],
+) -> tuple[ChannelSummary, NDArray[np.int64]]:
     file, options, index = task
     sample = make_sample(grid_of(options.height, options.width), options.seed, index)
     labels = make_labels(sample.fields)
@@ -151,8 +180,10 @@ def _mapping(workers: int) -> Iterator[Any]:
         yield map
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+
         def ordered(function: Any, tasks: Iterable[Any]) -> Any:
             return pool.map(function, tasks)
+
         yield ordered
 
 
@@ -162,13 +193,19 @@ def _holds(folder: Path, options: GeneratedOptions) -> bool:
         found = json.loads((folder / _RECORD).read_text("utf-8"))
     except FileNotFoundError:
         if folder.is_dir() and any(folder.iterdir()):
-            raise DataError(f"the folder {folder} holds other files; name a new one for generated samples") from None
+            raise DataError(
+                f"the folder {folder} holds other files; name a new one for generated samples"
+            ) from None
         return False
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {folder / _RECORD}: {error}; remove the folder, it is written anew") from error
+        raise DataError(
+            f"cannot read {folder / _RECORD}: {error}; remove the folder, it is written anew"
+        ) from error
     if found != options.record():
-        raise DataError(f"the folder {folder} holds samples of other options, {found}, not {options.record()}; "
-                        "remove it or name another")
+        raise DataError(
+            f"the folder {folder} holds samples of other options, {found}, not {options.record()}; "
+            "remove it or name another"
+        )
     return True
 
 
@@ -178,5 +215,6 @@ def _lock(folder: Path) -> Iterator[None]:
     with (folder.parent / f".{folder.name}.lock").open("w") as file:
         with contextlib.suppress(ImportError, OSError):
             import fcntl
+
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

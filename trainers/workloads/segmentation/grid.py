@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-EARTH_RADIUS_KM = 6371.22       # as in CAM5
+EARTH_RADIUS_KM = 6371.22  # as in CAM5
 Values = NDArray[np.floating[Any]]
 
 
@@ -51,7 +51,9 @@ class Grid:
     @functools.cached_property
     def cosines(self) -> Values:
         """Cosine of the latitude, ``(height, 1)``; at the poles that of a quarter cell from them, never 0."""
-        return np.cos(np.radians(np.minimum(np.abs(self.latitudes), 90 - 45 / (self.height - 1))))[:, None]
+        return np.cos(np.radians(np.minimum(np.abs(self.latitudes), 90 - 45 / (self.height - 1))))[
+            :, None
+        ]
 
     def vorticity(self, eastward: NDArray[Any], northward: NDArray[Any]) -> Values:
         """Relative vorticity (1/s) of a wind (m/s), both ``(height, width)``, by centred differences."""

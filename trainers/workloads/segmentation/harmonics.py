@@ -25,8 +25,9 @@ def degree_of(height: int) -> int:
     return max(4, min(LARGEST_DEGREE, 2 * height // 3))
 
 
-def random_coefficients(generator: np.random.Generator, slopes: Sequence[float], degree: int,
-                        peak: int) -> Coefficients:
+def random_coefficients(
+    generator: np.random.Generator, slopes: Sequence[float], degree: int, peak: int
+) -> Coefficients:
     """Coefficients of one random field per slope, ``(fields, degree + 1, degree + 1)`` by l and m >= 0.
 
     The spectrum falls as ``l ** slope`` beyond ``peak`` and rises as l below it; the field's variance is 1. The

@@ -37,8 +37,10 @@ class ChannelRange:
 def sample_files(folder: Path) -> list[Path]:
     """The sample files of ``folder`` in order of their names."""
     if not folder.is_dir():
-        raise DataError(f"the data folder {folder} does not exist; a DeepCAM folder holds train/*.h5, "
-                        f"validation/*.h5 and {STATS_FILE}")
+        raise DataError(
+            f"the data folder {folder} does not exist; a DeepCAM folder holds train/*.h5, "
+            f"validation/*.h5 and {STATS_FILE}"
+        )
     files = sorted(file for file in folder.glob("*.h5") if file.name != STATS_FILE)
     if not files:
         raise DataError(f"the data folder {folder} holds no *.h5 file; each sample is one")
@@ -71,6 +73,7 @@ def read_labels(file: Path, shape: tuple[int, int] | None = None) -> Labels:
 def write_sample(file: Path, fields: NDArray[Any], labels: NDArray[Any]) -> None:
     """Write fields ``(height, width, 16)`` as float32 and labels ``(height, width)`` as bytes."""
     import h5py
+
     with h5py.File(file, "w") as content:
         content.create_dataset(DATA, data=fields, dtype=np.float32)
         content.create_dataset(LABELS, data=labels, dtype=np.uint8)
@@ -82,13 +85,17 @@ def read_channel_range(file: Path) -> ChannelRange:
         low, high = (_values(file, content, name) for name in ("climate/minval", "climate/maxval"))
     for name, values in (("minval", low), ("maxval", high)):
         if values.shape != (len(CHANNELS),):
-            raise DataError(f"climate/{name} must hold one value per channel, ({len(CHANNELS)},), but has the "
-                            f"shape {values.shape} in {file}")
+            raise DataError(
+                f"climate/{name} must hold one value per channel, ({len(CHANNELS)},), but has the "
+                f"shape {values.shape} in {file}"
+            )
     wrong = ~(np.isfinite(low) & np.isfinite(high) & (low < high))
     if wrong.any():
         channel = int(np.flatnonzero(wrong)[0])
-        raise DataError(f"minval < maxval must hold for each channel, but {CHANNELS[channel]} has {low[channel]} and "
-                        f"{high[channel]} in {file}; recompute it over the training files")
+        raise DataError(
+            f"minval < maxval must hold for each channel, but {CHANNELS[channel]} has {low[channel]} and "
+            f"{high[channel]} in {file}; recompute it over the training files"
+        )
     return ChannelRange(low.astype(np.float32), high.astype(np.float32))
 
 
@@ -105,42 +112,57 @@ class ChannelSummary:
     def merged(self, other: ChannelSummary) -> ChannelSummary:
         """The summary over the samples of both."""
         count = self.count + other.count
-        mean, square = ((self.count * mine + other.count * theirs) / count for mine, theirs in
-                        ((self.mean, other.mean), (self.mean_square, other.mean_square)))
-        return ChannelSummary(count, np.minimum(self.low, other.low), np.maximum(self.high, other.high), mean, square)
+        mean, square = (
+            (self.count * mine + other.count * theirs) / count
+            for mine, theirs in ((self.mean, other.mean), (self.mean_square, other.mean_square))
+        )
+        return ChannelSummary(
+            count, np.minimum(self.low, other.low), np.maximum(self.high, other.high), mean, square
+        )
 
 
 def summary_of(fields: NDArray[Any]) -> ChannelSummary:
     """The summary of one sample, ``(height, width, 16)``."""
     pixels = fields.reshape(-1, fields.shape[-1]).astype(np.float64)
-    return ChannelSummary(1, pixels.min(0), pixels.max(0), pixels.mean(0), np.square(pixels).mean(0))
+    return ChannelSummary(
+        1, pixels.min(0), pixels.max(0), pixels.mean(0), np.square(pixels).mean(0)
+    )
 
 
 def write_stats(file: Path, summary: ChannelSummary) -> None:
     """Write a ``stats.h5``."""
     import h5py
+
     with h5py.File(file, "w") as content:
         content["climate/count"] = summary.count
-        for name, values in (("minval", summary.low), ("maxval", summary.high), ("mean", summary.mean),
-                             ("sqmean", summary.mean_square)):
+        for name, values in (
+            ("minval", summary.low),
+            ("maxval", summary.high),
+            ("mean", summary.mean),
+            ("sqmean", summary.mean_square),
+        ):
             content[f"climate/{name}"] = values.astype(np.float32)
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     import h5py
+
     if not file.is_file():
         raise DataError(f"the file {file} does not exist")
     try:
         content = h5py.File(file, "r")
     except OSError as error:
-        raise DataError(f"cannot read {file}: {error}; it is damaged or no HDF5 file: copy it again") from error
+        raise DataError(
+            f"cannot read {file}: {error}; it is damaged or no HDF5 file: copy it again"
+        ) from error
     with content:
         yield content
 
 
 def _dataset(file: Path, content: Any, name: str) -> Any:
     import h5py
+
     try:
         dataset = content.get(name)
     except (OSError, RuntimeError, KeyError) as error:
@@ -157,38 +179,52 @@ def _values(file: Path, content: Any, name: str) -> NDArray[Any]:
     try:
         values: NDArray[Any] = dataset[...]
     except (OSError, RuntimeError) as error:
-        raise DataError(f"cannot read {name} in {file}: {error}; the file is truncated or damaged: copy it "
-                        "again") from error
+        raise DataError(
+            f"cannot read {name} in {file}: {error}; the file is truncated or damaged: copy it "
+            "again"
+        ) from error
     return values
 
 
 def _checked_shapes(file: Path, content: Any, shape: tuple[int, int] | None) -> tuple[int, int]:
     data, labels = (_dataset(file, content, name).shape for name in (DATA, LABELS))
     if len(data) != 3 or data[2] != len(CHANNELS):
-        raise DataError(f"{DATA} must have the shape (height, width, {len(CHANNELS)}), channels last, but has "
-                        f"{data} in {file}")
+        raise DataError(
+            f"{DATA} must have the shape (height, width, {len(CHANNELS)}), channels last, but has "
+            f"{data} in {file}"
+        )
     if labels != data[:2]:
-        raise DataError(f"{LABELS} must have the shape {data[:2]} of the fields, but has {labels} in {file}")
+        raise DataError(
+            f"{LABELS} must have the shape {data[:2]} of the fields, but has {labels} in {file}"
+        )
     if shape is not None and data[:2] != shape:
-        raise DataError(f"all samples must have one height and width, here {shape}, but {file} has {data[:2]}")
+        raise DataError(
+            f"all samples must have one height and width, here {shape}, but {file} has {data[:2]}"
+        )
     return int(data[0]), int(data[1])
 
 
 def _check_finite(file: Path, fields: Fields) -> None:
     with np.errstate(all="ignore"):
-        if np.isfinite(fields.sum()):       # a NaN or an infinity spoils the sum, and a sum is cheap
+        if np.isfinite(fields.sum()):  # a NaN or an infinity spoils the sum, and a sum is cheap
             return
     broken = np.argwhere(~np.isfinite(fields))
     if len(broken):
         row, column, channel = broken[0]
-        raise DataError(f"the fields must be finite, but {CHANNELS[channel]} is {fields[row, column, channel]} at row "
-                        f"{row}, column {column} in {file} ({len(broken)} such values); remove or repair the file")
+        raise DataError(
+            f"the fields must be finite, but {CHANNELS[channel]} is {fields[row, column, channel]} at row "
+            f"{row}, column {column} in {file} ({len(broken)} such values); remove or repair the file"
+        )
 
 
 def _checked_labels(file: Path, labels: NDArray[Any]) -> Labels:
-    if labels.size and not (labels.min() >= 0 and labels.max() < len(CLASSES)):      # false for NaN, too
-        raise DataError(f"labels must be 0 to {len(CLASSES) - 1} ({', '.join(CLASSES)}), but {file} has "
-                        f"{labels.min()} to {labels.max()}")
+    if labels.size and not (
+        labels.min() >= 0 and labels.max() < len(CLASSES)
+    ):  # false for NaN, too
+        raise DataError(
+            f"labels must be 0 to {len(CLASSES) - 1} ({', '.join(CLASSES)}), but {file} has "
+            f"{labels.min()} to {labels.max()}"
+        )
     classes = labels.astype(np.uint8, copy=False)
     if labels.dtype.kind == "f" and not np.array_equal(classes, labels):
         raise DataError(f"labels must be whole numbers, but {file} has fractions")

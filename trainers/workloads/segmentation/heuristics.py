@@ -11,8 +11,11 @@ from trainers.workloads.segmentation.grid import grid_of
 from trainers.workloads.segmentation.rivers import RiverRules, river_mask
 
 
-def make_labels(fields: NDArray[np.float32], cyclones: CycloneRules | None = None,
-                rivers: RiverRules | None = None) -> NDArray[np.uint8]:
+def make_labels(
+    fields: NDArray[np.float32],
+    cyclones: CycloneRules | None = None,
+    rivers: RiverRules | None = None,
+) -> NDArray[np.uint8]:
     """Class of each pixel, ``(height, width)``, of fields ``(height, width, 16)`` on CAM5's global grid."""
     grid = grid_of(*fields.shape[:2])
     labels = np.zeros(fields.shape[:2], dtype=np.uint8)

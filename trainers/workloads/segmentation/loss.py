@@ -30,21 +30,28 @@ def class_weights(frequencies: Sequence[float], weighting: str) -> Tensor:
     Raises :class:`~trainers.errors.DataError` for a class that no pixel has, unless all weigh the same.
     """
     if weighting not in EXPONENTS:
-        raise JobError(f"there is no class_weighting {weighting!r}{nearest_or_all(weighting, EXPONENTS)}")
+        raise JobError(
+            f"there is no class_weighting {weighting!r}{nearest_or_all(weighting, EXPONENTS)}"
+        )
     if weighting == "none":
         return torch.ones(len(frequencies))
     for label, frequency in enumerate(frequencies):
         if not frequency > 0:
-            raise DataError(f"class_weighting {weighting!r} needs pixels of every class in the training data, but "
-                            f"the share of class {label} is {frequency!r}; use more samples, or class_weighting 'none'")
+            raise DataError(
+                f"class_weighting {weighting!r} needs pixels of every class in the training data, but "
+                f"the share of class {label} is {frequency!r}; use more samples, or class_weighting 'none'"
+            )
     weights = torch.tensor(list(frequencies), dtype=torch.float64) ** EXPONENTS[weighting]
     return (weights / weights.sum() if weighting == "inverse_sqrt" else weights).float()
 
 
-def pixel_losses(scores: Tensor, labels: Tensor, weights: Tensor | None = None,
-                 label_smoothing: float = 0.0) -> Tensor:
+def pixel_losses(
+    scores: Tensor, labels: Tensor, weights: Tensor | None = None, label_smoothing: float = 0.0
+) -> Tensor:
     """The weighted cross entropy of each pixel ``(n, height, width)``, in fp32 whatever the scores' precision."""
-    return F.cross_entropy(scores.float(), labels, weights, reduction="none", label_smoothing=label_smoothing)
+    return F.cross_entropy(
+        scores.float(), labels, weights, reduction="none", label_smoothing=label_smoothing
+    )
 
 
 def intersection_over_union(predictions: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -33,7 +33,9 @@ def surface_of(grid: Grid) -> Surface:
     """The planet's continents, about 30 % of its area, with hills and a few mountains."""
     generator = np.random.default_rng(_CONTINENTS_SEED)
     degree = min(_CONTINENTS_DEGREE, degree_of(grid.height))
-    shape, hills = synthesis(random_coefficients(generator, (-2.5, -2.0), degree, 3), grid.height, grid.width)
+    shape, hills = synthesis(
+        random_coefficients(generator, (-2.5, -2.0), degree, 3), grid.height, grid.width
+    )
     above = shape - _LAND_THRESHOLD
     land = 1 / (1 + np.exp(-above / 0.06))
     return Surface(land, land * np.maximum(above, 0) * 700 * np.exp(0.8 * hills))
@@ -46,7 +48,9 @@ def coriolis(grid: Grid) -> Values:
 
 def tropics(latitudes: Values, thermal_equator: float) -> Values:
     """Distance from the thermal equator as the sine of the shifted latitude, 0 at it and about 1 at the poles."""
-    return np.minimum(np.abs(np.sin(np.radians(latitudes - thermal_equator * np.cos(np.radians(latitudes))))), 1)
+    return np.minimum(
+        np.abs(np.sin(np.radians(latitudes - thermal_equator * np.cos(np.radians(latitudes))))), 1
+    )
 
 
 def mean_temperatures(latitudes: Values, thermal_equator: float) -> tuple[Values, Values, Values]:
@@ -58,15 +62,21 @@ def mean_temperatures(latitudes: Values, thermal_equator: float) -> tuple[Values
 def mean_wind(latitudes: Values) -> Values:
     """Zonal mean of the eastward wind at 850 hPa (m/s): trades, westerlies (stronger in the south), polar winds."""
     away = np.abs(latitudes)
-    westerlies = np.where(latitudes < 0, 10.0, 7.0) * np.exp(-((away - 46) / 14) ** 2)
-    return westerlies - 7.0 * np.exp(-((away - 13) / 8) ** 2) - 1.5 * np.exp(-((away - 75) / 8) ** 2)
+    westerlies = np.where(latitudes < 0, 10.0, 7.0) * np.exp(-(((away - 46) / 14) ** 2))
+    return (
+        westerlies
+        - 7.0 * np.exp(-(((away - 13) / 8) ** 2))
+        - 1.5 * np.exp(-(((away - 75) / 8) ** 2))
+    )
 
 
 def mean_pressure(latitudes: Values) -> Values:
     """Zonal mean of the sea-level pressure (Pa), in geostrophic balance with three quarters of the mean wind."""
     steps = np.radians(np.diff(latitudes))
     turning = 2 * ROTATION * np.sin(np.radians(latitudes))
-    slope = -AIR_DENSITY * turning * EARTH_RADIUS_KM * 1e3 * 0.75 * mean_wind(latitudes)     # Pa per radian
+    slope = (
+        -AIR_DENSITY * turning * EARTH_RADIUS_KM * 1e3 * 0.75 * mean_wind(latitudes)
+    )  # Pa per radian
     pressure = np.concatenate([[0.0], np.cumsum((slope[1:] + slope[:-1]) / 2 * steps)])
     weights = np.cos(np.radians(latitudes))
     pressure += 101_100 - (pressure * weights).sum() / weights.sum()
@@ -76,8 +86,11 @@ def mean_pressure(latitudes: Values) -> Values:
 def mean_precipitation(latitudes: Values, thermal_equator: float) -> Values:
     """Zonal mean precipitation (m/s): the convergence zone, dry subtropics, storm tracks."""
     away = np.abs(latitudes)
-    convergence, tracks = np.exp(-((latitudes - thermal_equator) / 6) ** 2), np.exp(-((away - 47) / 14) ** 2)
-    metres: Values = (0.4 + 8 * convergence + 3 * tracks) * 1e-3 / 86400       # from mm a day
+    convergence, tracks = (
+        np.exp(-(((latitudes - thermal_equator) / 6) ** 2)),
+        np.exp(-(((away - 47) / 14) ** 2)),
+    )
+    metres: Values = (0.4 + 8 * convergence + 3 * tracks) * 1e-3 / 86400  # from mm a day
     return metres
 
 

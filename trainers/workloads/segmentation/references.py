@@ -39,19 +39,25 @@ PIXELS_TO_EVALUATE = 1 << 25
 
 def mean_iou(predict: Predictor, samples: ClimateSamples) -> float:
     """The IoU on the evaluation samples, or on the first of them where they are many and large."""
-    total = sum(float(intersection_over_union(predict(fields), labels, samples.classes).double().sum())
-                for fields, labels in evaluation_batches(samples))
+    total = sum(
+        float(intersection_over_union(predict(fields), labels, samples.classes).double().sum())
+        for fields, labels in evaluation_batches(samples)
+    )
     return total / evaluated_samples(samples)
 
 
 def evaluated_samples(samples: ClimateSamples) -> int:
     """How many evaluation samples are compared on."""
-    return min(samples.evaluation_samples, max(1, PIXELS_TO_EVALUATE // (samples.height * samples.width)))
+    return min(
+        samples.evaluation_samples, max(1, PIXELS_TO_EVALUATE // (samples.height * samples.width))
+    )
 
 
 def evaluation_batches(samples: ClimateSamples) -> Iterator[tuple[Tensor, Tensor]]:
     """Fields and labels of the evaluation samples that are compared on."""
-    for indices in torch.split(torch.arange(evaluated_samples(samples)), samples.largest_micro_batch):
+    for indices in torch.split(
+        torch.arange(evaluated_samples(samples)), samples.largest_micro_batch
+    ):
         fields, labels = samples.evaluation_batch(indices)
         yield fields, labels
 
@@ -77,7 +83,9 @@ class LinearClassifier:
 
     def __call__(self, fields: Tensor) -> Tensor:
         """Classes ``(n, height, width)`` of fields ``(n, channels, height, width)``."""
-        return (torch.einsum("kc,nchw->nkhw", self.weight, fields) + self.bias.view(-1, 1, 1)).argmax(1)
+        return (
+            torch.einsum("kc,nchw->nkhw", self.weight, fields) + self.bias.view(-1, 1, 1)
+        ).argmax(1)
 
 
 def linear_classifier(samples: ClimateSamples) -> LinearClassifier:
@@ -91,9 +99,11 @@ def linear_classifier(samples: ClimateSamples) -> LinearClassifier:
     scale = 1 / deviation.clamp(min=1e-12)
     standardized = torch.cat(((pixels - mean) * scale, torch.ones(len(pixels), 1)), 1)
     coefficients, fitted = torch.zeros(samples.channels + 1, samples.classes), []
-    for weighting in EXPONENTS:         # each fit starts where the last one ended
+    for weighting in EXPONENTS:  # each fit starts where the last one ended
         weights = _weights(frequencies, weighting)
-        coefficients = _fit(standardized, labels.flatten(), weights / (weights * frequencies).sum(), coefficients)
+        coefficients = _fit(
+            standardized, labels.flatten(), weights / (weights * frequencies).sum(), coefficients
+        )
         weight = coefficients[:-1].T * scale
         found = LinearClassifier(weight, coefficients[-1] - weight @ mean, weighting, 0.0)
         iou = intersection_over_union(found(fields), labels, samples.classes).mean()
@@ -111,8 +121,13 @@ def _weights(frequencies: Tensor, weighting: str) -> Tensor:
 def _fit(pixels: Tensor, labels: Tensor, class_weight: Tensor, start: Tensor) -> Tensor:
     """Coefficients ``(channels + 1, classes)`` of least weighted cross entropy; pixels ``(n, channels + 1)``."""
     coefficients = start.clone().requires_grad_()
-    search = torch.optim.LBFGS([coefficients], max_iter=ITERATIONS, tolerance_grad=1e-5, tolerance_change=1e-8,
-                               line_search_fn="strong_wolfe")
+    search = torch.optim.LBFGS(
+        [coefficients],
+        max_iter=ITERATIONS,
+        tolerance_grad=1e-5,
+        tolerance_change=1e-8,
+        line_search_fn="strong_wolfe",
+    )
 
     def objective() -> Tensor:
         search.zero_grad()

@@ -51,7 +51,9 @@ def river_mask(fields: NDArray[np.float32], grid: Grid, rules: RiverRules | None
 
 def transport_anomaly(fields: NDArray[np.float32], grid: Grid, rules: RiverRules) -> Values:
     """Vapour transport, damped at the equator, less its percentile; kg/kg m/s, ``(height, width)``."""
-    eastward, northward, humidity = (fields[..., CHANNELS.index(name)] for name in ("U850", "V850", "QREFHT"))
+    eastward, northward, humidity = (
+        fields[..., CHANNELS.index(name)] for name in ("U850", "V850", "QREFHT")
+    )
     transport = np.hypot(eastward, northward) * humidity
     damping = 1 - np.exp(-(grid.latitudes**2) / (2 * rules.damping_latitude**2))
     anomaly: Values = transport * damping[:, None] - np.percentile(transport, rules.percentile)

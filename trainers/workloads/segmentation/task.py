@@ -49,7 +49,9 @@ class SegmentationWorkload(Workload):
         self.model_width = _model_width(data.get("model_width"), self.model_name)
         self.dropout = _dropout(data.get("dropout", 0.0), self.model_name)
         self.prior_bias = _prior_bias(data.get("prior_bias", False))
-        self.samples = open_samples({name: value for name, value in data.items() if name not in MODEL_OPTIONS})
+        self.samples = open_samples(
+            {name: value for name, value in data.items() if name not in MODEL_OPTIONS}
+        )
         self.train_samples = self.samples.train_samples
         self.evaluation_samples = self.samples.evaluation_samples
         self.largest_micro_batch = self.samples.largest_micro_batch
@@ -59,12 +61,18 @@ class SegmentationWorkload(Workload):
     def build_model(self, settings: TrainingSettings) -> nn.Module:
         """The network that the data options name."""
         if settings.zero_gamma:
-            raise JobError(f"zero_gamma needs a normalization at the end of a residual branch, and {self.model_name} "
-                           "has none (its encoder normalizes first); leave zero_gamma unset")
+            raise JobError(
+                f"zero_gamma needs a normalization at the end of a residual branch, and {self.model_name} "
+                "has none (its encoder normalizes first); leave zero_gamma unset"
+            )
 
         def norm(features: int) -> GhostBatchNorm:
-            return GhostBatchNorm(features, settings.normalization_batch_size,
-                                  momentum=settings.normalization_momentum)
+            return GhostBatchNorm(
+                features,
+                settings.normalization_batch_size,
+                momentum=settings.normalization_momentum,
+            )
+
         model = self._network(norm)
         if self.prior_bias:
             start_at_shares(model.classifier, self.samples.class_frequencies)
@@ -91,7 +99,9 @@ class SegmentationWorkload(Workload):
         if weighting == "none":
             return None
         if (weighting, device) not in self._weights:
-            self._weights[weighting, device] = class_weights(self.samples.class_frequencies, weighting).to(device)
+            self._weights[weighting, device] = class_weights(
+                self.samples.class_frequencies, weighting
+            ).to(device)
         return self._weights[weighting, device]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
@@ -103,9 +113,11 @@ class SegmentationWorkload(Workload):
         fields, labels = batch
         scores = model(fields)
         predictions = scores.argmax(1)
-        return {"iou": intersection_over_union(predictions, labels, self.samples.classes),
-                "accuracy": (predictions == labels).float().mean((1, 2)),
-                "loss": pixel_losses(scores, labels).mean((1, 2))}
+        return {
+            "iou": intersection_over_union(predictions, labels, self.samples.classes),
+            "accuracy": (predictions == labels).float().mean((1, 2)),
+            "loss": pixel_losses(scores, labels).mean((1, 2)),
+        }
 
     def exhibit(self, model: nn.Module) -> dict[str, Any]:
         """What a report shows of a trained model, as plain JSON values; see :mod:`.exhibit`."""
@@ -135,7 +147,9 @@ def _model_width(width: Any, model_name: str) -> int:
         return MODEL_WIDTHS[model_name]
     unit = 4 if model_name in UNITS else 1
     if isinstance(width, bool) or not isinstance(width, int) or width < 1 or width % unit:
-        raise DataError(f"model_width of {model_name} must be a positive multiple of {unit}, but got {width!r}")
+        raise DataError(
+            f"model_width of {model_name} must be a positive multiple of {unit}, but got {width!r}"
+        )
     return width
 
 
@@ -149,5 +163,7 @@ def _dropout(share: Any, model_name: str) -> float:
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
         raise DataError(f"dropout must be a share of features in [0, 1), but got {share!r}")
     if share and model_name not in LAYERS:
-        raise DataError(f"dropout is a part of {' and '.join(LAYERS)}, but the model is {model_name}")
+        raise DataError(
+            f"dropout is a part of {' and '.join(LAYERS)}, but the model is {model_name}"
+        )
     return float(share)

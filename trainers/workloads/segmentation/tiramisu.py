@@ -38,15 +38,21 @@ FILTERS = {"tiramisu": 5, "tiramisu_small": 3}
 class Tiramisu(nn.Module):
     """Class scores of every pixel, on a grid of any size; ``dropout`` is the share of features that is dropped."""
 
-    def __init__(self, name: str, channels: int, classes: int, width: int, norm: Norm, dropout: float = 0.0) -> None:
+    def __init__(
+        self, name: str, channels: int, classes: int, width: int, norm: Norm, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         layers, size = LAYERS[name], FILTERS[name]
 
         def layer(inputs: int, outputs: int, filter_size: int, stride: int = 1) -> nn.Sequential:
-            return nn.Sequential(ConvNormReLU(inputs, outputs, filter_size, norm, stride=stride), nn.Dropout(dropout))
+            return nn.Sequential(
+                ConvNormReLU(inputs, outputs, filter_size, norm, stride=stride), nn.Dropout(dropout)
+            )
 
         def dense_block(inputs: int, count: int) -> DenseBlock:
-            return DenseBlock([layer(inputs + width * index, width, size) for index in range(count)])
+            return DenseBlock(
+                [layer(inputs + width * index, width, size) for index in range(count)]
+            )
 
         features = 2 * width
         self.first = layer(channels, features, size)

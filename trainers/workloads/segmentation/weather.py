@@ -17,7 +17,9 @@ from trainers.workloads.segmentation.grid import (
 )
 from trainers.workloads.segmentation.planet import AIR_DENSITY, ROTATION
 
-_CELLS_OF_EYE = 1.0       # a storm must be resolved: its wind maximum lies at least so many cells from its centre
+_CELLS_OF_EYE = (
+    1.0  # a storm must be resolved: its wind maximum lies at least so many cells from its centre
+)
 _CELLS_OF_RIVER = 0.8
 
 
@@ -74,19 +76,29 @@ class State:
     precipitation: Values
 
 
-def draw_cyclone(generator: np.random.Generator, thermal_equator: float, land: Values, grid: Grid) -> Cyclone:
+def draw_cyclone(
+    generator: np.random.Generator, thermal_equator: float, land: Values, grid: Grid
+) -> Cyclone:
     """A cyclone over the sea, 9 to 28 degrees from the equator, rather in the warmer hemisphere."""
     summer = 1.0 if thermal_equator >= 0 else -1.0
     draws = generator.random((16, 3))
     numbers = generator.random(4)
     for away, longitude, side in draws:
-        latitude = (9 + 19 * away) * (summer if side < 0.5 + 0.04 * abs(thermal_equator) else -summer)
+        latitude = (9 + 19 * away) * (
+            summer if side < 0.5 + 0.04 * abs(thermal_equator) else -summer
+        )
         row = round((latitude + 90) / 180 * (grid.height - 1))
         if land[row, int(longitude * grid.width)] < 0.3:
             break
     resolved = _CELLS_OF_EYE * grid.spacing_km
-    return Cyclone(latitude, 360 * longitude, 2500 + 4500 * numbers[0], max(60 + 80 * numbers[1], resolved),
-                   1.3 + 0.5 * numbers[2], 4 + 4 * numbers[3])
+    return Cyclone(
+        latitude,
+        360 * longitude,
+        2500 + 4500 * numbers[0],
+        max(60 + 80 * numbers[1], resolved),
+        1.3 + 0.5 * numbers[2],
+        4 + 4 * numbers[3],
+    )
 
 
 def draw_river(generator: np.random.Generator) -> River:
@@ -94,11 +106,13 @@ def draw_river(generator: np.random.Generator) -> River:
     start, length, bend, heading, jet, half_width, longitude, side = generator.random(8)
     hemisphere = 1.0 if side < 0.5 else -1.0
     arcs = np.linspace(0, 1, 48)
-    directions = np.radians(10 + 20 * heading + (15 + 30 * bend) * arcs)    # from east to the pole
+    directions = np.radians(10 + 20 * heading + (15 + 30 * bend) * arcs)  # from east to the pole
     step = np.degrees((2500 + 2500 * length) / EARTH_RADIUS_KM) / len(arcs)
     latitudes = 21 + 6 * start + np.concatenate([[0], np.cumsum(step * np.sin(directions))[:-1]])
     latitudes = np.minimum(latitudes, 62)
-    longitudes = np.concatenate([[0], np.cumsum(step * np.cos(directions) / np.cos(np.radians(latitudes)))[:-1]])
+    longitudes = np.concatenate(
+        [[0], np.cumsum(step * np.cos(directions) / np.cos(np.radians(latitudes)))[:-1]]
+    )
     axis = np.stack([hemisphere * latitudes, (360 * longitude + longitudes) % 360], 1)
     return River(axis, 20 + 10 * jet, 170 + 90 * half_width)
 
@@ -115,8 +129,10 @@ def plant_cyclone(state: State, cyclone: Cyclone, grid: Grid) -> None:
     radius = np.maximum(distance_km(points, centre), 1.0)
     fade = np.exp(-((radius / (6 * size)) ** 2))
     core = np.exp(-((size / radius) ** shape))
-    turn = ROTATION * np.abs(np.sin(np.radians(cyclone.latitude))) * radius * 1e3       # r f / 2
-    speed = np.sqrt(shape / AIR_DENSITY * (size / radius) ** shape * deficit * core + turn**2) - turn
+    turn = ROTATION * np.abs(np.sin(np.radians(cyclone.latitude))) * radius * 1e3  # r f / 2
+    speed = (
+        np.sqrt(shape / AIR_DENSITY * (size / radius) ** shape * deficit * core + turn**2) - turn
+    )
     east, north = _around(points, centre)
     sign = 1.0 if cyclone.latitude > 0 else -1.0
     state.eastward[near] += sign * speed * fade * east
@@ -142,7 +158,9 @@ def plant_river(state: State, river: River, grid: Grid) -> None:
     tangents = np.gradient(axis, axis=0)
     tangents /= np.linalg.norm(tangents, axis=1, keepdims=True)
     distance = distance_km(points, axis[nearest])
-    left = EARTH_RADIUS_KM * (points * np.cross(axis, tangents)[nearest]).sum(1)      # km to the left of the axis
+    left = EARTH_RADIUS_KM * (points * np.cross(axis, tangents)[nearest]).sum(
+        1
+    )  # km to the left of the axis
     along = nearest / (len(axis) - 1)
     ends = np.sin(np.pi * (0.08 + 0.84 * along)) ** 0.6
     width = max(river.half_width, _CELLS_OF_RIVER * grid.spacing_km)
@@ -152,9 +170,13 @@ def plant_river(state: State, river: River, grid: Grid) -> None:
     state.eastward[near] += river.jet * broad * east
     state.northward[near] += river.jet * broad * north
     sheltered = ends * np.exp(-((distance / 900) ** 2))
-    across = 0.5e3 * np.sqrt(np.pi) * 1.35 * width * erf(left / (1.35 * width))       # m: the jet's integral over left
-    state.pressure[near] -= AIR_DENSITY * 2 * ROTATION * points[:, 2] * river.jet * across * sheltered
-    state.low[near] += (3.0 + 4.0 * along) * broad      # subtropical air
+    across = (
+        0.5e3 * np.sqrt(np.pi) * 1.35 * width * erf(left / (1.35 * width))
+    )  # m: the jet's integral over left
+    state.pressure[near] -= (
+        AIR_DENSITY * 2 * ROTATION * points[:, 2] * river.jet * across * sheltered
+    )
+    state.low[near] += (3.0 + 4.0 * along) * broad  # subtropical air
     state.middle[near] += 2.0 * broad
     state.humidity[near] += (0.97 - state.humidity[near]) * band
     state.column[near] *= 1 + 0.8 * band
