@@ -79,7 +79,7 @@ PROCESSES = (
     "storage/test_store_sqlite.py::test_first_opened_by_many_processes_at_once",
     "trainers/test_all_reduce.py",
     "trainers/test_asynchronous_training.py",
-    "trainers/test_elastic_meeting.py",
+    "trainers/test_elastic_rendezvous.py",
     "trainers/test_elastic_training.py",
     "trainers/test_lost_workers.py",
     "trainers/test_reducer.py",
