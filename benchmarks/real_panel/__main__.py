@@ -24,18 +24,37 @@ STAGES = ("sweep", "grid", "truth", "table")
 
 def main() -> None:
     """Do the stages that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--stage", choices=STAGES, nargs="+", default=list(STAGES))
-    parser.add_argument("--only", choices=("built", "held_out", "all"), default="all",
-                        help="the cases that the laws were built with, those that were not looked at, or all")
-    parser.add_argument("--case", nargs="+", metavar="NAME", help="these cases only, such as digits-sgd")
-    parser.add_argument("--data", type=Path, help="the CIFAR-10 images: a folder with train/CLASS/*.jpg and "
-                                                  "test/CLASS/*.jpg; without it their cases are left out")
-    parser.add_argument("--output", type=Path, default=Path("real_panel"),
-                        help="where sweeps and trainings are kept; run again to go on (default: %(default)s)")
-    parser.add_argument("--lookup", action="store_true",
-                        help="score by the brute force nearby, without trainings of the recommendations: for work on "
-                             "the laws")
+    parser.add_argument(
+        "--only",
+        choices=("built", "held_out", "all"),
+        default="all",
+        help="the cases that the laws were built with, those that were not looked at, or all",
+    )
+    parser.add_argument(
+        "--case", nargs="+", metavar="NAME", help="these cases only, such as digits-sgd"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="the CIFAR-10 images: a folder with train/CLASS/*.jpg and "
+        "test/CLASS/*.jpg; without it their cases are left out",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("real_panel"),
+        help="where sweeps and trainings are kept; run again to go on (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--lookup",
+        action="store_true",
+        help="score by the brute force nearby, without trainings of the recommendations: for work on "
+        "the laws",
+    )
     options = parser.parse_args()
     if options.data is not None and not (options.data / "train").is_dir():
         parser.error(f"--data must be a folder that holds train and test, but got {options.data}")
@@ -45,9 +64,14 @@ def main() -> None:
     names = options.case or [case.name for case in known]
     for name in names:
         if name not in {case.name for case in known}:
-            parser.error(f"--case must be one of {', '.join(case.name for case in known)}, but got {name}")
-    wanted = [case for case in known if case.name in names
-              and options.only in ("all", "held_out" if case.held_out else "built")]
+            parser.error(
+                f"--case must be one of {', '.join(case.name for case in known)}, but got {name}"
+            )
+    wanted = [
+        case
+        for case in known
+        if case.name in names and options.only in ("all", "held_out" if case.held_out else "built")
+    ]
     if "sweep" in options.stage:
         sweeps.run(wanted, options.output)
     held = trainings.Trainings(options.output)
@@ -56,8 +80,14 @@ def main() -> None:
     if "truth" in options.stage:
         held.train_missing(_recommended(wanted, options.output))
     if "table" in options.stage:
-        made = {case.name: [each for result in sweeps.read(case, options.output)
-                            for each in recommendations(case, result)] for case in wanted}
+        made = {
+            case.name: [
+                each
+                for result in sweeps.read(case, options.output)
+                for each in recommendations(case, result)
+            ]
+            for case in wanted
+        }
         print("\n".join(tables.lines(wanted, made, held, known, lookup=options.lookup)))
 
 
@@ -65,7 +95,9 @@ def _grid(wanted: list[cases.Case]) -> Iterator[trainings.Wanted]:
     """The brute force of all cases, the first seed of every one first; in an order of chance, to be of use halfway."""
     for seed in range(GRID_SEEDS):
         for case in wanted:
-            settings = [(batch, each) for batch in case.batches for each in trainings.grid(case, batch)]
+            settings = [
+                (batch, each) for batch in case.batches for each in trainings.grid(case, batch)
+            ]
             for index in np.random.default_rng(seed).permutation(len(settings)):
                 batch, each = settings[index]
                 yield trainings.wanted(case, batch, each, seed)
@@ -73,15 +105,21 @@ def _grid(wanted: list[cases.Case]) -> Iterator[trainings.Wanted]:
 
 def _recommended(wanted: list[cases.Case], folder: Path) -> Iterator[trainings.Wanted]:
     """What is recommended after each sweep: with all seeds, the forecast's first."""
-    found = [(case, each) for case in wanted for result in sweeps.read(case, folder)
-             for each in recommendations(case, result)]
+    found = [
+        (case, each)
+        for case in wanted
+        for result in sweeps.read(case, folder)
+        for each in recommendations(case, result)
+    ]
     for methods in ((FORECAST,), METHODS[1:]):
         for seed in range(max((case.seeds for case, _ in found), default=0)):
             for case, each in found:
                 if seed < case.seeds:
                     for method in methods:
                         if method in each.settings:
-                            yield trainings.wanted(case, each.global_batch_size, each.settings[method], seed)
+                            yield trainings.wanted(
+                                case, each.global_batch_size, each.settings[method], seed
+                            )
 
 
 if __name__ == "__main__":

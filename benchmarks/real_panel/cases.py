@@ -72,15 +72,27 @@ class Case:
 
     def spec(self, sampler: str, number: int) -> StudySpec:
         """One sweep."""
-        return StudySpec.from_dict({
-            "name": f"{self.name}-{sampler}-{number}", "workload": f"{WORKLOADS}:{self.class_name}",
-            "data": dict(self.data), "target": {"metric": self.metric, "at_least": self.target},
-            "ladder": list(self.ladder),
-            "search": {"learning_rate": {"log_uniform": list(self.rates), "role": "scaled"},
-                       "warmup_epochs": {"uniform": list(self.warmup_epochs), "role": "scaled"}, **self.search},
-            "budget": {"trials": self.trials, "epochs_per_trial": self.epochs,
-                       "evaluations_per_epoch": self.evaluations_per_epoch},
-            "seeds": 2, "sampler": sampler})
+        return StudySpec.from_dict(
+            {
+                "name": f"{self.name}-{sampler}-{number}",
+                "workload": f"{WORKLOADS}:{self.class_name}",
+                "data": dict(self.data),
+                "target": {"metric": self.metric, "at_least": self.target},
+                "ladder": list(self.ladder),
+                "search": {
+                    "learning_rate": {"log_uniform": list(self.rates), "role": "scaled"},
+                    "warmup_epochs": {"uniform": list(self.warmup_epochs), "role": "scaled"},
+                    **self.search,
+                },
+                "budget": {
+                    "trials": self.trials,
+                    "epochs_per_trial": self.epochs,
+                    "evaluations_per_epoch": self.evaluations_per_epoch,
+                },
+                "seeds": 2,
+                "sampler": sampler,
+            }
+        )
 
 
 def panel(images: Path | None, output: Path) -> list[Case]:
@@ -92,62 +104,174 @@ def panel(images: Path | None, output: Path) -> list[Case]:
 def _digits() -> Iterator[Case]:
     """scikit-learn's digits, 1,437 to train, shifted at random by a pixel: a small network with batch norm."""
     common: dict[str, Any] = {
-        "workload": "digits", "class_name": "Images", "data": {"source": "digits", "network": "normalized"},
-        "metric": "top1", "target": 0.94, "ladder": (16, 32, 64, 128), "samplers": {"tpe": 5}}
+        "workload": "digits",
+        "class_name": "Images",
+        "data": {"source": "digits", "network": "normalized"},
+        "metric": "top1",
+        "target": 0.94,
+        "ladder": (16, 32, 64, 128),
+        "samplers": {"tpe": 5},
+    }
     group = {"normalization_batch_size": 16}
-    yield Case(**common, optimizer="sgd", rates=(0.01, 2.0), grid_from=0.256,
-               search={**_SGD, **group})
-    yield Case(**common, optimizer="sgd_momentum", rates=(0.01, 2.0), optimum_of="digits-sgd", search={
-        "optimizer": "sgd", "momentum": {"uniform": [0.5, 0.98], "role": "scaled"}, **group})
-    yield Case(**common, optimizer="lars", rates=(0.5, 50.0), grid_from=3.2,
-               search={"optimizer": "lars", "momentum": 0.9, **group})
-    yield Case(**common, optimizer="adamw", rates=(0.001, 0.1), grid_from=0.01024,
-               search={"optimizer": "adamw", **group})
+    yield Case(
+        **common, optimizer="sgd", rates=(0.01, 2.0), grid_from=0.256, search={**_SGD, **group}
+    )
+    yield Case(
+        **common,
+        optimizer="sgd_momentum",
+        rates=(0.01, 2.0),
+        optimum_of="digits-sgd",
+        search={
+            "optimizer": "sgd",
+            "momentum": {"uniform": [0.5, 0.98], "role": "scaled"},
+            **group,
+        },
+    )
+    yield Case(
+        **common,
+        optimizer="lars",
+        rates=(0.5, 50.0),
+        grid_from=3.2,
+        search={"optimizer": "lars", "momentum": 0.9, **group},
+    )
+    yield Case(
+        **common,
+        optimizer="adamw",
+        rates=(0.001, 0.1),
+        grid_from=0.01024,
+        search={"optimizer": "adamw", **group},
+    )
 
 
 def _cifar(images: Path) -> Iterator[Case]:
     """2,560 CIFAR-10 images of 16x16 pixels: two networks without batch norm (plain, dense), and one with it."""
-    common: dict[str, Any] = {"class_name": "Images", "metric": "top1", "evaluations_per_epoch": 2,
-                              "ladder": (16, 32, 64, 128)}
-    data = {"source": "image_folder", "path": str(images.absolute()), "image_size": 16, "augment": False}
-    plain = {**common, "workload": "plain", "data": {**data, "network": "plain"}, "target": 0.36,
-             "samplers": {"tpe": 1}}
+    common: dict[str, Any] = {
+        "class_name": "Images",
+        "metric": "top1",
+        "evaluations_per_epoch": 2,
+        "ladder": (16, 32, 64, 128),
+    }
+    data = {
+        "source": "image_folder",
+        "path": str(images.absolute()),
+        "image_size": 16,
+        "augment": False,
+    }
+    plain = {
+        **common,
+        "workload": "plain",
+        "data": {**data, "network": "plain"},
+        "target": 0.36,
+        "samplers": {"tpe": 1},
+    }
     yield Case(**plain, optimizer="sgd", rates=(0.002, 0.5), grid_from=0.048, search=_SGD)
-    yield Case(**plain, optimizer="adamw", rates=(3e-4, 0.03), grid_from=0.00256, search={"optimizer": "adamw"})
-    dense = {**plain, "workload": "dense", "data": {**data, "network": "dense"}, "samplers": {"tpe": 3, "forecast": 1}}
+    yield Case(
+        **plain,
+        optimizer="adamw",
+        rates=(3e-4, 0.03),
+        grid_from=0.00256,
+        search={"optimizer": "adamw"},
+    )
+    dense = {
+        **plain,
+        "workload": "dense",
+        "data": {**data, "network": "dense"},
+        "samplers": {"tpe": 3, "forecast": 1},
+    }
     yield Case(**dense, optimizer="sgd", rates=(0.002, 0.5), grid_from=0.05, search=_SGD)
-    yield Case(**dense, optimizer="adamw", rates=(3e-4, 0.03), grid_from=0.003, search={"optimizer": "adamw"})
-    yield Case(**dense, optimizer="lars", rates=(0.02, 5.0), grid_from=0.1, held_out=True, search={
-        "optimizer": "lars", "momentum": 0.9, "trust_coefficient": 0.02})
-    normalized = {**common, "workload": "cifar", "data": {**data, "network": "normalized"}, "target": 0.38}
+    yield Case(
+        **dense,
+        optimizer="adamw",
+        rates=(3e-4, 0.03),
+        grid_from=0.003,
+        search={"optimizer": "adamw"},
+    )
+    yield Case(
+        **dense,
+        optimizer="lars",
+        rates=(0.02, 5.0),
+        grid_from=0.1,
+        held_out=True,
+        search={"optimizer": "lars", "momentum": 0.9, "trust_coefficient": 0.02},
+    )
+    normalized = {
+        **common,
+        "workload": "cifar",
+        "data": {**data, "network": "normalized"},
+        "target": 0.38,
+    }
     group = {"normalization_batch_size": 16}
-    yield Case(**normalized, optimizer="sgd", rates=(0.005, 1.0), grid_from=0.08, search={**_SGD, **group})
-    yield Case(**normalized, optimizer="adamw", rates=(0.001, 0.1), grid_from=0.004, held_out=True,
-               search={"optimizer": "adamw", **group})
+    yield Case(
+        **normalized, optimizer="sgd", rates=(0.005, 1.0), grid_from=0.08, search={**_SGD, **group}
+    )
+    yield Case(
+        **normalized,
+        optimizer="adamw",
+        rates=(0.001, 0.1),
+        grid_from=0.004,
+        held_out=True,
+        search={"optimizer": "adamw", **group},
+    )
 
 
 def _cells() -> Iterator[Case]:
     """The project's example of a workload of one's own: 427 tumours to train, a perceptron."""
     common: dict[str, Any] = {
-        "workload": "cells", "class_name": "Cells", "data": {}, "metric": "accuracy", "target": 0.98,
-        "ladder": (4, 8, 16), "evaluations_per_epoch": 8, "warmup_epochs": (0.0, 2.0), "samplers": {"tpe": 5},
-        "held_out": True}
-    group = {"normalization_batch_size": 1}     # there is no batch norm
-    yield Case(**common, optimizer="sgd", rates=(0.001, 1.0), grid_from=0.02,
-               search={**_SGD, **group})
-    yield Case(**common, optimizer="adamw", rates=(0.001, 0.3), grid_from=0.005,
-               search={"optimizer": "adamw", **group})
+        "workload": "cells",
+        "class_name": "Cells",
+        "data": {},
+        "metric": "accuracy",
+        "target": 0.98,
+        "ladder": (4, 8, 16),
+        "evaluations_per_epoch": 8,
+        "warmup_epochs": (0.0, 2.0),
+        "samplers": {"tpe": 5},
+        "held_out": True,
+    }
+    group = {"normalization_batch_size": 1}  # there is no batch norm
+    yield Case(
+        **common, optimizer="sgd", rates=(0.001, 1.0), grid_from=0.02, search={**_SGD, **group}
+    )
+    yield Case(
+        **common,
+        optimizer="adamw",
+        rates=(0.001, 0.3),
+        grid_from=0.005,
+        search={"optimizer": "adamw", **group},
+    )
 
 
 def _climate() -> Iterator[Case]:
     """Generated climate fields, a small DeepLabv3+: examples/climate.yaml, smaller."""
     yield Case(
-        workload="climate", optimizer="adam", class_name="Climate", metric="iou", target=0.62, ladder=(4, 8, 16),
-        data={"source": "generated", "samples": 128, "evaluation_samples": 32, "height": 24, "width": 36,
-              "model": "deeplabv3plus_small", "prior_bias": True},
-        rates=(0.001, 0.03), warmup_epochs=(0.0, 2.0), trials=18, evaluations_per_epoch=2, samplers={"tpe": 2}, seeds=3,
+        workload="climate",
+        optimizer="adam",
+        class_name="Climate",
+        metric="iou",
+        target=0.62,
+        ladder=(4, 8, 16),
+        data={
+            "source": "generated",
+            "samples": 128,
+            "evaluation_samples": 32,
+            "height": 24,
+            "width": 36,
+            "model": "deeplabv3plus_small",
+            "prior_bias": True,
+        },
+        rates=(0.001, 0.03),
+        warmup_epochs=(0.0, 2.0),
+        trials=18,
+        evaluations_per_epoch=2,
+        samplers={"tpe": 2},
+        seeds=3,
         held_out=True,
-        search={"optimizer": "adam", "class_weighting": "inverse_eighth_root", "normalization_batch_size": 4})
+        search={
+            "optimizer": "adam",
+            "class_weighting": "inverse_eighth_root",
+            "normalization_batch_size": 4,
+        },
+    )
 
 
 def _subset(images: Path, folder: Path) -> Path:

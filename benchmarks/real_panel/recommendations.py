@@ -45,7 +45,9 @@ def recommendations(case: Case, result: StudyResult) -> list[Recommended]:
         settings = {FORECAST: _tuned(made.settings, names)}
         for start, start_settings in starts.items():
             for rule in RULES:
-                settings[f"{rule}, {start}"] = _tuned(SCALING_RULES[rule](start_settings, top, batch), names)
+                settings[f"{rule}, {start}"] = _tuned(
+                    SCALING_RULES[rule](start_settings, top, batch), names
+                )
         found.append(Recommended(result.spec.name, batch, settings, made))
     return found
 

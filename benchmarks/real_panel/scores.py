@@ -58,22 +58,42 @@ class Mean:
 def optimum(case: Case, cases: Sequence[Case], batch: int, held: Trainings) -> float | None:
     """Log of the fewest epochs known at a batch, by the surface of the case or of the one it is compared with."""
     of = next((each for each in cases if each.name == (case.optimum_of or case.name)), None)
-    return None if of is None else log_optimum(held.of(of, batch), trainings.train_samples(case) / batch)
+    return (
+        None
+        if of is None
+        else log_optimum(held.of(of, batch), trainings.train_samples(case) / batch)
+    )
 
 
-def scores(case: Case, recommended: Sequence[Recommended], held: Trainings, cases: Sequence[Case]) -> list[Score]:
+def scores(
+    case: Case, recommended: Sequence[Recommended], held: Trainings, cases: Sequence[Case]
+) -> list[Score]:
     """The score of every method that has been trained with all seeds of its case."""
     best = {batch: optimum(case, cases, batch, held) for batch in case.batches}
     found = []
     for each in recommended:
         batch = each.global_batch_size
         for method in METHODS:
-            runs = held.find(case, batch, each.settings[method], case.seeds) if method in each.settings else []
+            runs = (
+                held.find(case, batch, each.settings[method], case.seeds)
+                if method in each.settings
+                else []
+            )
             if len(runs) == case.seeds:
                 mean = float(np.mean(np.log([run.counted_epochs for run in runs])))
                 least = best[batch]
-                found.append(Score(case, each.sweep, batch // case.ladder[-1], method, len(runs),
-                                   sum(run.lost for run in runs), mean, None if least is None else mean - least))
+                found.append(
+                    Score(
+                        case,
+                        each.sweep,
+                        batch // case.ladder[-1],
+                        method,
+                        len(runs),
+                        sum(run.lost for run in runs),
+                        mean,
+                        None if least is None else mean - least,
+                    )
+                )
     return found
 
 
@@ -92,10 +112,23 @@ def looked_up(case: Case, recommended: Sequence[Recommended], held: Trainings) -
             continue
         surface = Surface(trained, updates_per_epoch)
         for method, settings in each.settings.items():
-            lost, epochs = float(surface.lost([settings])[0]), float(surface.log_epochs([settings])[0])
+            lost, epochs = (
+                float(surface.lost([settings])[0]),
+                float(surface.log_epochs([settings])[0]),
+            )
             expected = (1 - lost) * epochs + lost * math.log(trainings.LOST_EPOCHS)
-            found.append(Score(case, each.sweep, batch // case.ladder[-1], method, 1, lost, expected,
-                               expected - least))
+            found.append(
+                Score(
+                    case,
+                    each.sweep,
+                    batch // case.ladder[-1],
+                    method,
+                    1,
+                    lost,
+                    expected,
+                    expected - least,
+                )
+            )
     return found
 
 
@@ -107,9 +140,18 @@ def promises(case: Case, recommended: Sequence[Recommended], held: Trainings) ->
         if len(runs) == case.seeds:
             epochs = each.forecast.epochs_to_target
             mean = math.exp(float(np.mean(np.log([run.counted_epochs for run in runs]))))
-            found.append(Held(case, each.sweep, each.global_batch_size // case.ladder[-1],
-                              epochs.low <= mean <= epochs.high, epochs.high / epochs.low,
-                              each.forecast.numbers.divergence or 0.0, sum(run.lost for run in runs), len(runs)))
+            found.append(
+                Held(
+                    case,
+                    each.sweep,
+                    each.global_batch_size // case.ladder[-1],
+                    epochs.low <= mean <= epochs.high,
+                    epochs.high / epochs.low,
+                    each.forecast.numbers.divergence or 0.0,
+                    sum(run.lost for run in runs),
+                    len(runs),
+                )
+            )
     return found
 
 
@@ -129,7 +171,14 @@ def mean_over_sweeps(found: Iterable[Score], value: Callable[[Score], float | No
 
 def over_forecast(found: Sequence[Score], method: str) -> Mean | None:
     """Log of a method's epochs over the forecast's, paired by sweep, batch and seeds."""
-    forecast = {(score.sweep, score.times): score.log_epochs for score in found if score.method == FORECAST}
+    forecast = {
+        (score.sweep, score.times): score.log_epochs for score in found if score.method == FORECAST
+    }
     return mean_over_sweeps(
-        (score for score in found if score.method == method and (score.sweep, score.times) in forecast),
-        lambda score: score.log_epochs - forecast[score.sweep, score.times])
+        (
+            score
+            for score in found
+            if score.method == method and (score.sweep, score.times) in forecast
+        ),
+        lambda score: score.log_epochs - forecast[score.sweep, score.times],
+    )

@@ -17,10 +17,12 @@ from benchmarks.real_panel.trainings import Training
 
 Array: TypeAlias = NDArray[np.float64]
 
-LENGTHS = np.array([0.9, 1.5])      # over which log epochs change, in log rate and log updates of warmup
-HEIGHT, NOISE = 0.7, 0.13           # standard deviations of log epochs: over the surface, and between seeds
-NEAR = np.array([0.35, 0.7])        # over which losses are averaged
-SAFE = 0.1                          # share of lost trainings nearby up to which settings may be the optimum
+LENGTHS = np.array(
+    [0.9, 1.5]
+)  # over which log epochs change, in log rate and log updates of warmup
+HEIGHT, NOISE = 0.7, 0.13  # standard deviations of log epochs: over the surface, and between seeds
+NEAR = np.array([0.35, 0.7])  # over which losses are averaged
+SAFE = 0.1  # share of lost trainings nearby up to which settings may be the optimum
 
 
 class Surface:
@@ -32,8 +34,10 @@ class Surface:
         self._lost = np.array([each.lost for each in trainings], dtype=float)
         held = self._lost == 0
         if not held.any():
-            raise ValueError("a surface needs at least one training that reached the target, but got none of "
-                             f"{len(trainings)}")
+            raise ValueError(
+                "a surface needs at least one training that reached the target, but got none of "
+                f"{len(trainings)}"
+            )
         self._reached = self._places[held]
         logs = np.log([each.epochs for each in trainings if not each.lost])
         self._settings = [each.settings for each in trainings if not each.lost]
@@ -56,7 +60,9 @@ class Surface:
         """Of the settings that were trained, hardly any of them lost nearby, those with the fewest smoothed epochs."""
         risky = self.lost(self._settings) > SAFE
         logs = self.log_epochs(self._settings)
-        return dict(self._settings[int(np.argmin(logs if risky.all() else np.where(risky, np.inf, logs)))])
+        return dict(
+            self._settings[int(np.argmin(logs if risky.all() else np.where(risky, np.inf, logs)))]
+        )
 
     def _place(self, settings: Sequence[Mapping[str, float]]) -> Array:
         rates = np.array([each["learning_rate"] for each in settings])
@@ -71,11 +77,19 @@ def log_optimum(trainings: Sequence[Training], updates_per_epoch: float) -> floa
     of one half alone it is their own lowest smoothed value; None where none reached the target.
     """
     halves = [[each for each in trainings if each.seed % 2 == half] for half in (0, 1)]
-    surfaces = [Surface(half, updates_per_epoch) for half in halves if any(not each.lost for each in half)]
+    surfaces = [
+        Surface(half, updates_per_epoch) for half in halves if any(not each.lost for each in half)
+    ]
     if not surfaces:
         return None
-    return float(np.mean([surface.log_epochs([other.best])[0]
-                          for surface, other in zip(surfaces, reversed(surfaces), strict=True)]))
+    return float(
+        np.mean(
+            [
+                surface.log_epochs([other.best])[0]
+                for surface, other in zip(surfaces, reversed(surfaces), strict=True)
+            ]
+        )
+    )
 
 
 def _covariance(first: Array, second: Array) -> Array:

@@ -25,14 +25,18 @@ def run(cases: Sequence[Case], folder: Path) -> None:
 def read(case: Case, folder: Path) -> list[StudyResult]:
     """The finished sweeps of a case."""
     done = finished(folder)
-    return [hpo.read_study(spec.name, storage(folder)) for spec in case.specs() if spec.name in done]
+    return [
+        hpo.read_study(spec.name, storage(folder)) for spec in case.specs() if spec.name in done
+    ]
 
 
 def finished(folder: Path) -> set[str]:
     """Names of the sweeps that are complete."""
     if not (folder / "sweeps.db").exists():
         return set()
-    return {study.name for study in hpo.studies(storage(folder)) if study.state is StudyState.FINISHED}
+    return {
+        study.name for study in hpo.studies(storage(folder)) if study.state is StudyState.FINISHED
+    }
 
 
 def storage(folder: Path) -> str:

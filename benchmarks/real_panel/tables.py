@@ -27,17 +27,34 @@ RATE_FACTOR, WARMUP_FACTOR = 1.3, 1.6
 """Within which factor of their median the recommendations of repeated sweeps are counted as alike."""
 
 
-def lines(cases: Sequence[Case], recommended: Mapping[str, Sequence[Recommended]], held: Trainings,
-          known: Sequence[Case], *, lookup: bool = False) -> Iterator[str]:
+def lines(
+    cases: Sequence[Case],
+    recommended: Mapping[str, Sequence[Recommended]],
+    held: Trainings,
+    known: Sequence[Case],
+    *,
+    lookup: bool = False,
+) -> Iterator[str]:
     """All tables of ``cases``; ``known`` are all cases, among which the optimum of another is looked up.
 
     With ``lookup`` recommendations are scored by what was trained nearby, and need no trainings of their own.
     """
-    found = [score for case in cases for score in (
-        looked_up(case, recommended[case.name], held) if lookup else scores(case, recommended[case.name], held, known))]
+    found = [
+        score
+        for case in cases
+        for score in (
+            looked_up(case, recommended[case.name], held)
+            if lookup
+            else scores(case, recommended[case.name], held, known)
+        )
+    ]
     kept = [each for case in cases for each in promises(case, recommended[case.name], held)]
-    sections = (_methods(found), _cases(cases, found, held, known), _intervals(cases, kept),
-                _spread(cases, recommended))
+    sections = (
+        _methods(found),
+        _cases(cases, found, held, known),
+        _intervals(cases, kept),
+        _spread(cases, recommended),
+    )
     for section in sections:
         yield from section
         yield ""
@@ -54,18 +71,24 @@ def _methods(found: Sequence[Score]) -> Iterator[str]:
             epochs = " / ".join(_epochs(each) for each in by_times)
             regrets = " / ".join(_regret(each) for each in by_times)
             paired = "" if method == FORECAST else _shown(over_forecast(found, method))
-            yield (f"| {method} | {len(own)} | {runs} | {lost:.3g} ({lost / runs:.1%}) | {epochs} | {_regret(own)} | "
-                   f"{regrets} | {paired} |")
+            yield (
+                f"| {method} | {len(own)} | {runs} | {lost:.3g} ({lost / runs:.1%}) | {epochs} | {_regret(own)} | "
+                f"{regrets} | {paired} |"
+            )
 
 
-def _cases(cases: Sequence[Case], found: Sequence[Score], held: Trainings, known: Sequence[Case]) -> Iterator[str]:
+def _cases(
+    cases: Sequence[Case], found: Sequence[Score], held: Trainings, known: Sequence[Case]
+) -> Iterator[str]:
     yield f"| case | batch | fewest epochs | {' | '.join(METHODS)} |"
     yield f"|---|---|---|{'---|' * len(METHODS)}"
     for case in cases:
         for times, batch in zip(TIMES, case.batches, strict=True):
             own = [score for score in found if score.case is case and score.times == times]
             least = optimum(case, known, batch, held)
-            cells = " | ".join(_cell([score for score in own if score.method == method]) for method in METHODS)
+            cells = " | ".join(
+                _cell([score for score in own if score.method == method]) for method in METHODS
+            )
             yield f"| {case.name} | {batch} | {'-' if least is None else f'{math.exp(least):.3g}'} | {cells} |"
 
 
@@ -83,26 +106,47 @@ def _intervals(cases: Sequence[Case], kept: Sequence[Held]) -> Iterator[str]:
     for name, own in (*groups, ("all", list(kept))):
         if own:
             by_times = [[each for each in own if each.times == times] for times in TIMES]
-            inside = " / ".join(f"{sum(each.inside for each in some)} of {len(some)}" for some in by_times)
-            width = " / ".join(f"{np.median([each.width for each in some]):.2f}" if some else "-" for some in by_times)
+            inside = " / ".join(
+                f"{sum(each.inside for each in some)} of {len(some)}" for some in by_times
+            )
+            width = " / ".join(
+                f"{np.median([each.width for each in some]):.2f}" if some else "-"
+                for some in by_times
+            )
             promised = float(np.mean([each.promised_risk for each in own]))
-            yield (f"| {name} | {inside} | {width} | {promised:.1%} | "
-                   f"{sum(each.lost for each in own) / sum(each.runs for each in own):.1%} |")
+            yield (
+                f"| {name} | {inside} | {width} | {promised:.1%} | "
+                f"{sum(each.lost for each in own) / sum(each.runs for each in own):.1%} |"
+            )
 
 
-def _spread(cases: Sequence[Case], recommended: Mapping[str, Sequence[Recommended]]) -> Iterator[str]:
-    yield (f"| case | batch | rates recommended | within {RATE_FACTOR} of their median | "
-           f"warmups in updates | within {WARMUP_FACTOR} |")
+def _spread(
+    cases: Sequence[Case], recommended: Mapping[str, Sequence[Recommended]]
+) -> Iterator[str]:
+    yield (
+        f"| case | batch | rates recommended | within {RATE_FACTOR} of their median | "
+        f"warmups in updates | within {WARMUP_FACTOR} |"
+    )
     yield "|---|---|---|---|---|---|"
     for case in cases:
         for batch in case.batches:
-            made = [each.settings[FORECAST] for each in recommended[case.name] if each.global_batch_size == batch]
+            made = [
+                each.settings[FORECAST]
+                for each in recommended[case.name]
+                if each.global_batch_size == batch
+            ]
             if made:
                 rates = np.array([each["learning_rate"] for each in made])
-                updates = np.array([each["warmup_epochs"] for each in made]) * trainings.train_samples(case) / batch
+                updates = (
+                    np.array([each["warmup_epochs"] for each in made])
+                    * trainings.train_samples(case)
+                    / batch
+                )
                 updates = np.maximum(updates, 1.0)
-                yield (f"| {case.name} | {batch} | {_list(rates, '.3g')} | {_alike(rates, RATE_FACTOR)} | "
-                       f"{_list(updates, '.0f')} | {_alike(updates, WARMUP_FACTOR)} |")
+                yield (
+                    f"| {case.name} | {batch} | {_list(rates, '.3g')} | {_alike(rates, RATE_FACTOR)} | "
+                    f"{_list(updates, '.0f')} | {_alike(updates, WARMUP_FACTOR)} |"
+                )
 
 
 def _list(values: np.ndarray[tuple[int], np.dtype[np.float64]], digits: str) -> str:

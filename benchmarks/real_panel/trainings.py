@@ -18,7 +18,7 @@ from trainers.begin import begin_training
 from trainers.report import ConvergencePoint
 from trainers.workloads import AnyWorkload, load_workload
 
-FIRST_SEED = 100        # seeds from here on: the sweeps train with smaller ones
+FIRST_SEED = 100  # seeds from here on: the sweeps train with smaller ones
 LOST_EPOCHS = 300.0
 """What a training counts as that did not reach the target within its budget."""
 
@@ -74,16 +74,26 @@ class Trainings:
         for file in sorted(self._folder.glob("*.jsonl")):
             for line in file.read_text(encoding="utf-8").splitlines():
                 found = Training(**json.loads(line))
-                self._held[_key(found.case, found.global_batch_size, found.settings, found.seed)] = found
+                self._held[
+                    _key(found.case, found.global_batch_size, found.settings, found.seed)
+                ] = found
 
     def of(self, case: Case, global_batch_size: int) -> list[Training]:
         """All trainings of a case at a batch."""
-        return [each for each in self._held.values()
-                if each.case == case.name and each.global_batch_size == global_batch_size]
+        return [
+            each
+            for each in self._held.values()
+            if each.case == case.name and each.global_batch_size == global_batch_size
+        ]
 
-    def find(self, case: Case, global_batch_size: int, settings: Settings, seeds: int) -> list[Training]:
+    def find(
+        self, case: Case, global_batch_size: int, settings: Settings, seeds: int
+    ) -> list[Training]:
         """Those of the first ``seeds`` seeds of one settings that have been trained."""
-        keys = (_key(case.name, global_batch_size, rounded(settings), FIRST_SEED + seed) for seed in range(seeds))
+        keys = (
+            _key(case.name, global_batch_size, rounded(settings), FIRST_SEED + seed)
+            for seed in range(seeds)
+        )
         return [self._held[key] for key in keys if key in self._held]
 
     def train_missing(self, wanted: Iterable[Wanted]) -> None:
@@ -109,7 +119,9 @@ def rounded(settings: Settings) -> dict[str, float]:
 
 def wanted(case: Case, global_batch_size: int, settings: Settings, seed: int) -> Wanted:
     """The training with the ``seed``-th seed, from 0."""
-    return Wanted(case, global_batch_size, tuple(sorted(rounded(settings).items())), FIRST_SEED + seed)
+    return Wanted(
+        case, global_batch_size, tuple(sorted(rounded(settings).items())), FIRST_SEED + seed
+    )
 
 
 def grid(case: Case, global_batch_size: int) -> list[dict[str, float]]:
@@ -120,8 +132,11 @@ def grid(case: Case, global_batch_size: int) -> list[dict[str, float]]:
     most = case.epochs / 2 * updates_per_epoch
     rates = case.grid_from * case.grid_step ** np.arange(case.grid_rates)
     warmups = np.geomspace(2, most, case.grid_warmups) / updates_per_epoch
-    return [rounded({"learning_rate": float(rate), "warmup_epochs": float(warmup)})
-            for rate in rates for warmup in warmups]
+    return [
+        rounded({"learning_rate": float(rate), "warmup_epochs": float(warmup)})
+        for rate in rates
+        for warmup in warmups
+    ]
 
 
 def train_samples(case: Case) -> int:
@@ -145,22 +160,38 @@ def _trainer(case: Case) -> Callable[[Wanted], Training]:
 
     def train(asked: Wanted) -> Training:
         settings = TrainingSettings.from_dict({**spec.search.fixed, **dict(asked.settings)})
-        run = begin_training(training_job(spec, settings, asked.global_batch_size, asked.seed,
-                                          epochs=case.epochs_beyond), workload=workload)
+        run = begin_training(
+            training_job(
+                spec, settings, asked.global_batch_size, asked.seed, epochs=case.epochs_beyond
+            ),
+            workload=workload,
+        )
         points = []
         while not run.finished and not (points and _hopeless(case, points)):
             points.append(run.advance())
         state = run.outcome.state if run.finished else "hopeless"
-        return Training(case.name, asked.global_batch_size, dict(asked.settings), asked.seed, state,
-                        points[-1].epochs, points[-1].samples, tuple(round(point.epochs, 4) for point in points),
-                        tuple(_short(point.metric) for point in points),
-                        tuple(_short(point.train_loss) for point in points))
+        return Training(
+            case.name,
+            asked.global_batch_size,
+            dict(asked.settings),
+            asked.seed,
+            state,
+            points[-1].epochs,
+            points[-1].samples,
+            tuple(round(point.epochs, 4) for point in points),
+            tuple(_short(point.metric) for point in points),
+            tuple(_short(point.train_loss) for point in points),
+        )
+
     return train
 
 
 def _hopeless(case: Case, points: Sequence[ConvergencePoint]) -> bool:
     """Whether a training has wasted a quarter of its budget without ever coming halfway to the target."""
-    return points[-1].epochs >= case.epochs_beyond / 4 and max(point.metric for point in points) < case.target / 2
+    return (
+        points[-1].epochs >= case.epochs_beyond / 4
+        and max(point.metric for point in points) < case.target / 2
+    )
 
 
 def _short(value: float) -> float:

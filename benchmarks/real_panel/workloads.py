@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from examples.own_workload.cells import Cells as OwnCells
-from search_spaces.settings import TrainingSettings
 from search_spaces.names import nearest
+from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError
 from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads.resnet.task import ResNetWorkload
@@ -39,7 +39,9 @@ class Images(ResNetWorkload):
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.network = data.get("network", "resnet")
         if self.network not in NETWORKS:
-            raise DataError(f"there is no network {self.network!r}{nearest(str(self.network), NETWORKS)}")
+            raise DataError(
+                f"there is no network {self.network!r}{nearest(str(self.network), NETWORKS)}"
+            )
         super().__init__({name: value for name, value in data.items() if name != "network"})
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
@@ -49,7 +51,9 @@ class Images(ResNetWorkload):
         if self.network == "dense":
             return dense_network(self.images.channels, self.images.size, self.images.classes)
         group = settings.normalization_batch_size if self.network == "normalized" else None
-        return convolutional_network(self.images.channels, self.images.size, self.images.classes, group)
+        return convolutional_network(
+            self.images.channels, self.images.size, self.images.classes, group
+        )
 
 
 class Cells(OwnCells):
@@ -64,7 +68,9 @@ class Climate(SegmentationWorkload):
     simulated: ClassVar[bool] = True
 
 
-def convolutional_network(channels: int, size: int, classes: int, group_size: int | None) -> nn.Sequential:
+def convolutional_network(
+    channels: int, size: int, classes: int, group_size: int | None
+) -> nn.Sequential:
     """Three convolutions for images ``(n, channels, size, size)``; output ``(n, classes)``.
 
     With ``group_size`` each is followed by batch normalization over so many samples; without, each has a bias. Weights
@@ -88,8 +94,16 @@ def dense_network(channels: int, size: int, classes: int) -> nn.Sequential:
 
     Output ``(n, classes)``. ``size`` must be a multiple of 4. Initialized as :func:`convolutional_network`.
     """
-    network = nn.Sequential(nn.Conv2d(channels, 16, 3, 2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, padding=1),
-                            nn.ReLU(), nn.Flatten(), nn.Linear(2 * size * size, 64), nn.ReLU(), nn.Linear(64, classes))
+    network = nn.Sequential(
+        nn.Conv2d(channels, 16, 3, 2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, 2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * size * size, 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
     _initialize_as_he(network, nn.Conv2d, nn.Linear)
     return network
 

@@ -18,14 +18,14 @@ from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.configurations import Configurations, log_epochs, outlook
 from hpo.extrapolation.laws.response import Response
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
-from hpo.extrapolation.laws.warmup_law import WARMUP
+from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 from hpo.intervals import LEVELS, Interval
 
 Array: TypeAlias = NDArray[np.float64]
 # a training that needs more than three times the epochs is given up; one that is lost costs its slot on the full
 # machine: as much as 25 times the epochs
 SLOW, LOST = 3.0, 25.0
-LOOKS, GRID = 2, 101
+GRID = 101
 # no law is better than this: values that cost no more than a hundredth of the epochs serve alike
 ALIKE = 0.01
 SOFT = 0.006  # over the least expected log factor: what costs so much more counts e times less in the middle
@@ -183,6 +183,13 @@ def price(cost: Array, risk: Array | None) -> Array:
     return np.asarray(capped if risk is None else capped + (np.log(LOST) - capped) * risk)
 
 
+def warmups_tried(warmup: WarmupLaw, log_batch: float, level: Array) -> Array:
+    """Epochs of warmup to choose from at a batch, from one update on; ``level`` are the log epochs, (particles,)."""
+    per_epoch = float(warmup.updates_per_epoch(log_batch))
+    longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 / per_epoch)
+    return np.geomspace(1 / per_epoch, longest, WARMUPS)
+
+
 def _start(posterior: Posterior, others: Choices) -> Choices:
     """The learning rate and the warmup, with the other settings chosen."""
     full, posterior = posterior, thinned(posterior, PARTICLES)
@@ -198,9 +205,7 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
     level = posterior.log_epochs(log_batch)[0]
     epochs = np.array([warmup.usual])
     if warmup.tuned:
-        per_epoch = float(warmup.updates_per_epoch(log_batch))
-        longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 / per_epoch)
-        epochs = np.geomspace(1 / per_epoch, longest, WARMUPS)
+        epochs = warmups_tried(warmup, log_batch, level)
     at_rate, at_epochs = (grid.ravel() for grid in np.meshgrid(rates, epochs, indexing="ij"))
     places = [
         at_rate
@@ -220,11 +225,11 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
     seen = outlook(posterior.values, model.laws, warmup, grid)
     cost = log_epochs(posterior.values, warmup, grid, level[:, None] + seen.cost) - level[:, None]
     expected = expected_cost(cost, seen.risk)
-    weight = np.exp(-(expected - expected.min()) / SOFT)
-    rate = float(at_rate @ weight / weight.sum())
+    weight = _soft_weight(expected)
+    rate = float(at_rate @ weight)
     low, high = serve_alike(response)
     found = {RATE: Choice(rate, _within(law, rate, low, high))}
-    chosen_epochs = float(np.exp(np.log(at_epochs) @ weight / weight.sum()))
+    chosen_epochs = float(np.exp(np.log(at_epochs) @ weight))
     if warmup.tuned:
         by_particle = price(cost, seen.risk).reshape(len(cost), len(rates), len(epochs))
         at = by_particle[:, int(np.argmin(np.abs(rates - rate)))].argmin(axis=1)
@@ -266,8 +271,13 @@ def _least_expected(response: Response, low: float, high: float) -> float:
     low = low - float(np.log(SLOW)) if response.risk(np.array([low])) is not None else low
     grid = np.linspace(low, high, GRID)
     expected = expected_cost(response.cost(grid), response.risk(grid))
+    return float(grid @ _soft_weight(expected))
+
+
+def _soft_weight(expected: Array) -> Array:
+    """Weights (places,) that add up to 1, the larger the nearer a place is to the least expected cost."""
     weight = np.exp(-(expected - expected.min()) / SOFT)
-    return float(grid @ weight / weight.sum())
+    return np.asarray(weight / weight.sum())
 
 
 def _sane(law: SettingLaw, log_batch: float) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from hpo.extrapolation.laws.configurations import (
 )
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.extrapolation.recommend import LONGEST, WARMUPS, price
+from hpo.extrapolation.recommend import price, warmups_tried
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, object]
@@ -140,9 +140,8 @@ def best_warmups(posterior: Posterior, log_batch: float, settings: Sequence[Sett
     model, values, count = posterior.model, posterior.values, len(settings)
     assert model.warmup is not None
     level = log_best_epochs(posterior, round(float(np.exp(log_batch))))
-    per_epoch = float(model.warmup.updates_per_epoch(log_batch))
-    longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 / per_epoch)
-    epochs, lost = np.geomspace(1 / per_epoch, longest, WARMUPS), np.empty((count, WARMUPS))
+    epochs = warmups_tried(model.warmup, log_batch, level)
+    lost = np.empty((count, len(epochs)))
     own = np.arange(count)
     for at, each in enumerate(epochs):
         here = make_configurations(
