@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from trainers.command import exit_status, leave
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS
 from trainers.job import TrainingJob
+from trainers.lifeline import end_with_launcher
 from trainers.loop.restarts import StopRequests, count_nodes, finish_or_stop, stopped_status
 from trainers.numerics.memory import keep_freed_memory
 from trainers.report import ReportFile, TrainingStart
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    end_with_launcher()
     return exit_status(_run, _parser().parse_args(arguments))
 
 

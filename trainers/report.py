@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.json_text import json_text
+from trainers.private_files import open_private, write_text
 
 OTHERS = frozenset({"started", "outcome", "exhibit"})
 """The keys of the lines that are no convergence points."""
@@ -121,7 +122,7 @@ class ReportFile:
             if _is_kept(values, last_step, starts=not ended or last_step > 0)
         ]
         temporary = self.path.with_name(self.path.name + ".new")
-        temporary.write_text("".join(json_text(values) + "\n" for values in kept), encoding="utf-8")
+        write_text(temporary, "".join(json_text(values) + "\n" for values in kept))
         temporary.replace(self.path)
         if start is not None:
             self._append(json_text({"started": dataclasses.asdict(start)}))
@@ -139,7 +140,7 @@ class ReportFile:
         self._append(json_text({"exhibit": dict(exhibit)}))
 
     def _append(self, line: str) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
+        with open(self.path, "a", encoding="utf-8", opener=open_private) as file:
             file.write(line + "\n")
 
 

@@ -21,7 +21,7 @@ def here(tmp_path, monkeypatch):
         small_plan(small_job(tmp_path), machine="superpod"), tmp_path / "plan", backend="torch"
     )
     environment = stand_in_path(
-        tmp_path / "bin", "slurm", torchrun='echo "{\\"outcome\\": {}}" >> outcome.jsonl'
+        tmp_path / "bin", "slurm", python='echo "{\\"outcome\\": {}}" >> outcome.jsonl'
     )
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

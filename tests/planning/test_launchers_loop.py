@@ -23,7 +23,7 @@ def slot(tmp_path):
         environment = stand_in_path(
             tmp_path / "bin",
             launcher,
-            torchrun=(f'exec "{sys.executable}" -m tests.planning.stand_ins.trainer "$@"'),
+            python=f'shift 3; exec "{sys.executable}" -m tests.planning.stand_ins.trainer "$@"',
         )
         done = subprocess.run(
             SUBMISSIONS[launcher],
@@ -67,7 +67,7 @@ def test_a_lost_rank_is_followed_by_a_restart_on_all_hosts(slot):
     assert "restart 2 of 3" in done.log
     assert all("--nnodes=2" in call for call in done.calls)
     assert (
-        len({call[4] for call in done.calls}) == 3
+        len({call[3] for call in done.calls}) == 3
     )  # torchrun's agents of an earlier start are not met again
 
 

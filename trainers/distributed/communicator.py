@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 BACKENDS = ("single", "horovod", "torch")
 """Started by nobody, by horovodrun or MPI, or by torchrun."""
 
+STORE_FILE = "HPO_STORE_FILE"
+"""A variable: the file over which workers of one machine meet, in place of a store that listens on a port."""
+
 ALL_REDUCES = ("default", "torus", "hierarchical", "masters")
 """The backend's own way, a 2D torus, within the nodes and then between them, or by one master a node."""
 

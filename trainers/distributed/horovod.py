@@ -20,6 +20,7 @@ from trainers.distributed.all_reduce import sum_of_parts
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
 from trainers.distributed.communicator import Work, local_device
+from trainers.distributed.listening import serve_store
 from trainers.distributed.monitor import Monitor, beat_seconds, finding_seconds
 from trainers.errors import CommunicationError
 
@@ -28,6 +29,10 @@ _FLAGS = {
     "torus": ("HOROVOD_TORUS_ALLREDUCE",),
     "hierarchical": ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER"),
 }
+
+
+_LONGEST_HOST = 300
+"""Bytes for a port and a host's name, which has at most 253."""
 
 
 class HorovodCommunicator(BucketedCommunicator):
@@ -235,11 +240,9 @@ def _monitor(hvd: Any, timeout_seconds: float) -> Monitor | None:
 
     host, server = os.environ.get("HOROVOD_HOSTNAME", socket.gethostname()), None
     if hvd.rank() == 0:
-        with suppress(RuntimeError):
-            server = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-    host, port = hvd.broadcast_object(
-        (host, server.port if server else 0), root_rank=0, name="monitor"
-    )
+        with suppress(RuntimeError, OSError):
+            server = serve_store(host, 0, timeout_seconds)
+    host, port = _told(hvd, host, server.port if server else 0)
     store = server
     if hvd.rank() != 0 and port:
         with suppress(RuntimeError):
@@ -258,6 +261,16 @@ def _monitor(hvd: Any, timeout_seconds: float) -> Monitor | None:
         holder="worker 0",
         holds_store=hvd.rank() == 0,
     )
+
+
+def _told(hvd: Any, host: str, port: int) -> tuple[str, int]:
+    """Worker 0's host and port, as bytes: ``broadcast_object`` would unpickle what a peer sends."""
+    text = torch.zeros(_LONGEST_HOST, dtype=torch.uint8)
+    words = f"{port} {host}".encode()[:_LONGEST_HOST]
+    text[: len(words)] = torch.frombuffer(bytearray(words), dtype=torch.uint8)
+    hvd.broadcast_(text, root_rank=0, name="monitor")
+    number, _, name = bytes(text.tolist()).rstrip(b"\0").decode().partition(" ")
+    return name, int(number)
 
 
 def _import_horovod() -> Any:

@@ -17,8 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from trainers.distributed.listening import serve_store
 from trainers.distributed.rendezvous import rendezvous
 from trainers.errors import CommunicationError
 
@@ -163,23 +164,30 @@ def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: floa
 
     Raises :class:`CommunicationError` that names the workers that did not come.
     """
-    by_agent = held_by_agent()
     try:
-        server = TCPStore(
-            host,
-            port,
-            size,
-            is_master=rank == 0 and not by_agent,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=timeout_seconds),
-            multi_tenant=True,
-        )
-    except RuntimeError as error:
+        if rank == 0 and not held_by_agent():
+            server: Store = serve_store(host, port, timeout_seconds)
+        else:
+            server = TCPStore(
+                host,
+                port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout_seconds),
+            )
+    except (RuntimeError, OSError) as error:
         raise CommunicationError(
             f"a worker is gone or silent: worker {rank} found no store at {host}:{port} within "
             f"{timeout_seconds:g} s ({_first_line(error)})"
         ) from error
     return rendezvous(PrefixStore(f"trainers/{next(_opened)}", server), rank, size, timeout_seconds)
+
+
+def open_file_store(path: str, rank: int, size: int, timeout_seconds: float) -> Store:
+    """As :func:`open_store`, over a file that all workers of this machine see."""
+    store = FileStore(path, size)
+    store.set_timeout(timedelta(seconds=timeout_seconds))
+    return rendezvous(PrefixStore(f"trainers/{next(_opened)}", store), rank, size, timeout_seconds)
 
 
 def held_by_agent() -> bool:

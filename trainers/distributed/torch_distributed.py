@@ -16,12 +16,13 @@ from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import WorkerGrid, all_gather, row_size, sum_function
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
-from trainers.distributed.communicator import Work, local_device
+from trainers.distributed.communicator import STORE_FILE, Work, local_device
 from trainers.distributed.monitor import (
     Monitor,
     beat_seconds,
     finding_seconds,
     held_by_agent,
+    open_file_store,
     open_store,
 )
 from trainers.errors import CommunicationError
@@ -74,16 +75,20 @@ class TorchCommunicator(BucketedCommunicator):
             dist.destroy_process_group()
 
     def _join(self, timeout_seconds: float) -> Monitor:
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = open_store(host, port, self.rank, self.size, timeout_seconds)
-        holder = f"the launcher on {host}" if held_by_agent() else "worker 0"
+        file = os.environ.get(STORE_FILE)
+        if file:
+            store, holder = open_file_store(file, self.rank, self.size, timeout_seconds), "the file"
+        else:
+            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store = open_store(host, port, self.rank, self.size, timeout_seconds)
+            holder = f"the launcher on {host}" if held_by_agent() else "worker 0"
         monitor = Monitor(
             store,
             self.rank,
             self.size,
             beat_seconds=beat_seconds(timeout_seconds),
             holder=holder,
-            holds_store=self.rank == 0 and not held_by_agent(),
+            holds_store=self.rank == 0 and not (file or held_by_agent()),
         )
         patience = timedelta(seconds=timeout_seconds - finding_seconds(timeout_seconds))
         try:
@@ -176,7 +181,9 @@ class _TorchExchange:
 
 def _place() -> tuple[int, int]:
     """This worker's rank and the number of workers, as torchrun tells them."""
-    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    needed = ["RANK", "WORLD_SIZE"]
+    if STORE_FILE not in os.environ:
+        needed += ["MASTER_ADDR", "MASTER_PORT"]
     missing = [name for name in needed if name not in os.environ]
     if missing:
         raise CommunicationError(

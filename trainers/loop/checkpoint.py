@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trainers.errors import CheckpointError
+from trainers.private_files import open_private
 
 
 def save(path: Path | str, state: Mapping[str, Any]) -> None:
@@ -18,7 +19,7 @@ def save(path: Path | str, state: Mapping[str, Any]) -> None:
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=open_private) as file:
             torch.save(dict(state), file)
             file.flush()
             os.fsync(file.fileno())

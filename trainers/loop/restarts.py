@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainers.distributed.communicator import STORE_FILE
 from trainers.errors import CheckpointError
 from trainers.report import ConvergencePoint, TrainingOutcome
 
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 STOPPED = 75
 """The exit status of a training that was asked to stop and saved: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
-AGENTS = ("TORCHELASTIC_RUN_ID", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
-"""Set by torchrun and by horovodrun over Gloo. They end workers by SIGTERM, and take any status but 0 for a crash."""
+AGENTS = ("TORCHELASTIC_RUN_ID", "HOROVOD_GLOO_RENDEZVOUS_ADDR", STORE_FILE)
+"""Set by torchrun, by horovodrun over Gloo and by :mod:`trainers.local_workers`.
+
+They end workers by SIGTERM, and take any status but 0 for a crash.
+"""
 
 LOCAL_SIZES = (
     "LOCAL_WORLD_SIZE",

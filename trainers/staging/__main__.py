@@ -14,11 +14,13 @@ from pathlib import Path
 
 from trainers.command import exit_status, leave
 from trainers.distributed.communicator import BACKENDS
+from trainers.lifeline import end_with_launcher
 from trainers.staging.plan import MODES
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    end_with_launcher()
     return exit_status(_run, _parser().parse_args(arguments))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import itertools
 import json
 import math
@@ -12,10 +13,10 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hpo.errors import LaunchError, PlanError
 from hpo.planning.launchers import local, script_of
@@ -25,12 +26,16 @@ from hpo.planning.plan import Plan
 from trainers import report
 from trainers.errors import WorkloadError
 from trainers.json_text import json_text
+from trainers.lifeline import LAUNCHER, name_of_this_process
 from trainers.loop.exhibits import check_exhibit
+from trainers.private_files import make_folder, open_private, write_text
 from trainers.report import ConvergencePoint, TrainingOutcome, TrainingStart
 
 POLL_SECONDS = 0.1
 MARK = "HPO_LAUNCH"
 """A variable by which the workers of one start are known."""
+LOCK = "launch.lock"
+LOCK_SECONDS = 15.0
 MAX_RESTARTS = 3
 """How often a run is restarted after a lost worker, unless the caller says otherwise."""
 
@@ -69,14 +74,10 @@ def write_plan(
     machine = machine or _machine_of(plan)
     name, text = script_of(plan, machine, backend=backend or choose_backend(None, plan.launcher))
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "plan.json").write_text(
-            json_text(plan.to_dict(), indent=2) + "\n", encoding="utf-8"
-        )
-        plan.job.save(directory / FILES.job)
-        script = directory / name
-        script.write_text(text, encoding="utf-8")
-        script.chmod(0o755)
+        make_folder(directory)
+        write_text(directory / "plan.json", json_text(plan.to_dict(), indent=2) + "\n")
+        write_text(directory / FILES.job, json_text(plan.job.to_dict(), indent=2) + "\n")
+        write_text(directory / name, text, executable=True)
     except OSError as error:
         raise LaunchError(
             f"cannot write the plan to {directory}: {error}; give another folder"
@@ -118,6 +119,25 @@ def run_plan(
     where it ends without an outcome.
     """
     folder = directory / f"seed-{seed}"
+    make_folder(folder)
+    with _only_run(folder) as lock:
+        return _run_in(
+            folder, plan, backend, seed, on_point, max_restarts, checkpoint_minutes, on_restart, check, lock
+        )
+
+
+def _run_in(
+    folder: Path,
+    plan: Plan,
+    backend: str,
+    seed: int,
+    on_point: Callable[[ConvergencePoint], None],
+    max_restarts: int,
+    checkpoint_minutes: float,
+    on_restart: Callable[[str], None],
+    check: Callable[[], None],
+    lock: IO[bytes],
+) -> Launched:
     here = dataclasses.replace(
         plan,
         job=dataclasses.replace(plan.job, seed=seed),
@@ -136,7 +156,7 @@ def run_plan(
     )
     for restart in range(max_restarts + 1):
         begun = len(follower.starts)
-        status = _attempt(command, log, follower, check)
+        status = _attempt(command, log, follower, check, lock)
         if follower.outcome is not None:
             return dataclasses.replace(read_launched(folder / FILES.report), machine="local")
         if (
@@ -235,18 +255,23 @@ class _Follower:
 
 
 def _attempt(
-    command: Sequence[str], log: Path, follower: _Follower, check: Callable[[], None]
+    command: Sequence[str],
+    log: Path,
+    follower: _Follower,
+    check: Callable[[], None],
+    lock: IO[bytes],
 ) -> int:
     """Start the workers and follow their report until they have ended; their launcher's exit status."""
     mark = secrets.token_hex(8)
-    with log.open("a", encoding="utf-8") as output:
+    with open(log, "a", encoding="utf-8", opener=open_private) as output:
         process = subprocess.Popen(
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={"OMP_NUM_THREADS": "1", **os.environ, MARK: mark},
+            pass_fds=(lock.fileno(),),
+            env={"OMP_NUM_THREADS": "1", **os.environ, MARK: mark, LAUNCHER: name_of_this_process()},
         )
         try:
             ended = False
@@ -260,6 +285,28 @@ def _attempt(
             _end(process)
             _end_orphans(mark)
     return process.returncode
+
+
+@contextlib.contextmanager
+def _only_run(folder: Path) -> Iterator[IO[bytes]]:
+    """Hold the lock of a run's folder; :class:`LaunchError` where another run holds it.
+
+    The processes of the run inherit the open file, and with it the lock: it is free when the last of them has ended,
+    whatever became of the launcher. Those of a launcher that was killed are given a moment to end.
+    """
+    with open(folder / LOCK, "ab", opener=open_private) as lock:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LaunchError(
+                        f"another run writes into {folder}; wait for it, or end it, or give another folder"
+                    ) from None
+                time.sleep(POLL_SECONDS)
+        yield lock
 
 
 def _machine_of(plan: Plan) -> Machine | None:

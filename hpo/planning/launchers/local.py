@@ -14,7 +14,6 @@ BACKENDS = tuple(name for name in TRAINER_BACKENDS if name != "single")
 
 FUNCTIONS = """\
 healthy_hosts() { echo localhost; }
-start() { shift; "$@"; }  # one torchrun, on this machine
 resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for another slot
 """
 
@@ -28,28 +27,8 @@ def command(
     backend: str, workers: int, arguments: list[str], *, python: str = sys.executable
 ) -> list[str]:
     """The command that runs ``python -m trainers ARGUMENTS`` on ``workers`` processes of this machine, once."""
-    trainer = ["-m", "trainers", *arguments, "--backend", backend]
-    if backend == "horovod":
-        return [
-            python,
-            "-m",
-            "horovod.runner.launch",
-            "-np",
-            str(workers),
-            "--gloo",
-            python,
-            *trainer,
-        ]
-    return [
-        python,
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=1",
-        f"--nproc-per-node={workers}",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=localhost:0",
-        *trainer,
-    ]
+    launcher = [python, "-m", "trainers.local_workers", str(workers), backend]
+    return [*launcher, "-m", "trainers", *arguments, "--backend", backend]
 
 
 def trainer_arguments(folder: Path, checkpoint_minutes: float = 0.0) -> list[str]:

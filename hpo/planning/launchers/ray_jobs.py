@@ -1,7 +1,7 @@
 """Ray Jobs: a Python script that places one agent on each node of a Ray cluster, and its submission as a job.
 
-A placement group of one bundle per node (STRICT_SPREAD) holds the accelerators; an agent in each runs torchrun, all of
-which meet at the first agent's node. A lost node fails its agent; the script then places the agents anew, on as many
+A placement group of one bundle per node (STRICT_SPREAD) holds the accelerators; an agent in each runs torchrun (:mod:`trainers.agents`),
+all of which meet at the first agent's node. A lost node fails its agent; the script then places the agents anew, on as many
 nodes as are there. See the manual of ``ray job submit`` and of placement groups. Ray is imported by :func:`submit` and
 by the script, when they run.
 """
@@ -23,6 +23,7 @@ BODY = '''\
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 FOLDER = Path(os.environ.get("HPO_FOLDER", Path(__file__).parent)).absolute()  # a folder that every node sees
+SECRET = FOLDER / "secret"  # by which the agents know each other
 RANKS_PER_NODE = @ranks@
 RESOURCES = @resources@  # of each node
 POSSIBLE_NODES = @possible@  # over which the batch can be split, the most first
@@ -57,8 +59,8 @@ class Agent:
                    str(FOLDER / "@checkpoint@"), "--stop-file", str(FOLDER / "@stop@"),
                    @all_reduce@"--backend", "torch"]
         return subprocess.call(
-            [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={RANKS_PER_NODE}",
-             f"--max-restarts={MAX_RESTARTS}", "--rdzv-backend=c10d", f"--rdzv-id={attempt}",
+            [sys.executable, "-m", "trainers.agents", str(SECRET), f"--nnodes={nodes}",
+             f"--nproc-per-node={RANKS_PER_NODE}", f"--max-restarts={MAX_RESTARTS}", f"--rdzv-id={attempt}",
              f"--rdzv-endpoint={meeting_point}", f"--rdzv-conf=is_host={index == 0}",
              "-m", "trainers", *trainer], env={**ENVIRONMENT, **os.environ})
 
@@ -105,6 +107,9 @@ def attempt_once(attempt):
 
 
 def main():
+    os.umask(0o077)
+    if not SECRET.exists():
+        SECRET.write_text(secrets.token_hex(32))
     ray.init(address=os.environ.get("RAY_ADDRESS", "auto"))
     (FOLDER / "@stop@").unlink(missing_ok=True)
     for attempt in range(MAX_RESTARTS + 1):

@@ -120,7 +120,17 @@ def _facts(run: Run, scheduler: Scheduler) -> str:
     yours = YOURS if scheduler.directives else ""
     return f"""\
 set -uo pipefail
+umask "${{HPO_UMASK:-077}}"  # what the run writes is its user's alone
 cd "{scheduler.folder}" || exit 1
+exec 9>> launch.lock  # held by every process of the run, so that no second one writes into this folder
+if command -v flock > /dev/null; then
+  flock --wait 15 9
+  if (($? == 1)); then
+    echo "another run writes into $PWD; wait for it, or end it" >&2
+    exit 1
+  fi
+fi
+export HPO_LAUNCHER="$HOSTNAME:$$"  # the ranks of this host end with this script
 
 {section("The run")}
 ranks_per_node={run.ranks}
@@ -156,17 +166,29 @@ fi
 
 
 def _workers(run: Run) -> str:
+    if run.plan.launcher == "local":
+        return f"""\
+attempt=0
+# workers NUMBER MODULE ARGUMENTS...: ranks on this machine, which meet over a file or on the loopback interface
+workers() {{
+  local number=$1
+  shift
+  python -m trainers.local_workers "$number" {run.backend} -m "$@" --backend {run.backend}
+}}
+"""
     if run.backend == "torch":
         return """\
 port=${HPO_PORT:-29500}
 attempt=0
+if [[ ! -s secret ]]; then head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > secret; fi
 # workers PER_NODE MODULE ARGUMENTS...: one torchrun on each of the hosts, which start the ranks, find each other at the
-# first host, and start all ranks again where one of them is lost
+# first host by the secret of this run, and start all ranks again where one of them is lost
 workers() {
   local per_node=$1
   shift
-  start 1 torchrun --nnodes="${#hosts[@]}" --nproc-per-node="$per_node" --max-restarts="$max_restarts" \\
-    --rdzv-backend=c10d --rdzv-id="$job.$attempt" --rdzv-endpoint="${hosts[0]}:$port" -m "$@" --backend torch
+  start 1 python -m trainers.agents secret --nnodes="${#hosts[@]}" --nproc-per-node="$per_node" \\
+    --max-restarts="$max_restarts" --rdzv-id="$job.$attempt" --rdzv-endpoint="${hosts[0]}:$port" \\
+    -m "$@" --backend torch
 }
 """
     hidden = "env -u LSB_JOBID " if run.plan.launcher == "lsf" else ""
@@ -227,7 +249,7 @@ def _notice(run: Run, scheduler: Scheduler) -> str:
         if scheduler.notice
         else f"""
 slot_seconds=${{HPO_SLOT_SECONDS:-{run.slot_seconds}}}
-(sleep $((slot_seconds - {run.notice_seconds})) && kill -USR1 $$) >/dev/null 2>&1 &  # nobody else gives notice
+(exec 9>&-; sleep $((slot_seconds - {run.notice_seconds})) && kill -USR1 $$) >/dev/null 2>&1 &  # nobody else gives notice
 timer=$!
 trap 'pkill -P "$timer"; kill "$timer" 2>/dev/null' EXIT
 """

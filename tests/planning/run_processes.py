@@ -1,0 +1,63 @@
+"""The processes of a run that was launched from a folder, and the ports they listen at."""
+
+import os
+import time
+from pathlib import Path
+
+
+def wait_for(condition, seconds=60.0, what="it"):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.05)
+
+
+def processes_of(folder):
+    """Numbers of the processes whose command or environment names the folder, but this one."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if str(folder).encode() in words and int(process.name) != os.getpid() and state != "Z":
+            found.append(int(process.name))
+    return found
+
+
+def ranks_of(folder):
+    """Those of them that train."""
+    return [pid for pid in processes_of(folder) if b"trainers\0" in _command(pid)]
+
+
+def listening_addresses(pids):
+    """The addresses at which processes listen, as /proc/net tells them: in hexadecimal, with the port."""
+    sockets = set()
+    for pid in pids:
+        for entry in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                target = os.readlink(entry)
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                sockets.add(target[8:-1])
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in sockets:
+                found.add(fields[1])
+    return found
+
+
+def is_loopback(address):
+    return address.startswith("0100007F:") or address.startswith("00000000000000000000000001000000:")
+
+
+def _command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

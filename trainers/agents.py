@@ -1,0 +1,162 @@
+"""torchrun for the nodes of a job, whose agents believe only each other.
+
+    python -m trainers.agents SECRET_FILE --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:PORT ... -m trainers JOB.json
+
+The agents of torchrun meet in a store at the first node, which listens on every interface, and unpickle what they find
+there: whoever can write to the store has code run as its user. Here the store listens on the interface of the job's
+network alone, and what an agent leaves in it carries a code (HMAC-SHA256, RFC 2104) made with the job's secret, a file
+that only its user can read on a folder that all nodes see. What has no such code is not unpickled: the agent ends. All
+options but the first argument are those of torchrun, with ``--rdzv-backend`` given already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import socket
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousParameters,
+    RendezvousStateError,
+    rendezvous_handler_registry,
+)
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from torch.distributed.run import main as torchrun
+
+from trainers.distributed.listening import address_of, serve_store
+from trainers.lifeline import end_with_launcher
+
+BACKEND = "signed"
+DEFAULT_PORT = 29500
+CODE_BYTES = hashlib.sha256().digest_size
+LEAST_SECRET_BYTES = 32
+STORE_SECONDS = 60.0
+
+
+class SignedBackend(C10dRendezvousBackend):
+    """torchrun's state of a meeting, with a code before it that shows who wrote it."""
+
+    def __init__(self, store: Any, run_id: str, secret: bytes) -> None:
+        self._secret, self._meeting = secret, run_id.encode()
+        super().__init__(store, run_id)
+
+    @property
+    def name(self) -> str:
+        """See the base class."""
+        return BACKEND
+
+    def get_state(self) -> tuple[bytes, Any] | None:
+        """The state and its token; RendezvousStateError where it was not written by an agent of this job."""
+        return self._checked(super().get_state())
+
+    def set_state(self, state: bytes, token: Any | None = None) -> tuple[bytes, Any, bool] | None:
+        """See the base class; RendezvousStateError where another state is there that no agent of this job wrote."""
+        found = super().set_state(self._code(state) + state, token)
+        checked = self._checked(None if found is None else (found[0], found[1]))
+        return None if checked is None or found is None else (*checked, found[2])
+
+    def _code(self, state: bytes) -> bytes:
+        return hmac.digest(self._secret, self._meeting + b"\0" + state, "sha256")
+
+    def _checked(self, found: tuple[bytes, Any] | None) -> tuple[bytes, Any] | None:
+        if found is None:
+            return None
+        code, state = found[0][:CODE_BYTES], found[0][CODE_BYTES:]
+        if not hmac.compare_digest(code, self._code(state)):
+            raise RendezvousStateError(
+                "what stands in the store of this job was not written by one of its agents: somebody else reaches "
+                "its port, or the agents read different secrets"
+            )
+        return state, found[1]
+
+
+def read_secret(path: Path) -> bytes:
+    """The job's secret; ValueError for a file that others may read, or that is too short to be one."""
+    if path.stat().st_mode & 0o077:
+        raise ValueError(f"{path} must be readable by its user alone: chmod 600 {path}")
+    secret = path.read_bytes().strip()
+    if len(secret) < LEAST_SECRET_BYTES:
+        raise ValueError(f"{path} must hold at least {LEAST_SECRET_BYTES} bytes, but has {len(secret)}")
+    return secret
+
+
+def join(parameters: RendezvousParameters) -> RendezvousHandler:
+    """The meeting of a job's agents, for torchrun."""
+    secret = read_secret(Path(str(parameters.get("secret"))))
+    host, port = parse_rendezvous_endpoint(parameters.endpoint, default_port=DEFAULT_PORT)
+    own = _own_address(host)
+    store = _store(host, port, parameters.get_as_bool("is_host"), own)
+    parameters.local_addr = parameters.local_addr or own
+    handler = create_handler(store, SignedBackend(store, parameters.run_id, secret), parameters)
+    # the store of the workers, too, would listen on every interface
+    handler._create_tcp_store_server = lambda address, number: serve_store(  # type: ignore[method-assign]
+        address, number, STORE_SECONDS
+    )
+    return handler
+
+
+def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
+    """The store at ``host``, held by the node that has its address."""
+    here = is_host if is_host is not None else address_of(host) == own
+    if here:
+        try:
+            return serve_store(host, port, STORE_SECONDS)
+        except OSError as error:  # another agent of this node holds it already
+            if is_host:
+                raise RendezvousConnectionError(f"cannot listen at {host}:{port}: {error}") from error
+    try:
+        return TCPStore(
+            address_of(host) if here else host,
+            port,
+            is_master=False,
+            timeout=timedelta(seconds=STORE_SECONDS),
+        )
+    except (OSError, RuntimeError) as error:
+        raise RendezvousConnectionError(f"found no store at {host}:{port}: {error}") from error
+
+
+def _own_address(host: str) -> str:
+    """The address by which this node reaches ``host``, and is reached from there."""
+    address = address_of(host)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, DEFAULT_PORT))
+        return str(probe.getsockname()[0])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run torchrun with the agents' own meeting."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given or given[0].startswith("-"):
+        sys.exit("the first argument must be the file with the job's secret; the others are torchrun's")
+    try:
+        read_secret(Path(given[0]))
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    end_with_launcher()
+    rendezvous_handler_registry.register(BACKEND, join)
+    settings = [f"secret={Path(given[0]).absolute()}"]
+    os.environ.pop("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", None)
+    torchrun([f"--rdzv-backend={BACKEND}", *_with(settings, given[1:])])
+
+
+def _with(settings: list[str], arguments: list[str]) -> list[str]:
+    """The arguments with more settings of the meeting: torchrun takes ``--rdzv-conf`` once."""
+    given = [each for each in arguments if each.startswith("--rdzv-conf=")]
+    others = [each for each in arguments if not each.startswith("--rdzv-conf=")]
+    values = [*(each.partition("=")[2] for each in given), *settings]
+    return [f"--rdzv-conf={','.join(values)}", *others]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""A process that ends with the one that launched it, however that one ends.
+
+A launcher names itself in ``HPO_LAUNCHER`` as ``host:pid``. Every process of the run on that host asks Linux for a
+signal when its parent dies (``PR_SET_PDEATHSIG``, prctl(2)), where the launcher is its parent, and looks twice a
+second whether the launcher is there, wherever it stands above it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LAUNCHER = "HPO_LAUNCHER"
+LOOK_SECONDS = 0.5
+LOST = 137
+"""The exit status of a process whose launcher is gone: that of one that was killed."""
+_PR_SET_PDEATHSIG = 1
+_PRCTL: Any = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+
+
+def name_of_this_process() -> str:
+    """``host:pid``, for ``HPO_LAUNCHER`` in the environment of what this process launches."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def end_with_launcher(end: Callable[[], None] | None = None) -> None:
+    """Call ``end`` (leave at once, if None) when the launcher named in the environment is gone, or is gone already.
+
+    Nothing happens where none is named, or one on another host. ``end`` is called from a thread of its own.
+    """
+    host, _, number = os.environ.get(LAUNCHER, "").rpartition(":")
+    if host != socket.gethostname() or not number.isdigit():
+        return
+    launcher, leave = int(number), end or _leave
+    if os.getppid() == launcher:
+        ask_for_signal(signal.SIGTERM if end else signal.SIGKILL)
+    born = _start_time(launcher)
+    if not _lives(launcher, born):
+        leave()
+        return
+    threading.Thread(target=_watch, args=(launcher, born, leave), name="lifeline", daemon=True).start()
+
+
+def ask_for_signal(number: int) -> None:
+    """Have Linux send this process a signal when the thread that started it ends; elsewhere nothing happens."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _watch(launcher: int, born: str, leave: Callable[[], None]) -> None:
+    while _lives(launcher, born):
+        time.sleep(LOOK_SECONDS)
+    leave()
+
+
+def _lives(pid: int, born: str) -> bool:
+    """Whether the process is there, and no other has got its number since."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _start_time(pid) == born != "dead"
+
+
+def _start_time(pid: int) -> str:
+    """When a process started, in ticks of the system; "dead" for one that has ended, "" where that cannot be told."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except FileNotFoundError:
+        return "" if not Path("/proc/self/stat").exists() else "dead"
+    except (OSError, UnicodeError):
+        return ""
+    return "dead" if fields[0] in "ZX" else fields[19]
+
+
+def _leave() -> None:
+    sys.stderr.write("the launcher of this run is gone, and so this process ends\n")
+    sys.stderr.flush()
+    os._exit(LOST)

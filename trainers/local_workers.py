@@ -1,0 +1,177 @@
+"""Start the workers of one training on this machine, and end them together.
+
+    python -m trainers.local_workers 4 torch -m trainers JOB.json --backend torch --report OUT.jsonl
+
+The workers of torch meet over a file in a folder that only this user may enter, those of Horovod over a server that
+listens on the loopback interface, and their connections stay on that interface: nobody from another machine, and
+nobody by a store of torch's that unpickles what it holds, reaches them. Where one worker fails all end; so they do
+with this process, and this process with the launcher that ``HPO_LAUNCHER`` names (:mod:`trainers.lifeline`).
+
+Exit status: 0 where all workers ended well, else that of the first that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from trainers import lifeline
+from trainers.distributed.communicator import BACKENDS, STORE_FILE
+from trainers.private_files import umask
+
+LOOK_SECONDS = 0.05
+GRACE_SECONDS = 5.0
+HOST = "localhost"
+INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainers.local_workers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("workers", type=int, help="how many")
+    parser.add_argument("backend", choices=[name for name in BACKENDS if name != "single"])
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what python runs in each")
+    options = parser.parse_args(arguments)
+    if options.workers < 1:
+        parser.error(f"there must be at least 1 worker, but got {options.workers}")
+    os.umask(umask())
+    meeting = _over_file if options.backend == "torch" else _over_loopback
+    with _Stop() as stop, meeting(options.workers) as environment:
+        return _run(options.command, options.workers, environment, stop)
+
+
+class _Stop:
+    """Which signal asked to stop, 0 while none did; taken inside a ``with``."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def __enter__(self) -> _Stop:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._note)
+        lifeline.end_with_launcher(lambda: self._note(signal.SIGKILL, None))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The handlers stay: they end with the process."""
+
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.signal = self.signal or number
+
+
+def _run(command: Sequence[str], size: int, shared: Mapping[str, str], stop: _Stop) -> int:
+    """Start the workers and wait for all; the status of the first that failed."""
+    workers = []
+    try:
+        for rank in range(size):
+            environment = {
+                **os.environ,
+                **shared,
+                **_place(rank, size),
+                lifeline.LAUNCHER: lifeline.name_of_this_process(),
+            }
+            # what the launcher hands on, such as the lock of its folder, stays open until the last worker has ended
+            workers.append(
+                subprocess.Popen(
+                    [sys.executable, *command],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    close_fds=False,
+                )
+            )
+        while True:
+            statuses = [worker.poll() for worker in workers]
+            failed = next((status for status in statuses if status), None)
+            if failed is not None:
+                return failed if failed > 0 else 128 - failed
+            if stop.signal:
+                return 128 + stop.signal
+            if all(status == 0 for status in statuses):
+                return 0
+            time.sleep(LOOK_SECONDS)
+    finally:
+        _end(workers, 0.0 if stop.signal == signal.SIGKILL else GRACE_SECONDS)
+
+
+def _end(workers: Sequence[subprocess.Popen[bytes]], grace_seconds: float) -> None:
+    """Ask those that run to end, and after a while make them."""
+    for worker in workers:
+        if worker.poll() is None:
+            worker.terminate()
+    deadline = time.monotonic() + grace_seconds
+    for worker in workers:
+        try:
+            worker.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+
+
+def _place(rank: int, size: int) -> dict[str, str]:
+    """What tells a worker its place, in the variables of torchrun and of horovodrun."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(size),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_HOSTNAME": HOST,
+    }
+
+
+@contextlib.contextmanager
+def _over_file(size: int) -> Iterator[dict[str, str]]:  # noqa: ARG001  every meeting has the same shape
+    """A store in a file, in a folder of mode 0700."""
+    with tempfile.TemporaryDirectory(prefix="hpo-meeting-", ignore_cleanup_errors=True) as folder:
+        yield {
+            STORE_FILE: str(Path(folder, "store")),
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            "NCCL_SOCKET_IFNAME": INTERFACE,
+        }
+
+
+@contextlib.contextmanager
+def _over_loopback(size: int) -> Iterator[dict[str, str]]:
+    """Horovod's own rendezvous server, on the loopback interface; horovodrun's listens on all."""
+    from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, 0)
+    server.init(get_host_assignments([HostInfo(HOST, size)], size))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_address[1]),
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": INTERFACE,
+            "NCCL_SOCKET_IFNAME": INTERFACE,
+        }
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

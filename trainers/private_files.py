@@ -1,0 +1,44 @@
+"""Files and folders of a run, which are their user's alone: 0600 and 0700.
+
+``HPO_UMASK`` says otherwise, in octal as umask(1) takes it: 027 lets the group read, 007 write too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+UMASK = "HPO_UMASK"
+DEFAULT_UMASK = 0o077
+
+
+def umask() -> int:
+    """The permissions that are taken away; ValueError where the variable is no octal number."""
+    text = os.environ.get(UMASK, "")
+    try:
+        value = int(text, 8) if text else DEFAULT_UMASK
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 0o777:
+        raise ValueError(f"{UMASK} must be an octal number from 000 to 777, but got {text!r}")
+    return value
+
+
+def open_private(path: str, flags: int) -> int:
+    """An ``opener`` for :func:`open`: a file that is new is made for its user alone; one that is there stays as it is."""
+    return os.open(path, flags, 0o666 & ~umask())
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder with its parents where they are missing, those that are new for their user alone."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o777 & ~umask(), exist_ok=True)
+    return path
+
+
+def write_text(path: Path, text: str, *, executable: bool = False) -> None:
+    """Write a text into a file that is its user's alone, also where it was another's to read before."""
+    with open(path, "w", encoding="utf-8", opener=open_private) as file:
+        file.write(text)
+    path.chmod((0o777 if executable else 0o666) & ~umask())
