@@ -28,6 +28,7 @@ from hpo.tuning.sweep import Sweep
 from hpo.tuning.trainings import Ending, Progress, Trainings
 from storage.records import Study
 from storage.store import Store
+from trainers.errors import CommunicationError
 
 if TYPE_CHECKING:
     from hpo.tuning.stopping import CurveStopping, LadderASHA
@@ -169,10 +170,10 @@ def _checkpoints(folder: Path, study: Study) -> Path:
 def stop_ray() -> None:
     """End the Ray that :func:`run_sweep` started; nothing where there is none."""
     if _kept:
-        import ray
+        from trainers.asynchronous import ray_session
 
         _kept.clear()
-        ray.shutdown()
+        ray_session.stop_ray()
 
 
 @contextlib.contextmanager
@@ -284,6 +285,8 @@ def _ray(options: RayOptions) -> Iterator[None]:
     if started:
         _start_ray(options)
         _kept[:] = [options]
+    else:
+        _check_ray()
     try:
         yield
     except TuningError:
@@ -295,15 +298,23 @@ def _ray(options: RayOptions) -> Iterator[None]:
             stop_ray()
 
 
+def _check_ray() -> None:
+    from trainers.asynchronous import ray_session
+
+    try:
+        ray_session.check_running()
+    except CommunicationError as error:
+        raise TuningError(str(error)) from error
+
+
 def _start_ray(options: RayOptions) -> None:
-    import ray
+    from trainers.asynchronous import ray_session
 
     address = options.address
     try:
         with _own_signals():
-            # "local": without an address Ray would join whatever cluster was started on this machine
-            ray.init(
-                address=address or "local",
+            ray_session.start_ray(
+                address,
                 include_dashboard=None if address else False,
                 log_to_driver=False,
                 num_cpus=None if address else options.cores,

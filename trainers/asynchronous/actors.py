@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainers.asynchronous import ray_session
 from trainers.asynchronous.messages import Epoch, EpochResult, Push, Setup, Weights, copy_into
 from trainers.asynchronous.server import ParameterServer
 from trainers.asynchronous.worker import AsynchronousReplica
@@ -157,9 +158,14 @@ def _start_ray() -> bool:
             "or set update_mode synchronous"
         ) from error
     if ray.is_initialized():
+        ray_session.check_running()
         return False
     try:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        ray_session.start_ray(
+            include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    except CommunicationError:
+        raise
     except Exception as error:
         raise CommunicationError(
             f"could not start Ray for an asynchronous training: {error}"
@@ -176,4 +182,4 @@ def _end(actors: Sequence[Any], own_ray: bool) -> None:
         with contextlib.suppress(Exception):
             ray.kill(actor)
     if own_ray:
-        ray.shutdown()
+        ray_session.stop_ray()

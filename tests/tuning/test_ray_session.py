@@ -1,0 +1,73 @@
+"""A Ray that is started here asks for a token, keeps its files to its user, and is refused where it cannot."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainers.asynchronous import ray_session
+from trainers.errors import CommunicationError
+
+ROOT = Path(__file__).parents[2]
+STARTS = """
+import os, stat, sys
+from pathlib import Path
+from trainers.asynchronous import ray_session
+ray_session.start_ray(num_cpus=1, include_dashboard=False, log_to_driver=False)
+import ray
+(folder,) = ray_session._folders
+session = Path(ray._private.worker._global_node.get_session_dir_path())
+print(session.is_relative_to(folder), oct(folder.stat().st_mode & 0o777))
+print(oct((Path.home() / ".ray/auth_token").stat().st_mode & 0o777))
+address = ray.get_runtime_context().gcs_address
+stranger = "import ray; ray.init(address='%s', log_to_driver=False); print('let in')" % address
+import subprocess
+for token in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64}):
+    tried = subprocess.run([sys.executable, "-c", stranger], env={**os.environ, **token}, capture_output=True,
+                           text=True, timeout=100)
+    print(tried.returncode != 0, "let in" in tried.stdout)
+ray_session.stop_ray()
+print(folder.exists())
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_that_is_started_here_lets_nobody_in_without_its_token(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+        | {"RAY_gcs_rpc_server_connect_timeout_s": "2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == [
+        "True 0o700",
+        "0o600",
+        "True False",
+        "True False",
+        "False",
+    ]
+
+
+@pytest.mark.parametrize("version", ["2.58.9", "2.9.3", "1.13.0"])
+def test_a_ray_whose_ports_ask_for_no_token_is_refused(version):
+    with pytest.raises(CommunicationError, match=r"at least 2\.59.*pip install"):
+        ray_session.check_version(version)
+    ray_session.check_version("2.59.0")
+    ray_session.check_version("3.0.0rc1")
+
+
+@pytest.mark.parametrize("mode", ["disabled", "", "none"])
+def test_a_token_that_is_turned_off_is_refused(mode, monkeypatch):
+    with pytest.raises(CommunicationError, match="must be token or unset"):
+        ray_session.check_mode(mode)
+    ray_session.check_mode(None)
+    ray_session.check_mode("token")
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with pytest.raises(CommunicationError, match="has no token"):
+        ray_session.check_running()

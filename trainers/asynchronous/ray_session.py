@@ -1,0 +1,130 @@
+"""A Ray of one's own on this machine, or a cluster's: with its token on, and its files for its user alone.
+
+Whoever reaches the ports of a Ray without a token runs code as its user. From 2.59 a Ray that is started here asks
+for a token by itself; an earlier one, and one for which ``RAY_AUTH_MODE`` says otherwise, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from trainers.errors import CommunicationError
+from trainers.private_files import umask
+
+LEAST_VERSION = (2, 59)
+MODE = "RAY_AUTH_MODE"
+LONGEST_FOLDER = 40
+"""Characters: a socket's path may have 107, and Ray's own names below its folder take some 65."""
+DEFAULT_TOKEN = Path("~/.ray/auth_token")
+_folders: list[Path] = []
+
+
+def start_ray(address: str | None = None, **options: Any) -> None:
+    """``ray.init`` with the token on; :class:`CommunicationError` where Ray cannot, or the cluster has none.
+
+    Without an ``address`` a Ray of this machine is started, whose files lie in a folder of mode 0700 until
+    :func:`stop_ray`. ``options`` are those of ``ray.init``.
+    """
+    import ray
+
+    check_version(ray.__version__)
+    # that its token is on is no news: it must be
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel("ERROR")
+    check_mode(os.environ.get(MODE))  # unset, it turns the token on and sets it
+    if address is not None:
+        ray.init(address=address, **options)
+        _check_cluster(ray, address)
+        return
+    folder = _private_folder()
+    _hide_token()
+    before = os.umask(umask())
+    try:
+        ray.init(address="local", _temp_dir=str(folder), **options)
+        check_running()
+    except BaseException:
+        _remove_folders()
+        raise
+    finally:
+        os.umask(before)
+
+
+def stop_ray() -> None:
+    """End the Ray that :func:`start_ray` started, and remove its files."""
+    import ray
+
+    ray.shutdown()
+    _remove_folders()
+
+
+def check_running() -> None:
+    """:class:`CommunicationError` where the Ray that this process has joined already takes anybody's code."""
+    import ray
+
+    check_version(ray.__version__)
+    if os.environ.get(MODE, "").lower() != "token":
+        raise CommunicationError(
+            f"the Ray that runs already has no token, so that whoever reaches its ports runs code as you; set "
+            f"{MODE}=token before ray.init, or leave starting it to the study"
+        )
+
+
+def check_version(version: str) -> None:
+    """:class:`CommunicationError` for a Ray whose token is not on by itself."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < LEAST_VERSION:
+        least = ".".join(map(str, LEAST_VERSION))
+        raise CommunicationError(
+            f"Ray must be at least {least}, whose ports ask for a token, but got {version}: pip install "
+            f"'ray[tune]>={least}'"
+        )
+
+
+def check_mode(mode: str | None) -> None:
+    """:class:`CommunicationError` where the environment turns the token off."""
+    if mode is not None and mode.lower() != "token":
+        raise CommunicationError(
+            f"{MODE} must be token or unset, but got {mode!r}: without a token whoever reaches Ray's ports runs code "
+            "as you"
+        )
+
+
+def _check_cluster(ray: Any, address: str) -> None:
+    """End the connection to a cluster that takes calls without a token, as its own processes tell."""
+    mode = os.environ.get(MODE, "") and ray.get(ray.remote(num_cpus=0)(_mode_there).remote())
+    if mode.lower() != "token":
+        ray.shutdown()
+        raise CommunicationError(
+            f"the Ray cluster at {address} has no token, so that whoever reaches its ports runs code as its user; "
+            f"start its nodes with {MODE}=token and one token (ray get-auth-token --generate)"
+        )
+
+
+def _mode_there() -> str:
+    return os.environ.get("RAY_AUTH_MODE", "")
+
+
+def _private_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="hpo-ray-"))
+    if len(str(folder)) > LONGEST_FOLDER:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="hpo-ray-", dir="/tmp"))
+    _folders.append(folder)
+    return folder / "ray"  # Ray lets everybody into the folder that it is given, but nobody passes the one above it
+
+
+def _hide_token() -> None:
+    """Ray keeps a user's token where everybody may read it, unless the user's umask says otherwise."""
+    with contextlib.suppress(OSError, RuntimeError):
+        DEFAULT_TOKEN.expanduser().chmod(0o600)
+
+
+def _remove_folders() -> None:
+    while _folders:
+        shutil.rmtree(_folders.pop(), ignore_errors=True)
