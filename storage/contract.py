@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -104,6 +105,7 @@ class AbstractStore(ABC):
         higher_is_better: bool,
         spec: str,
         folder: str = "",
+        budget_trials: int | None = None,
     ) -> Study:
         """Create a queued study, or return the one of that name; :class:`Conflict` where its spec differs."""
 
@@ -120,8 +122,16 @@ class AbstractStore(ABC):
         """All studies, oldest first."""
 
     @abstractmethod
-    def update_spec(self, study_id: int, spec: str, folder: str | None = None) -> None:
+    def update_spec(
+        self,
+        study_id: int,
+        spec: str,
+        folder: str | None = None,
+        budget_trials: int | None = None,
+    ) -> None:
         """Replace the spec of a study, such as by one with a larger budget, and its folder where one is given.
+
+        ``budget_trials`` is how many trials the new spec asks for.
 
         :class:`NotFound`.
         """
@@ -223,6 +233,34 @@ class AbstractStore(ABC):
         """Exhibits of a plan's outcomes, by the id of the outcome; :class:`NotFound` without the plan."""
 
     @abstractmethod
+    def take_plan_run(
+        self,
+        plan_id: int,
+        seed: int,
+        holder: str,
+        *,
+        seconds: float,
+        instead_of: str | None = None,
+    ) -> str | None:
+        """Take the run of a plan with a seed, or take it for longer; None where that is done, else who has it.
+
+        It is free after ``seconds`` without another call, and for whoever knows that ``instead_of``, who has it, is
+        gone. :class:`NotFound`.
+        """
+
+    @abstractmethod
+    def release_plan_run(self, plan_id: int, seed: int, holder: str) -> None:
+        """Give the run back; nothing where somebody else has it."""
+
+    @abstractmethod
+    def keep_fit(self, study_id: int, fingerprint: str, content: str) -> None:
+        """Store laws that were fitted to the evidence of that fingerprint; older ones go. :class:`NotFound`."""
+
+    @abstractmethod
+    def fit(self, study_id: int, fingerprint: str) -> str | None:
+        """What :meth:`keep_fit` stored; None where there is none of that fingerprint."""
+
+    @abstractmethod
     def calibration(self, study_id: int | None = None) -> list[CalibrationRow]:
         """Every plan that has outcomes beside them, oldest first; those of one study where given."""
 
@@ -244,8 +282,9 @@ class AbstractStore(ABC):
         idempotency_key: str | None = None,
         max_samples: int | None = None,
         max_accelerator_hours: float | None = None,
+        budget_trials: int | None = None,
     ) -> SubmittedStudy:
-        """Put a study in the queue; a larger ``priority`` goes first.
+        """Put a study in the queue; a larger ``priority`` goes first among its owner's, one above 10 among all.
 
         The same submission again, by its owner and its ``idempotency_key`` or, without a key, by its spec, gives
         the study that is there. :class:`Conflict` where the name is taken by another spec, owner or key, or the
@@ -349,6 +388,10 @@ class AbstractStore(ABC):
         """Samples and accelerator seconds of a study so far, also of trials in flight; :class:`NotFound`."""
 
     @abstractmethod
+    def stored_bytes(self, owner: str) -> int:
+        """About how many bytes the studies of an owner take, from the numbers of their trials and points."""
+
+    @abstractmethod
     def trial_ids(self, study_id: int, numbers: Collection[int]) -> dict[int, int]:
         """The ids of some trials of a study, by number; one that is not there is left out."""
 
@@ -399,6 +442,18 @@ class AbstractStore(ABC):
     @abstractmethod
     def touch_token(self, token_id: int) -> None:
         """Store that a token was used, to the minute, so that a busy client does not write at every request."""
+
+    @abstractmethod
+    def add_session(self, digest: str, token_id: int, expires_at: datetime) -> None:
+        """Store a session, by the digest of its secret, that stands for a token."""
+
+    @abstractmethod
+    def token_by_session(self, digest: str) -> Token | None:
+        """The token that a session stands for, expired and revoked ones too; None for an unknown or ended session."""
+
+    @abstractmethod
+    def remove_session(self, digest: str) -> None:
+        """End a session; nothing where there is none."""
 
     # workers
 

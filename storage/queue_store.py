@@ -28,6 +28,7 @@ class QueueStore(Transactions):
         idempotency_key: str | None = None,
         max_samples: int | None = None,
         max_accelerator_hours: float | None = None,
+        budget_trials: int | None = None,
     ) -> SubmittedStudy:
         values = {
             "workload": workload,
@@ -41,6 +42,7 @@ class QueueStore(Transactions):
             "idempotency_key": idempotency_key,
             "max_samples": max_samples,
             "max_accelerator_hours": max_accelerator_hours,
+            "budget_trials": budget_trials,
         }
         with self._write() as connection:
             return submissions.submit(connection, name, values)

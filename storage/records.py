@@ -119,6 +119,8 @@ class Study:
     looked for: that of its file, on the machine where it was entered. It is empty for a study that came over the
     network, whose sender names no folder of the server.
 
+    ``budget_trials`` is how many trials its file asks for, None where whoever stored it did not say.
+
     ``queued_at`` is when it was last put in the queue, None for a study that its own process runs.
     ``attempts`` counts the claims since then. A study that is running without a lease is run by a process
     outside the queue.
@@ -145,6 +147,7 @@ class Study:
     lease_worker: str | None = None
     lease_expires_at: datetime | None = None
     attempts: int = 0
+    budget_trials: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from storage.errors import InvalidRecord
@@ -22,7 +23,7 @@ from storage.records import (
     WorkerRecord,
     WorkloadCost,
 )
-from storage.statements import events, overview, pages, tokens, workers
+from storage.statements import events, overview, pages, sessions, tokens, workers
 from storage.statements import throughputs as speeds
 from storage.transactions import Transactions
 
@@ -74,6 +75,10 @@ class ServiceStore(Transactions):
     def usage(self, study_id: int) -> Usage:
         with self._read() as connection:
             return pages.usage(connection, study_id)
+
+    def stored_bytes(self, owner: str) -> int:
+        with self._read() as connection:
+            return overview.stored_bytes(connection, owner)
 
     def trial_ids(self, study_id: int, numbers: Collection[int]) -> dict[int, int]:
         with self._read() as connection:
@@ -130,6 +135,18 @@ class ServiceStore(Transactions):
         if stale:
             with self._write() as connection:
                 tokens.touch(connection, token_id)
+
+    def add_session(self, digest: str, token_id: int, expires_at: datetime) -> None:
+        with self._write() as connection:
+            sessions.add(connection, digest, token_id, expires_at)
+
+    def token_by_session(self, digest: str) -> Token | None:
+        with self._read() as connection:
+            return sessions.token_of(connection, digest)
+
+    def remove_session(self, digest: str) -> None:
+        with self._write() as connection:
+            sessions.remove(connection, digest)
 
     # workers
 

@@ -30,7 +30,17 @@ from storage.records import (
     TrialState,
 )
 from storage.service_store import ServiceStore
-from storage.statements import calibration, convergence, exhibits, forecasts, plans, studies, trials
+from storage.statements import (
+    calibration,
+    convergence,
+    exhibits,
+    fits,
+    forecasts,
+    plan_runs,
+    plans,
+    studies,
+    trials,
+)
 
 
 class Store(QueueStore, ServiceStore):
@@ -83,6 +93,7 @@ class Store(QueueStore, ServiceStore):
         higher_is_better: bool,
         spec: str,
         folder: str = "",
+        budget_trials: int | None = None,
     ) -> Study:
         values = {
             "workload": workload,
@@ -91,6 +102,7 @@ class Store(QueueStore, ServiceStore):
             "higher_is_better": higher_is_better,
             "spec": spec,
             "folder": folder,
+            "budget_trials": budget_trials,
         }
         with self._write() as connection:
             return studies.create(connection, name, values)
@@ -107,10 +119,20 @@ class Store(QueueStore, ServiceStore):
         with self._read() as connection:
             return studies.every(connection)
 
-    def update_spec(self, study_id: int, spec: str, folder: str | None = None) -> None:
+    def update_spec(
+        self,
+        study_id: int,
+        spec: str,
+        folder: str | None = None,
+        budget_trials: int | None = None,
+    ) -> None:
         with self._write() as connection:
             studies.change(
-                connection, study_id, spec=spec, **({} if folder is None else {"folder": folder})
+                connection,
+                study_id,
+                spec=spec,
+                budget_trials=budget_trials,
+                **({} if folder is None else {"folder": folder}),
             )
 
     # trials
@@ -207,6 +229,30 @@ class Store(QueueStore, ServiceStore):
     def exhibits(self, plan_id: int) -> dict[int, dict[str, Any]]:
         with self._read() as connection:
             return exhibits.of_plan(connection, plan_id)
+
+    def take_plan_run(
+        self,
+        plan_id: int,
+        seed: int,
+        holder: str,
+        *,
+        seconds: float,
+        instead_of: str | None = None,
+    ) -> str | None:
+        with self._write() as connection:
+            return plan_runs.take(connection, plan_id, seed, holder, seconds, instead_of)
+
+    def release_plan_run(self, plan_id: int, seed: int, holder: str) -> None:
+        with self._write() as connection:
+            plan_runs.release(connection, plan_id, seed, holder)
+
+    def keep_fit(self, study_id: int, fingerprint: str, content: str) -> None:
+        with self._write() as connection:
+            fits.keep(connection, study_id, fingerprint, content)
+
+    def fit(self, study_id: int, fingerprint: str) -> str | None:
+        with self._read() as connection:
+            return fits.find(connection, study_id, fingerprint)
 
     def calibration(self, study_id: int | None = None) -> list[CalibrationRow]:
         with self._read() as connection:

@@ -26,6 +26,7 @@ _SINGULAR = {
     "forecasts": "forecast",
     "plans": "plan",
     "outcomes": "outcome",
+    "tokens": "token",
 }
 
 

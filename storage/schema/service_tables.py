@@ -81,3 +81,33 @@ throughputs = Table(
     rule("sizes_positive", "nodes > 0 AND accelerators > 0 AND global_batch_size > 0"),
     rule("samples_per_second_positive", "samples_per_second > 0"),
 )
+
+# Who runs a plan with a seed now, so that nobody else does. The row goes with the run.
+plan_runs = Table(
+    "plan_runs",
+    metadata,
+    parent("plans", primary_key=True),
+    Column("seed", BigInteger, primary_key=True),
+    text("holder"),
+    time("expires_at"),
+)
+
+# Laws that were fitted to a study's evidence, of which the fingerprint is: plain numbers, as text.
+fits = Table(
+    "fits",
+    metadata,
+    parent("studies", primary_key=True),
+    Column("fingerprint", Text, primary_key=True),
+    text("content"),
+    time("made_at"),
+)
+
+# What a browser's cookie stands for: the token that it logged in with, for a while.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    parent("tokens"),
+    time("expires_at"),
+    Index(None, "token_id"),
+)

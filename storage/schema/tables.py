@@ -29,19 +29,31 @@ from storage.schema.columns import (
     time,
     whole,
 )
-from storage.schema.service_tables import events, throughputs, tokens, workers, workload_costs
+from storage.schema.service_tables import (
+    events,
+    fits,
+    plan_runs,
+    sessions,
+    throughputs,
+    tokens,
+    workers,
+    workload_costs,
+)
 from storage.schema.setting_types import setting_columns
 
 __all__ = [
     "convergence",
     "events",
     "exhibits",
+    "fits",
     "forecast_settings",
     "forecasts",
     "laws",
     "metadata",
     "outcomes",
+    "plan_runs",
     "plans",
+    "sessions",
     "studies",
     "throughputs",
     "tokens",
@@ -82,6 +94,8 @@ studies = Table(
     number("lease_seconds", nullable=True),
     time("lease_expires_at", nullable=True),
     whole("attempts", earlier="0"),
+    Column("budget_trials", BigInteger),
+    time("claimed_at", nullable=True),
     Index(None, "owner", "idempotency_key", unique=True),
     Index(None, "state"),
 )

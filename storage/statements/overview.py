@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, distinct, func, select
 
 from storage.records import StudyState, Totals
 from storage.schema.tables import convergence, events, studies, trials
 from storage.statements.trials import chunks
+
+
+BYTES_OF_A_TRIAL, BYTES_OF_A_POINT = 1_000, 120
 
 
 def last_event_id(connection: Connection) -> int:
@@ -36,6 +39,21 @@ def queued_of(connection: Connection, owner: str, besides: str) -> int:
         studies.c.owner == owner, studies.c.state == StudyState.QUEUED, studies.c.name != besides
     )
     return connection.execute(waiting).scalar_one()
+
+
+def stored_bytes(connection: Connection, owner: str) -> int:
+    """The files of an owner's studies, and their trials and points at what a row of each takes about."""
+    own = select(studies.c.id).where(studies.c.owner == owner)
+    files = connection.execute(
+        select(func.sum(func.length(studies.c.spec))).where(studies.c.owner == owner)
+    ).scalar()
+    count = (
+        select(func.count(distinct(trials.c.id)), func.count(convergence.c.step))
+        .select_from(trials.outerjoin(convergence))
+        .where(trials.c.study_id.in_(own))
+    )
+    of_trials, of_points = connection.execute(count).one()
+    return int(files or 0) + BYTES_OF_A_TRIAL * of_trials + BYTES_OF_A_POINT * of_points
 
 
 def totals(connection: Connection) -> Totals:

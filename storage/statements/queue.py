@@ -22,7 +22,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, text, update
 
 from storage import clock
 from storage.errors import LeaseLost
@@ -30,6 +30,8 @@ from storage.records import Lease, Study, StudyState
 from storage.schema.tables import studies
 from storage.statements.studies import COLUMNS, to_study
 
+OWN_PRIORITY = 10
+"""Priorities up to this one put an owner's own studies in order; higher ones count among all."""
 _LEASED = and_(studies.c.state == StudyState.RUNNING, studies.c.lease_worker.is_not(None))
 _FREE: dict[str, Any] = {
     "lease_worker": None,
@@ -82,7 +84,11 @@ def claim(
     per_owner: int | None,
     passed_over: frozenset[str],
 ) -> Lease | str | None:
-    """The first study in the queue under a new lease, or None; the owner's name where that has enough running.
+    """The next study of the queue under a new lease, or None; the owner's name where that has enough running.
+
+    Owners take turns: first comes who has fewest studies running, then who was served longest ago. Of an owner's
+    studies the one of the highest priority goes first, then the oldest. A priority above ``OWN_PRIORITY``, which it
+    takes an administrator to give, goes before all others.
 
     On PostgreSQL the row is locked by SKIP LOCKED, so that workers do not wait for one another; with ``per_owner``
     they wait for those that claim for the same owner.
@@ -98,10 +104,27 @@ def claim(
             .group_by(studies.c.owner)
             .having(func.count() >= per_owner)
         )
+    others = studies.alias("others")
+    of_owner = others.c.owner == studies.c.owner
+    running = (
+        select(func.count())
+        .where(
+            of_owner, others.c.state == StudyState.RUNNING, others.c.lease_expires_at > now
+        )
+        .scalar_subquery()
+    )
+    served = select(func.max(others.c.claimed_at)).where(of_owner).scalar_subquery()
     row = connection.execute(
         select(studies.c.id, studies.c.owner, studies.c.state)
         .where(wanted)
-        .order_by(studies.c.priority.desc(), studies.c.queued_at, studies.c.id)
+        .order_by(
+            case((studies.c.priority > OWN_PRIORITY, studies.c.priority), else_=0).desc(),
+            running,
+            served.asc().nulls_first(),
+            studies.c.priority.desc(),
+            studies.c.queued_at,
+            studies.c.id,
+        )
         .limit(1)
         .with_for_update(skip_locked=True, key_share=True)
     ).first()
@@ -189,6 +212,7 @@ def _take(
         "lease_expires_at": expires_at,
         "lease_generation": studies.c.lease_generation + 1,
         "attempts": studies.c.attempts + 1,
+        "claimed_at": now,
         "updated_at": now,
     }
     taken = connection.execute(

@@ -33,13 +33,13 @@ def add(connection: Connection, new: NewToken) -> Token:
         )
         .returning(tokens)
     ).one()
-    return _token(row)
+    return to_token(row)
 
 
 def by_hash(connection: Connection, digest: str) -> Token | None:
     """The token with that digest, be it valid or not."""
     row = connection.execute(select(tokens).where(tokens.c.digest == digest)).first()
-    return _token(row) if row is not None else None
+    return to_token(row) if row is not None else None
 
 
 def every(connection: Connection, owner: str | None) -> list[Token]:
@@ -47,7 +47,7 @@ def every(connection: Connection, owner: str | None) -> list[Token]:
     statement = select(tokens).order_by(tokens.c.id)
     if owner is not None:
         statement = statement.where(tokens.c.owner == owner)
-    return [_token(row) for row in connection.execute(statement)]
+    return [to_token(row) for row in connection.execute(statement)]
 
 
 def revoke(connection: Connection, token_id: int) -> None:
@@ -78,6 +78,7 @@ def _is_past(used_at: datetime | None, now: datetime) -> bool:
     return used_at is None or abs(now - used_at) >= _TOUCHED_EVERY
 
 
-def _token(row: Row[Any]) -> Token:
+def to_token(row: Row[Any]) -> Token:
+    """A token from a row of the table."""
     values = row._asdict()
     return Token(**{**values, "scopes": frozenset(values["scopes"].split())})

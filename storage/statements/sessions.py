@@ -1,0 +1,35 @@
+"""Sessions of browsers: statements on one connection; the contract is in ``storage.store``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, insert, select
+
+from storage import clock
+from storage.records import Token
+from storage.schema.tables import sessions, tokens
+from storage.statements.tokens import to_token
+
+
+def add(connection: Connection, digest: str, token_id: int, expires_at: datetime) -> None:
+    """Store a session of a token; those that have ended go."""
+    connection.execute(delete(sessions).where(sessions.c.expires_at <= clock.now(connection)))
+    connection.execute(
+        insert(sessions).values(digest=digest, token_id=token_id, expires_at=expires_at)
+    )
+
+
+def token_of(connection: Connection, digest: str) -> Token | None:
+    """The token that a session stands for, be it valid or not; None where the session is unknown or over."""
+    row = connection.execute(
+        select(tokens)
+        .select_from(sessions.join(tokens))
+        .where(sessions.c.digest == digest, sessions.c.expires_at > clock.now(connection))
+    ).first()
+    return None if row is None else to_token(row)
+
+
+def remove(connection: Connection, digest: str) -> None:
+    """End a session; nothing where there is none."""
+    connection.execute(delete(sessions).where(sessions.c.digest == digest))
