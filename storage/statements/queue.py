@@ -104,29 +104,29 @@ def claim(
             .group_by(studies.c.owner)
             .having(func.count() >= per_owner)
         )
-    others = studies.alias("others")
-    of_owner = others.c.owner == studies.c.owner
-    running = (
-        select(func.count())
-        .where(
-            of_owner, others.c.state == StudyState.RUNNING, others.c.lease_expires_at > now
+    turns = (
+        select(
+            studies.c.owner,
+            func.sum(case((_live(now), 1), else_=0)).label("running"),
+            func.max(studies.c.claimed_at).label("served"),
         )
-        .scalar_subquery()
+        .group_by(studies.c.owner)
+        .subquery("turns")
     )
-    served = select(func.max(others.c.claimed_at)).where(of_owner).scalar_subquery()
     row = connection.execute(
         select(studies.c.id, studies.c.owner, studies.c.state)
+        .select_from(studies.join(turns, turns.c.owner == studies.c.owner))
         .where(wanted)
         .order_by(
             case((studies.c.priority > OWN_PRIORITY, studies.c.priority), else_=0).desc(),
-            running,
-            served.asc().nulls_first(),
+            turns.c.running,
+            turns.c.served.asc().nulls_first(),
             studies.c.priority.desc(),
             studies.c.queued_at,
             studies.c.id,
         )
         .limit(1)
-        .with_for_update(skip_locked=True, key_share=True)
+        .with_for_update(skip_locked=True, key_share=True, of=studies)
     ).first()
     if row is None:
         return None

@@ -165,12 +165,46 @@ class QueueContract:
                 for number in range(4)
             )
         ]
-        assert names == ["ann 0", "ann 1", "bob 0", None]
+        assert names == ["ann 0", "bob 0", "ann 1", None]
         assert queue.claim_study("w5", lease_seconds=60, per_owner=3).study.name == "ann 2"
         clock.move(61)  # what expired does not count, and may be taken over
         assert queue.claim_study("w6", lease_seconds=60, per_owner=1).study.name == "ann 0"
         assert queue.claim_study("w7", lease_seconds=60, per_owner=1).study.name == "bob 0"
         assert queue.claim_study("w8", lease_seconds=60, per_owner=1) is None
+
+    def test_owners_take_turns_and_a_priority_orders_one_s_own(self, queue, clock):
+        for number in range(3):
+            submit(queue, f"ann {number}", owner="ann", priority=number)
+        for name, owner, priority in (
+            ("bob 0", "bob", -5),
+            ("bob 1", "bob", -5),
+            ("cat 0", "cat", 10),
+        ):
+            submit(queue, name, owner=owner, priority=priority)
+
+        def ended():
+            clock.move(1)
+            lease = queue.claim_study("w", lease_seconds=60)
+            queue.release_study(lease, StudyState.FINISHED)
+            return lease.study.name
+
+        served = [ended() for _ in range(4)]
+        assert sorted(served[:3]) == ["ann 2", "bob 0", "cat 0"]
+        submit(queue, "cat 1", owner="cat", priority=10)
+        submit(queue, "granted", owner="ann", priority=11)  # which it takes an administrator to give
+        served += [ended() for _ in range(4)]
+        assert served[3:5] == ["ann 1", "granted"]
+        assert sorted(served[5:7]) == ["bob 1", "cat 1"] and served[7] == "ann 0"
+
+    def test_a_worker_more_goes_to_whom_fewer_work_for(self, queue, clock):
+        for owner in ("ann", "bob"):
+            for number in range(3):
+                submit(queue, f"{owner} {number}", owner=owner)
+        names = []
+        for number in range(4):
+            clock.move(1)
+            names.append(queue.claim_study(f"w{number}", lease_seconds=60).study.name)
+        assert names == ["ann 0", "bob 0", "ann 1", "bob 1"]
 
     @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
     def test_a_lease_needs_a_length(self, store, seconds):
@@ -197,6 +231,46 @@ class QueueContract:
             worker.communicate(timeout=60)
         running = [study.owner for study in store.studies() if study.state is StudyState.RUNNING]
         assert sorted(running) == ["owner 0"] * 2 + ["owner 1"] * 2
+
+    # runs of plans
+
+    def test_one_process_runs_a_plan_with_a_seed(self, queue, clock):
+        study = make_study(queue)
+        plan = queue.add_plan(new_plan(study)).id
+        assert queue.take_plan_run(plan, 1, "a:1", seconds=60) is None
+        assert queue.take_plan_run(plan, 1, "b:1", seconds=60) == "a:1"
+        assert queue.take_plan_run(plan, 2, "b:1", seconds=60) is None
+        clock.move(40)
+        assert queue.take_plan_run(plan, 1, "a:1", seconds=60) is None  # for longer
+        clock.move(40)
+        assert queue.take_plan_run(plan, 1, "b:1", seconds=60) == "a:1"
+        assert queue.take_plan_run(plan, 1, "b:1", seconds=60, instead_of="a:1") is None
+        queue.release_plan_run(plan, 1, "a:1")
+        assert queue.take_plan_run(plan, 1, "a:1", seconds=60) == "b:1"
+        queue.release_plan_run(plan, 1, "b:1")
+        assert queue.take_plan_run(plan, 1, "a:1", seconds=60) is None
+        clock.move(61)
+        assert queue.take_plan_run(plan, 1, "c:1", seconds=60) is None
+        with pytest.raises(NotFound):
+            queue.take_plan_run(99, 1, "a:1", seconds=60)
+
+    # fits
+
+    def test_a_fit_is_kept_by_its_fingerprint_and_the_oldest_go(self, queue, clock):
+        study = make_study(queue)
+        for number in range(6):
+            clock.move(1)
+            queue.keep_fit(study.id, f"print {number}", f"laws {number}")
+        assert [queue.fit(study.id, f"print {number}") for number in range(6)] == [
+            None,
+            None,
+            *(f"laws {number}" for number in range(2, 6)),
+        ]
+        queue.keep_fit(study.id, "print 5", "better laws")
+        assert queue.fit(study.id, "print 5") == "better laws"
+        assert queue.fit(99, "print 5") is None
+        with pytest.raises(NotFound):
+            queue.keep_fit(99, "print", "laws")
 
     # renewing and releasing
 

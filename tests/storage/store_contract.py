@@ -61,7 +61,7 @@ REACHED = TrialResult(
     reason="target reached",
     resolution_epochs=0.5,
 )
-OF_NO_STUDY = ("tokens", "workers", "throughputs")
+OF_NO_STUDY = ("tokens", "workers", "throughputs", "sessions")
 CENSORED = TrialResult(state=TrialState.CENSORED, epochs=40.0)
 
 
@@ -513,6 +513,8 @@ class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsCont
             store.add_exhibit(store.add_outcome(new_outcome(plan.id)).id, {"title": "shown"})
             store.add_event(owner.id, "started", "it started")
             store.keep_cost(owner.id, COST)
+            store.keep_fit(owner.id, "f", "laws")
+            assert store.take_plan_run(plan.id, 0, "w", seconds=60) is None
 
         def sizes():
             with store._database.read() as connection:
