@@ -31,6 +31,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 
+MOST_FAULTS = 20
+"""Of a file are told so many: nobody reads more, and finding them costs time."""
+
+
 class HpoError(Exception):
     """Any error of this service; ``exit_code`` is what the command line returns for it."""
 
@@ -50,7 +54,7 @@ class SpecError(HpoError):
     """A study file that breaks rules: one readable line of text for each, ``study.yaml, line 7: ...``.
 
     ``path`` is the file as given, or None for a text; ``line`` and ``key`` are those of the first fault, and
-    ``faults`` holds all.
+    ``faults`` holds all, or the first ``MOST_FAULTS`` and a word on the others.
     """
 
     exit_code = 2
@@ -58,7 +62,11 @@ class SpecError(HpoError):
     def __init__(self, faults: str | Fault | Iterable[Fault], *, path: str | None = None) -> None:
         if isinstance(faults, str):
             faults = Fault(faults)
-        self.faults = (faults,) if isinstance(faults, Fault) else tuple(faults)
+        every = (faults,) if isinstance(faults, Fault) else tuple(faults)
+        self.faults = every[:MOST_FAULTS]
+        if len(every) > MOST_FAULTS:
+            more = f"there are more than {MOST_FAULTS} faults; mend these first"
+            self.faults = (*self.faults, Fault(more))
         self.path = path
         first = self.faults[0] if self.faults else Fault("the study cannot be read")
         self.line, self.key = first.line, first.key

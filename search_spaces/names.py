@@ -9,8 +9,14 @@ import difflib
 from collections.abc import Iterable
 
 
+LONGEST = 200
+"""Characters of a name that is compared: the time grows with the square."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'budget'?`` for the known name nearest to ``name``, or nothing if none is near."""
+    if len(name) > LONGEST:
+        return ""
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 

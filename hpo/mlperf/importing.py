@@ -113,10 +113,12 @@ def _enter(
             threshold=spec.target.threshold,
             higher_is_better=True,
             spec=spec.text,
+            budget_trials=spec.budget.trials,
         )
     else:
         plans = store.plans(study.id)
-        store.update_spec(study.id, _spec(name, results, plans).text)
+        spec = _spec(name, results, plans)
+        store.update_spec(study.id, spec.text, budget_trials=spec.budget.trials)
     store.set_study_state(study.id, StudyState.FINISHED, "imported from published results")
     return study, plans
 

@@ -15,6 +15,7 @@ from hpo.intervals import Interval
 from hpo.planning.machines import Machine
 from hpo.study.jobs import training_job
 from hpo.study.spec import StudySpec
+from search_spaces.divisors import divisors_of
 from search_spaces.settings import TrainingSettings
 from storage.records import PlanKind
 from trainers.job import TrainingJob
@@ -191,12 +192,7 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
                 "global_batch_size",
             )
         else:
-            nearest = next(
-                each
-                for step in range(workers)
-                for each in (workers - step, workers + step)
-                if groups % each == 0
-            )
+            nearest = min(divisors_of(groups), key=lambda each: (abs(each - workers), each))
             way_out, name = f"the nearest number of workers that divides it is {nearest}", "workers"
         raise PlanError(
             f"global batch size {job.global_batch_size} cannot be split over {workers} workers in whole "

@@ -148,7 +148,7 @@ class PlanRequest:
         default=None,
         metadata=_about(
             "Mean time between failures of one node; counts what checkpoints and restarts cost.",
-            gt=0,
+            gt=0.01,
             unit="HOURS",
         ),
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
+from hpo.errors import PlanError
 from hpo.planning.launchers import LAUNCHERS
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
 from hpo.planning.machines import Machine, load_machine, machine_names
@@ -120,6 +122,11 @@ def choose_plan(
         launcher=asked.launcher or _scheduler_of(target),
     )
     plan = plan if selection is None else _timed(plan, made, selection)
+    if plan.seconds is not None and not math.isfinite(plan.seconds.median + plan.seconds.high):
+        raise PlanError(
+            f"node_failure_hours must be so large that a run on {plan.nodes} nodes comes to its end between failures, "
+            f"but got {asked.node_failure_hours:g}; use fewer nodes, or nodes that fail less often"
+        )
     own_file = (
         None
         if isinstance(machine, Machine) or machine in machine_names()

@@ -71,6 +71,7 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
             higher_is_better=spec.target.higher_is_better,
             spec=spec.text,
             folder=search_path(spec),
+            budget_trials=spec.budget.trials,
         )
     before = spec if study.spec == spec.text else stored_spec(study)
     for name, old, new in ((name, _value(before, name), _value(spec, name)) for name in COMPARABLE):

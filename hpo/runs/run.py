@@ -427,7 +427,7 @@ def run_study(
         held = stack.enter_context(
             HeldLease(store, take_lease(store, study), on_warning=progress.message)
         )
-        held.store.update_spec(study.id, spec.text, search_path(spec))
+        held.store.update_spec(study.id, spec.text, search_path(spec), spec.budget.trials)
         end = run_held(
             spec,
             held,

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hpo.service.study_facts import study_facts
 from storage.records import Study, StudyState, Trial, TrialState
 
 
@@ -214,7 +213,7 @@ def study_values(
         "worker": study.lease_worker,
         "lease_expires_at": study.lease_expires_at,
         "attempts": study.attempts,
-        "budget_trials": study_facts(study.spec).budget_trials,
+        "budget_trials": study.budget_trials,
         "max_samples": study.max_samples,
         "max_accelerator_hours": study.max_accelerator_hours,
         "trials": {str(state): count for state, count in trials.items()},

@@ -53,8 +53,34 @@ class Limits(_ConfigSection):
     accelerator_hours: float | None = Field(
         None, gt=0, description="Budget of one study, in accelerator hours."
     )
-    launch_workers: int = Field(
-        64, ge=1, description="Processes of a validation run on a worker's machine."
+    epochs: float = Field(100_000, gt=0, description="Budget of one trial, in epochs.")
+    evaluations: int = Field(100_000, ge=1, description="Evaluations of one trial.")
+    points: int = Field(50_000_000, ge=1, description="Evaluations of all trials of one study.")
+    train_samples: int = Field(
+        100_000_000, ge=1, description="Training samples that a study generates or simulates."
+    )
+    modes: int = Field(100_000, ge=1, description="Modes of a noisy quadratic.")
+    updates: int = Field(20_000_000, ge=1, description="Updates of one trial that is simulated.")
+    generated_bytes: int = Field(
+        20_000_000_000, ge=1, description="Size of the data that a study generates, in bytes."
+    )
+    launch_workers: int | None = Field(
+        None,
+        ge=1,
+        description="Processes of a validation run on a worker's machine; the cores of this one if none.",
+    )
+    stored_bytes: int | None = Field(
+        10_000_000_000, ge=1, description="What the studies of one owner may take in the database."
+    )
+    forecasts_per_minute: int = Field(
+        60, ge=1, description="Forecasts and plans of one owner that take a computation."
+    )
+    check_seconds: float = Field(
+        10, gt=0, description="Time in which the check of a submission must end."
+    )
+    head_seconds: float = Field(10, gt=0, description="Time in which a request's head must arrive.")
+    connections_per_address: int = Field(
+        200, ge=1, description="Open connections from one address; trusted proxies may open any."
     )
     curves: int = Field(100, ge=1, description="Trials whose convergence one request reads.")
 

@@ -13,6 +13,7 @@ from fastapi import Depends, Path, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
 from hpo.service.auth import Principal, Tokens
+from hpo.service.checking import Checker
 from hpo.service.config import ServerConfig
 from hpo.service.forecasts import Forecasts
 from hpo.service.live import Live
@@ -54,6 +55,7 @@ class Context:
         self.strangers = RateLimit(10, 100)  # requests of one address whose token is not known
         self.metrics = Metrics()
         self.forecasts = Forecasts()
+        self.checker = Checker(config)
         self.live = Live(self.open_store)
         self._store: Store | None = None
         self._failed: tuple[float, StoreUnavailable] | None = None
@@ -75,7 +77,8 @@ class Context:
             return self._store
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Give back the connections, and end the processes that check submissions."""
+        self.checker.close()
         if self._store is not None:
             self._store.close()
             self._store = None

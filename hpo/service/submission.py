@@ -8,7 +8,9 @@ as links may have changed since.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,22 +18,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpo.errors import PlanError, SpecError
+from hpo.errors import MOST_FAULTS, PlanError, SpecError
 from hpo.planning.machines import load_machine
 from hpo.runs.run import check_full_scale
-from hpo.service.config import ServerConfig
+from hpo.service.config import Limits, ServerConfig
 from hpo.study.faults import dotted, shown
 from hpo.study.spec import StudySpec, check_target, parse_study
 from search_spaces.names import nearest
 
 PATH_OPTIONS = ("path", "folder", "file", "directory", "root", "dir")
 METRICS_SECONDS = 60.0
+MOST_PATHS = 100
+LONGEST_PATH = 4096
+"""Characters of a path: Linux opens none that is longer, and following its links takes minutes."""
+NOISY_QUADRATIC_SAMPLES = 4096
+BYTES_OF_A_PIXEL = 4 * 16 + 1
+"""16 channels in single precision, and a label."""
 
 
 def read_submission(text: str, config: ServerConfig) -> StudySpec:
     """The study of a text from the network; :class:`SpecError` with all that it may not say."""
     spec = parse_study(text)
-    found = [spec.error(message, *location) for location, message in _faults(spec, config)]
+    wrong = itertools.islice(_faults(spec, config), MOST_FAULTS + 1)
+    found = [spec.error(message, *location) for location, message in wrong]
     if found:
         raise SpecError([fault for error in found for fault in error.faults])
     metrics = workload_metrics(spec.workload)
@@ -55,24 +64,82 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
         )
     yield from faults_of_data(spec.data, config.data_folders)
     limits, full = config.limits, spec.full_scale
-    if spec.budget.trials > limits.trials:
-        yield (
-            ("budget", "trials"),
-            f"budget.trials must be at most {limits.trials:,}, but got {spec.budget.trials:,}",
-        )
+    yield from _faults_of_size(spec, limits)
     if full is None:
         return
     fault = fault_of_machine(full.machine)
     if fault:
         yield ("full_scale", "machine"), f"full_scale.{fault}"
-    if full.validate_plan and (full.workers or 1) > limits.launch_workers:
+    most = limits.launch_workers or os.cpu_count() or 1
+    if full.validate_plan and (full.workers or 1) > most:
         yield (
             ("full_scale", "workers"),
             (
-                f"full_scale.workers must be at most {limits.launch_workers} where the plan "
+                f"full_scale.workers must be at most {most} where the plan "
                 f"is run by the server's workers, but got {full.workers:,}"
             ),
         )
+
+
+def _faults_of_size(
+    spec: StudySpec, limits: Limits
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """A fault for each number that asks for more than a study may have, before anything is run for it."""
+    budget, data = spec.budget, spec.data
+    evaluations = math.ceil(budget.epochs_per_trial * budget.evaluations_per_epoch)
+    asked: list[tuple[tuple[str | int, ...], float, float, str]] = [
+        (("budget", "trials"), budget.trials, limits.trials, ""),
+        (("budget", "epochs_per_trial"), budget.epochs_per_trial, limits.epochs, ""),
+        (
+            ("budget", "evaluations_per_epoch"),
+            evaluations,
+            limits.evaluations,
+            " evaluations in all epochs of a trial",
+        ),
+        (
+            ("budget", "trials"),
+            budget.trials * evaluations,
+            limits.points,
+            " evaluations of all trials",
+        ),
+    ]
+    if spec.workload == "noisy_quadratic":
+        samples = _number(data.get("train_samples", NOISY_QUADRATIC_SAMPLES))
+        updates = budget.epochs_per_trial * samples / min(spec.ladder)
+        asked += [
+            (("data", "train_samples"), samples, limits.train_samples, ""),
+            (("data", "modes"), _number(data.get("modes", 1)), limits.modes, ""),
+            (
+                ("budget", "epochs_per_trial"),
+                updates,
+                limits.updates,
+                " updates of a trial at the smallest rung",
+            ),
+        ]
+    if spec.workload == "segmentation" and data.get("source", "generated") == "generated":
+        sides = {"height": 96, "width": 144, "samples": 256, "evaluation_samples": 64}
+        sizes = {name: _number(data.get(name, usual)) for name, usual in sides.items()}
+        samples = sizes["samples"] + sizes["evaluation_samples"]
+        asked += [
+            (("data", "samples"), samples, limits.train_samples, " samples to generate"),
+            (
+                ("data", "samples"),
+                samples * sizes["height"] * sizes["width"] * BYTES_OF_A_PIXEL,
+                limits.generated_bytes,
+                " bytes of generated data",
+            ),
+        ]
+    for location, value, most, what in asked:
+        if not value <= most:
+            yield (
+                location,
+                f"{dotted(location)} must ask for at most {most:,}{what} on this server, but got {value:,.12g}",
+            )
+
+
+def _number(value: Any) -> float:
+    """A number of a data section, of which the workload says itself whether it is one; 0 for what is none."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else 0.0
 
 
 def faults_of_data(
@@ -81,7 +148,13 @@ def faults_of_data(
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """A fault for each path of a study's ``data`` section that does not lie in one of ``folders``, links followed."""
     roots = [folder.resolve() for folder in folders]
-    for location, text in _paths(data, ("data",)):
+    for number, (location, text) in enumerate(_paths(data, ("data",))):
+        if number >= MOST_PATHS:
+            yield (
+                ("data",),
+                f"data must name at most {MOST_PATHS} files and folders, but got more",
+            )
+            return
         reason = _outside(text, roots)
         if reason and not roots:
             yield (
@@ -181,6 +254,8 @@ def _paths(
 
 
 def _outside(text: str, roots: Sequence[Path]) -> str | None:
+    if len(text) > LONGEST_PATH:
+        return f"a path has at most {LONGEST_PATH:,} characters, and {shown(text)} has {len(text):,}"
     try:
         path = Path(text)
         if not path.is_absolute():

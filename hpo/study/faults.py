@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from hpo.errors import MOST_FAULTS
 from search_spaces.names import nearest
 from search_spaces.space import SearchSpaceError
 
@@ -37,7 +38,7 @@ def shown(value: Any) -> str:
 
 def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Location, str]]:
     """Location and message of every fault that pydantic found in ``model``."""
-    errors = error.errors(include_url=False)
+    errors = error.errors(include_url=False)[: MOST_FAULTS + 1]
     meant = {
         (*fault["loc"][:-1], _nearest_key(model, fault["loc"]))
         for fault in errors
@@ -80,6 +81,8 @@ _WANTED: dict[str, str] = {
 _BOUND: dict[str, Callable[[dict[str, Any]], str]] = {
     "greater_than": lambda bound: f"above {bound['gt']:g}",
     "less_than_equal": lambda bound: f"at most {bound['le']:,}",
+    "string_too_long": lambda bound: f"text of at most {bound['max_length']:,} characters",
+    "too_long": lambda bound: f"a list of at most {bound['max_length']:,} values",
     "literal_error": lambda bound: f"one of {bound['expected']}".replace("'", ""),
 }
 
@@ -105,13 +108,14 @@ def _is_scalar(value: Any) -> bool:
 
 def _unknown_key(model: type[BaseModel], location: Location) -> str:
     names = _keys(model, location[:-1])
-    hint = nearest(str(location[-1]), names) or f"; the keys are {', '.join(names)}"
+    hint = nearest(str(location[-1]), names) if len(str(location[-1])) <= 100 else ""
+    hint = hint or f"; the keys are {', '.join(names)}"
     where = f" in {dotted(location[:-1])}" if len(location) > 1 else ""
-    return f"unknown key {str(location[-1])!r}{where}{hint}"
+    return f"unknown key {shown(str(location[-1]))}{where}{hint}"
 
 
 def _nearest_key(model: type[BaseModel], location: Location) -> str | None:
-    near = difflib.get_close_matches(str(location[-1]), _keys(model, location[:-1]), n=1)
+    near = difflib.get_close_matches(str(location[-1])[:100], _keys(model, location[:-1]), n=1)
     return near[0] if near else None
 
 

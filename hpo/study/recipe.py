@@ -22,8 +22,13 @@ DURATIONS = ("decay_epochs", "decay_milestones", "batch_milestones", "rmsprop_ce
 """Settings that say when something happens after the warmup."""
 
 
+LONGEST_NAME = 100
+
+
 def check_recipe(name: str) -> str:
     """``name`` if there is a recipe of that name; else ValueError with the nearest."""
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"must name a published recipe, but got {shown(name)}")
     try:
         recipe(name)
     except RecipeError as error:

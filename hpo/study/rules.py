@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hpo.study.faults import Location, shown
 from search_spaces.domains import Categorical
+from search_spaces.divisors import divisors_of
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 
@@ -105,6 +106,4 @@ def _normalization_batch_sizes(search: SearchSpace) -> tuple[Iterable[int], bool
 
 
 def _nearest_divisor(size: int, of: int) -> int:
-    small = [divisor for divisor in range(1, math.isqrt(of) + 1) if of % divisor == 0]
-    divisors = [*small, *(of // divisor for divisor in small)]
-    return min(divisors, key=lambda divisor: (abs(divisor - size), divisor))
+    return min(divisors_of(of), key=lambda divisor: (abs(divisor - size), divisor))

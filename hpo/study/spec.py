@@ -37,8 +37,13 @@ if TYPE_CHECKING:
     Json = Any  # each workload knows what its own data section holds
 else:
     Json = JsonValue
-BatchSize = Annotated[int, Field(gt=0, le=10**12)]  # samples per update
+BatchSize = Annotated[int, Field(gt=0, le=2**31 - 1)]  # samples per update; a column of PostgreSQL holds no more
 Count = Annotated[int, Field(gt=0, le=10**9)]
+MOST_RUNGS = 100
+MOST_EPOCHS = 1e6
+MOST_EVALUATIONS = 10_000
+MOST_SEEDS = 10_000
+LONGEST_WORD = 100  # characters of a name
 
 
 class _Section(BaseModel):
@@ -49,7 +54,7 @@ class _Section(BaseModel):
 class StudyTarget(_Section):
     """The metric and the threshold that end a training: at least it, or at most it."""
 
-    metric: str = Field(min_length=1)
+    metric: str = Field(min_length=1, max_length=LONGEST_WORD)
     at_least: float | None = None
     at_most: float | None = None
 
@@ -79,7 +84,7 @@ class FullScale(_Section):
     """The run that the study is for: its batch, its machine, and whether to run it after the sweep."""
 
     global_batch_size: BatchSize
-    machine: str = Field("local", min_length=1)
+    machine: str = Field("local", min_length=1, max_length=4096)
     workers: Count | None = None
     nodes: Count | None = None
     validate_plan: bool = Field(
@@ -95,8 +100,8 @@ class StudyBudget(_Section):
     """
 
     trials: Count
-    epochs_per_trial: float = Field(gt=0)
-    evaluations_per_epoch: Count = 4
+    epochs_per_trial: float = Field(gt=0, le=MOST_EPOCHS)
+    evaluations_per_epoch: Annotated[int, Field(gt=0, le=MOST_EVALUATIONS)] = 4
     race: Annotated[int, Field(ge=0, le=10**15)] | None = None
 
 
@@ -108,7 +113,7 @@ class StudySpec(_Section):
     data: dict[str, Json] = Field(default_factory=dict)
     target: StudyTarget
     ladder: Annotated[
-        tuple[BatchSize, ...], Field(strict=False, min_length=1), AfterValidator(rules.check_ladder)
+        tuple[BatchSize, ...], Field(strict=False, min_length=1, max_length=MOST_RUNGS), AfterValidator(rules.check_ladder)
     ]
     full_scale: FullScale | None = None
     recipe: Annotated[str, AfterValidator(study_recipe.check_recipe)] | None = None
@@ -118,7 +123,7 @@ class StudySpec(_Section):
         PlainSerializer(SearchSpace.to_plain),
     ]
     budget: StudyBudget
-    seeds: Count = 1
+    seeds: Annotated[int, Field(gt=0, le=MOST_SEEDS)] = 1
     sampler: Literal["tpe", "gp", "cmaes", "qmc", "random", "forecast"] = "tpe"
 
     _text: str | None = PrivateAttr(None)

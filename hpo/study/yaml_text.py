@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from hpo.errors import Fault
+from hpo.errors import MOST_FAULTS, Fault
 
 MAX_BYTES = 1_000_000
 MAX_VALUES = 20_000
@@ -152,6 +152,8 @@ class _Reader:
                 )
             key = str(key_node.value)
             if key in values:
+                if len(self.document.faults) > MOST_FAULTS:
+                    continue
                 first = self.document.lines[(*location, key)]
                 self.document.faults.append(
                     Fault(

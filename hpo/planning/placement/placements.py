@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from search_spaces.divisors import divisors_of
 from search_spaces.settings import TrainingSettings
 from trainers.cost import WorkloadCost
 
@@ -166,7 +167,7 @@ def steps_between(low: int, high: int) -> list[int]:
 def _of_one_batch(space: PlacementSpace, batch: int) -> Iterator[Placement]:
     if batch % space.unit:
         return
-    for workers in _divisors(batch // space.unit):
+    for workers in divisors_of(batch // space.unit):
         for ranks in range(space.ranks_per_node[0], space.ranks_per_node[1] + 1):
             if workers % ranks == 0:
                 found = space.placement(workers // ranks, ranks, batch // workers)
@@ -192,8 +193,3 @@ def _around(number: int) -> Sequence[int]:
         round(number / 1.1),
     }
     return sorted(each for each in near if each >= 1)
-
-
-def _divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})

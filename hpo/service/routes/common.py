@@ -12,7 +12,7 @@ from hpo.service.answers import ErrorAnswer
 from hpo.service.context import BIGGEST_ID
 
 MOST_ROWS = 1_000
-BIGGEST_BATCH = 10**12
+BIGGEST_BATCH = 2**31 - 1
 BIGGEST_NUMBER = 2**31 - 1
 
 _TOLD = {

@@ -7,16 +7,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from hpo.errors import Fault, SpecError
 from hpo.runs import repository
 from hpo.service.answers import StudiesAnswer, StudyDetail, plain, study_values
 from hpo.service.auth import Principal
+from hpo.service.checking import CheckedStudy
 from hpo.service.context import BIGGEST_ID, Context, Reader, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import After, Limit, Words, refusals
 from hpo.service.study_facts import study_facts
-from hpo.service.submission import read_submission
-from hpo.study.spec import StudySpec, parse_study
+from hpo.study.spec import parse_study
 from storage.records import Study, StudyState
 from storage.store import Store
 
@@ -92,7 +93,7 @@ def submit(
     ] = None,
 ) -> Response:
     """Queue a study for the workers. A bad study file is answered with every fault and its line."""
-    spec = read_submission(body.spec, context.config)
+    spec = context.checker.check(body.spec)
     limits, store = context.config.limits, context.open_store()
     if body.priority > limits.priority and not who.allows("admin"):
         raise RefusedError(
@@ -104,10 +105,11 @@ def submit(
     submitted = store.submit_study(
         spec.name,
         workload=spec.workload,
-        metric=spec.target.metric,
-        threshold=spec.target.threshold,
-        higher_is_better=spec.target.higher_is_better,
+        metric=spec.metric,
+        threshold=spec.threshold,
+        higher_is_better=spec.higher_is_better,
         spec=spec.text,
+        budget_trials=spec.trials,
         owner=who.owner,
         priority=body.priority,
         idempotency_key=idempotency_key,
@@ -179,7 +181,7 @@ def resume(
     """Queue a study again that was interrupted, failed, cancelled, or finished and is to be given more trials."""
     store, study = _to_change(context, who, name)
     if body is not None and body.spec is not None:
-        spec = read_submission(body.spec, context.config)
+        spec = context.checker.check(body.spec)
         _check_comparable(study, spec)
         if study.state in (StudyState.RUNNING, StudyState.QUEUED):
             raise RefusedError(
@@ -187,7 +189,7 @@ def resume(
                 f"study {name!r} is {study.state}: its file can be changed when it rests",
                 way_out="cancel it first, or wait until it ends",
             )
-        store.update_spec(study.id, spec.text)
+        store.update_spec(study.id, spec.text, budget_trials=spec.trials)
     changed = store.requeue_study(study.id)
     store.add_event(study.id, "resumed", f"queued again by {who.owner}")
     return reply(_detail(store, changed))
@@ -219,22 +221,21 @@ def _check_queue(store: Store, who: Principal, name: str, most: int) -> None:
         )
 
 
-def _check_comparable(study: Study, spec: StudySpec) -> None:
+def _check_comparable(study: Study, spec: CheckedStudy) -> None:
     if spec.name != study.name:
-        raise spec.error(
-            f"the file must be one of study {study.name!r}, but its name is {spec.name!r}", "name"
-        )
-    before, now = parse_study(study.spec).to_dict(), spec.to_dict()
+        message = f"the file must be one of study {study.name!r}, but its name is {spec.name!r}"
+        raise SpecError(Fault(message, key="name"))
+    before, now = parse_study(study.spec).to_dict(), spec.plain
     for name in repository.COMPARABLE:
         section, _, key = name.partition(".")
         if before.get(section) != now.get(section) and (
             not key or before[section].get(key) != now[section].get(key)
         ):
-            raise spec.error(
-                f"{name} may not change when a study goes on, as its trials would not compare; submit it "
-                "under another name",
-                *name.split("."),
+            message = (
+                f"{name} may not change when a study goes on, as its trials would not compare; submit it under "
+                "another name"
             )
+            raise SpecError(Fault(message, key=name))
 
 
 def _least(*values: float | int | None) -> Any:
@@ -247,6 +248,7 @@ def _detail(store: Store, study: Study) -> dict[str, Any]:
     facts = study_facts(study.spec)
     return {
         **study_values(study, summary.trials, summary.best_epochs_to_target, usage.samples),
+        "budget_trials": study.budget_trials or facts.budget_trials,
         "spec": study.spec,
         "ladder": facts.ladder or sorted(rungs),
         "full_scale": facts.full_scale,

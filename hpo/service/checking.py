@@ -1,0 +1,210 @@
+"""Checks of submitted studies, in processes of their own and within a time limit.
+
+Whatever a study file holds, reading it takes neither the server's interpreter nor more than the time that its
+configuration gives: a process that takes longer is ended, and another is started. The processes stay, so that a check
+costs no start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpo.errors import Fault, HpoError, SpecError
+from hpo.service.config import ServerConfig
+from hpo.service.logs import LOG
+from hpo.service.refusal import RefusedError
+from hpo.service.submission import read_submission
+
+PROCESSES = 2
+START_SECONDS = 60.0
+NICE = 5
+
+
+@dataclass(frozen=True)
+class CheckedStudy:
+    """What the server needs of a study file that was checked: its text, and what stands in it."""
+
+    text: str
+    name: str
+    workload: str
+    metric: str
+    threshold: float
+    higher_is_better: bool
+    trials: int
+    plain: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, text: str, config: ServerConfig) -> CheckedStudy:
+        """The study of a text from the network, read in this process; :class:`SpecError` with all it may not say."""
+        spec = read_submission(text, config)
+        return cls(
+            spec.text,
+            spec.name,
+            spec.workload,
+            spec.target.metric,
+            spec.target.threshold,
+            spec.target.higher_is_better,
+            spec.budget.trials,
+            spec.to_dict(),
+        )
+
+
+class Checker:
+    """A few processes that check one text each at a time; use from any thread."""
+
+    def __init__(self, config: ServerConfig, processes: int = PROCESSES) -> None:
+        self._config = config
+        self._free: queue.LifoQueue[_Process | None] = queue.LifoQueue()
+        for _ in range(processes):
+            self._free.put(None)
+        self._closed = False
+
+    def check(self, text: str) -> CheckedStudy:
+        """The study of a text from the network.
+
+        :class:`SpecError` with all that it may not say, RefusedError (422) where that takes too long to find out, and
+        RefusedError (503) where others are being checked for as long.
+        """
+        seconds = self._config.limits.check_seconds
+        try:
+            process = self._free.get(timeout=3 * seconds)
+        except queue.Empty:
+            raise RefusedError(
+                503, "other submissions are being checked", way_out="try again", retry_after=5
+            ) from None
+        try:
+            if process is None or not process.alive:
+                process = _Process(self._config)
+            answer = process.ask(text, seconds)
+        except TimeoutError:
+            process = None
+            raise RefusedError(
+                422,
+                f"a study file must be checked within {seconds:g} s, but this one takes longer",
+                way_out="send a smaller file",
+            ) from None
+        except (OSError, ValueError) as error:
+            process = None
+            LOG.warning("the check of a submission failed: %s", error)
+            raise RefusedError(
+                503, "the check of submissions does not answer", way_out="try again", retry_after=2
+            ) from None
+        finally:
+            self._free.put(process)
+            if self._closed:
+                self.close()
+        if "study" in answer:
+            return CheckedStudy(text=text, **answer["study"])
+        if "faults" in answer:
+            raise SpecError([Fault(**fault) for fault in answer["faults"]])
+        raise RefusedError(422, answer["refused"])
+
+    def close(self) -> None:
+        """End the processes that check nothing; the others end when they have answered."""
+        self._closed = True
+        while True:
+            try:
+                process = self._free.get_nowait()
+            except queue.Empty:
+                return
+            if process is not None:
+                process.end()
+
+
+class _Process:
+    """``python -m hpo.service.checking``, which answers a line of JSON for each line of JSON."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hpo.service.checking"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="ascii",
+        )
+        try:
+            self._exchange(config.model_dump_json(exclude={"storage"}), START_SECONDS)
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, text: str, seconds: float) -> dict[str, Any]:
+        """The answer for a text; TimeoutError where it does not come in time, which ends the process."""
+        try:
+            answer: dict[str, Any] = json.loads(self._exchange(json.dumps(text), seconds))
+        except BaseException:
+            self.end()
+            raise
+        return answer
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _exchange(self, line: str, seconds: float) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        over = threading.Event()
+
+        def end() -> None:
+            over.set()
+            self._process.kill()
+
+        late = threading.Timer(seconds, end)
+        late.start()
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError as error:
+            raise TimeoutError from error
+        finally:
+            late.cancel()
+        if not answer:
+            if over.is_set():
+                raise TimeoutError
+            raise OSError("the process of the check ended")
+        return answer
+
+
+def main() -> None:
+    """Answer until the server goes."""
+    os.nice(NICE)
+    config = ServerConfig.model_validate_json(sys.stdin.readline() or "{}")
+    _answer({})
+    for line in sys.stdin:
+        text = json.loads(line)
+        _answer(_checked(lambda text=text: CheckedStudy.of(text, config)))  # type: ignore[misc]
+
+
+def _checked(check: Callable[[], CheckedStudy]) -> dict[str, Any]:
+    try:
+        study = check()
+    except SpecError as error:
+        return {"faults": [vars(fault) for fault in error.faults]}
+    except HpoError as error:
+        return {"refused": str(error)}
+    return {"study": {name: value for name, value in vars(study).items() if name != "text"}}
+
+
+def _answer(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
