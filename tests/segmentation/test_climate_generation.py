@@ -1,6 +1,8 @@
 """Generated data sets: files, options, the command, and processes that write at the same time."""
 
+import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
@@ -212,3 +214,70 @@ def test_the_command_writes_a_data_set_and_prints_its_class_shares(tmp_path, cap
     assert "exists already" in capsys.readouterr().err
     assert main([str(tmp_path / "other"), "--train", "0"]) == 2
     assert "samples must be a whole number of at least 1" in capsys.readouterr().err
+
+
+# the cache and its limit
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder in which data sets without a name are kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "largebatch" / "climate"
+
+
+def cached(seed):
+    values = {**SMALL, "seed": seed, "samples": 2, "evaluation_samples": 1}
+    return GeneratedOptions(**values)
+
+
+def test_the_cache_makes_room_by_what_was_used_longest_ago(cache, monkeypatch):
+    one = cached(0).bytes
+    assert one == 3 * 24 * 36 * 65
+    monkeypatch.setenv("HPO_CACHE_BYTES", str(4 * one))
+    monkeypatch.setattr(generate, "IN_USE_SECONDS", -1.0)
+    folders = [generated_folder(cached(seed)) for seed in range(3)]
+    for age, folder in ((50, folders[0]), (90, folders[1]), (10, folders[2])):
+        os.utime(folder, (time.time() - age,) * 2)
+    generated_folder(cached(0))  # used again: it stays
+    more = [generated_folder(cached(seed)) for seed in (3, 4)]
+    assert folders[0].exists() and not folders[1].exists() and all(each.exists() for each in more)
+    taken = sum(file.stat().st_size for file in cache.rglob("*.h5"))
+    assert taken <= 5 * one
+
+
+def test_what_is_in_use_stays_and_what_is_too_large_is_refused(cache, monkeypatch):
+    one = cached(0).bytes
+    monkeypatch.setenv("HPO_CACHE_BYTES", str(int(1.5 * one)))
+    first = generated_folder(cached(0))
+    with pytest.raises(DataError, match="bytes that are in use, of at most"):
+        generated_folder(cached(1))
+    assert first.exists()
+    monkeypatch.setenv("HPO_CACHE_BYTES", "1000")
+    with pytest.raises(DataError, match="holds at most 1,000 bytes, but"):
+        generated_folder(cached(2))
+    monkeypatch.setenv("HPO_CACHE_BYTES", "much")
+    with pytest.raises(DataError, match="must be a number of bytes, but got 'much'"):
+        generated_folder(cached(2))
+
+
+def test_what_a_killed_process_left_half_written_is_removed(cache):
+    program = (
+        "import os, signal\n"
+        "from trainers.workloads.segmentation import generate\n"
+        "def killed(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "generate._write_one = killed\n"
+        f"generate.generated_folder(generate.GeneratedOptions(**{dataclasses.asdict(cached(0))!r}))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+    assert [each for each in cache.iterdir() if each.is_dir()]
+    folder = generated_folder(cached(1))
+    assert [each for each in cache.iterdir() if each.is_dir()] == [folder]
+
+
+def test_a_data_set_has_a_largest_size(monkeypatch):
+    with pytest.raises(DataError, match="must take at most 100,000,000,000 bytes, but"):
+        GeneratedOptions(samples=10**6, height=768, width=1152)
+    monkeypatch.setenv("HPO_GENERATED_BYTES", "1000")
+    with pytest.raises(DataError, match="at most 1,000 bytes"):
+        GeneratedOptions(samples=1, height=24, width=36)

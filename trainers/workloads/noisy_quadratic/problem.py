@@ -23,6 +23,7 @@ from trainers.errors import DataError
 from trainers.workloads.workload import check_options
 
 Array = NDArray[np.float64]
+MOST_MODES, MOST_SAMPLES = 10**7, 10**12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,8 @@ class Problem:
     train_samples: int = 4096
 
     def __post_init__(self) -> None:
-        _check_count("modes", self.modes)
-        _check_count("train_samples", self.train_samples)
+        _check_count("modes", self.modes, MOST_MODES)
+        _check_count("train_samples", self.train_samples, MOST_SAMPLES)
         check_number("curvature_exponent", self.curvature_exponent)
         check_number("noise_scale", self.noise_scale)
         check_number("initial_square", self.initial_square, above_zero=True)
@@ -102,6 +103,8 @@ def check_number(
         )
 
 
-def _check_count(name: str, value: Any) -> None:
+def _check_count(name: str, value: Any, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise DataError(f"{name} must be a whole number of at least 1, but got {value!r}")
+    if value > most:
+        raise DataError(f"{name} must be at most {most:,}, but got more")

@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -20,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.errors import DataError
-from trainers.workloads.segmentation.channels import CLASSES
+from trainers.private_files import make_folder, umask
+from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 from trainers.workloads.segmentation.fields import make_sample
 from trainers.workloads.segmentation.grid import grid_of
 from trainers.workloads.segmentation.hdf5 import (
@@ -38,7 +41,10 @@ GENERATOR_VERSION = 1
 SMALLEST_HEIGHT, SMALLEST_WIDTH = 24, 36
 """Below (7.5 and 10 degrees) neither a cyclone nor a river is resolved."""
 
+MOST_BYTES, CACHE_BYTES = "HPO_GENERATED_BYTES", "HPO_CACHE_BYTES"
+IN_USE_SECONDS, STARTING_SECONDS, FORGOTTEN_SECONDS = 3600.0, 60.0, 24 * 3600.0
 _RECORD = "generated.json"
+_WRITER = "writer"
 _FIRST_EVALUATION_SAMPLE = 1 << 32  # so that neither part changes when the other grows
 
 
@@ -67,8 +73,20 @@ class GeneratedOptions:
                 raise DataError(
                     f"{name} must be a whole number of at least {limit}, but got {value!r}"
                 )
+        if self.bytes > most_bytes():
+            raise DataError(
+                f"generated samples must take at most {most_bytes():,} bytes, but {self.samples} and "
+                f"{self.evaluation_samples} samples of {self.height} x {self.width} take {self.bytes:,}; "
+                f"generate fewer or smaller ones, or set {MOST_BYTES}"
+            )
         if self.folder is not None and (not isinstance(self.folder, str) or not self.folder):
             raise DataError(f"folder must be the path of a folder, but got {self.folder!r}")
+
+    @property
+    def bytes(self) -> int:
+        """What the files take: 16 channels in single precision and a label for each pixel."""
+        pixels = (self.samples + self.evaluation_samples) * self.height * self.width
+        return pixels * (4 * len(CHANNELS) + 1)
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> GeneratedOptions:
@@ -100,9 +118,12 @@ def generated_folder(options: GeneratedOptions) -> Path:
     folder = options.place()
     if not _holds(folder, options):
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.parent)
             with _lock(folder):
                 if not _holds(folder, options):
+                    if options.folder is None:
+                        make_room(folder.parent, options.bytes)
+                    _remove_leftovers(folder)
                     logging.getLogger(__name__).info(
                         "writing %d generated climate samples to %s",
                         options.samples + options.evaluation_samples,
@@ -113,7 +134,102 @@ def generated_folder(options: GeneratedOptions) -> Path:
             raise DataError(
                 f"cannot write the generated samples to {folder}: {error}; name another folder"
             ) from error
+    elif options.folder is None:
+        with contextlib.suppress(OSError):
+            os.utime(folder)  # it was used now: others go first where the cache is full
     return folder
+
+
+def most_bytes() -> int:
+    """The most that one data set may take: ``HPO_GENERATED_BYTES``, 100 GB if not set."""
+    return _bytes_of(MOST_BYTES, 100_000_000_000)
+
+
+def cache_bytes() -> int:
+    """The most that the cache of generated data sets may take: ``HPO_CACHE_BYTES``, 50 GB if not set."""
+    return _bytes_of(CACHE_BYTES, 50_000_000_000)
+
+
+def make_room(cache: Path, wanted: int) -> None:
+    """Remove data sets from the cache, those that were used longest ago first, until ``wanted`` bytes fit.
+
+    Those that are being written or were used within the last hour stay. Raises :class:`DataError` where the cache
+    has no room all the same. What processes that were killed left half-written goes first.
+    """
+    most = cache_bytes()
+    if wanted > most:
+        raise DataError(
+            f"the cache of generated samples holds at most {most:,} bytes, but {wanted:,} are to be generated; set "
+            f"{CACHE_BYTES}, or name a folder of your own"
+        )
+    kept = []
+    for folder in cache.iterdir():
+        if folder.name.startswith(".") and folder.is_dir():
+            _remove_leftovers(cache / folder.name.split(".")[1])
+        elif (folder / _RECORD).is_file():
+            kept.append((folder.stat().st_mtime, _size_of(folder), folder))
+    taken = sum(size for _, size, _ in kept)
+    for used_at, size, folder in sorted(kept):
+        if taken + wanted <= most:
+            return
+        if time.time() - used_at > IN_USE_SECONDS and _remove(folder):
+            taken -= size
+    if taken + wanted > most:
+        raise DataError(
+            f"the cache {cache} holds {taken:,} bytes that are in use, of at most {most:,}; {wanted:,} more do not "
+            f"fit: set {CACHE_BYTES}, or name a folder of your own"
+        )
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed left half-written of a data set, unless one is writing it now."""
+    parts = [each for each in folder.parent.glob(f".{folder.name}.*") if each.is_dir()]
+    for part in parts:
+        with contextlib.suppress(OSError):
+            if not _is_written(part):
+                shutil.rmtree(part, ignore_errors=True)
+
+
+def _is_written(part: Path) -> bool:
+    """Whether a process works on it, as far as this machine can tell."""
+    quiet_seconds = time.time() - part.stat().st_mtime
+    try:
+        host, _, number = (part / _WRITER).read_text("utf-8").rpartition(":")
+    except FileNotFoundError:
+        return quiet_seconds < STARTING_SECONDS
+    if host != socket.gethostname():
+        return quiet_seconds < FORGOTTEN_SECONDS
+    try:
+        os.kill(int(number), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove(folder: Path) -> bool:
+    """Remove a data set, at once to all who look for it."""
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    try:
+        folder.rename(aside)
+    except OSError:
+        return False
+    shutil.rmtree(aside, ignore_errors=True)
+    return True
+
+
+def _size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _bytes_of(name: str, usual: int) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        return usual
+    if not text.isdecimal() or int(text) < 1:
+        raise DataError(f"{name} must be a number of bytes, but got {text!r}")
+    return int(text)
 
 
 def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) -> NDArray[np.int64]:
@@ -123,7 +239,8 @@ def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) ->
     """
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        part.chmod(0o755)
+        part.chmod(0o777 & ~umask())
+        (part / _WRITER).write_text(f"{socket.gethostname()}:{os.getpid()}", "utf-8")
         for name in ("train", "validation"):
             (part / name).mkdir()
         tasks = [
@@ -147,6 +264,7 @@ def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) ->
                     counts += pixels
         assert total is not None  # there is at least one training sample
         write_stats(part / STATS_FILE, total)
+        (part / _WRITER).unlink()
         (part / _RECORD).write_text(json.dumps(options.record(), indent=2) + "\n", "utf-8")
         _place(part, folder, options)
     except BaseException:
