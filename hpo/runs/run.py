@@ -86,6 +86,7 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
     :class:`storage.errors.LeaseLost` where another process has taken the study over, and
     :class:`storage.errors.StoreUnavailable` where the database stays away; both leave the study as it is.
     """
+    from hpo.tuning.interrupt import Interrupter, WorkInterrupted
     from hpo.tuning.patience import Patience
 
     patience = Patience(
@@ -95,8 +96,10 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
     )
     run = _Run(spec, held, storage, options, patience)
     try:
-        made, state, message = run.all()
-    except (_Stopped, KeyboardInterrupt):
+        with Interrupter(run.must_stop) as interrupter:
+            run.region = interrupter.region
+            made, state, message = run.all()
+    except (_Stopped, WorkInterrupted, KeyboardInterrupt):
         held.check()
         made, (state, message) = None, run.stopped()
     except StoreError:
@@ -125,6 +128,7 @@ class _Run:
         self._spec, self._held, self._storage, self._options = spec, held, storage, options
         self._store, self._progress, self._patience = held.store, options.progress, patience
         self._ended, self._told_at = -1, time.monotonic()
+        self.region: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     def all(self) -> tuple[StudyForecast | None, StudyState, str]:
         """Sweep, then conclude; returns the forecast, the state that the study is to have, and what is to be said."""
@@ -133,8 +137,9 @@ class _Run:
 
         options = self._options
         if options.check:
-            check_workload(self._spec)
-            check_full_scale(self._spec)
+            with self.region():
+                check_workload(self._spec)
+                check_full_scale(self._spec)
         end = run_sweep(
             self._spec,
             self._held.study,
@@ -143,7 +148,7 @@ class _Run:
             progress=self._trials,
             ray=options.ray,
             patience=self._patience,
-            stop=self._must_stop,
+            stop=self.must_stop,
         )
         if end.ending is Ending.STOPPED:
             raise _Stopped
@@ -172,7 +177,8 @@ class _Run:
         if best_settings(result.swept) is None:
             return None
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
-        plan = plan_race(result, full.global_batch_size)
+        with self.region():
+            plan = plan_race(result, full.global_batch_size)
         end = run_plan_of_race(
             plan,
             result,
@@ -181,7 +187,7 @@ class _Run:
             progress=self._progress,
             ray=self._options.ray,
             storage_patience=self._options.storage_patience,
-            stop=self._must_stop,
+            stop=self.must_stop,
         )
         self._held.event(
             "race", plan.message if plan.course is None else self._raced(full.global_batch_size)
@@ -204,9 +210,10 @@ class _Run:
         """What a sample costs, for plans: in this process, so only once a trial has shown that the workload trains."""
         trials = self._patience(lambda: self._store.trials(self._held.study.id))
         if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
-            said = self._patience(
-                lambda: repository.measure_cost(self._store, self._held.study, self._spec)
-            )
+            with self.region():
+                said = self._patience(
+                    lambda: repository.measure_cost(self._store, self._held.study, self._spec)
+                )
             if said:
                 self._progress.message(said)
 
@@ -230,11 +237,12 @@ class _Run:
         self._held.event(str(state), message or f"the study is {state}")
         return study
 
-    def _must_stop(self) -> bool:
+    def must_stop(self) -> bool:
+        """Whether the run has to end: asked from any thread."""
         return self._held.stopping or self._options.stop()
 
     def _check(self) -> None:
-        if self._must_stop():
+        if self.must_stop():
             raise _Stopped
 
     def _trials(self, trials: list[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
@@ -276,8 +284,11 @@ class _Run:
             )
         if known is None:
             self._progress.message(f"fitting the laws to {len(result.trials)} trials")
-        made = self._keep_forecast(known or forecast(result, full.global_batch_size))
-        plan = make_plan(made, full.machine, full.nodes, full.workers)
+        with self.region():
+            known = known or forecast(result, full.global_batch_size)
+        made = self._keep_forecast(known)
+        with self.region():
+            plan = make_plan(made, full.machine, full.nodes, full.workers)
         for each in (plan, *(baseline_plans(result, plan) if full.validate_plan else [])):
             self._check()
             directory = self._options.folder / "plans" / folder_name(each)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 from ray import tune
@@ -12,11 +14,28 @@ from hpo.tuning.trainings import Trainings
 from storage.records import TrialState
 
 
+GRACE_SECONDS = 1.5
+"""How long trials of a sweep that is to end may go on to the end of their epoch."""
+
+
 class Recording(tune.Callback):  # type: ignore[misc]
     """Records every result, and every end with its true reason."""
 
     def __init__(self, sweep: Trainings, scheduler: LadderASHA | CurveStopping) -> None:
         self._sweep, self._scheduler = sweep, scheduler
+        self._actors: dict[str, Any] = {}
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A trial runs in an actor, which may have run another before."""
+        self._actors[trial.trial_id] = getattr(trial.temporary_state, "ray_actor", None)
+
+    def kill_actors(self) -> None:
+        """End the processes of all trials."""
+        import ray
+
+        for actor in [each for each in self._actors.values() if each is not None]:
+            with contextlib.suppress(Exception):  # it has ended already
+                ray.kill(actor)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -41,17 +60,24 @@ class Recording(tune.Callback):  # type: ignore[misc]
             )
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """The trial's process died more often than it is started again."""
+        """The trial's process died more often than it is started again, or was killed as the sweep is to end."""
+        if self._sweep.interrupted:
+            return
         self._sweep.end(
             trial.trial_id, TrialState.FAILED, None, "its process died: out of memory, or killed"
         )
 
 
 class Stopping(tune.Stopper):  # type: ignore[misc]
-    """Tells Tune, which asks several times a second, when the sweep is to end."""
+    """Tells Tune, which asks several times a second, when the sweep is to end.
 
-    def __init__(self, sweep: Trainings) -> None:
-        self._sweep = sweep
+    Tune waits ten seconds and more for actors that are amid an epoch. Their trials wait for another run anyway, so that
+    they are killed where they have not ended ``GRACE_SECONDS`` after the sweep was to end.
+    """
+
+    def __init__(self, sweep: Trainings, recording: Recording) -> None:
+        self._sweep, self._recording = sweep, recording
+        self._killing: threading.Timer | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Stopping:
         """Tune copies what it is given; there is only one sweep."""
@@ -67,4 +93,15 @@ class Stopping(tune.Stopper):  # type: ignore[misc]
 
     def stop_all(self) -> bool:
         """Whether the sweep is to end now."""
-        return self._sweep.interrupted
+        interrupted = self._sweep.interrupted
+        if interrupted and self._killing is None:
+            self._killing = threading.Timer(GRACE_SECONDS, self._recording.kill_actors)
+            self._killing.daemon = True
+            self._killing.start()
+        return interrupted
+
+    def close(self) -> None:
+        """Kill nobody any more."""
+        if self._killing is not None:
+            self._killing.cancel()
+            self._killing.join()

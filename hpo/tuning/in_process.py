@@ -11,6 +11,7 @@ from typing import Any
 
 from hpo.tuning.agenda import Done
 from hpo.tuning.callbacks import Recording
+from hpo.tuning.interrupt import Interrupter, WorkInterrupted
 from hpo.tuning.stopping import CurveStopping, LadderASHA
 from hpo.tuning.trainings import Trainings
 from hpo.tuning.trial_run import TrialRun
@@ -34,13 +35,15 @@ class _Controller:
 def train_all(sweep: Trainings, scheduler: LadderASHA | CurveStopping) -> None:
     """Train until the sweep has nothing left to start, or is interrupted."""
     recording, run, number = Recording(sweep, scheduler), TrialRun(), 0
-    while True:
-        config = sweep.next_config(str(number))
-        if isinstance(config, Done):
-            return
-        assert config is not None, "a sweep waits only for trials that run, and none does"
-        _train(_Trial(str(number), config), run, recording, scheduler, sweep)
-        number += 1
+    with Interrupter(lambda: sweep.interrupted) as interrupter:
+        while True:
+            config = sweep.next_config(str(number))
+            if isinstance(config, Done):
+                return
+            assert config is not None, "a sweep waits only for trials that run, and none does"
+            trial = _Trial(str(number), config)
+            _train(trial, run, recording, scheduler, sweep, interrupter)
+            number += 1
 
 
 def _train(
@@ -49,14 +52,23 @@ def _train(
     recording: Recording,
     scheduler: LadderASHA | CurveStopping,
     sweep: Trainings,
+    interrupter: Interrupter,
 ) -> None:
-    """The steps of Tune's own loop for one trial, in its order."""
+    """The steps of Tune's own loop for one trial, in its order; a trial that is interrupted has not ended."""
     controller = _Controller()
     scheduler.on_trial_add(controller, trial)
-    run.begin(trial.config)
     ended = False
+    try:
+        with interrupter.region():
+            run.begin(trial.config)
+    except WorkInterrupted:
+        ended = True
     while not (ended or sweep.interrupted):
-        result = {**run.advance(), "trial_id": trial.trial_id}
+        try:
+            with interrupter.region():
+                result = {**run.advance(), "trial_id": trial.trial_id}
+        except WorkInterrupted:
+            break
         ended = (
             bool(result.get("done"))
             or scheduler.on_trial_result(controller, trial, result) == scheduler.STOP

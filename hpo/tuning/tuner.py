@@ -250,6 +250,8 @@ def _tune(sweep: Trainings, scheduler: LadderASHA | CurveStopping, scratch: Path
 
     resources = {"cpu": 1, "gpu": 1 if ray.cluster_resources().get("GPU") else 0}
     concurrent = int(ray.cluster_resources().get("GPU") or ray.cluster_resources()["CPU"])
+    recording = Recording(sweep, scheduler)
+    stopping = Stopping(sweep, recording)
     # `tune.run`, not `Tuner`: the latter pickles searcher and callbacks, which hold the open database.
     try:
         tune.run(
@@ -261,8 +263,8 @@ def _tune(sweep: Trainings, scheduler: LadderASHA | CurveStopping, scratch: Path
             reuse_actors=True,
             max_concurrent_trials=concurrent,
             max_failures=RESTARTS,
-            callbacks=[Recording(sweep, scheduler)],
-            stop=Stopping(sweep),
+            callbacks=[recording],
+            stop=stopping,
             storage_path=str(scratch),
             name="sweep",
             verbose=0,
@@ -271,6 +273,8 @@ def _tune(sweep: Trainings, scheduler: LadderASHA | CurveStopping, scratch: Path
     except (tune.TuneError, ray.exceptions.RayError) as error:
         last_line = str(error).strip().splitlines()[-1]
         raise TuningError(f"Ray Tune stopped: {last_line}") from error
+    finally:
+        stopping.close()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from search_spaces.settings import TrainingSettings
 from trainers import DataError, Target, TrainingJob, WorkloadError
 from trainers.begin import train
 from trainers.distributed.single import SingleProcess
-from trainers.workloads import load_workload, metrics_of
+from trainers.workloads import load_workload, metrics_of, workload_class
 
 README = Path(trainers.__file__).parent / "workloads" / "README.md"
 
@@ -100,3 +100,26 @@ def test_importing_the_package_imports_no_torch():
         "import sys, trainers, trainers.job, trainers.report; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0
+
+
+def test_modules_of_one_name_in_two_folders_are_two_modules(tmp_path):
+    """A worker runs the studies of many users, who may call their modules alike."""
+    text = (
+        "import helper\nfrom trainers.workloads.noisy_quadratic.task import NoisyQuadratic\n"
+        "class Mine(NoisyQuadratic):\n    said = helper.SAID\n"
+    )
+    for name in ("ann", "bob"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same_name_workload.py").write_text(text)
+        (tmp_path / name / "helper.py").write_text(f"SAID = {name!r}\n")
+
+    def said(name):
+        return workload_class("same_name_workload:Mine", str(tmp_path / name)).said
+
+    assert [said(name) for name in ("ann", "bob", "ann", "ann", "bob")] == [
+        "ann",
+        "bob",
+        "ann",
+        "ann",
+        "bob",
+    ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from search_spaces.names import nearest_or_all
@@ -98,8 +100,8 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
 
 
 def _import(module_name: str, name: str, search_path: str | None) -> Any:
-    if search_path is not None and search_path not in sys.path:
-        sys.path.insert(0, search_path)
+    if search_path is not None:
+        _look_first_in(search_path)
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -117,3 +119,44 @@ def _import(module_name: str, name: str, search_path: str | None) -> Any:
             f"importing {module_name!r} for workload {name!r} failed: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+@dataclass
+class _Search:
+    """The folder in which users' modules are looked for first, and what was imported before it was."""
+
+    folder: str = ""
+    before: frozenset[str] = frozenset()
+    added: bool = False
+
+
+_search = _Search()
+_OURS = ("hpo", "search_spaces", "storage", "trainers")
+
+
+def _look_first_in(folder: str) -> None:
+    """Look for modules in this folder first, and forget those that came from the folder before it.
+
+    A process that runs many studies would else give one study the module of another that has its name.
+    """
+    if _search.folder == folder:
+        return
+    if _search.folder:
+        root = Path(_search.folder)
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if (
+                name not in _search.before
+                and name.partition(".")[0] not in _OURS
+                and isinstance(file, str)
+                and Path(file).is_relative_to(root)
+                and not Path(file).is_relative_to(sys.prefix)
+            ):
+                del sys.modules[name]
+        if _search.added and _search.folder in sys.path:
+            sys.path.remove(_search.folder)
+    _search.folder, _search.before = folder, frozenset(sys.modules)
+    _search.added = folder not in sys.path
+    if _search.added:
+        sys.path.insert(0, folder)
+    importlib.invalidate_caches()

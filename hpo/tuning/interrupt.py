@@ -1,0 +1,104 @@
+"""Ends work of this process that does not look itself whether it is to stop: data that are generated, a simulation, a fit.
+
+A thread asks a few times a second whether to stop. Once that is so, and the work has had a moment to end by itself, it
+has :class:`WorkInterrupted` raised in the thread that works: in the main thread by a signal, which ends a wait for the
+system too, in others between two instructions of Python (``PyThreadState_SetAsyncExc``). Nothing is interrupted but
+what stands inside :meth:`Interrupter.region`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+LOOK_SECONDS = 0.25
+GRACE_SECONDS = 1.0
+NUMBER = signal.SIGUSR2
+
+
+class WorkInterrupted(BaseException):  # noqa: N818  (no error, and nothing may take it for one)
+    """Raised inside a region where its work is to stop."""
+
+
+class Interrupter:
+    """Watches over the regions of the thread that made it; a context manager. ``stop`` is asked from another thread."""
+
+    def __init__(self, stop: Callable[[], bool], grace_seconds: float = GRACE_SECONDS) -> None:
+        self._stop, self._grace = stop, grace_seconds
+        self._worker = threading.get_ident()
+        self._main = threading.current_thread() is threading.main_thread()
+        self._before: Any = None
+        self._lock = threading.Lock()
+        self._inside = self._raised = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="interrupter", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._main:
+            self._before = signal.signal(NUMBER, self._handle)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._main:
+            signal.signal(NUMBER, self._before)
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """Work that may be interrupted: it must leave nothing behind that a half of it would spoil."""
+        with self._lock:
+            self._inside = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside, pending = False, self._raised
+                self._raised = False
+            if pending:
+                self._await()
+
+    def _await(self) -> None:
+        """Take an exception that is on its way before it strikes outside the region."""
+        try:
+            for _ in range(100):
+                time.sleep(0.001)
+        except WorkInterrupted:
+            pass
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """In the main thread: it looks itself whether it is still inside."""
+        if self._inside:
+            raise WorkInterrupted
+
+    def _watch(self) -> None:
+        asked_at: float | None = None
+        while not self._ended.wait(LOOK_SECONDS):
+            if not self._stop():
+                asked_at = None
+                continue
+            asked_at = time.monotonic() if asked_at is None else asked_at
+            if time.monotonic() - asked_at < self._grace:
+                continue
+            if self._main:
+                if self._inside:
+                    signal.pthread_kill(self._worker, NUMBER)
+                continue
+            with self._lock:
+                if self._inside and not self._raised:
+                    self._raised = True
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(self._worker), ctypes.py_object(WorkInterrupted)
+                    )
