@@ -436,6 +436,10 @@ class AbstractStore(ABC):
         """Tokens, oldest first."""
 
     @abstractmethod
+    def valid_tokens(self, token_ids: Collection[int]) -> set[int]:
+        """Those of the tokens that are there, not revoked and not expired."""
+
+    @abstractmethod
     def revoke_token(self, token_id: int) -> None:
         """End a token; :class:`NotFound`. Revoking again changes nothing."""
 

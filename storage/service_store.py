@@ -125,6 +125,10 @@ class ServiceStore(Transactions):
         with self._read() as connection:
             return tokens.every(connection, owner)
 
+    def valid_tokens(self, token_ids: Collection[int]) -> set[int]:
+        with self._read() as connection:
+            return tokens.valid(connection, token_ids)
+
     def revoke_token(self, token_id: int) -> None:
         with self._write() as connection:
             tokens.revoke(connection, token_id)

@@ -22,11 +22,12 @@ from storage.store import Store
 
 SCOPES = ("read", "submit", "admin")
 """Each scope may do what those before it may."""
-PREFIX = "lb_"
+PREFIX, SESSION_PREFIX = "lb_", "ls_"
 REMEMBERED_SECONDS = 1.0
 """How long a token that was looked up is believed: a revocation in another process counts after that."""
 TOUCH_SECONDS = 60.0
 _SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{20,100}")
+_SESSION = re.compile(SESSION_PREFIX + r"[A-Za-z0-9_-]{20,100}")
 _OWNER = re.compile(r"[^\s/][^\x00-\x1f\x7f]{0,99}")
 
 
@@ -107,6 +108,14 @@ def check_token(token: Token | None, digest: str, now: datetime) -> Principal:
     return Principal(token.id, token.owner, token.scopes, token.expires_at)
 
 
+def start_session(store: Store, who: Principal, lifetime: timedelta) -> tuple[str, timedelta]:
+    """A session of a browser, which stands for the token that logged in and ends with it; its secret and its length."""
+    secret, now = SESSION_PREFIX + secrets.token_urlsafe(32), datetime.now(UTC)
+    ends = min(now + lifetime, who.expires_at or now + lifetime)
+    store.add_session(digest_of(secret), who.token_id, ends)
+    return secret, ends - now
+
+
 class Tokens:
     """Looks tokens up and remembers them for a second, so that a busy client costs no query per request."""
 
@@ -127,16 +136,26 @@ class Tokens:
             else principal
         )
 
-    def look_up(self, store: Store, secret: str) -> Principal:
-        """Who holds the secret; RefusedError (401) where nobody does."""
+    def look_up(self, store: Store, secret: str, *, session: bool = False) -> Principal:
+        """Who holds the secret, of a token or of a session; RefusedError (401) where nobody does."""
+        digest = digest_of(secret)
+        if session:
+            if not _SESSION.fullmatch(secret):
+                raise _no_session()
+            token = store.token_by_session(digest)
+            if token is None:
+                raise _no_session()
+            return self._remember(store, digest, check_token(token, token.digest, datetime.now(UTC)))
         if not _SECRET.fullmatch(secret):
             raise RefusedError(
                 401,
                 f"a token begins with {PREFIX} and is followed by letters, digits, - and _",
                 way_out="`hpo token create` makes one",
             )
-        digest = digest_of(secret)
-        principal = check_token(store.token_by_hash(digest), digest, datetime.now(UTC))
+        found = check_token(store.token_by_hash(digest), digest, datetime.now(UTC))
+        return self._remember(store, digest, found)
+
+    def _remember(self, store: Store, digest: str, principal: Principal) -> Principal:
         with self._lock:
             if len(self._known) > 10_000:
                 self._known.clear()
@@ -151,7 +170,16 @@ class Tokens:
             store.touch_token(principal.token_id)
         return principal
 
+    def end_session(self, store: Store, secret: str) -> None:
+        """End a session, here and in the database."""
+        store.remove_session(digest_of(secret))
+        self.forget()
+
     def forget(self) -> None:
         """Look every token up anew, as after a revocation."""
         with self._lock:
             self._known.clear()
+
+
+def _no_session() -> RefusedError:
+    return RefusedError(401, "you are not logged in, or no longer", way_out="log in again: /login")

@@ -109,6 +109,10 @@ class ServerConfig(_ConfigSection):
     trusted_proxies: tuple[str, ...] = Field(
         (), description="Addresses whose X-Forwarded-For and -Proto are believed."
     )
+    hosts: tuple[str, ...] = Field(
+        (),
+        description="Names by which it may be asked; those of this machine if it listens here alone, else any.",
+    )
     log_format: Literal["text", "json"] = "text"
 
     @field_validator("data_folders")
@@ -198,6 +202,6 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             "HPO_STORAGE" if name == "storage" else f"{ENVIRONMENT_PREFIX}{name.upper()}"
         )
         if text is not None and name != "limits":
-            is_list = name in ("workloads", "data_folders", "trusted_proxies")
+            is_list = name in ("workloads", "data_folders", "trusted_proxies", "hosts")
             found[name] = [part for part in text.split(",") if part] if is_list else text
     return found

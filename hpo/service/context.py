@@ -8,11 +8,12 @@ from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import Depends, Path, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
-from hpo.service.auth import Principal, Tokens
+from hpo.service.auth import SESSION_PREFIX, Principal, Tokens
 from hpo.service.checking import Checker
 from hpo.service.config import ServerConfig
 from hpo.service.forecasts import Forecasts
@@ -29,6 +30,7 @@ COOKIE = "hpo_session"
 SLASH = "\ue000"
 """Stands for a slash within a segment of a path, as in the name of a study; no name holds this character."""
 BIGGEST_ID = 2**63 - 1
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 bearer = HTTPBearer(
     auto_error=False,
@@ -53,6 +55,8 @@ class Context:
         self.tokens = Tokens()
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
         self.strangers = RateLimit(10, 100)  # requests of one address whose token is not known
+        self.hosts = allowed_hosts(config)
+        self._suspects: CapacityLimiter | None = None
         self.metrics = Metrics()
         self.forecasts = Forecasts()
         self.checker = Checker(config)
@@ -60,6 +64,12 @@ class Context:
         self._store: Store | None = None
         self._failed: tuple[float, StoreUnavailable] | None = None
         self._lock = threading.Lock()
+
+    @property
+    def suspects(self) -> CapacityLimiter:
+        """One thread for the tokens of addresses that have guessed too often."""
+        self._suspects = self._suspects or CapacityLimiter(1)
+        return self._suspects
 
     def open_store(self) -> Store:
         """The store; StoreUnavailable where it cannot be opened, which is tried once a second."""
@@ -162,8 +172,11 @@ def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
 
 
 async def _authenticate(request: Request, secret: str | None, session: str | None) -> Principal:
-    context = context_of(request)
-    if secret is None and session is not None:
+    context, known = context_of(request), getattr(request.state, "principal", None)
+    if known is not None:  # before its body was read
+        return known  # type: ignore[no-any-return]
+    by_session = secret is None and session is not None
+    if by_session:
         check_own_page(request)
         secret = session
     if secret is None:
@@ -172,7 +185,8 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
             "this needs a token",
             way_out="send Authorization: Bearer TOKEN; `hpo token create` makes a token",
         )
-    who = context.tokens.remembered(secret) or await look_up(request, secret)
+    of_its_kind = by_session == secret.startswith(SESSION_PREFIX)
+    who = (of_its_kind and context.tokens.remembered(secret)) or await look_up(request, secret, session=by_session)
     request.state.principal, request.state.secret = who, secret
     wait = context.rates.wait(who.token_id)
     if wait > 0:
@@ -186,22 +200,55 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
     return who
 
 
-async def look_up(request: Request, secret: str) -> Principal:
-    """Who holds a secret that was not looked up a moment ago; whoever guesses is slowed down."""
+async def look_up(request: Request, secret: str, *, session: bool = False) -> Principal:
+    """Who holds a secret that was not looked up a moment ago.
+
+    Whoever guesses is refused by his address after a while, but a token that counts is let in from there too: it is
+    looked up first, then by a thread that all such addresses share.
+    """
     context = context_of(request)
     address = request.client.host if request.client else ""
-    if context.strangers.left(address) < 1:
+    suspect = context.strangers.left(address) < 1
+    try:
+        return await run_sync(
+            lambda: context.tokens.look_up(context.open_store(), secret, session=session),
+            limiter=context.suspects if suspect else None,
+        )
+    except RefusedError:
+        if not suspect:
+            context.strangers.wait(address)
+            raise
         raise RefusedError(
             429,
             "too many requests with tokens that are not known here",
             way_out="wait a second",
             retry_after=1,
-        )
-    try:
-        return await run_sync(lambda: context.tokens.look_up(context.open_store(), secret))
-    except RefusedError:
-        context.strangers.wait(address)
-        raise
+        ) from None
+
+
+async def authenticate_early(request: Request) -> None:
+    """Find out who asks before the body is read; RefusedError 401, 403 or 429."""
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    bearing = secret if kind.lower() == "bearer" and secret else None
+    await _authenticate(request, bearing, request.cookies.get(COOKIE))
+
+
+def allowed_hosts(config: ServerConfig) -> frozenset[str] | None:
+    """The names by which a server may be asked, without port; None for any.
+
+    A page from elsewhere whose name was made to stand for this machine (DNS rebinding) asks by that name.
+    """
+    if config.hosts:
+        return frozenset(name.lower() for name in (*config.hosts, *LOCAL_HOSTS))
+    return frozenset({config.host.lower(), *LOCAL_HOSTS}) if config.is_local else None
+
+
+def host_name(header: str) -> str:
+    """The name in a Host header, without port, in small letters."""
+    name = header.strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.rpartition(":")[0] if name.count(":") == 1 else name
 
 
 def check_own_page(request: Request) -> None:

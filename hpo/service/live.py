@@ -63,10 +63,14 @@ class Listener:
         try:
             self.queue.put_nowait(message)
         except asyncio.QueueFull:
-            while not self.queue.empty():
-                self.queue.get_nowait()
-            self.dropped = True
-            self.queue.put_nowait(None)
+            self.drop()
+
+    def drop(self) -> None:
+        """End the stream, whatever it waits for."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self.dropped = True
+        self.queue.put_nowait(None)
 
 
 class Live:
@@ -81,6 +85,7 @@ class Live:
         self._joining = asyncio.Lock()
         self._last = 0  # the newest event that was handed on
         self._positions: dict[int, Position] = {}
+        self._ended: set[int] = set()  # tokens of listeners that were revoked, or are over
         self.closed = False
 
     @property
@@ -157,6 +162,8 @@ class Live:
                 if not failed:
                     LOG.warning("events are late: %s", error)
                 messages, failed = [], True
+            for listener in [each for each in self._listeners if each.token_id in self._ended]:
+                listener.drop()
             for message in messages:
                 for listener in list(self._listeners):
                     listener.put(message)
@@ -164,6 +171,8 @@ class Live:
 
     def _poll(self, studies: Collection[Study], everything: bool) -> list[Message]:
         store = self._open_store()
+        tokens = {each.token_id for each in list(self._listeners)}
+        self._ended = tokens - store.valid_tokens(tokens)
         events = store.events(after=self._last, limit=PAGE)
         self._last = events[-1].id if events else self._last
         messages = [event_message(event, self._owner(store, event)) for event in events]

@@ -10,12 +10,15 @@ from typing import Any
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hpo.service.context import SLASH, Context
-from hpo.service.errors import error_reply
+from hpo.service.context import SLASH, Context, authenticate_early, host_name
+from hpo.service.errors import error_reply, told_error
 from hpo.service.logs import ACCESS, LOG
+from hpo.service.refusal import RefusedError
+from storage.errors import StoreError
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BODILESS = ("GET", "HEAD", "OPTIONS")
@@ -41,7 +44,9 @@ class RequestMiddleware:
         scope.setdefault("state", {})["request_id"] = passing.request_id
         scope["path"] = _path(scope)
         try:
-            refusal, body = await self._body(scope, headers, receive)
+            refusal, body = self._host(headers), None
+            if refusal is None:
+                refusal, body = await self._body(scope, headers, receive)
             if refusal is not None:
                 await refusal(scope, receive, passing.send)
             else:
@@ -65,6 +70,31 @@ class RequestMiddleware:
         finally:
             self._tell(scope, passing)
 
+    def _host(self, headers: Headers) -> Response | None:
+        """The refusal of a request by a name that is not this server's."""
+        allowed, host = self.context.hosts, headers.get("host", "")
+        if allowed is None or host_name(host) in allowed:
+            return None
+        return error_reply(
+            400,
+            f"this server is not known as {host[:100]!r}",
+            way_out="ask it by one of its names; its configuration lists them under hosts, and a proxy must hand on the "
+            "Host header that it got",
+            headers={"Connection": "close"},
+        )
+
+    async def _who(self, scope: Scope, receive: Receive) -> Response | None:
+        """The refusal of a request with a body from somebody who is not known; a login has its token in the body."""
+        if scope["path"] in _OPEN:
+            return None
+        try:
+            await authenticate_early(Request(scope, receive))
+        except (RefusedError, StoreError) as error:
+            answer = told_error(error)
+            answer.headers["Connection"] = "close"
+            return answer
+        return None
+
     async def _body(
         self, scope: Scope, headers: Headers, receive: Receive
     ) -> tuple[Response | None, bytes | None]:
@@ -76,23 +106,27 @@ class RequestMiddleware:
             and "transfer-encoding" not in headers
         ):
             return None, None
+        refusal = await self._who(scope, receive)
+        if refusal is not None:
+            return refusal, None
         limits = self.context.config.limits
+        most = min(limits.body_bytes, _OPEN.get(scope["path"], limits.body_bytes))
         if length and not (length.isascii() and length.isdigit()):
             return _refuse(400, "Content-Length must be a whole number"), None
-        if len(length) > 18 or int(length or 0) > limits.body_bytes:
+        if len(length) > 18 or int(length or 0) > most:
             return _refuse(
-                413, f"a request body must have at most {limits.body_bytes:,} bytes"
+                413, f"a request body must have at most {most:,} bytes"
             ), None
         try:
             async with asyncio.timeout(limits.body_seconds):
-                body = await _read(receive, limits.body_bytes)
+                body = await _read(receive, most)
         except TimeoutError:
             return _refuse(
                 408, f"a request body must arrive within {limits.body_seconds:g} s"
             ), None
         if body is None:
             return _refuse(
-                413, f"a request body must have at most {limits.body_bytes:,} bytes"
+                413, f"a request body must have at most {most:,} bytes"
             ), None
         return None, body
 
@@ -130,6 +164,8 @@ class RequestMiddleware:
         )
 
 
+_OPEN = {"/login": 10_000, "/logout": 10_000}
+"""Addresses that need no token, with the most bytes of their bodies."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _HEADERS = {
     "x-content-type-options": "nosniff",

@@ -22,6 +22,8 @@ from hpo.service import logs
 from hpo.service.app import create_app
 from hpo.service.auth import Tokens, create_token
 from hpo.service.config import ServerConfig
+from hpo.service.connections import guarded_protocol
+from hpo.service.logs import LOG
 from hpo.service.refusal import RefusedError
 from hpo.service.supervisor import WorkerProcess
 from storage.errors import without_password
@@ -64,6 +66,12 @@ def serve(
             f"largebatch serves {without_password(config.storage)} at {address}"
             f"{', with one worker' if worker else ', without a worker: start `hpo worker` where studies are to run'}"
         )
+        if not (config.is_local or config.tls_certificate or config.trusted_proxies):
+            LOG.warning(
+                "the server listens at %s without TLS: whoever is on the way reads tokens; give tls_certificate and "
+                "tls_key, or put a proxy before it (docs/proxies.md)",
+                config.host,
+            )
         if link:
             with open_store(config.storage) as store:
                 secret = login_secret(store, config.folder)
@@ -157,6 +165,12 @@ def worker_command(config: ServerConfig) -> list[str]:
 def _uvicorn(config: ServerConfig, app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=guarded_protocol(
+            config.limits.head_seconds,
+            config.limits.connections_per_address,
+            config.trusted_proxies,
+        ),
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

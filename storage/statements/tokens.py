@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, or_, select, update
 
 from storage import clock
 from storage.errors import InvalidRecord, NotFound
@@ -48,6 +49,17 @@ def every(connection: Connection, owner: str | None) -> list[Token]:
     if owner is not None:
         statement = statement.where(tokens.c.owner == owner)
     return [to_token(row) for row in connection.execute(statement)]
+
+
+def valid(connection: Connection, token_ids: Collection[int]) -> set[int]:
+    """Those of the tokens that count now."""
+    now = clock.now(connection)
+    wanted = select(tokens.c.id).where(
+        tokens.c.id.in_(sorted(token_ids)),
+        tokens.c.revoked_at.is_(None),
+        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now),
+    )
+    return set(connection.execute(wanted).scalars())
 
 
 def revoke(connection: Connection, token_id: int) -> None:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from hpo.service.answers import EventsAnswer
-from hpo.service.auth import Principal
+from hpo.service.auth import SESSION_PREFIX, Principal
 from hpo.service.context import BIGGEST_ID, Context, Reader, Shared, StudyName, look_up
 from hpo.service.live import Listener, Message, event_message, event_values
 from hpo.service.logs import LOG
@@ -233,7 +233,8 @@ def _page(context: Context, start: int, study_id: int | None) -> list[Event]:
 async def _still_known(request: Request, who: Principal) -> bool:
     """Whether the token that opened the stream still counts."""
     secret = request.state.secret
+    session = secret.startswith(SESSION_PREFIX)
     try:
-        return (await look_up(request, secret)).token_id == who.token_id
+        return (await look_up(request, secret, session=session)).token_id == who.token_id
     except RefusedError:
         return False

@@ -1,14 +1,17 @@
-"""The way in for a browser: a token becomes a cookie that scripts cannot read and other sites cannot use."""
+"""The way in for a browser: a token begins a session, whose cookie scripts cannot read and other sites cannot use."""
 
 from __future__ import annotations
 
 import html
+from datetime import timedelta
 from typing import Annotated
 from urllib.parse import parse_qs, urlsplit
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from hpo.service.auth import start_session
 from hpo.service.context import COOKIE, Context, Shared, check_own_page, look_up
 from hpo.service.refusal import RefusedError
 
@@ -64,9 +67,12 @@ async def log_in(request: Request, context: Shared) -> Response:
 
 
 @router.post("/logout")
-async def log_out(request: Request) -> Response:
-    """Take the cookie away; the token itself lives on."""
+async def log_out(request: Request, context: Shared) -> Response:
+    """End the session and take its cookie away; the token itself lives on."""
     check_own_page(request)
+    session = request.cookies.get(COOKIE)
+    if session is not None:
+        await run_sync(context.tokens.end_session, context.open_store(), session)
     answer = RedirectResponse("login", 303, headers={"Cache-Control": "no-store"})
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
     return answer
@@ -85,10 +91,13 @@ async def _enter(request: Request, context: Context, token: str, after: str) -> 
         303,
         headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"},
     )
+    secret, length = await run_sync(
+        start_session, context.open_store(), who, timedelta(seconds=COOKIE_SECONDS)
+    )
     answer.set_cookie(
         COOKIE,
-        token,
-        max_age=COOKIE_SECONDS,
+        secret,
+        max_age=int(length.total_seconds()),
         path="/",
         httponly=True,
         samesite="lax",
