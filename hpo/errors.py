@@ -30,7 +30,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-
 MOST_FAULTS = 20
 """Of a file are told so many: nobody reads more, and finding them costs time."""
 

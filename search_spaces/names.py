@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 LONGEST = 200
 """Characters of a name that is compared: the time grows with the square."""
 

@@ -1,6 +1,6 @@
 """torchrun for the nodes of a job, whose agents believe only each other.
 
-    python -m trainers.agents SECRET_FILE --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:PORT ... -m trainers JOB.json
+    python -m trainers.agents SECRET_FILE --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:PORT -m trainers ...
 
 The agents of torchrun meet in a store at the first node, which listens on every interface, and unpickle what they find
 there: whoever can write to the store has code run as its user. Here the store listens on the interface of the job's
@@ -86,7 +86,9 @@ def read_secret(path: Path) -> bytes:
         raise ValueError(f"{path} must be readable by its user alone: chmod 600 {path}")
     secret = path.read_bytes().strip()
     if len(secret) < LEAST_SECRET_BYTES:
-        raise ValueError(f"{path} must hold at least {LEAST_SECRET_BYTES} bytes, but has {len(secret)}")
+        raise ValueError(
+            f"{path} must hold at least {LEAST_SECRET_BYTES} bytes, but has {len(secret)}"
+        )
     return secret
 
 
@@ -99,10 +101,12 @@ def join(parameters: RendezvousParameters) -> RendezvousHandler:
     parameters.local_addr = parameters.local_addr or own
     handler = create_handler(store, SignedBackend(store, parameters.run_id, secret), parameters)
     # the store of the workers, too, would listen on every interface
-    handler._create_tcp_store_server = lambda address, number: serve_store(  # type: ignore[method-assign]
-        address, number, STORE_SECONDS
-    )
+    handler._create_tcp_store_server = _serve_workers  # type: ignore[method-assign]
     return handler
+
+
+def _serve_workers(master_addr: str, master_port: int) -> Any:
+    return serve_store(master_addr, master_port, STORE_SECONDS)
 
 
 def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
@@ -113,7 +117,9 @@ def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
             return serve_store(host, port, STORE_SECONDS)
         except OSError as error:  # another agent of this node holds it already
             if is_host:
-                raise RendezvousConnectionError(f"cannot listen at {host}:{port}: {error}") from error
+                raise RendezvousConnectionError(
+                    f"cannot listen at {host}:{port}: {error}"
+                ) from error
     try:
         return TCPStore(
             address_of(host) if here else host,
@@ -138,7 +144,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run torchrun with the agents' own meeting."""
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0].startswith("-"):
-        sys.exit("the first argument must be the file with the job's secret; the others are torchrun's")
+        sys.exit(
+            "the first argument must be the file with the job's secret; the others are torchrun's"
+        )
     try:
         read_secret(Path(given[0]))
     except (OSError, ValueError) as error:

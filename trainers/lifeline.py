@@ -46,7 +46,9 @@ def end_with_launcher(end: Callable[[], None] | None = None) -> None:
     if not _lives(launcher, born):
         leave()
         return
-    threading.Thread(target=_watch, args=(launcher, born, leave), name="lifeline", daemon=True).start()
+    threading.Thread(
+        target=_watch, args=(launcher, born, leave), name="lifeline", daemon=True
+    ).start()
 
 
 def ask_for_signal(number: int) -> None:

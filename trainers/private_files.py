@@ -25,7 +25,7 @@ def umask() -> int:
 
 
 def open_private(path: str, flags: int) -> int:
-    """An ``opener`` for :func:`open`: a file that is new is made for its user alone; one that is there stays as it is."""
+    """An ``opener`` for :func:`open`: a file that is new is its user's alone; one that is there stays as it is."""
     return os.open(path, flags, 0o666 & ~umask())
 
 

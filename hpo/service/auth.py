@@ -145,7 +145,9 @@ class Tokens:
             token = store.token_by_session(digest)
             if token is None:
                 raise _no_session()
-            return self._remember(store, digest, check_token(token, token.digest, datetime.now(UTC)))
+            return self._remember(
+                store, digest, check_token(token, token.digest, datetime.now(UTC))
+            )
         if not _SECRET.fullmatch(secret):
             raise RefusedError(
                 401,

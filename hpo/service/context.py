@@ -186,7 +186,9 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
             way_out="send Authorization: Bearer TOKEN; `hpo token create` makes a token",
         )
     of_its_kind = by_session == secret.startswith(SESSION_PREFIX)
-    who = (of_its_kind and context.tokens.remembered(secret)) or await look_up(request, secret, session=by_session)
+    who = (of_its_kind and context.tokens.remembered(secret)) or await look_up(
+        request, secret, session=by_session
+    )
     request.state.principal, request.state.secret = who, secret
     wait = context.rates.wait(who.token_id)
     if wait > 0:

@@ -45,8 +45,10 @@ class RequestMiddleware:
         scope["path"] = _path(scope)
         try:
             refusal, body = self._host(headers), None
-            if refusal is None:
-                refusal, body = await self._body(scope, headers, receive)
+            if refusal is None and _has_body(scope, headers):
+                refusal = await self._who(scope, receive)
+                if refusal is None:
+                    refusal, body = await self._body(scope, headers, receive)
             if refusal is not None:
                 await refusal(scope, receive, passing.send)
             else:
@@ -78,8 +80,8 @@ class RequestMiddleware:
         return error_reply(
             400,
             f"this server is not known as {host[:100]!r}",
-            way_out="ask it by one of its names; its configuration lists them under hosts, and a proxy must hand on the "
-            "Host header that it got",
+            way_out="ask it by one of its names; its configuration lists them under hosts, and a proxy must hand on "
+            "the Host header that it got",
             headers={"Connection": "close"},
         )
 
@@ -98,25 +100,14 @@ class RequestMiddleware:
     async def _body(
         self, scope: Scope, headers: Headers, receive: Receive
     ) -> tuple[Response | None, bytes | None]:
-        """The whole body, or the response that refuses it; (None, None) where there is none to read."""
-        length = headers.get("content-length", "")
-        if (
-            scope["method"] in _BODILESS
-            and length in ("", "0")
-            and "transfer-encoding" not in headers
-        ):
-            return None, None
-        refusal = await self._who(scope, receive)
-        if refusal is not None:
-            return refusal, None
-        limits = self.context.config.limits
+        """The whole body, or the response that refuses it."""
+        limits, length = self.context.config.limits, headers.get("content-length", "")
         most = min(limits.body_bytes, _OPEN.get(scope["path"], limits.body_bytes))
+        too_large = _refuse(413, f"a request body must have at most {most:,} bytes")
         if length and not (length.isascii() and length.isdigit()):
             return _refuse(400, "Content-Length must be a whole number"), None
         if len(length) > 18 or int(length or 0) > most:
-            return _refuse(
-                413, f"a request body must have at most {most:,} bytes"
-            ), None
+            return too_large, None
         try:
             async with asyncio.timeout(limits.body_seconds):
                 body = await _read(receive, most)
@@ -124,11 +115,7 @@ class RequestMiddleware:
             return _refuse(
                 408, f"a request body must arrive within {limits.body_seconds:g} s"
             ), None
-        if body is None:
-            return _refuse(
-                413, f"a request body must have at most {most:,} bytes"
-            ), None
-        return None, body
+        return (too_large, None) if body is None else (None, body)
 
     def _tell(self, scope: Scope, passing: _Passing) -> None:
         seconds = time.perf_counter() - passing.began
@@ -197,6 +184,11 @@ class _Passing:
                 headers.setdefault(name, value)
             self.is_stream = headers.get("content-type", "").startswith("text/event-stream")
         await self._send(message)
+
+
+def _has_body(scope: Scope, headers: Headers) -> bool:
+    empty = headers.get("content-length", "") in ("", "0") and "transfer-encoding" not in headers
+    return not (empty and scope["method"] in _BODILESS)
 
 
 def _refuse(status: int, message: str) -> Response:

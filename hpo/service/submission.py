@@ -81,9 +81,7 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
         )
 
 
-def _faults_of_size(
-    spec: StudySpec, limits: Limits
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _faults_of_size(spec: StudySpec, limits: Limits) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """A fault for each number that asks for more than a study may have, before anything is run for it."""
     budget, data = spec.budget, spec.data
     evaluations = math.ceil(budget.epochs_per_trial * budget.evaluations_per_epoch)
@@ -255,7 +253,9 @@ def _paths(
 
 def _outside(text: str, roots: Sequence[Path]) -> str | None:
     if len(text) > LONGEST_PATH:
-        return f"a path has at most {LONGEST_PATH:,} characters, and {shown(text)} has {len(text):,}"
+        return (
+            f"a path has at most {LONGEST_PATH:,} characters, and {shown(text)} has {len(text):,}"
+        )
     try:
         path = Path(text)
         if not path.is_absolute():

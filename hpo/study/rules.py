@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from hpo.study.faults import Location, shown
-from search_spaces.domains import Categorical
 from search_spaces.divisors import divisors_of
+from search_spaces.domains import Categorical
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 

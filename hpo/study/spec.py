@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     Json = Any  # each workload knows what its own data section holds
 else:
     Json = JsonValue
-BatchSize = Annotated[int, Field(gt=0, le=2**31 - 1)]  # samples per update; a column of PostgreSQL holds no more
+BatchSize = Annotated[
+    int, Field(gt=0, le=2**31 - 1)
+]  # samples per update; a column of PostgreSQL holds no more
 Count = Annotated[int, Field(gt=0, le=10**9)]
 MOST_RUNGS = 100
 MOST_EPOCHS = 1e6
@@ -113,7 +115,9 @@ class StudySpec(_Section):
     data: dict[str, Json] = Field(default_factory=dict)
     target: StudyTarget
     ladder: Annotated[
-        tuple[BatchSize, ...], Field(strict=False, min_length=1, max_length=MOST_RUNGS), AfterValidator(rules.check_ladder)
+        tuple[BatchSize, ...],
+        Field(strict=False, min_length=1, max_length=MOST_RUNGS),
+        AfterValidator(rules.check_ladder),
     ]
     full_scale: FullScale | None = None
     recipe: Annotated[str, AfterValidator(study_recipe.check_recipe)] | None = None

@@ -13,7 +13,6 @@ from hpo.tuning.stopping import CurveStopping, LadderASHA
 from hpo.tuning.trainings import Trainings
 from storage.records import TrialState
 
-
 GRACE_SECONDS = 1.5
 """How long trials of a sweep that is to end may go on to the end of their epoch."""
 

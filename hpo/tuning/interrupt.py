@@ -1,4 +1,4 @@
-"""Ends work of this process that does not look itself whether it is to stop: data that are generated, a simulation, a fit.
+"""Ends work of this process that does not look itself whether it is to stop: generated data, a simulation, a fit.
 
 A thread asks a few times a second whether to stop. Once that is so, and the work has had a moment to end by itself, it
 has :class:`WorkInterrupted` raised in the thread that works: in the main thread by a signal, which ends a wait for the
@@ -22,7 +22,7 @@ GRACE_SECONDS = 1.0
 NUMBER = signal.SIGUSR2
 
 
-class WorkInterrupted(BaseException):  # noqa: N818  (no error, and nothing may take it for one)
+class WorkInterrupted(BaseException):
     """Raised inside a region where its work is to stop."""
 
 

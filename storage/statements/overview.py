@@ -13,7 +13,6 @@ from storage.records import StudyState, Totals
 from storage.schema.tables import convergence, events, studies, trials
 from storage.statements.trials import chunks
 
-
 BYTES_OF_A_TRIAL, BYTES_OF_A_POINT = 1_000, 120
 
 

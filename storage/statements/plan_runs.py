@@ -41,9 +41,7 @@ def take(
 
 def release(connection: Connection, plan_id: int, seed: int, holder: str) -> None:
     """Give the run back; nothing where somebody else has it."""
-    connection.execute(
-        delete(plan_runs).where(_is(plan_id, seed), plan_runs.c.holder == holder)
-    )
+    connection.execute(delete(plan_runs).where(_is(plan_id, seed), plan_runs.c.holder == holder))
 
 
 def _is(plan_id: int, seed: int) -> ColumnElement[bool]:

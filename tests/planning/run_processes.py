@@ -38,7 +38,7 @@ def listening_addresses(pids):
     for pid in pids:
         for entry in Path(f"/proc/{pid}/fd").glob("*"):
             try:
-                target = os.readlink(entry)
+                target = str(entry.readlink())
             except OSError:
                 continue
             if target.startswith("socket:["):
@@ -53,7 +53,9 @@ def listening_addresses(pids):
 
 
 def is_loopback(address):
-    return address.startswith("0100007F:") or address.startswith("00000000000000000000000001000000:")
+    return address.startswith("0100007F:") or address.startswith(
+        "00000000000000000000000001000000:"
+    )
 
 
 def _command(pid):

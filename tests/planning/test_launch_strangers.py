@@ -14,7 +14,7 @@ import threading
 import time
 
 import pytest
-from torch.distributed import HashStore, TCPStore
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousStateError
 
 from hpo.errors import LaunchError
@@ -190,7 +190,7 @@ def test_a_secret_that_is_none_is_refused(tmp_path, mode, text):
     file = tmp_path / "secret"
     file.write_text(text)
     file.chmod(mode)
-    with pytest.raises(ValueError, match="must be readable|must hold"):
+    with pytest.raises(ValueError, match=r"must be readable|must hold"):
         agents.read_secret(file)
 
 
@@ -222,7 +222,7 @@ def test_the_ranks_end_with_the_launcher(tmp_path, backend, number):
         launch_command(tmp_path, backend), env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     try:
-        wait_for(lambda: (tmp_path / "seed-1/outcome.jsonl").exists(), 90, "the training")
+        wait_for((tmp_path / "seed-1/outcome.jsonl").exists, 90, "the training")
         ranks = ranks_of(tmp_path / "seed-1")
         assert len(ranks) >= 2
         launcher.send_signal(number)

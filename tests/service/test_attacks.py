@@ -378,7 +378,9 @@ RAW = {
 @pytest.mark.parametrize(("line", "statuses"), RAW.values(), ids=RAW.keys())
 def test_raw_requests(place, line, statuses):
     assert (
-        raw_status(place, f"POST /api/v1/studies HTTP/1.1\r\nHost: localhost\r\n{line}\r\n\r\n".encode())
+        raw_status(
+            place, f"POST /api/v1/studies HTTP/1.1\r\nHost: localhost\r\n{line}\r\n\r\n".encode()
+        )
         in statuses
     )
     assert place.api.client.get("/health").status_code == 200

@@ -32,7 +32,7 @@ def long_epoch(store, folder):
     return study, "epoch"
 
 
-def generation(store, folder):  # noqa: ARG001
+def generation(store, folder):
     spec = parse_study(GENERATED)
     made = store.submit_study(
         spec.name,

@@ -191,7 +191,9 @@ class QueueContract:
         served = [ended() for _ in range(4)]
         assert sorted(served[:3]) == ["ann 2", "bob 0", "cat 0"]
         submit(queue, "cat 1", owner="cat", priority=10)
-        submit(queue, "granted", owner="ann", priority=11)  # which it takes an administrator to give
+        submit(
+            queue, "granted", owner="ann", priority=11
+        )  # which it takes an administrator to give
         served += [ended() for _ in range(4)]
         assert served[3:5] == ["ann 1", "granted"]
         assert sorted(served[5:7]) == ["bob 1", "cat 1"] and served[7] == "ann 0"

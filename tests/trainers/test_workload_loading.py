@@ -114,7 +114,7 @@ def test_modules_of_one_name_in_two_folders_are_two_modules(tmp_path):
         (tmp_path / name / "helper.py").write_text(f"SAID = {name!r}\n")
 
     def said(name):
-        return workload_class("same_name_workload:Mine", str(tmp_path / name)).said
+        return workload_class("same_name_workload:Mine", str(tmp_path / name)).said  # type: ignore[attr-defined]
 
     assert [said(name) for name in ("ann", "bob", "ann", "ann", "bob")] == [
         "ann",

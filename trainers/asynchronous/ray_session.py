@@ -116,7 +116,9 @@ def _private_folder() -> Path:
         folder.rmdir()
         folder = Path(tempfile.mkdtemp(prefix="hpo-ray-", dir="/tmp"))
     _folders.append(folder)
-    return folder / "ray"  # Ray lets everybody into the folder that it is given, but nobody passes the one above it
+    return (
+        folder / "ray"
+    )  # Ray lets everybody into the folder that it is given, but nobody passes the one above it
 
 
 def _hide_token() -> None:

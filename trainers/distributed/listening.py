@@ -11,7 +11,10 @@ from datetime import timedelta
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-ELSEWHERE = ("192.0.2.1", 9)  # RFC 5737: an address that nobody has, to ask which interface leads out
+ELSEWHERE = (
+    "192.0.2.1",
+    9,
+)  # RFC 5737: an address that nobody has, to ask which interface leads out
 BACKLOG = 4096
 _served: dict[tuple[str, int], TCPStore] = {}
 

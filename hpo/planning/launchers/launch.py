@@ -122,7 +122,16 @@ def run_plan(
     make_folder(folder)
     with _only_run(folder) as lock:
         return _run_in(
-            folder, plan, backend, seed, on_point, max_restarts, checkpoint_minutes, on_restart, check, lock
+            folder,
+            plan,
+            backend,
+            seed,
+            on_point,
+            max_restarts,
+            checkpoint_minutes,
+            on_restart,
+            check,
+            lock,
         )
 
 
@@ -271,7 +280,12 @@ def _attempt(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             pass_fds=(lock.fileno(),),
-            env={"OMP_NUM_THREADS": "1", **os.environ, MARK: mark, LAUNCHER: name_of_this_process()},
+            env={
+                "OMP_NUM_THREADS": "1",
+                **os.environ,
+                MARK: mark,
+                LAUNCHER: name_of_this_process(),
+            },
         )
         try:
             ended = False

@@ -1,9 +1,9 @@
 """Ray Jobs: a Python script that places one agent on each node of a Ray cluster, and its submission as a job.
 
-A placement group of one bundle per node (STRICT_SPREAD) holds the accelerators; an agent in each runs torchrun (:mod:`trainers.agents`),
-all of which meet at the first agent's node. A lost node fails its agent; the script then places the agents anew, on as many
-nodes as are there. See the manual of ``ray job submit`` and of placement groups. Ray is imported by :func:`submit` and
-by the script, when they run.
+A placement group of one bundle per node (STRICT_SPREAD) holds the accelerators; an agent in each runs torchrun
+(:mod:`trainers.agents`), all of which meet at the first agent's node. A lost node fails its agent; the script then
+places the agents anew, on as many nodes as are there. See the manual of ``ray job submit`` and of placement groups.
+Ray is imported by :func:`submit` and by the script, when they run.
 """
 
 from __future__ import annotations

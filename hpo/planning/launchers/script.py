@@ -249,7 +249,8 @@ def _notice(run: Run, scheduler: Scheduler) -> str:
         if scheduler.notice
         else f"""
 slot_seconds=${{HPO_SLOT_SECONDS:-{run.slot_seconds}}}
-(exec 9>&-; sleep $((slot_seconds - {run.notice_seconds})) && kill -USR1 $$) >/dev/null 2>&1 &  # nobody else gives notice
+# nobody else gives notice
+(exec 9>&-; sleep $((slot_seconds - {run.notice_seconds})) && kill -USR1 $$) >/dev/null 2>&1 &
 timer=$!
 trap 'pkill -P "$timer"; kill "$timer" 2>/dev/null' EXIT
 """
