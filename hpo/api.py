@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpo.planning.launchers.launch import MAX_RESTARTS, choose_backend
+from hpo.planning.launchers.launch import MAX_RESTARTS, check_script, choose_backend
 from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
 from hpo.runs import launches, repository
@@ -63,8 +63,9 @@ def read_study(name: str, storage: str = DEFAULT_STORAGE) -> StudyResult:
 def store_plan(forecast: StudyForecast, plan: Plan, directory: Path | str) -> Plan:
     """Keep a plan in the forecast's storage and write its folder; the plan that returns carries its id."""
     with open_store(forecast.storage) as store:
-        stored = repository.keep_forecast(store, forecast)
         backend = choose_backend(None, plan.launcher)
+        check_script(plan, backend)
+        stored = repository.keep_forecast(store, forecast)
         return repository.keep_plan(store, stored, plan, Path(directory).absolute(), backend)
 
 

@@ -7,6 +7,7 @@ another process has written in between.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
@@ -34,6 +35,8 @@ class Database:
         parsed = _parse(url)
         if not create:
             _check_file(parsed, url)
+        elif parsed.get_backend_name() == "sqlite":
+            _make_private(Path(parsed.database or ""))
         self.url = parsed.render_as_string(hide_password=True)
         self.engine = _engine(_with_driver(parsed), timeout_seconds).execution_options(
             **{OPTION: clock}
@@ -147,6 +150,18 @@ def _check_path(url: URL, text: str) -> None:
 def _check_file(url: URL, text: str) -> None:
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         raise StoreUnavailable(text, f"there is no file {url.database}", NOTHING_STORED)
+
+
+def _make_private(path: Path) -> None:
+    """Make the file of a new database for its user alone, unless ``HPO_UMASK`` says otherwise (octal, as umask(1)).
+
+    SQLite gives the files beside it the same permissions. A folder that cannot be written is left to SQLite to tell.
+    """
+    try:
+        mask = int(os.environ.get("HPO_UMASK", "") or "077", 8)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o666 & ~mask))
+    except (OSError, ValueError):
+        return
 
 
 def _engine(url: URL, timeout_seconds: float) -> Engine:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpo.errors import EvidenceError, PlanError
 from hpo.extrapolation.calibration import PastForecast
+from hpo.extrapolation.evidence.evidence import Evidence
 from hpo.extrapolation.evidence.stored import observation, study_evidence
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.forecast import forecast as forecast_from
@@ -141,10 +142,14 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
     Outcomes at ``batches``, the study's full-scale batch if not given, are left out, so that a forecast for them is
     one.
     """
+    return fit(evidence_of(result, batches), rng=np.random.default_rng(0))
+
+
+def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> Evidence:
+    """What :func:`fit_posterior` fits the laws to."""
     if batches is None:
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
-    evidence = study_evidence(result.evidence(batches), result.spec.search, result.noise_scales)
-    return fit(evidence, rng=np.random.default_rng(0))
+    return study_evidence(result.evidence(batches), result.spec.search, result.noise_scales)
 
 
 def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:

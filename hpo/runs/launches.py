@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpo.errors import PlanError
@@ -20,6 +21,7 @@ from hpo.planning.launchers.submit import Submitted, submit
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, check_workers, folder_name
 from hpo.runs import repository
+from hpo.runs.plan_run import held_plan_run
 from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store
 from storage.records import Outcome
@@ -64,22 +66,33 @@ def launch_here(
         def on_point(point: ConvergencePoint, seed: int = seed) -> None:
             progress.run(plan, seed, point)
 
-        runs.append(
-            run_plan(
-                plan,
-                folder,
-                backend=backend,
-                seed=seed,
-                max_restarts=max_restarts,
-                checkpoint_minutes=checkpoint_minutes,
-                on_restart=progress.message,
-                on_point=on_point,
+        with _held(storage, plan, seed):
+            runs.append(
+                run_plan(
+                    plan,
+                    folder,
+                    backend=backend,
+                    seed=seed,
+                    max_restarts=max_restarts,
+                    checkpoint_minutes=checkpoint_minutes,
+                    on_restart=progress.message,
+                    on_point=on_point,
+                )
             )
-        )
         if storage is not None and plan.id is not None:
             with open_store(storage) as store:
                 repository.keep_outcome(store, plan.id, seed, backend, plan.workers, runs[-1])
     return runs
+
+
+@contextlib.contextmanager
+def _held(storage: str | None, plan: Plan, seed: int) -> Iterator[None]:
+    """Hold the run of a plan that is in a storage."""
+    if storage is None or plan.id is None:
+        yield
+        return
+    with open_store(storage) as store, held_plan_run(store, plan.id, seed):
+        yield
 
 
 def submit_plan(

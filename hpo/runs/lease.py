@@ -37,7 +37,7 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
     A process of this machine that is gone holds nothing: its study is taken over without waiting.
     """
     holder = store.study(study.name).lease_worker
-    gone = holder if holder is not None and _is_gone(holder) else None
+    gone = holder if holder is not None and is_gone(holder) else None
     lease = store.take_study(study.id, process_name(), lease_seconds=lease_seconds, instead_of=gone)
     if lease is None:
         holder = store.study(study.name).lease_worker or "another process"
@@ -144,7 +144,7 @@ class HeldLease:
                 away = True
 
 
-def _is_gone(holder: str) -> bool:
+def is_gone(holder: str) -> bool:
     """Whether ``host:pid`` names a process of this machine that has ended."""
     host, _, pid = holder.rpartition(":")
     if host != socket.gethostname() or not pid.isdigit():

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpo.errors import StorageUnavailableError, StudyNotFoundError, TuningError
+from hpo.errors import PlanError, StorageUnavailableError, StudyNotFoundError, TuningError
 from hpo.extrapolation.evidence.stored import measured_trials, noise_scales
 from hpo.intervals import Interval
-from hpo.planning.launchers.launch import Launched, write_plan
-from hpo.planning.plan import Plan, planned_job
+from hpo.planning.launchers import script_name
+from hpo.planning.launchers.launch import Launched, check_script, write_plan
+from hpo.planning.plan import Plan, planned_job, read_plan
+from hpo.runs.fits import keep_fit
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
 from hpo.study.jobs import search_path, workload_data
 from hpo.study.spec import StudySpec, parse_study
@@ -196,6 +198,8 @@ def read_plan_of_storage(store: Store, plan_id: int) -> Plan:
 def keep_forecast(store: Store, forecast: StudyForecast) -> StudyForecast:
     """Store a forecast, unless the study's newest at this batch size says the same."""
     numbers = forecast.numbers
+    if forecast.posterior is not None:
+        keep_fit(store, forecast.study_id, forecast.posterior)
     new = NewForecast(
         study_id=forecast.study_id,
         global_batch_size=forecast.global_batch_size,
@@ -232,8 +236,11 @@ def keep_plan(
 ) -> Plan:
     """Store a plan and write its folder; one that is already there, to the same end, is given back with its id."""
     study = store.study(forecast.spec.name)
+    check_script(plan, backend)
     for run in planned_runs(store, study, forecast.spec):
         if dataclasses.replace(run.plan, id=None) == plan:
+            if not _is_written(run.plan, directory):
+                write_plan(run.plan, directory, backend=backend)
             return run.plan
     values = NewPlan(
         study_id=forecast.study_id,
@@ -260,6 +267,15 @@ def keep_plan(
     kept = dataclasses.replace(plan, id=store.add_plan(values).id)
     write_plan(kept, directory, backend=backend)
     return kept
+
+
+def _is_written(plan: Plan, directory: Path) -> bool:
+    """Whether a folder holds the plan with its script, into which somebody may have written since."""
+    try:
+        same = read_plan(directory).to_dict() == plan.to_dict()
+    except PlanError:
+        return False
+    return same and (directory / script_name(plan.launcher)).exists()
 
 
 def keep_outcome(

@@ -23,6 +23,7 @@ from hpo.planning.plan import Plan, folder_name, planned_job
 from hpo.runs import repository
 from hpo.runs.forecasts import forecast, with_forecast
 from hpo.runs.lease import HeldLease, take_lease
+from hpo.runs.plan_run import held_plan_run
 from hpo.runs.plans import baseline_plans, check_layout, make_plan
 from hpo.runs.progress import Progress
 from hpo.runs.race import plan_race
@@ -340,7 +341,8 @@ class _Run:
                 f"running {KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} "
                 f"workers, seed {seed}"
             )
-            launched = self._launch(plan, directory, backend, seed)
+            with held_plan_run(self._store, plan_id, seed):
+                launched = self._launch(plan, directory, backend, seed)
 
             def keep(seed: int = seed, launched: Launched = launched) -> bool:
                 repository.keep_outcome(self._store, plan_id, seed, backend, plan.workers, launched)

@@ -13,6 +13,7 @@ from anyio.to_thread import run_sync
 from fastapi import Depends, Path, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
+from hpo.service import fit_process
 from hpo.service.auth import SESSION_PREFIX, Principal, Tokens
 from hpo.service.checking import Checker
 from hpo.service.config import ServerConfig
@@ -30,6 +31,7 @@ COOKIE = "hpo_session"
 SLASH = "\ue000"
 """Stands for a slash within a segment of a path, as in the name of a study; no name holds this character."""
 BIGGEST_ID = 2**63 - 1
+COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 bearer = HTTPBearer(
@@ -54,6 +56,9 @@ class Context:
         self.config = config
         self.tokens = Tokens()
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
+        per_minute = config.limits.forecasts_per_minute
+        self.computations = RateLimit(per_minute / 60, per_minute)
+        self._stored: dict[str, tuple[int, float]] = {}
         self.strangers = RateLimit(10, 100)  # requests of one address whose token is not known
         self.hosts = allowed_hosts(config)
         self._suspects: CapacityLimiter | None = None
@@ -86,9 +91,32 @@ class Context:
                     raise
             return self._store
 
+    def stored_bytes(self, owner: str) -> int:
+        """What the studies of an owner take; counted once a minute, as that reads the numbers of their points."""
+        counted = self._stored.get(owner)
+        if counted is None or time.monotonic() - counted[1] > COUNT_SECONDS:
+            if len(self._stored) > MOST_COUNTED:
+                self._stored.clear()
+            counted = self.open_store().stored_bytes(owner), time.monotonic()
+            self._stored[owner] = counted
+        return counted[0]
+
+    def check_computation(self, who: Principal) -> None:
+        """RefusedError (429) for an owner who asked for more forecasts and plans than one may in a minute."""
+        wait = self.computations.wait(who.owner)
+        if wait > 0:
+            raise RefusedError(
+                429,
+                f"{who.owner} asks for more than {self.config.limits.forecasts_per_minute} forecasts and plans a minute "
+                "that take a computation",
+                way_out=f"wait {wait:.1f} s",
+                retry_after=wait,
+            )
+
     def close(self) -> None:
         """Give back the connections, and end the processes that check submissions."""
         self.checker.close()
+        fit_process.close()
         if self._store is not None:
             self._store.close()
             self._store = None

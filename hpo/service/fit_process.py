@@ -1,62 +1,118 @@
-"""A long fit in a process of its own, so that the server goes on answering: a fit holds the interpreter for seconds.
+"""Fits and forecasts in processes of their own, so that the server goes on answering: they hold the interpreter.
 
-``python -m hpo.service.fit_process`` reads a pickled study from its standard input, sent by the server that started
-it, and writes the pickled laws.
+A few processes stay, and take one computation after the other: a reader who asks for many waits, and slows nobody
+else. They end with the server.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import pickle
-import subprocess
-import sys
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpo.errors import EvidenceError
-from hpo.runs.forecasts import fit_posterior
-from hpo.runs.results import StudyResult
+from hpo.runs import forecasts
+from hpo.runs.results import StudyForecast, StudyResult
 from hpo.service.logs import LOG
+from trainers import lifeline
 
 if TYPE_CHECKING:
     from hpo.extrapolation.inference.posterior import Posterior
 
-FROM_TRIALS = 1000
-"""Fits of fewer trials take about a second, which a process of its own needs to start."""
+PROCESSES = 2
 NICE = 5
+Found = TypeVar("Found")
+
+
+class _Pool:
+    """The processes; started when they are first needed, and anew when one was killed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ProcessPoolExecutor | None = None
+        self._ready: Future[int] | None = None
+
+    def run(self, work: Callable[..., Found], *arguments: Any) -> Found:
+        """The result of ``work``; where its process dies, this one does the work."""
+        try:
+            return self._started().submit(work, *arguments).result()
+        except (BrokenProcessPool, RuntimeError) as error:
+            LOG.warning("the processes of fits ended (%s); the server fits itself", error)
+            self.close()
+            return work(*arguments)
+
+    @property
+    def warm(self) -> bool:
+        """Whether the processes have started; they are, if they had not."""
+        self._started()
+        return self._ready is not None and self._ready.done() and not self._ready.cancelled()
+
+    def close(self) -> None:
+        """End the processes."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _started(self) -> ProcessPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ProcessPoolExecutor(
+                    PROCESSES,
+                    mp_context=get_context("spawn"),
+                    initializer=_begin,
+                    initargs=(lifeline.name_of_this_process(),),
+                )
+                self._ready = self._pool.submit(os.getpid)
+            return self._pool
+
+
+_pool = _Pool()
+close = _pool.close
 
 
 def fit(result: StudyResult, left_out: Collection[int]) -> Posterior:
     """The laws of a study, as :func:`hpo.runs.forecasts.fit_posterior` fits them; EvidenceError as there."""
-    if len(result.trials) < FROM_TRIALS:
-        return fit_posterior(result, left_out)
-    command = [sys.executable, "-m", "hpo.service.fit_process"]
-    done = subprocess.run(
-        command, input=pickle.dumps((result, tuple(left_out))), capture_output=True, check=False
+    return _pool.run(_fit, result, tuple(left_out))
+
+
+def forecast(
+    result: StudyResult, batch: int, posterior: Posterior, budgets: Sequence[float]
+) -> StudyForecast:
+    """The forecast of :func:`hpo.runs.forecasts.forecast`; EvidenceError as there.
+
+    It takes a fraction of a second, while a process takes seconds to start: until one has, it is made in this process.
+    """
+    made = (
+        _pool.run(_forecast, result, batch, posterior, tuple(budgets))
+        if _pool.warm
+        else _forecast(result, batch, posterior, budgets)
     )
-    if done.returncode != 0:
-        LOG.warning(
-            "the process of a fit ended with %d; the server fits itself: %s",
-            done.returncode,
-            done.stderr.decode("utf-8", "replace")[-500:],
-        )
-        return fit_posterior(result, left_out)
-    found: Posterior | EvidenceError = pickle.loads(done.stdout)
-    if isinstance(found, EvidenceError):
-        raise found
-    return found
+    return dataclasses.replace(
+        made, posterior=posterior, source=dataclasses.replace(result, forecast=None)
+    )
 
 
-def main() -> None:
-    """Fit what the server sent."""
+def _begin(server: str) -> None:
     os.nice(NICE)
-    result, left_out = pickle.load(sys.stdin.buffer)
+    os.environ[lifeline.LAUNCHER] = server
+    lifeline.end_with_launcher()
+
+
+def _fit(result: StudyResult, left_out: Collection[int]) -> Posterior:
     try:
-        answer: Posterior | EvidenceError = fit_posterior(result, left_out)
+        return forecasts.fit_posterior(result, left_out)
     except EvidenceError as error:
-        answer = EvidenceError(str(error))
-    sys.stdout.buffer.write(pickle.dumps(answer))
+        raise EvidenceError(str(error)) from None
 
 
-if __name__ == "__main__":
-    main()
+def _forecast(
+    result: StudyResult, batch: int, posterior: Posterior, budgets: Sequence[float]
+) -> StudyForecast:
+    made = forecasts.forecast(result, batch, posterior, budgets=budgets)
+    return dataclasses.replace(made, posterior=None, source=None)  # the server has them

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
 
-from hpo import api
 from hpo.runs import repository
+from hpo.runs.fits import find_fit, keep_fit
+from hpo.runs.forecasts import evidence_of
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.service import fit_process
 from hpo.service.study_facts import study_facts
@@ -76,9 +77,8 @@ class Forecasts:
             if key not in fitted.made:
                 if len(fitted.made) >= MOST_FORECASTS:
                     fitted.made.clear()
-                fitted.made[key] = api.forecast(
-                    fitted.result, batch, _posterior(fitted, batch), budgets=budgets
-                )
+                posterior = _posterior(store, fitted, batch)
+                fitted.made[key] = fit_process.forecast(fitted.result, batch, posterior, budgets)
             forecasts.append(fitted.made[key])
         return forecasts
 
@@ -101,19 +101,24 @@ class Forecasts:
     def laws(self, store: Store, study: Study) -> tuple[StudyResult, Posterior]:
         """A study and its laws, without what was launched at its full-scale batch; EvidenceError. May take seconds."""
         fitted = self.fitted(store, study)
-        return fitted.result, _posterior(fitted, study_facts(study.spec).full_scale_batch or 0)
+        batch = study_facts(study.spec).full_scale_batch or 0
+        return fitted.result, _posterior(store, fitted, batch)
 
 
-def _posterior(fitted: Fitted, batch: int) -> Posterior:
+def _posterior(store: Store, fitted: Fitted, batch: int) -> Posterior:
     launched = any(
         run.outcomes and run.plan.global_batch_size == batch for run in fitted.result.runs
     )
     left_out = batch if launched else None
     with fitted.lock:  # a page asks for several figures at once: they wait for one fit
         if left_out not in fitted.posteriors:
-            fitted.posteriors[left_out] = fit_process.fit(
-                fitted.result, [] if left_out is None else [left_out]
-            )
+            batches = [] if left_out is None else [left_out]
+            evidence = evidence_of(fitted.result, batches)
+            found = find_fit(store, fitted.result.study.id, evidence)
+            if found is None:
+                found = fit_process.fit(fitted.result, batches)
+                keep_fit(store, fitted.result.study.id, found)
+            fitted.posteriors[left_out] = found
         return fitted.posteriors[left_out]
 
 

@@ -28,6 +28,7 @@ from hpo.service.refusal import RefusedError
 from hpo.service.supervisor import WorkerProcess
 from storage.errors import without_password
 from storage.store import Store
+from trainers.private_files import make_folder
 
 LINK_LIFETIME = timedelta(days=90)
 GRACE_SECONDS = 10
@@ -60,7 +61,9 @@ def serve(
         f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}"
     )
     app = create_app(config, extra_routers)
-    child = WorkerProcess(worker_command(config)) if worker else None
+    # by the environment: everybody on the machine reads command lines, and a database's URL has its password
+    storage = {"HPO_STORAGE": config.storage}
+    child = WorkerProcess(worker_command(config), storage) if worker else None
     try:
         tell(
             f"largebatch serves {without_password(config.storage)} at {address}"
@@ -129,7 +132,7 @@ def login_secret(store: Store, folder: Path) -> str:
         name="login link of hpo serve",
         lifetime=LINK_LIFETIME,
     )
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     file.unlink(missing_ok=True)
     file.touch(mode=0o600, exist_ok=False)
     file.write_text(secret + "\n", encoding="utf-8")
@@ -152,8 +155,6 @@ def worker_command(config: ServerConfig) -> list[str]:
         "-m",
         "hpo.cli.main",
         "worker",
-        "--storage",
-        config.storage,
         "--folder",
         str(config.folder),
         "--log-format",

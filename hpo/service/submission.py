@@ -63,6 +63,12 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
             ),
         )
     yield from faults_of_data(spec.data, config.data_folders)
+    if spec.workload == "segmentation" and "folder" in spec.data:
+        yield (
+            ("data", "folder"),
+            "data.folder is where generated samples are written, and what a server's studies read they may not write; "
+            "leave it out: the samples go to the worker's cache",
+        )
     limits, full = config.limits, spec.full_scale
     yield from _faults_of_size(spec, limits)
     if full is None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpo.service.logs import LOG
@@ -23,8 +23,8 @@ GRACE_SECONDS = 30.0
 class WorkerProcess:
     """Keeps one worker running until :meth:`stop`. One that dies at once is waited for longer and longer."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self.command = tuple(command)
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+        self.command, self._variables = tuple(command), dict(variables or {})
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
@@ -61,6 +61,7 @@ class WorkerProcess:
             # a session of its own: Ctrl-C reaches the server alone, which then stops its worker in order
             self._process = subprocess.Popen(
                 self.command,
+                env={**os.environ, **self._variables},
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),
                 start_new_session=True,

@@ -29,6 +29,7 @@ from hpo.tuning.trainings import Ending, Progress, Trainings
 from storage.records import Study
 from storage.store import Store
 from trainers.errors import CommunicationError
+from trainers.private_files import make_folder
 
 if TYPE_CHECKING:
     from hpo.tuning.stopping import CurveStopping, LadderASHA
@@ -163,7 +164,7 @@ def _run(
 
 def _checkpoints(folder: Path, study: Study) -> Path:
     checkpoints = folder / "checkpoints" / str(study.id)
-    checkpoints.mkdir(parents=True, exist_ok=True)
+    make_folder(checkpoints)
     return checkpoints
 
 
@@ -182,7 +183,7 @@ def only_runner(folder: Path, study: Study) -> Iterator[None]:
 
     The lock goes with the process that holds it, however that ends.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with (folder / f"study-{study.id}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -63,6 +63,8 @@ def write_archive(database: Database, path: Path) -> Manifest:
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600)  # it holds all that the database does
         with (
             database.read() as connection,
             zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as out,

@@ -28,6 +28,7 @@ from storage import clock
 from storage.errors import LeaseLost
 from storage.records import Lease, Study, StudyState
 from storage.schema.tables import studies
+from storage.statements import trials
 from storage.statements.studies import COLUMNS, to_study
 
 OWN_PRIORITY = 10
@@ -56,7 +57,7 @@ def settle(connection: Connection) -> None:
     """Put right what no worker will: a study that was cancelled after its worker died, a lease from the future."""
     now = clock.now(connection)
     dead = _LEASED & (studies.c.lease_expires_at <= now) & studies.c.cancel_requested
-    connection.execute(
+    cancelled = connection.execute(
         update(studies)
         .where(_unlocked(dead))
         .values(
@@ -66,7 +67,10 @@ def settle(connection: Connection) -> None:
                 "message": "cancelled after its worker fell silent",
             }
         )
+        .returning(studies.c.id)
     )
+    for study_id in cancelled.scalars().all():
+        trials.requeue(connection, study_id)
     for lease in _leases(connection):
         if lease.lease_expires_at > _latest(lease, now):
             same = (studies.c.id == lease.id) & (

@@ -11,7 +11,7 @@ from storage import clock
 from storage.errors import Conflict
 from storage.records import Study, StudyState, SubmittedStudy
 from storage.schema.tables import studies as table
-from storage.statements import studies
+from storage.statements import studies, trials
 from storage.statements.queue import end_lease, has_live_lease
 
 
@@ -29,6 +29,7 @@ def request_cancel(connection: Connection, study_id: int) -> Study:
         return study
     if has_live_lease(study, now):
         return studies.change(connection, study_id, cancel_requested=True)
+    trials.requeue(connection, study_id)  # those in flight when its worker died: nobody trains them
     return studies.change(
         connection, study_id, **end_lease(now), state=StudyState.CANCELLED, message="cancelled"
     )

@@ -234,6 +234,24 @@ class QueueContract:
         running = [study.owner for study in store.studies() if study.state is StudyState.RUNNING]
         assert sorted(running) == ["owner 0"] * 2 + ["owner 1"] * 2
 
+    def test_trials_of_a_study_that_is_cancelled_after_its_worker_died_run_no_more(
+        self, queue, clock
+    ):
+        for name in ("at once", "later"):
+            study = submit(queue, name, owner=name).study
+            lease = queue.claim_study("w", lease_seconds=60)
+            (trial,) = make_trials(queue, study, 16)
+            queue.leased(lease).start_trials([trial.id])
+            if name == "later":  # asked while the worker seemed to live
+                queue.request_cancel(study.id)
+            clock.move(61)
+            if name == "at once":
+                queue.request_cancel(study.id)
+            else:
+                assert queue.claim_study("other", lease_seconds=60) is None
+            assert queue.study(name).state is StudyState.CANCELLED
+            assert [each.state for each in queue.trials(study.id)] == [TrialState.QUEUED]
+
     # runs of plans
 
     def test_one_process_runs_a_plan_with_a_seed(self, queue, clock):

@@ -17,7 +17,10 @@ def dashboard_routers() -> list[Any]:
         return context_of(request).open_store()
 
     def forecast(request: Any, study: Any, batch: int) -> Any:
-        return context_of(request).forecasts.make(store(request), study, [batch])[0]
+        context = context_of(request)
+        if context.forecasts.remembered(store(request), study, [batch], ()) is None:
+            context.check_computation(request.state.principal)
+        return context.forecasts.make(store(request), study, [batch])[0]
 
     access = Access(
         reader=requires_scope("read"),

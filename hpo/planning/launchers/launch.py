@@ -84,6 +84,11 @@ def write_plan(
         ) from error
 
 
+def check_script(plan: Plan, backend: str) -> None:
+    """Raise :class:`PlanError` where no launch script can be written for the plan with this backend."""
+    script_of(plan, _machine_of(plan), backend=backend)
+
+
 def choose_backend(backend: str | None, launcher: str = "local") -> str:
     """The named backend, or the usual one.
 

@@ -94,6 +94,7 @@ async def forecast(
     budgets, store = tuple(budget_epochs or ()), context.open_store()
     found = await run_sync(context.forecasts.remembered, store, study, batches, budgets)
     if found is None:
+        context.check_computation(who)
         found = await run_sync(
             context.forecasts.make,
             store,

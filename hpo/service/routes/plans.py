@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from hpo import api
 from hpo.errors import PlanError
-from hpo.planning.launchers.launch import choose_backend, write_plan
+from hpo.planning.launchers.launch import check_script, choose_backend, write_plan
 from hpo.planning.plan import Plan
 from hpo.planning.request import PlanRequest
 from hpo.planning.timing.costs import MAY_BE_0, cost_names
@@ -156,6 +156,7 @@ async def make(
     """Forecast the batch, split it over the machine, and keep the plan with its launch script."""
     study = await run_sync(context.read_study, who, name)
     context.check_changeable(who, study)
+    context.check_computation(who)
     asked = {} if body is None else dict(body)
     run = await run_sync(
         _make,
@@ -315,9 +316,11 @@ def _make(context: Context, study: Study, backend: str | None, asked: PlanReques
     if fault:
         raise RefusedError(422, fault, kind="plan")
     forecast, made = plan_as_asked(result, asked)
+    chosen = choose_backend(backend, made.launcher)
+    check_script(made, chosen)  # before anything is stored: a refused request leaves nothing
     stored = repository.keep_forecast(store, forecast)
     folder = context.config.folder.absolute() / "plans" / api.folder_name(made)
-    kept = repository.keep_plan(store, stored, made, folder, choose_backend(backend))
+    kept = repository.keep_plan(store, stored, made, folder, chosen)
     store.add_event(
         study.id,
         "plan",

@@ -101,7 +101,7 @@ def submit(
             f"priority must be at most {limits.priority} without the scope admin, but got "
             f"{body.priority}",
         )
-    _check_queue(store, who, spec.name, limits.queued_studies)
+    _check_queue(context, store, who.owner, spec.name)
     submitted = store.submit_study(
         spec.name,
         workload=spec.workload,
@@ -190,6 +190,8 @@ def resume(
                 way_out="cancel it first, or wait until it ends",
             )
         store.update_spec(study.id, spec.text, budget_trials=spec.trials)
+    if study.state is not StudyState.QUEUED:
+        _check_queue(context, store, study.owner, study.name)
     changed = store.requeue_study(study.id)
     store.add_event(study.id, "resumed", f"queued again by {who.owner}")
     return reply(_detail(store, changed))
@@ -209,15 +211,26 @@ def _to_change(context: Context, who: Principal, name: str) -> tuple[Store, Stud
     return context.open_store(), context.check_changeable(who, context.read_study(who, name))
 
 
-def _check_queue(store: Store, who: Principal, name: str, most: int) -> None:
-    """Refuse another study of an owner who has enough in the queue; a repeat is not another."""
-    queued = store.queued_of(who.owner, besides=name)
-    if queued >= most:
+def _check_queue(context: Context, store: Store, owner: str, name: str) -> None:
+    """Refuse another study in the queue for an owner who has enough of them, or of stored bytes; a repeat is none."""
+    limits = context.config.limits
+    queued = store.queued_of(owner, besides=name)
+    if queued >= limits.queued_studies:
         raise RefusedError(
             429,
-            f"{who.owner} has {queued} studies in the queue, and this server takes {most}",
+            f"{owner} has {queued} studies in the queue, and this server takes {limits.queued_studies}",
             way_out="wait until a worker took one, or cancel one",
             retry_after=60,
+        )
+    if limits.stored_bytes is None:
+        return
+    stored = context.stored_bytes(owner)
+    if stored >= limits.stored_bytes:
+        raise RefusedError(
+            429,
+            f"the studies of {owner} take about {stored:,} bytes, and this server keeps {limits.stored_bytes:,}",
+            way_out="delete studies that are no longer needed",
+            retry_after=600,
         )
 
 

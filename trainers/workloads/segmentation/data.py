@@ -20,6 +20,7 @@ from torch import Tensor
 
 from search_spaces.names import nearest_or_all
 from trainers.errors import DataError
+from trainers.private_files import make_folder
 from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 from trainers.workloads.segmentation.hdf5 import (
     STATS_FILE,
@@ -206,10 +207,22 @@ def _stats_file(folder: Path) -> Path:
     )
 
 
+def _place_of_frequencies(folder: Path) -> Path:
+    """Where the counts of a data set are kept: beside generated ones, in the user's cache for folders of others.
+
+    Data that a user names may be everybody's: they are only read.
+    """
+    if (folder / "generated.json").is_file():
+        return folder / "class_frequencies.json"
+    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "largebatch" / "frequencies" / f"{digest}.json"
+
+
 def _class_frequencies(
     folder: Path, files: list[Path], shape: tuple[int, int]
 ) -> tuple[float, float, float]:
-    kept = folder / "class_frequencies.json"
+    kept = _place_of_frequencies(folder)
     states = [
         (file.name, state.st_size, state.st_mtime_ns) for file in files for state in [file.stat()]
     ]
@@ -226,6 +239,7 @@ def _class_frequencies(
     background, cyclone, river = (counts / counts.sum()).tolist()
     part = kept.with_suffix(f".{os.getpid()}.part")
     try:
+        make_folder(kept.parent)
         part.write_text(
             json.dumps({"files": digest, "frequencies": [background, cyclone, river]}), "utf-8"
         )

@@ -1,0 +1,90 @@
+"""Fitted laws in the storage: a study's posterior is there at once after a restart, for whoever asks.
+
+What is stored are the particles, as numbers: NumPy's own format without pickles, in text. The model that they belong to
+follows from the evidence, and a fit counts for the evidence that it was made from alone, by its fingerprint.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import zipfile
+from importlib.metadata import version
+
+import numpy as np
+
+from hpo.extrapolation.evidence.evidence import Evidence
+from hpo.extrapolation.inference.model import Model, make_models
+from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.laws.priors import Priors
+from storage.errors import StoreError
+from storage.store import Store
+
+FORM = 1
+"""Counts up with every change of what is stored, or of how a fit follows from its evidence."""
+LARGEST = 16_000_000
+"""Characters: a fit that takes more is made anew."""
+_BATCHES, _RESIDUALS, _NOTE, _MODEL = "=batches", "=residuals", "=note", "=model"
+
+
+def fingerprint(evidence: Evidence) -> str:
+    """What a fit depends on: the evidence, to the last digit, and the release that fits it."""
+    text = f"{FORM} {version('largebatch')} {evidence!r}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def find_fit(store: Store, study_id: int, evidence: Evidence) -> Posterior | None:
+    """The posterior that was stored for this very evidence; None where there is none that can be read."""
+    try:
+        content = store.fit(study_id, fingerprint(evidence))
+    except StoreError:
+        return None
+    return None if content is None else unpack(content, evidence)
+
+
+def keep_fit(store: Store, study_id: int, posterior: Posterior) -> None:
+    """Store a posterior; a database that does not take it costs the next reader a fit, and nothing else."""
+    content = pack(posterior)
+    if len(content) > LARGEST:
+        return
+    try:
+        store.keep_fit(study_id, fingerprint(posterior.evidence), content)
+    except StoreError:
+        return
+
+
+def pack(posterior: Posterior) -> str:
+    """The particles of a posterior as text."""
+    arrays = {
+        **posterior.values,
+        _BATCHES: posterior.residual_log_batch,
+        _RESIDUALS: posterior.residuals,
+        _NOTE: np.array(posterior.note),
+        _MODEL: np.array(_kind(posterior.model)),
+    }
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def unpack(content: str, evidence: Evidence) -> Posterior | None:
+    """What :func:`pack` wrote, for the evidence that it was fitted to; None for anything else."""
+    try:
+        with np.load(io.BytesIO(base64.b64decode(content, validate=True)), allow_pickle=False) as read:
+            arrays = {name: read[name] for name in read.files}
+        kind, note = str(arrays.pop(_MODEL)), str(arrays.pop(_NOTE))
+        batches, residuals = arrays.pop(_BATCHES), arrays.pop(_RESIDUALS)
+    except (binascii.Error, ValueError, OSError, KeyError, zipfile.BadZipFile, EOFError):
+        return None
+    for model in make_models(evidence, Priors()):
+        if _kind(model) == kind:
+            return Posterior(evidence, model, arrays, batches, residuals, note)
+    return None
+
+
+def _kind(model: Model) -> str:
+    """Which of the models of one body of evidence it is."""
+    laws = ",".join(f"{law.name}:{type(law).__name__}" for law in model.laws)
+    return f"{'descent' if model.descent else 'general'} {laws}"

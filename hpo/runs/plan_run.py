@@ -1,0 +1,48 @@
+"""One run of a plan with a seed, held so that no other process, here or elsewhere, runs it at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from hpo.errors import LaunchError
+from hpo.runs.lease import HEARTBEAT_SECONDS, LEASE_SECONDS, is_gone, process_name
+from storage.errors import StoreError
+from storage.store import Store
+
+
+@contextlib.contextmanager
+def held_plan_run(
+    store: Store, plan_id: int, seed: int, *, seconds: float = LEASE_SECONDS
+) -> Iterator[None]:
+    """Hold the run while the context lasts; :class:`LaunchError` where another process runs it.
+
+    A thread renews the hold. A process of this machine that is gone holds nothing; one elsewhere that fell silent
+    holds its run for ``seconds`` more.
+    """
+    holder = f"{process_name()}:{threading.get_ident()}"
+    other = store.take_plan_run(plan_id, seed, holder, seconds=seconds)
+    if other is not None and is_gone(other.rpartition(":")[0]):
+        other = store.take_plan_run(plan_id, seed, holder, seconds=seconds, instead_of=other)
+    if other is not None:
+        raise LaunchError(
+            f"plan {plan_id} runs with seed {seed} already, in the process {other.rpartition(':')[0]}; wait for it, "
+            "or launch another seed"
+        )
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(min(HEARTBEAT_SECONDS, seconds / 3)):
+            with contextlib.suppress(StoreError):  # it is away, and tried again
+                store.take_plan_run(plan_id, seed, holder, seconds=seconds)
+
+    thread = threading.Thread(target=renew, name=f"run of plan {plan_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(StoreError):  # it ends by itself
+            store.release_plan_run(plan_id, seed, holder)
