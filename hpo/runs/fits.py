@@ -72,7 +72,9 @@ def pack(posterior: Posterior) -> str:
 def unpack(content: str, evidence: Evidence) -> Posterior | None:
     """What :func:`pack` wrote, for the evidence that it was fitted to; None for anything else."""
     try:
-        with np.load(io.BytesIO(base64.b64decode(content, validate=True)), allow_pickle=False) as read:
+        with np.load(
+            io.BytesIO(base64.b64decode(content, validate=True)), allow_pickle=False
+        ) as read:
             arrays = {name: read[name] for name in read.files}
         kind, note = str(arrays.pop(_MODEL)), str(arrays.pop(_NOTE))
         batches, residuals = arrays.pop(_BATCHES), arrays.pop(_RESIDUALS)

@@ -107,8 +107,8 @@ class Context:
         if wait > 0:
             raise RefusedError(
                 429,
-                f"{who.owner} asks for more than {self.config.limits.forecasts_per_minute} forecasts and plans a minute "
-                "that take a computation",
+                f"{who.owner} asks for more than {self.config.limits.forecasts_per_minute} forecasts and plans a "
+                "minute that take a computation",
                 way_out=f"wait {wait:.1f} s",
                 retry_after=wait,
             )

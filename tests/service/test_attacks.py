@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
-from api_server import served, spec_of
+import uvicorn
+from api_server import Api, served, spec_of
 
+from hpo.service.app import create_app
+from hpo.service.auth import create_token
+from hpo.service.config import ServerConfig
+from hpo.service.context import allowed_hosts
+from hpo.service.serving import _uvicorn, listening_socket, worker_command
 from hpo.service.submission import faults_of_data
 from trainers.workloads import _OWN
 
@@ -534,3 +542,204 @@ def test_an_error_tells_neither_the_database_nor_a_traceback(tmp_path):
         assert "sqlite" not in answer.text
         assert "Traceback" not in answer.text
         assert os.sep + "gone" not in answer.text
+
+
+# strangers: connections, heads, names, sessions
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """The server as `hpo serve` runs it, with short times."""
+    folder = tmp_path_factory.mktemp("guarded")
+    limits = {"head_seconds": 0.5, "connections_per_address": 12, "body_seconds": 1.0}
+    values = {"storage": f"sqlite:///{folder}/hpo.db", "folder": folder / ".hpo", "limits": limits}
+    config = ServerConfig.model_validate(values)
+    app = create_app(config)
+    server = uvicorn.Server(_uvicorn(config.model_copy(update={"port": 0}), app))
+    sock = listening_socket(config.model_copy(update={"port": 0}))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    address = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    try:
+        with httpx.Client(base_url=address, timeout=30) as client:
+            yield Api(app, client)
+    finally:
+        app.state.context.live.close()
+        server.should_exit = True
+        thread.join(10)
+
+
+def port_of(api):
+    return api.client.base_url.port
+
+
+def test_a_valid_token_is_let_in_from_an_address_that_guesses(place):
+    place.api.token("ada")
+    guesses = [
+        place.api.client.get(
+            "/api/v1/me", headers={"Authorization": f"Bearer lb_{number:043d}"}
+        ).status_code
+        for number in range(140)
+    ]
+    assert guesses[0] == 401 and guesses[-1] == 429
+    place.api.app.state.context.tokens.forget()
+    assert place.api.call("GET", "/me").status_code == 200
+    place.api.app.state.context.strangers._left.clear()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTT", b"GET /health HTTP/1.1\r\nHost: local"])
+def test_a_head_that_does_not_come_is_given_up(guarded, sent):
+    with socket.create_connection(("127.0.0.1", port_of(guarded)), timeout=10) as connection:
+        connection.sendall(sent)
+        began = time.monotonic()
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+        assert 0.2 < time.monotonic() - began < 3
+
+
+def test_a_second_head_on_a_connection_has_its_time_too(guarded):
+    with socket.create_connection(("127.0.0.1", port_of(guarded)), timeout=10) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(4000).startswith(b"HTTP/1.1 200")
+        time.sleep(0.8)  # idle between two requests is no attack
+        connection.sendall(b"GET /hea")
+        assert b"408" in connection.recv(1000)
+
+
+def test_one_address_holds_so_many_connections(guarded):
+    opened = []
+    try:
+        for _ in range(30):
+            opened.append(
+                socket.create_connection(
+                    ("127.0.0.1", port_of(guarded)), timeout=5, source_address=("127.0.0.2", 0)
+                )
+            )
+    except OSError:
+        pytest.skip("this machine has one loopback address")
+    finally:
+        answers = []
+        for connection in opened[20:]:
+            answers.append(connection.recv(200))
+        assert guarded.client.get("/health").status_code == 200
+        for connection in opened:
+            connection.close()
+    assert all(b"503" in answer for answer in answers)
+
+
+def test_who_asks_is_found_out_before_the_body_is_read(guarded):
+    """A body that never comes costs a stranger's connection nothing but its head."""
+    for line, status in (("", b"401"), ("Authorization: Bearer lb_" + "A" * 43, b"401")):
+        with socket.create_connection(("127.0.0.1", port_of(guarded)), timeout=10) as connection:
+            head = f"POST /api/v1/studies HTTP/1.1\r\nHost: localhost\r\n{line or 'X-A: b'}\r\n"
+            connection.sendall(f"{head}Content-Length: 2000000\r\n\r\n".encode())
+            began = time.monotonic()
+            assert status in connection.recv(1000).split(b"\r\n")[0]
+            assert time.monotonic() - began < 0.8
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8642", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:8642", 200),
+        ("evil.example", 400),
+        ("localhost.evil.example", 400),
+        ("127.0.0.1.evil.example:8642", 400),
+        ("", 400),
+    ],
+)
+def test_a_request_by_a_foreign_name_is_refused(place, host, status):
+    answer = place.api.client.get("/health", headers={"Host": host})
+    assert answer.status_code == status
+    if status == 400:
+        assert "hosts" in answer.json()["error"]["way_out"]
+
+
+def test_the_names_of_a_server_are_configured(tmp_path):
+    with served(tmp_path, host="0.0.0.0", hosts=["hpo.example.org"]) as api:
+        for host, status in (("hpo.example.org", 200), ("localhost", 200), ("other.example", 400)):
+            assert api.client.get("/health", headers={"Host": host}).status_code == status
+    assert allowed_hosts(ServerConfig.model_validate({"host": "0.0.0.0"})) is None
+
+
+def test_a_cookie_is_a_session_and_not_the_token(place):
+    with httpx.Client(base_url=place.api.client.base_url) as browser:
+        token = place.api.token("bob")
+        browser.get("/login", params={"token": token})
+        cookie = browser.cookies["hpo_session"]
+        assert token not in cookie and cookie.startswith("ls_")
+        assert browser.get("/api/v1/me").json()["owner"] == "bob"
+        as_token = {"Authorization": f"Bearer {cookie}"}
+        with httpx.Client(base_url=place.api.client.base_url) as other:
+            assert other.get("/api/v1/me", headers=as_token).status_code == 401
+            assert (
+                other.get("/api/v1/me", headers={"Cookie": f"hpo_session={token}"}).status_code
+                == 401
+            )
+            own = str(browser.base_url).rstrip("/")
+            assert browser.post("/logout", headers={"Origin": own}).status_code == 303
+            stolen = {"Cookie": f"hpo_session={cookie}"}
+            assert other.get("/api/v1/me", headers=stolen).status_code == 401
+
+
+def test_a_session_ends_with_its_token(place):
+    with httpx.Client(base_url=place.api.client.base_url) as browser:
+        secret, token = create_token(place.api.store, owner="eve", scope="read")
+        browser.get("/login", params={"token": secret})
+        assert browser.get("/api/v1/me").status_code == 200
+        place.api.store.revoke_token(token.id)
+        place.api.app.state.context.tokens.forget()
+        assert browser.get("/api/v1/me").status_code == 401
+
+
+def test_the_stream_of_a_revoked_token_ends_within_a_second(place):
+    secret, token = create_token(place.api.store, owner="eve", scope="read")
+    headers = {"Authorization": f"Bearer {secret}"}
+    with place.api.client.stream("GET", "/api/v1/events", headers=headers) as stream:
+        chunks = stream.iter_raw()
+        next(chunks)
+        time.sleep(0.5)
+        place.api.store.revoke_token(token.id)  # as `hpo token revoke` does, in another process
+        began = time.monotonic()
+        for _ in chunks:
+            pass
+        assert time.monotonic() - began < 1.5
+
+
+def test_a_quota_holds_when_a_study_is_resumed(tmp_path):
+    with served(tmp_path, limits={"queued_studies": 2}) as api:
+        for name in ("a", "b"):
+            assert api.submit(name).status_code == 201
+        assert api.submit("c").status_code == 429
+        assert api.call("POST", "/studies/a/cancel").status_code == 200
+        assert api.submit("c").status_code == 201
+        refused = api.call("POST", "/studies/a/resume")
+        assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
+        assert api.store.study("a").state == "cancelled"
+
+
+def test_an_owner_stores_so_much(tmp_path):
+    with served(tmp_path, limits={"stored_bytes": 400}) as api:
+        assert api.submit("a").status_code == 201
+        api.app.state.context._stored.clear()
+        answer = api.submit("b")
+        assert answer.status_code == 429 and "bytes" in answer.json()["error"]["message"]
+        assert api.submit("b", owner="bob").status_code == 201
+
+
+def test_a_list_reads_no_study_file(place, monkeypatch):
+    def never(*_):
+        raise AssertionError("a study file was read")
+
+    monkeypatch.setattr("hpo.service.study_facts.parse_study", never)
+    answer = place.api.call("GET", "/studies").json()
+    assert answer["studies"][-1]["budget_trials"] == 30
+
+
+def test_no_password_stands_on_a_command_line():
+    config = ServerConfig.model_validate({"storage": "postgresql://hpo:secret@db.example/hpo"})
+    assert not any("secret" in word for word in worker_command(config))

@@ -1,4 +1,4 @@
-"""A fit in a process of its own gives what a fit in this one gives, its refusals too."""
+"""Fits and forecasts in processes of their own, and fits that were stored, give what is fitted here; refusals too."""
 
 from __future__ import annotations
 
@@ -11,44 +11,48 @@ import numpy as np
 import pytest
 
 from hpo.errors import EvidenceError
+from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs import fits
 from hpo.runs.forecasts import evidence_of, fit_posterior, forecast
+from hpo.runs.results import StudyResult
 from hpo.service import fit_process
 from tests.dashboard.dashboard_samples import full_view
 
 
-def test_the_laws_are_the_same(tmp_path: Path) -> None:
-    result = full_view(tmp_path).result
-    own, other = fit_posterior(result, [256]), fit_process.fit(result, [256])
-    assert own.values.keys() == other.values.keys()
-    for name, values in own.values.items():
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    return full_view(tmp_path_factory.mktemp("view")).result
+
+
+@pytest.fixture(scope="module")
+def fitted(result: StudyResult) -> Posterior:
+    return fit_posterior(result, [256])
+
+
+def test_the_laws_are_the_same(result: StudyResult, fitted: Posterior) -> None:
+    other = fit_process.fit(result, [256])
+    assert fitted.values.keys() == other.values.keys()
+    for name, values in fitted.values.items():
         assert np.array_equal(values, other.values[name]), name
 
 
-def test_a_stored_fit_is_the_fit(tmp_path: Path) -> None:
-    result = full_view(tmp_path).result
-    made = fit_posterior(result, [256])
-    again = fits.unpack(fits.pack(made), evidence_of(result, [256]))
-    assert again is not None and again.note == made.note
-    assert type(again.model.descent) is type(made.model.descent)
-    assert again.values.keys() == made.values.keys()
-    assert all(np.array_equal(made.values[name], again.values[name]) for name in made.values)
-    assert np.array_equal(made.residuals, again.residuals)
-    one, two = (forecast(result, 512, each).to_dict() for each in (made, again))
-    assert one == two
+def test_a_stored_fit_and_a_forecast_of_the_processes_are_the_same(
+    result: StudyResult, fitted: Posterior
+) -> None:
+    again = fits.unpack(fits.pack(fitted), evidence_of(result, [256]))
+    assert again is not None and again.note == fitted.note
+    assert type(again.model.descent) is type(fitted.model.descent)
+    assert again.values.keys() == fitted.values.keys()
+    assert all(np.array_equal(fitted.values[name], again.values[name]) for name in fitted.values)
+    assert np.array_equal(fitted.residuals, again.residuals)
+    made = forecast(result, 512, fitted)
+    assert made.to_dict() == fit_process.forecast(result, 512, again, ()).to_dict()
 
 
-@pytest.mark.parametrize("content", ["", "no base64 !", "AAAA"])
-def test_what_is_no_fit_is_none(tmp_path: Path, content: str) -> None:
-    assert fits.unpack(content, evidence_of(full_view(tmp_path).result, [256])) is None
-
-
-def test_a_pickle_in_the_place_of_a_fit_is_not_run(tmp_path: Path) -> None:
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=True, **{"=model": np.array([Marks(tmp_path / "mark")], object)})
-    content = base64.b64encode(file.getvalue()).decode()
-    assert fits.unpack(content, evidence_of(full_view(tmp_path).result, [256])) is None
-    assert not (tmp_path / "mark").exists()
+def test_other_evidence_has_another_fingerprint(result: StudyResult) -> None:
+    less = dataclasses.replace(result, trials=result.trials[: len(result.trials) // 2])
+    prints = [fits.fingerprint(evidence_of(each, [256])) for each in (result, result, less)]
+    assert prints[0] == prints[1] != prints[2]
 
 
 class Marks:
@@ -61,8 +65,19 @@ class Marks:
         return open, (str(self.path), "w")
 
 
-def test_a_refusal_crosses_over(tmp_path: Path) -> None:
-    nothing = dataclasses.replace(full_view(tmp_path).result, trials=(), runs=())
+def test_what_is_no_fit_is_none_and_a_pickle_is_not_run(
+    tmp_path: Path, result: StudyResult
+) -> None:
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=True, **{"=model": np.array([Marks(tmp_path / "mark")], object)})
+    evidence = evidence_of(result, [256])
+    for content in ("", "no base64 !", "AAAA", base64.b64encode(file.getvalue()).decode()):
+        assert fits.unpack(content, evidence) is None
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_refusal_crosses_over(result: StudyResult) -> None:
+    nothing = dataclasses.replace(result, trials=(), runs=())
     with pytest.raises(EvidenceError) as here:
         fit_posterior(nothing, [])
     with pytest.raises(EvidenceError) as there:
