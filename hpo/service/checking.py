@@ -13,7 +13,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from hpo.errors import Fault, HpoError, SpecError
 from hpo.service.config import ServerConfig
 from hpo.service.logs import LOG
 from hpo.service.refusal import RefusedError
-from hpo.service.submission import read_submission
+from hpo.service.submission import read_submission, workload_metrics
 
 PROCESSES = 2
 START_SECONDS = 60.0
@@ -42,9 +42,14 @@ class CheckedStudy:
     plain: Mapping[str, Any]
 
     @classmethod
-    def of(cls, text: str, config: ServerConfig) -> CheckedStudy:
-        """The study of a text from the network, read in this process; :class:`SpecError` with all it may not say."""
-        spec = read_submission(text, config)
+    def of(
+        cls, text: str, config: ServerConfig, metrics: Mapping[str, Mapping[str, bool] | None]
+    ) -> CheckedStudy:
+        """The study of a text from the network, read in this process; :class:`SpecError` with all it may not say.
+
+        KeyError with the workload where its ``metrics`` are not given.
+        """
+        spec = read_submission(text, config, metrics.__getitem__)
         return cls(
             spec.text,
             spec.name,
@@ -66,6 +71,7 @@ class Checker:
         for _ in range(processes):
             self._free.put(None)
         self._closed = False
+        self._metrics: dict[str, Mapping[str, bool] | None] = {}
 
     def check(self, text: str) -> CheckedStudy:
         """The study of a text from the network.
@@ -73,6 +79,17 @@ class Checker:
         :class:`SpecError` with all that it may not say, RefusedError (422) where that takes too long to find out, and
         RefusedError (503) where others are being checked for as long.
         """
+        answer = self._answer(text)
+        if "unknown" in answer:  # asked of the workload itself, which may take longer than a check
+            self._metrics[answer["unknown"]] = workload_metrics(answer["unknown"])
+            answer = self._answer(text)
+        if "study" in answer:
+            return CheckedStudy(text=text, **answer["study"])
+        if "faults" in answer:
+            raise SpecError([Fault(**fault) for fault in answer["faults"]])
+        raise RefusedError(422, answer["refused"])
+
+    def _answer(self, text: str) -> dict[str, Any]:
         seconds = self._config.limits.check_seconds
         try:
             process = self._free.get(timeout=3 * seconds)
@@ -83,7 +100,7 @@ class Checker:
         try:
             if process is None or not process.alive:
                 process = _Process(self._config)
-            answer = process.ask(text, seconds)
+            return process.ask({"text": text, "metrics": self._metrics}, seconds)
         except TimeoutError:
             process = None
             raise RefusedError(
@@ -101,11 +118,6 @@ class Checker:
             self._free.put(process)
             if self._closed:
                 self.close()
-        if "study" in answer:
-            return CheckedStudy(text=text, **answer["study"])
-        if "faults" in answer:
-            raise SpecError([Fault(**fault) for fault in answer["faults"]])
-        raise RefusedError(422, answer["refused"])
 
     def close(self) -> None:
         """End the processes that check nothing; the others end when they have answered."""
@@ -140,10 +152,10 @@ class _Process:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, text: str, seconds: float) -> dict[str, Any]:
+    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """The answer for a text; TimeoutError where it does not come in time, which ends the process."""
         try:
-            answer: dict[str, Any] = json.loads(self._exchange(json.dumps(text), seconds))
+            answer: dict[str, Any] = json.loads(self._exchange(json.dumps(question), seconds))
         except BaseException:
             self.end()
             raise
@@ -187,13 +199,16 @@ def main() -> None:
     config = ServerConfig.model_validate_json(sys.stdin.readline() or "{}")
     _answer({})
     for line in sys.stdin:
-        text = json.loads(line)
-        _answer(_checked(lambda text=text: CheckedStudy.of(text, config)))  # type: ignore[misc]
+        _answer(_checked(config, **json.loads(line)))
 
 
-def _checked(check: Callable[[], CheckedStudy]) -> dict[str, Any]:
+def _checked(
+    config: ServerConfig, text: str, metrics: Mapping[str, Mapping[str, bool] | None]
+) -> dict[str, Any]:
     try:
-        study = check()
+        study = CheckedStudy.of(text, config, metrics)
+    except KeyError as error:
+        return {"unknown": error.args[0]}
     except SpecError as error:
         return {"faults": [vars(fault) for fault in error.faults]}
     except HpoError as error:

@@ -14,7 +14,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,21 @@ BYTES_OF_A_PIXEL = 4 * 16 + 1
 """16 channels in single precision, and a label."""
 
 
-def read_submission(text: str, config: ServerConfig) -> StudySpec:
-    """The study of a text from the network; :class:`SpecError` with all that it may not say."""
+def read_submission(
+    text: str,
+    config: ServerConfig,
+    metrics_of: Callable[[str], Mapping[str, bool] | None] | None = None,
+) -> StudySpec:
+    """The study of a text from the network; :class:`SpecError` with all that it may not say.
+
+    ``metrics_of`` gives the metrics of an allowed workload, as :func:`workload_metrics` does.
+    """
     spec = parse_study(text)
     wrong = itertools.islice(_faults(spec, config), MOST_FAULTS + 1)
     found = [spec.error(message, *location) for location, message in wrong]
     if found:
         raise SpecError([fault for error in found for fault in error.faults])
-    metrics = workload_metrics(spec.workload)
+    metrics = (metrics_of or workload_metrics)(spec.workload)
     if metrics is not None:
         check_target(spec, metrics)
     check_full_scale(spec)
