@@ -72,7 +72,7 @@ def serve(
         if not (config.is_local or config.tls_certificate or config.trusted_proxies):
             LOG.warning(
                 "the server listens at %s without TLS: whoever is on the way reads tokens; give tls_certificate and "
-                "tls_key, or put a proxy before it (docs/proxies.md)",
+                "tls_key, or put a proxy before it and name it in trusted_proxies",
                 config.host,
             )
         if link:
