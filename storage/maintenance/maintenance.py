@@ -146,6 +146,8 @@ def _copy_sqlite(database: Database, path: Path) -> Backup:
         )
     partial = path.with_name(f"{path.name}.partial")
     try:
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600)  # it holds all that the database does
         with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(partial)) as copy:
             live.backup(copy, pages=_PAGES, sleep=0.001)
             copy.execute(
