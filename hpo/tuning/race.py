@@ -4,7 +4,8 @@ A batch of any size is trained here by accumulation, at the price of its samples
 lie, but not exactly, and a training that is lost costs the slot on the full machine: so a few configurations about the
 forecast's start, those that are far behind are dropped, and the best two are repeated, for the scatter between seeds
 makes one of them look better than it is. What is to be trained next is a function of the race's trials alone, so that a
-race that was interrupted goes on.
+race that was interrupted goes on. The first training of every configuration has the same seed, and so the same start
+weights and order of samples, the second ones have the next: what a seed adds to all of them decides nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.study.spec import StudySpec
-from hpo.tuning.agenda import Done, Wait, explorations, next_seed
+from hpo.tuning.agenda import Done, Wait, explorations
 from hpo.tuning.patience import Patience
 from hpo.tuning.trainings import Progress, Trainings
 from storage.records import NewTrial, Study, Trial, TrialState
@@ -176,10 +177,15 @@ class Race(Trainings):
             NewTrial(
                 global_batch_size=self.course.global_batch_size,
                 settings=dict(entry),
-                seed=max(FIRST_SEED, next_seed(self.trials)),
+                seed=next_seed(entry, self.trials),
                 purpose=PURPOSE,
             )
         )
+
+
+def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial]) -> int:
+    """The seed of the next training of these settings: as many after the first as they have had trainings."""
+    return FIRST_SEED + sum(_key(trial.settings) == _key(settings) for trial in trials)
 
 
 def _rescue(tried: Sequence[Trial]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ MILESTONES = 2
 """Milestones lie at a quarter and at half of the budget of epochs."""
 
 
-FAR_BEHIND = 1.25
+FAR_BEHIND = 1.4
 """Times the fewest epochs of any training of a race so far: one that needs more is dropped."""
 
 

@@ -12,7 +12,7 @@ from hpo.errors import EvidenceError
 from hpo.runs.race import plan_race
 from hpo.tuning.acquisition.lineup import choose_lineup
 from hpo.tuning.agenda import Done, Wait
-from hpo.tuning.race import FINALISTS, SEEDS, Course, next_entry
+from hpo.tuning.race import FINALISTS, FIRST_SEED, SEEDS, Course, next_entry
 from hpo.tuning.stopping import CurveStopping
 from hpo.tuning.trainings import Ending
 from hpo.tuning.tuner import run_race
@@ -236,7 +236,9 @@ def test_a_race_is_recorded_and_counts(swept, raced):
     assert [trial.settings["learning_rate"] for trial in after.raced[: len(course.lineup)]] == [
         each["learning_rate"] for each in course.lineup
     ]
-    assert len({trial.seed for trial in after.trials}) == len(after.trials)
+    first = [trial.seed for trial in after.raced[: len(course.lineup)]]
+    assert set(first) == {FIRST_SEED}  # the same start weights and order of samples for all
+    assert {trial.seed for trial in after.raced} == {FIRST_SEED, FIRST_SEED + 1}
     assert f"raced at {BATCH}: " in after.forecast.reason
     assert after.forecast.numbers.raced.trainings == len(after.raced)
     lost = [
