@@ -3,9 +3,9 @@
 Candidates are the recommended settings with other learning rates and warmups. The laws are only roughly right, so each
 particle of the posterior is taken to be off by a factor of its own in both. Of such particles each holds one candidate
 to be the best: chosen are the recommended settings, where those are risky a candidate that is safe if the laws
-underrate the risk, and then, one by one, whatever lowers most what the best of those chosen is expected to lose. What the whole
-lineup lowers it by is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race is
-worth more.
+underrate the risk, and then, one by one, whatever lowers most what the best of those chosen is expected to lose. What
+the whole lineup lowers it by is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no
+race is worth more.
 """
 
 from __future__ import annotations
