@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import hpo
 from hpo.errors import EvidenceError
+from hpo.runs.forecasts import direct_search
 from hpo.runs.race import plan_race
 from hpo.tuning.acquisition.lineup import choose_lineup
 from hpo.tuning.agenda import Done, Wait
@@ -288,3 +289,16 @@ def test_the_lineup_begins_with_the_forecast_and_holds_safer_and_bolder_settings
     assert len(set(rates)) == len(rates) == 5
     assert min(rates) < rates[0] and lineup.gain > 0
     assert lineup == choose_lineup(posterior, BATCH, 1000.0)
+
+
+def test_a_search_at_the_batch_itself_is_advised_where_the_sweep_was_dearer(swept):
+    result = swept[1]
+    epochs = result.forecast.epochs_to_target.median
+    spent = sum(trial.epochs for trial in result.swept)
+    few = dataclasses.replace(result, trials=result.trials[:1])
+    assert direct_search(few, result.forecast) == ""
+    many = dataclasses.replace(result, trials=20 * result.trials)
+    assert f"as many as {20 * spent / epochs:.0f} trainings at {BATCH} need" in direct_search(
+        many, result.forecast
+    )
+    assert f"ladder: [{BATCH}]" in direct_search(many, result.forecast)
