@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.real_panel import cases, sweeps, tables, trainings
-from benchmarks.real_panel.recommendations import FORECASTS, METHODS, recommendations
+from benchmarks.real_panel.recommendations import FORECASTS, METHODS, STARTS, recommendations
 
 GRID_SEEDS = 2
 STAGES = ("sweep", "race", "grid", "truth", "table")
@@ -113,7 +113,9 @@ def _recommended(wanted: list[cases.Case], folder: Path) -> Iterator[trainings.W
         for result in sweeps.read(case, folder)
         for each in recommendations(case, result)
     ]
-    for methods in (FORECASTS, METHODS[len(FORECASTS) :]):
+    best = tuple(method for method in METHODS if method.endswith(STARTS[0]))
+    law = tuple(method for method in METHODS if method.endswith(STARTS[1]))
+    for methods in (FORECASTS, best, law):
         for seed in range(max((case.seeds for case, _ in found), default=0)):
             for case, each in found:
                 if seed < case.seeds:

@@ -142,12 +142,12 @@ class Race(Trainings):
             self.course, [each for each in self.trials if each.id != trial.id], others
         )
         self._reserved[trial.id] = min(left, self.course.limit_epochs)
-        # inside its warmup a training says nothing of what it does at the full rate
+        # the shape of a curve at a batch never trained at is unknown: none is dropped by where it seems to lead
         return {
             "limit_epochs": self.course.limit_epochs,
             "stoppable": first,
             "most_epochs": self._reserved[trial.id],
-            "patience_epochs": float(trial.settings.get("warmup_epochs") or 0.0),
+            "by_curve": False,
         }
 
     def _budget_epochs(self, trial: Trial) -> float | None:  # noqa: ARG002

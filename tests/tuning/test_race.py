@@ -145,11 +145,18 @@ def test_any_race_ends_and_trains_no_settings_more_often_than_it_may(count, conc
     whole = [
         each for each in runs.values() if all(trial.state is TrialState.REACHED for trial in each)
     ]
-    assert sum(len(each) == SEEDS for each in whole) == min(FINALISTS, len(whole))
+
+    def mean(runs):
+        return sum(math.log(trial.epochs_to_target) for trial in runs) / len(runs)
+
+    # a second training may put a finalist behind another, who then is one too
+    once = [mean(each) for each in whole if len(each) < SEEDS]
+    finalists = sorted(map(mean, whole))[:FINALISTS]
+    assert not once or min(once) >= finalists[-1]
 
 
-def test_a_training_far_behind_the_best_is_dropped_but_not_inside_its_warmup():
-    def ended(warmup):
+def test_a_training_far_behind_the_best_is_dropped_at_the_limit_where_its_curve_is_not_judged():
+    def ended(*, by_curve):
         scheduler = CurveStopping(0.1, most=lambda: 12.0)
         trial = type(
             "T",
@@ -160,7 +167,7 @@ def test_a_training_far_behind_the_best_is_dropped_but_not_inside_its_warmup():
                     "stoppable": True,
                     "limit_epochs": 40.0,
                     "most_epochs": 35.0,
-                    "patience_epochs": warmup,
+                    "by_curve": by_curve,
                 },
             },
         )
@@ -174,9 +181,8 @@ def test_a_training_far_behind_the_best_is_dropped_but_not_inside_its_warmup():
                 return at
         raise AssertionError("never stopped")
 
-    assert ended(0.0) < 6
-    assert 8 < ended(8.0) < 9
-    assert ended(30.0) == 12.0  # what is left beyond the limit is not worth it, warmup or not
+    assert ended(by_curve=True) < 6
+    assert ended(by_curve=False) == 12.0
 
 
 @pytest.fixture(scope="module")
