@@ -7,7 +7,7 @@ arithmetic, and every operation and every tensor kept for the backward pass is c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,9 +51,12 @@ def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = Non
     define ``cost() -> WorkloadCost``.
     """
     from trainers.workloads.noisy_quadratic.task import NoisyQuadratic
+    from trainers.workloads.program.task import ProgramWorkload
 
     if isinstance(workload, NoisyQuadratic):
         return _of_quadratic(workload.problem.modes)
+    if isinstance(workload, ProgramWorkload):
+        return _of_program(workload.options.cost)
     if not isinstance(workload, Workload):
         own = getattr(workload, "cost", None)
         if own is None:
@@ -142,6 +145,17 @@ def _counted(
         sum(size for _, size in kept.values()) / count,
         sample_bytes,
     )
+
+
+def _of_program(cost: Mapping[str, float] | None) -> WorkloadCost:
+    """What the study says of its program: nobody else can know it."""
+    names = [each.name for each in dataclasses.fields(WorkloadCost)]
+    if cost is None or set(cost) != set(names):
+        raise WorkloadError(
+            f"a program's cost cannot be measured; give {', '.join(names)} under program.cost"
+        )
+    parameters, tensors = int(cost["parameters"]), int(cost["gradient_tensors"])
+    return WorkloadCost(parameters, tensors, *(float(cost[name]) for name in names[2:]))
 
 
 def _of_quadratic(modes: int) -> WorkloadCost:

@@ -361,17 +361,22 @@ class _Run:
 
 def check_workload(spec: StudySpec) -> None:
     """Raise :class:`SpecError` where the workload, its data or its metric is not there."""
-    from trainers.workloads import load_workload, metrics_of
+    from trainers.workloads import check_own_settings, load_workload, metrics_of
 
+    data = workload_data(spec)
     try:
-        metrics = metrics_of(spec.workload, search_path(spec))
+        metrics = metrics_of(spec.workload, data, search_path(spec))
     except TrainerError as error:
         raise spec.error(str(error), "workload") from error
     check_target(spec, metrics)
     try:
-        load_workload(spec.workload, workload_data(spec), search_path(spec))
+        workload = load_workload(spec.workload, data, search_path(spec))
     except TrainerError as error:
         raise spec.error(str(error), "data") from error
+    try:
+        check_own_settings(workload, spec.workload, dict.fromkeys(spec.search.own_names))
+    except TrainerError as error:
+        raise spec.error(str(error), "search") from error
 
 
 def check_full_scale(spec: StudySpec) -> None:

@@ -35,6 +35,10 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         """Train to the next evaluation."""
         return self._run.advance()
 
+    def cleanup(self) -> None:
+        """End what the trial has started."""
+        self._run.close()
+
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Tune keeps no checkpoints: the trial's own is enough."""
 

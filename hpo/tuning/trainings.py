@@ -10,6 +10,7 @@ database or of the trainings is kept and ends them in good order, for Tune does 
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -171,6 +172,9 @@ class Trainings:
             "job": self._job(trial),
             "checkpoint_seconds": CHECKPOINT_SECONDS,
             "checkpoint": str(self._checkpoints / f"{trial.number}.pt"),
+            "folder": str(self._folder(trial)),
+            "nodes": self._spec.resources.nodes,
+            "workers_per_node": self._spec.resources.workers_per_node,
             **self._config(trial),
         }
 
@@ -206,6 +210,7 @@ class Trainings:
         self._points.pop(trial_id, None)
         self._ended(trial)
         (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
+        shutil.rmtree(self._folder(trial) / "checkpoint", ignore_errors=True)
         self._show()
 
     def close(self) -> None:
@@ -217,6 +222,10 @@ class Trainings:
             self._patience(lambda: self._store.requeue_running(self._study.id))
         except StoreError as error:
             self.failure = error
+
+    def _folder(self, trial: Trial) -> Path:
+        """Where a program keeps its files: ``trials/STUDY/TRIAL`` beside ``checkpoints/STUDY``."""
+        return self._checkpoints.parents[1] / "trials" / str(self._study.id) / str(trial.number)
 
     def _stored(self) -> list[Trial]:
         return self._patience(lambda: self._store.trials(self._study.id, purpose=self.purpose))
@@ -243,7 +252,7 @@ class Trainings:
         self._patience(start, started)
 
     def _job(self, trial: Trial) -> dict[str, Any]:
-        settings = TrainingSettings.from_dict(trial.settings)
+        settings = TrainingSettings.from_record(trial.settings)
         return training_job(
             self._spec, settings, trial.global_batch_size, trial.seed, self._budget_epochs(trial)
         ).to_dict()
