@@ -103,7 +103,9 @@ def report(
     given = {"epochs": epochs, "samples": samples, "steps": steps, **metrics}
     values = {name: _number(name, value) for name, value in given.items() if value is not None}
     if not {"epochs", "samples", "steps"} & values.keys():
-        raise ValueError("a report must say how far the training has come: epochs, samples or steps")
+        raise ValueError(
+            "a report must say how far the training has come: epochs, samples or steps"
+        )
     path = trial().report_file
     if path is None or not is_first_worker():
         return

@@ -19,6 +19,7 @@ from search_spaces.settings import SettingError
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+
 class Role(StrEnum):
     """What a study does with a setting."""
 

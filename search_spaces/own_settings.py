@@ -14,13 +14,49 @@ from typing import Any
 Scalar = str | bool | int | float | None
 
 RESERVED = frozenset(
-    """
-    own id study_id number state global_batch_size local_batch_size micro_batch_size accumulation seed purpose
-    epochs_to_target epochs step steps samples seconds best_metric final_metric reason resolution_epochs started_at
-    finished_at train_loss loss metric gradient_noise_scale trial nodes node_rank workers workers_per_node
-    evaluations_per_epoch device_list checkpoint_folder output_folder trial_file report_file stop_file
-    master_address master_port
-    """.split()
+    {
+        "own",
+        "id",
+        "study_id",
+        "number",
+        "state",
+        "global_batch_size",
+        "local_batch_size",
+        "micro_batch_size",
+        "accumulation",
+        "seed",
+        "purpose",
+        "epochs_to_target",
+        "epochs",
+        "step",
+        "steps",
+        "samples",
+        "seconds",
+        "best_metric",
+        "final_metric",
+        "reason",
+        "resolution_epochs",
+        "started_at",
+        "finished_at",
+        "train_loss",
+        "loss",
+        "metric",
+        "gradient_noise_scale",
+        "trial",
+        "nodes",
+        "node_rank",
+        "workers",
+        "workers_per_node",
+        "evaluations_per_epoch",
+        "device_list",
+        "checkpoint_folder",
+        "output_folder",
+        "trial_file",
+        "report_file",
+        "stop_file",
+        "master_address",
+        "master_port",
+    }
 )
 """Names of what a trial has beside its settings, in tables, exports and commands."""
 

@@ -20,9 +20,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from search_spaces import settings as _settings
-from search_spaces.domains import Categorical, Domain, Float, Int, Role, Scalar
+from search_spaces.domains import Categorical, Domain, Float, Int, Role
 from search_spaces.names import nearest_or_all
-from search_spaces.own_settings import faults_of_own
+from search_spaces.own_settings import Scalar, faults_of_own
 from search_spaces.setting_rules import fault_of_use
 from search_spaces.settings import SettingError, TrainingSettings
 

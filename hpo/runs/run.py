@@ -301,7 +301,11 @@ class _Run:
     def _keep_plan(self, made: StudyForecast, plan: Plan, directory: Path) -> Plan:
         kept = self._patience(
             lambda: repository.keep_plan(
-                self._store, made, plan, directory, choose_backend(None, plan.launcher)
+                self._store,
+                made,
+                plan,
+                directory,
+                choose_backend(None, plan.launcher, self._spec.workload),
             )
         )
         self._held.event(
@@ -317,7 +321,7 @@ class _Run:
         plan_id = plan.id
         if plan_id is None:
             raise PlanError("a plan must be stored before it is validated")
-        backend, first = choose_backend(None), plan.job.seed
+        backend, first = choose_backend(None, workload=self._spec.workload), plan.job.seed
 
         def done() -> set[int]:
             return {outcome.seed for outcome in self._store.outcomes(plan_id)}
@@ -365,7 +369,7 @@ def check_workload(spec: StudySpec) -> None:
 
     data = workload_data(spec)
     try:
-        metrics = metrics_of(spec.workload, data, search_path(spec))
+        metrics = metrics_of(spec.workload, search_path(spec), data)
     except TrainerError as error:
         raise spec.error(str(error), "workload") from error
     check_target(spec, metrics)

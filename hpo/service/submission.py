@@ -136,7 +136,7 @@ def workload_metrics(workload: str) -> dict[str, bool] | None:
     """
     program = (
         "import json, sys; from trainers.workloads import metrics_of; "
-        "print(json.dumps(dict(metrics_of(sys.argv[1], {}))))"
+        "print(json.dumps(dict(metrics_of(sys.argv[1]))))"
     )
     try:
         done = subprocess.run(

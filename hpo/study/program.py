@@ -75,7 +75,9 @@ def faults_of_program(
             return []
         return [((), "workload program needs a section program: command, train_samples and report")]
     if workload != PROGRAM:
-        return [(("program",), f"program is for workload: program, but the workload is {workload!r}")]
+        return [
+            (("program",), f"program is for workload: program, but the workload is {workload!r}")
+        ]
     options = program.options
     read = placeholders(options.words)
     known = (*PLACEHOLDERS, *setting_names())

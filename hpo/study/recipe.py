@@ -84,9 +84,7 @@ def faults_of_durations(
             yield ("budget", "epochs_per_trial"), _too_long(published, setting, times, epochs)
 
 
-def _over(
-    published: Recipe, search: Mapping[str, Any], own: Collection[str] | None
-) -> SearchSpace:
+def _over(published: Recipe, search: Mapping[str, Any], own: Collection[str] | None) -> SearchSpace:
     faults: list[tuple[str | None, str]] = [
         (name, _not_named(published, name)) for name in published.moving if name not in search
     ]

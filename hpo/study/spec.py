@@ -28,7 +28,7 @@ from hpo.study import faults as study_faults
 from hpo.study import recipe as study_recipe
 from hpo.study import rules, yaml_text
 from hpo.study.faults import SpecFaultsError
-from hpo.study.program import PROGRAM, ProgramSection, Section, faults_of_program
+from hpo.study.program import ProgramSection, Section, faults_of_program
 from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
 
@@ -131,7 +131,7 @@ class StudySpec(Section):
         PlainSerializer(SearchSpace.to_plain),
     ]
     budget: StudyBudget
-    resources: ResourceSection = Field(default_factory=ResourceSection)
+    resources: ResourceSection = ResourceSection()
     seeds: Count = 1
     sampler: Literal["tpe", "gp", "cmaes", "qmc", "random", "forecast"] = "tpe"
 
@@ -151,7 +151,10 @@ class StudySpec(Section):
             *rules.faults_of_normalization(study.search, study.ladder, full_scale),
             *rules.faults_of_workers(study.search, study.ladder, study.resources.workers),
             *faults_of_program(
-                study.workload, study.program, study.search, seeded=study.seeds > 1 or bool(full_scale)
+                study.workload,
+                study.program,
+                study.search,
+                seeded=study.seeds > 1 or bool(full_scale),
             ),
             *study_recipe.faults_of_durations(
                 study.recipe, study.search, own, study.budget.epochs_per_trial

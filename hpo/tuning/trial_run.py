@@ -62,9 +62,7 @@ class TrialRun:
         key = f"{job.workload} {sorted(job.data.items())} {job.search_path}"
         if key not in self._workloads:
             self._workloads = {key: load_workload(job.workload, job.data, job.search_path)}
-        place = ProgramPlace(
-            Path(config["folder"]), config["workers_per_node"], config["nodes"]
-        )
+        place = ProgramPlace(Path(config["folder"]), config["workers_per_node"], config["nodes"])
         training = begin_training(job, workload=self._workloads[key], place=place)
         self._training = training
         self._reported = [dataclasses.asdict(point) for point in training.resumed or ()]

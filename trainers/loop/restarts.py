@@ -61,11 +61,13 @@ class StopRequests:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def asked(self) -> bool:
+        """Whether this process was asked."""
+        return self._signalled or (self._stop_file is not None and self._stop_file.exists())
+
     def agreed(self, communicator: Communicator) -> bool:
         """Whether any worker was asked; the same answer on every worker, which all must call."""
-        asked = self._signalled or (
-            communicator.rank == 0 and self._stop_file is not None and self._stop_file.exists()
-        )
+        asked = self._signalled if communicator.rank else self.asked()
         if communicator.size == 1:
             return asked
         import torch

@@ -72,10 +72,10 @@ def load_model_workload(job: TrainingJob) -> Workload:
 
 
 def metrics_of(
-    name: str, data: Mapping[str, Any], search_path: str | None = None
+    name: str, search_path: str | None = None, data: Mapping[str, Any] | None = None
 ) -> Mapping[str, bool]:
-    """The metrics of a workload, and whether a higher value is better; touches no data."""
-    return workload_class(name, search_path).metrics_of(data)
+    """The metrics of a workload with its data options, and whether a higher value is better; touches no data."""
+    return workload_class(name, search_path).metrics_of(data or {})
 
 
 def check_own_settings(workload: AnyWorkload, name: str, settings: Mapping[str, Any]) -> None:

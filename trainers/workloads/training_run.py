@@ -56,8 +56,8 @@ class TrainingSegment:
 class AnyTraining(ABC):
     """One training in progress; ``advance`` goes to the next evaluation until ``finished``.
 
-    ``metrics`` and ``train_samples`` are those of its workload. ``resumed`` are the evaluations of earlier starts, where
-    a training keeps files of its own and goes on from them by itself; None where :meth:`state_dict` is its state.
+    ``metrics`` and ``train_samples`` are those of its workload. ``resumed`` are the evaluations of earlier starts,
+    where a training keeps files of its own and goes on from them by itself; None where :meth:`state_dict` is its state.
     """
 
     resumed: list[ConvergencePoint] | None = None
@@ -85,7 +85,7 @@ class AnyTraining(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave, with any number of workers and any micro batch."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have started nothing
         """End what the training has started, wherever it stands."""
 
     def exhibit(self) -> dict[str, Any] | None:

@@ -16,7 +16,13 @@ from trainers.workloads.program.command import own_placeholders, placeholders
 
 PROGRESS = ("epochs", "samples", "steps")
 """How a report may say how far the training has come; any one of them will do."""
-OTHER_VALUES = ("train_loss", "learning_rate", "seconds", "gradient_noise_scale", "global_batch_size")
+OTHER_VALUES = (
+    "train_loss",
+    "learning_rate",
+    "seconds",
+    "gradient_noise_scale",
+    "global_batch_size",
+)
 """What a report may hold besides its progress and the metrics."""
 MOST_SAMPLES = 10**15
 
@@ -109,7 +115,10 @@ class ProgramOptions:
     def faults(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """What cannot be, each with its place in the section."""
         if not self.command or not all(isinstance(word, str) and word for word in self.command):
-            yield ("command",), "command must be a list of words, the program first, each with a character"
+            yield (
+                ("command",),
+                "command must be a list of words, the program first, each with a character",
+            )
             return
         try:
             placeholders(self.words)
@@ -117,7 +126,10 @@ class ProgramOptions:
             yield ("command",), str(error)
             return
         if not 1 <= self.train_samples <= MOST_SAMPLES:
-            yield ("train_samples",), f"train_samples must be at least 1, but got {self.train_samples}"
+            yield (
+                ("train_samples",),
+                f"train_samples must be at least 1, but got {self.train_samples}",
+            )
         if (
             self.largest_micro_batch is not None
             and not {"micro_batch_size", "accumulation"} & set(placeholders(self.words))
@@ -134,7 +146,10 @@ class ProgramOptions:
         report = self.report
         for name in report.metrics:
             if name in (RESERVED - {"loss"}) | {*PROGRESS, *OTHER_VALUES}:
-                yield ("report", "metrics"), f"a metric must not be called {name!r}: every report may hold that"
+                yield (
+                    ("report", "metrics"),
+                    f"a metric must not be called {name!r}: every report may hold that",
+                )
         if report.metrics.get("loss"):
             yield ("report", "metrics"), "the loss is better when lower; write loss: false"
         if not (report.timeout_seconds > 0 and math.isfinite(report.timeout_seconds)):
@@ -149,7 +164,10 @@ class ProgramOptions:
         known = (*PROGRESS, *self.metrics, *OTHER_VALUES)
         for name in groups:
             if name not in known:
-                yield ("report", "pattern"), f"pattern has a group {name!r}{nearest_or_all(name, known)}"
+                yield (
+                    ("report", "pattern"),
+                    f"pattern has a group {name!r}{nearest_or_all(name, known)}",
+                )
         if not set(PROGRESS) & set(groups) or not set(self.metrics) & set(groups):
             yield (
                 ("report", "pattern"),

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainers.errors import WorkloadError
 from trainers.workloads.program import guard
 
 LAST_LINES = 12
@@ -21,29 +22,35 @@ LAST_CHARACTERS = 1500
 
 @dataclass(frozen=True)
 class ProgramFiles:
-    """The files of one training of a program, in a folder of its own."""
+    """The files of one training of a program, in a folder that all its nodes see; some are of one node alone."""
 
     folder: Path
+    node_rank: int = 0
+
+    @property
+    def own(self) -> Path:
+        """The folder of this node."""
+        return self.folder / f"node-{self.node_rank}" if self.node_rank else self.folder
 
     @property
     def trial(self) -> Path:
         """What the program is told, as JSON."""
-        return self.folder / "trial.json"
+        return self.own / "trial.json"
 
     @property
     def report(self) -> Path:
         """What the program reports, lines of JSON."""
-        return self.folder / "report.jsonl"
+        return self.own / "report.jsonl"
 
     @property
     def log(self) -> Path:
         """What the program printed."""
-        return self.folder / "log.txt"
+        return self.own / "log.txt"
 
     @property
     def stop(self) -> Path:
         """Appears where the program is asked to stop."""
-        return self.folder / "stop"
+        return self.own / "stop"
 
     @property
     def checkpoint(self) -> Path:
@@ -54,6 +61,17 @@ class ProgramFiles:
     def output(self) -> Path:
         """What the program wants to keep."""
         return self.folder / "output"
+
+    def make(self) -> None:
+        """Make the folders."""
+        for folder in (self.own, self.checkpoint, self.output):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def failure(self, what: str) -> WorkloadError:
+        """An error that says what went wrong, with the last words of the program."""
+        words = self.last_words()
+        said = f"the end of {self.log}:\n{words}" if words else "it printed nothing"
+        return WorkloadError(f"the program failed: {what}; {said}")
 
     def last_words(self) -> str:
         """The end of what the program printed; "" where it printed nothing."""
@@ -85,7 +103,7 @@ class ProgramProcess:
         """Start ``command`` in ``folder``; ``listens`` says that it looks for the file that asks it to stop."""
         for stale in (files.stop, files.stop.with_suffix(".listens")):
             stale.unlink(missing_ok=True)
-        start = files.folder / "start.json"
+        start = files.own / "start.json"
         start.write_text(
             json.dumps(
                 {
@@ -132,6 +150,21 @@ class ProgramProcess:
                 self.ended = json.loads(told) if told else {"error": "its guard was killed"}
                 os.close(self._status)
         return True
+
+    @property
+    def failure(self) -> str:
+        """How a program that has ended failed; "" for one that ended well, or was asked to."""
+        ended = self.ended or {}
+        if "error" in ended:
+            return f"it cannot be started: {ended['error']}"
+        status = int(str(ended.get("exit", 0)))
+        if status == 0 or self._control < 0:
+            return ""
+        return (
+            f"it was ended by signal {-status}"
+            if status < 0
+            else f"it ended with exit code {status}"
+        )
 
     def ask_to_stop(self) -> None:
         """Begin to end it: it is asked, then gets SIGTERM, then SIGKILL."""

@@ -103,7 +103,12 @@ class Curve:
             self._seconds_before = self.points[-1].seconds if self.points else 0.0
         told = {name: _number(values, name) for name in ("train_loss", "loss", metric)}
         strange = next(
-            (f"{name} {value:g}" for name, value in told.items() if value is not None and not math.isfinite(value)), ""
+            (
+                f"{name} {value:g}"
+                for name, value in told.items()
+                if value is not None and not math.isfinite(value)
+            ),
+            "",
         )
         batch = _number(values, "global_batch_size") or self.job.global_batch_size
         steps = _number(values, "steps") or epochs * self.train_samples / self.job.global_batch_size
@@ -134,7 +139,9 @@ class Curve:
             if count is None:
                 continue
             if not (math.isfinite(count) and count >= 0):
-                raise WorkloadError(f"it reported {count:g} {name}; they must be finite and not negative")
+                raise WorkloadError(
+                    f"it reported {count:g} {name}; they must be finite and not negative"
+                )
             return count * per_unit[name]
         return None
 

@@ -24,8 +24,8 @@ class ProgramWorkload(AnyWorkload):
 
     @classmethod
     def metrics_of(cls, data: Mapping[str, Any]) -> Mapping[str, bool]:
-        """What the program reports."""
-        return ProgramOptions.from_dict(data).metrics
+        """What the program reports; the loss alone where nothing is known of the program."""
+        return ProgramOptions.from_dict(data).metrics if data else cls.metrics
 
     @classmethod
     def own_settings_of(cls, data: Mapping[str, Any]) -> Collection[str] | None:

@@ -65,8 +65,7 @@ class ProgramTraining(AnyTraining):
         self.options = options
         self.files = ProgramFiles(place.folder.absolute())
         values = trial_values(job, options, place, self.files)
-        for folder in (self.files.folder, self.files.checkpoint, self.files.output):
-            folder.mkdir(parents=True, exist_ok=True)
+        self.files.make()
         self._curve = Curve(job, options.train_samples, [])
         self._follower = ReportFollower(self.files.report)
         self._take_up()
@@ -145,12 +144,12 @@ class ProgramTraining(AnyTraining):
                 if point is not None:
                     return point
             elif ended:
-                self._end(process.ended or {})
+                self._end(process)
                 return None
             elif stop():
                 return None
             elif time.monotonic() - self._heard_at > timeout:
-                raise self._failure(
+                raise self.files.failure(
                     f"it has reported nothing for {timeout:g} s (program.report.timeout_seconds), {self._how_far()}"
                 )
             else:
@@ -160,7 +159,7 @@ class ProgramTraining(AnyTraining):
         try:
             return self._follower.next()
         except WorkloadError as error:
-            raise self._failure(str(error)) from error
+            raise self.files.failure(str(error)) from error
 
     def _hear(self, values: Mapping[str, Any]) -> ConvergencePoint | None:
         if STARTED in values:
@@ -169,7 +168,7 @@ class ProgramTraining(AnyTraining):
         try:
             evaluation = self._curve.add(values, time.time())
         except WorkloadError as error:
-            raise self._failure(str(error)) from error
+            raise self.files.failure(str(error)) from error
         if evaluation is None:
             return None
         self._judge(evaluation)
@@ -188,20 +187,18 @@ class ProgramTraining(AnyTraining):
             spent = point.epochs >= self.job.epochs * (1 - 1e-9)
             self._decide(evaluation.train_loss, point.metric, budget_spent=spent)
 
-    def _end(self, ended: Mapping[str, Any]) -> None:
+    def _end(self, process: ProgramProcess) -> None:
         """The program has left before its target: it came to its own end, or it failed."""
-        if "error" in ended:
-            raise WorkloadError(
-                f"the program {self.options.command[0]!r} cannot be started: {ended['error']}"
-            )
-        status = int(ended["exit"])
-        if status:
-            by = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
-            raise self._failure(f"it {by} {self._how_far()}")
+        if process.failure:
+            raise self.files.failure(f"{process.failure} {self._how_far()}")
         if not self._curve.points:
             pattern = self.options.report.pattern
-            why = "no line of its output was found by report.pattern" if pattern else "see hpo.report"
-            raise self._failure(f"it ended without having reported {self.job.target.metric} ({why})")
+            why = (
+                "no line of its output was found by report.pattern" if pattern else "see hpo.report"
+            )
+            raise self.files.failure(
+                f"it ended without having reported {self.job.target.metric} ({why})"
+            )
         self.progress.state = "censored"
         self.progress.reason = (
             f"the program ended by itself after {self.epochs:g} epochs, before the target {self.job.target}; "
@@ -210,11 +207,6 @@ class ProgramTraining(AnyTraining):
 
     def _how_far(self) -> str:
         return f"after {self.epochs:g} epochs" if self._curve.points else "before its first report"
-
-    def _failure(self, what: str) -> WorkloadError:
-        words = self.files.last_words()
-        said = f"the end of {self.files.log}:\n{words}" if words else "it printed nothing"
-        return WorkloadError(f"the program failed: {what}; {said}")
 
 
 def trial_values(
