@@ -169,7 +169,8 @@ def _run_program(job: TrainingJob, options: argparse.Namespace) -> int | None:
 
     hosts = options.hosts.split(",")
     nodes = Nodes(hosts, options.workers_per_node, options.port, options.attempt)
-    ended = run_program(job, ReportFile(options.report), nodes, options.stop_file)
+    with StopRequests(options.stop_file) as stop:
+        ended = run_program(job, ReportFile(options.report), nodes, stop.asked)
     return None if ended else STOPPED
 
 

@@ -28,6 +28,11 @@ def workload_data(spec: StudySpec) -> dict[str, Any]:
     return data
 
 
+def trial_folder(folder: Path, study_id: int, number: int) -> Path:
+    """Where a program has its files of one trial, in the folder in which its study is run."""
+    return folder / "trials" / str(study_id) / str(number)
+
+
 def training_job(
     spec: StudySpec,
     settings: TrainingSettings,

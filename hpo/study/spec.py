@@ -103,8 +103,8 @@ class ResourceSection(Section):
 
     nodes: Count = 1
     workers_per_node: Count = 1
-    gpus_per_worker: float | None = Field(None, ge=0)
-    cpus_per_worker: float = Field(1.0, gt=0)
+    gpus_per_worker: Annotated[float, Field(ge=0)] | None = None
+    cpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
 
     @property
     def workers(self) -> int:

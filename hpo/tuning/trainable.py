@@ -18,13 +18,13 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
     """A :class:`~hpo.tuning.trial_run.TrialRun` that Tune drives."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Build the training, or take up its checkpoint."""
+        """Take a trial; it begins with the first step, for Tune may prepare two actors for it and keep one."""
         from trainers.numerics.memory import keep_freed_memory
 
         keep_freed_memory()
         self._run: TrialRun = getattr(self, "_run", None) or TrialRun()
-        self._run.begin(config)
-        _use_one_thread()
+        self._run.close()
+        self._next: dict[str, Any] | None = config
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take the next trial in this actor."""
@@ -32,7 +32,11 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         return True
 
     def step(self) -> dict[str, Any]:
-        """Train to the next evaluation."""
+        """Train to the next evaluation; the first step builds the training, or takes up its checkpoint."""
+        if self._next is not None:
+            self._run.begin(self._next)
+            self._next = None
+            _use_one_thread()
         return self._run.advance()
 
     def cleanup(self) -> None:

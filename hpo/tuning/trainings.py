@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hpo.errors import HpoError, TuningError
-from hpo.study.jobs import training_job
+from hpo.study.jobs import training_job, trial_folder
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Done
 from hpo.tuning.budgets import Budget
@@ -224,8 +224,8 @@ class Trainings:
             self.failure = error
 
     def _folder(self, trial: Trial) -> Path:
-        """Where a program keeps its files: ``trials/STUDY/TRIAL`` beside ``checkpoints/STUDY``."""
-        return self._checkpoints.parents[1] / "trials" / str(self._study.id) / str(trial.number)
+        """Where a program keeps its files, beside the checkpoints of the other trainings."""
+        return trial_folder(self._checkpoints.parents[1], self._study.id, trial.number)
 
     def _stored(self) -> list[Trial]:
         return self._patience(lambda: self._store.trials(self._study.id, purpose=self.purpose))

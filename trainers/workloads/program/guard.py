@@ -5,7 +5,8 @@
 It runs apart from the process that started it, tied to it by its standard input alone: where that is closed, also
 because its owner was killed, the command is ended. It is asked to stop first where it listens (a file appears), then
 gets SIGTERM, then SIGKILL, and so do all its descendants, in whatever session they are (on Linux, where they become
-children of this process when their parents die; elsewhere its process group).
+children of this process when their parents die; elsewhere its process group). Where this process itself is killed,
+Linux kills the command.
 
 The command's output goes to a log of bounded size; a line that a pattern finds becomes a report. How it ended is
 written to ``STATUS_FD`` as one line of JSON. Standard library only: it starts in some 30 ms.
@@ -32,7 +33,7 @@ LOG_BYTES = 8 << 20
 ORPHAN_SECONDS = 2.0
 """How long what a command leaves running may go on after it has ended."""
 LAST_OUTPUT_SECONDS = 1.0
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+_DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
 _MOST_LINE_BYTES = 1 << 16
 
 
@@ -84,11 +85,16 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    prctl(_SUBREAPER, 1)
     ended = run(start)
     with contextlib.suppress(OSError):  # nobody is there to read it
         os.write(status, json.dumps(ended).encode() + b"\n")
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an option of this process, where the system is Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def run(start: dict[str, Any]) -> dict[str, Any]:
@@ -102,9 +108,10 @@ def run(start: dict[str, Any]) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=lambda: prctl(_DEATH_SIGNAL, signal.SIGKILL),  # noqa: PLW1509 - one thread
         )
     except OSError as error:
-        return {"error": error.strerror or str(error)}
+        return {"error": f"{start['command'][0]!r} cannot be started: {error.strerror or error}"}
     assert process.stdout is not None
     output = process.stdout.fileno()
     os.set_blocking(output, False)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainers.job import TrainingJob
-from trainers.loop.restarts import StopRequests
 from trainers.report import ConvergencePoint, ReportFile, TrainingStart
 from trainers.workloads import check_own_settings, load_workload
 from trainers.workloads.program.process import ProgramFiles
@@ -51,8 +50,10 @@ class Nodes:
     attempt: str
 
 
-def run_program(job: TrainingJob, report: ReportFile, nodes: Nodes, stop_file: Path | None) -> bool:
-    """Run a program to its end; False where it was asked to stop and left.
+def run_program(
+    job: TrainingJob, report: ReportFile, nodes: Nodes, stop: Callable[[], bool]
+) -> bool:
+    """Run a program to its end; False where ``stop`` asked for its end first, and it left.
 
     Raises :class:`~trainers.errors.TrainerError`, with its last words, where it fails.
     """
@@ -73,8 +74,7 @@ def run_program(job: TrainingJob, report: ReportFile, nodes: Nodes, stop_file: P
     if place.node_rank:
         return _help(job, workload, place, ended)
     try:
-        with StopRequests(stop_file) as stop:
-            return _follow(ProgramTraining(job, workload.options, place), report, place, stop)
+        return _follow(ProgramTraining(job, workload.options, place), report, place, stop)
     finally:
         ended.touch()
 
@@ -85,11 +85,11 @@ def node_rank(environment: Mapping[str, str]) -> int:
 
 
 def _follow(
-    training: ProgramTraining, report: ReportFile, place: ProgramPlace, stop: StopRequests
+    training: ProgramTraining, report: ReportFile, place: ProgramPlace, stop: Callable[[], bool]
 ) -> bool:
     begun = False
     while not training.finished:
-        point = training.next_point(stop.asked)
+        point = training.next_point(stop)
         if point is None and not training.finished:
             return False
         if point is not None:

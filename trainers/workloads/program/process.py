@@ -156,7 +156,7 @@ class ProgramProcess:
         """How a program that has ended failed; "" for one that ended well, or was asked to."""
         ended = self.ended or {}
         if "error" in ended:
-            return f"it cannot be started: {ended['error']}"
+            return str(ended["error"])
         status = int(str(ended.get("exit", 0)))
         if status == 0 or self._control < 0:
             return ""

@@ -60,7 +60,7 @@ class ReportFollower:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ReportedPoint:
     """One report that counts; ``not_finite`` says what it held that is no finite number, "" for a sound one."""
 
     point: ConvergencePoint
@@ -84,7 +84,7 @@ class Curve:
         self._last, self._started_at = -1.0, at
         self._seconds_before = self.points[-1].seconds if self.points else 0.0
 
-    def add(self, values: Mapping[str, Any], now: float) -> Evaluation | None:
+    def add(self, values: Mapping[str, Any], now: float) -> ReportedPoint | None:
         """The evaluation of one report; None for one without the target's metric, which is only a sign of life.
 
         Raises :class:`WorkloadError` for a value that is no number, and for epochs that do not increase.
@@ -126,7 +126,7 @@ class Curve:
             gradient_noise_scale=_number(values, "gradient_noise_scale"),
         )
         self.points.append(point)
-        return Evaluation(point, told["train_loss"], strange)
+        return ReportedPoint(point, told["train_loss"], strange)
 
     def _epochs(self, values: Mapping[str, Any]) -> float | None:
         per_unit = {

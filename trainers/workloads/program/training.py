@@ -25,7 +25,7 @@ from trainers.workloads.program.command import (
 )
 from trainers.workloads.program.options import ProgramOptions
 from trainers.workloads.program.process import ProgramFiles, ProgramProcess, free_port
-from trainers.workloads.program.reports import STARTED, Curve, Evaluation, ReportFollower
+from trainers.workloads.program.reports import STARTED, Curve, ReportedPoint, ReportFollower
 from trainers.workloads.training_run import AnyTraining
 
 POLL_SECONDS = 0.05
@@ -174,7 +174,7 @@ class ProgramTraining(AnyTraining):
         self._judge(evaluation)
         return evaluation.point
 
-    def _judge(self, evaluation: Evaluation) -> None:
+    def _judge(self, evaluation: ReportedPoint) -> None:
         """Whether the training goes on; what is not finite has diverged, as with every other workload."""
         at, point = self.progress, evaluation.point
         at.step, at.seconds = point.step, point.seconds
