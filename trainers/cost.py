@@ -112,16 +112,17 @@ def _counted(
     device: str,
 ) -> WorkloadCost:
     import torch
+    from torch.utils._pytree import tree_leaves, tree_map
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.device(device):
         model = build().to(device).train()
-        batch = tuple(tensor.to(device) for tensor in batch)
+        batch = tree_map(lambda tensor: tensor.to(device), batch)
         parameters = [each for each in model.parameters() if each.requires_grad]
         kept: dict[int, tuple[Tensor, int]] = {}
         ours = {
             each.untyped_storage()._cdata
-            for each in (*model.parameters(), *model.buffers(), *batch)
+            for each in (*model.parameters(), *model.buffers(), *tree_leaves(batch))
         }
 
         def keep(tensor: Tensor) -> Tensor:
@@ -137,7 +138,7 @@ def _counted(
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 value = loss(model, batch)
             value.backward()  # type: ignore[no-untyped-call]
-    count = len(batch[0])
+    count = len(tree_leaves(batch)[0])
     return WorkloadCost(
         sum(each.numel() for each in parameters),
         len(parameters),
@@ -169,6 +170,7 @@ def _sample_bytes(workload: Workload) -> float:
     Where the operating system does not count them: the size of the sample's tensors.
     """
     import torch
+    from torch.utils._pytree import tree_leaves
 
     count = max(1, min(READ_SAMPLES, workload.train_samples - 1))
     indices = torch.linspace(0, workload.train_samples - 1, count + 1).long()
@@ -178,7 +180,10 @@ def _sample_bytes(workload: Workload) -> float:
     batch = workload.training_batch(indices[1:], epochs, 0)
     after = _bytes_read()
     if before is None or again is None or after is None:
-        return float(sum(tensor.numel() * tensor.element_size() for tensor in batch)) / count
+        return (
+            float(sum(tensor.numel() * tensor.element_size() for tensor in tree_leaves(batch)))
+            / count
+        )
     looking = again - before  # what reading the counter itself adds to it
     return max(0.0, float(after - again - looking)) / count
 

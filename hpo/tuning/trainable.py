@@ -6,23 +6,26 @@ where it trains the same workload, the data in memory.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ray import tune
 
-from hpo.tuning.trial_run import TrialRun
+from hpo.tuning.resources import TrialResources
+from hpo.tuning.trial_run import TrialRun, WorkerPlace
+from hpo.tuning.workers import WorkerGroup
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]
-    """A :class:`~hpo.tuning.trial_run.TrialRun` that Tune drives."""
+    """A :class:`~hpo.tuning.trial_run.TrialRun` that Tune drives, or the workers of a trial of several."""
 
     def setup(self, config: dict[str, Any]) -> None:
         """Take a trial; it begins with the first step, for Tune may prepare two actors for it and keep one."""
         from trainers.numerics.memory import keep_freed_memory
 
         keep_freed_memory()
-        self._run: TrialRun = getattr(self, "_run", None) or TrialRun()
+        self._run: TrialRun | WorkerGroup = getattr(self, "_run", None) or _run_with(
+            TrialResources(**config["resources"])
+        )
         self._run.close()
         self._next: dict[str, Any] | None = config
 
@@ -36,12 +39,11 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         if self._next is not None:
             self._run.begin(self._next)
             self._next = None
-            _use_one_thread()
         return self._run.advance()
 
     def cleanup(self) -> None:
         """End what the trial has started."""
-        self._run.close()
+        self._run.stop()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Tune keeps no checkpoints: the trial's own is enough."""
@@ -50,9 +52,9 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         """See :meth:`save_checkpoint`."""
 
 
-def _use_one_thread() -> None:
-    """One core each is what Tune hands out; more trials beat faster ones. Not every workload has loaded torch."""
-    if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(1)
+def _run_with(resources: TrialResources) -> TrialRun | WorkerGroup:
+    """What trains a trial: this process, or workers that it leads."""
+    if resources.grouped:
+        return WorkerGroup(resources)
+    place = WorkerPlace(workers_per_node=resources.workers_per_node)
+    return TrialRun(place, threads=resources.threads)

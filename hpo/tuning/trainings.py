@@ -78,6 +78,8 @@ class Trainings:
         self._points: dict[int, Mapping[str, Any]] = {}
         self._in_flight: list[Trial] = []
         self._interrupted = False
+        self.resources: dict[str, Any] = {}
+        """What each trial gets, for :class:`~hpo.tuning.resources.TrialResources`; set by who runs the trials."""
         self.spent = ""
         self.failure: HpoError | StoreError | None = None
         self._patience(lambda: self._store.requeue_running(self._study.id))
@@ -173,8 +175,7 @@ class Trainings:
             "checkpoint_seconds": CHECKPOINT_SECONDS,
             "checkpoint": str(self._checkpoints / f"{trial.number}.pt"),
             "folder": str(self._folder(trial)),
-            "nodes": self._spec.resources.nodes,
-            "workers_per_node": self._spec.resources.workers_per_node,
+            "resources": self.resources,
             **self._config(trial),
         }
 

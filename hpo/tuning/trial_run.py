@@ -8,12 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainers.distributed import Communicator
+    from trainers.workloads.program.training import ProgramPlace
     from trainers.workloads.training_run import AnyTraining
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """Which of a trial's workers a process is: number ``rank`` of ``size``, on node ``node_rank`` of ``nodes``.
+
+    They meet at the first one's ``master_address`` and ``master_port``, 0 for any port that is free. A program is one
+    process a node here, and starts ``workers_per_node`` by itself.
+    """
+
+    rank: int = 0
+    size: int = 1
+    node_rank: int = 0
+    workers_per_node: int = 1
+    nodes: int = 1
+    master_address: str = "127.0.0.1"
+    master_port: int = 0
 
 
 class TrialRun:
@@ -23,7 +44,18 @@ class TrialRun:
     kept, with the data that it has in memory, where the next one trains the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        place: WorkerPlace | None = None,
+        communicator: Communicator | None = None,
+        threads: int = 1,
+    ) -> None:
+        """``communicator`` joins the workers of the trial; None stands for a process that works alone."""
+        self._place, self._communicator, self._threads = (
+            place or WorkerPlace(),
+            communicator,
+            threads,
+        )
         self._workloads: dict[str, Any] = {}
         self._training: AnyTraining | None = None
         self._failure = ""
@@ -43,6 +75,10 @@ class TrialRun:
             self._training.close()
             self._training = None
 
+    def stop(self) -> None:
+        """As :meth:`close`; there is nothing else to end."""
+        self.close()
+
     def advance(self) -> dict[str, Any]:
         """Train to the next evaluation."""
         if self._failure or self._training is None:
@@ -56,14 +92,18 @@ class TrialRun:
         from trainers.begin import begin_training
         from trainers.job import TrainingJob
         from trainers.workloads import load_workload
-        from trainers.workloads.program.training import ProgramPlace
 
         job = TrainingJob.from_dict(config["job"])
         key = f"{job.workload} {sorted(job.data.items())} {job.search_path}"
         if key not in self._workloads:
             self._workloads = {key: load_workload(job.workload, job.data, job.search_path)}
-        place = ProgramPlace(Path(config["folder"]), config["workers_per_node"], config["nodes"])
-        training = begin_training(job, workload=self._workloads[key], place=place)
+        training = begin_training(
+            job,
+            self._communicator,
+            workload=self._workloads[key],
+            place=self._program_place(Path(config["folder"])),
+        )
+        _use_threads(self._threads)
         self._training = training
         self._reported = [dataclasses.asdict(point) for point in training.resumed or ()]
         self._checkpoint, self._checkpoint_seconds = (
@@ -74,6 +114,20 @@ class TrialRun:
             self._take_up(training)
         self._earlier = list(self._reported)
         self._saved_at = time.monotonic()
+
+    def _program_place(self, folder: Path) -> ProgramPlace:
+        from trainers.workloads.program.training import ProgramPlace
+
+        at = self._place
+        return ProgramPlace(
+            folder,
+            at.workers_per_node,
+            at.nodes,
+            at.node_rank,
+            at.master_address,
+            at.master_port or None,
+            threads=self._threads,
+        )
 
     def _take_up(self, training: AnyTraining) -> None:
         """Go on from the checkpoint; one of another job, such as of another database's trial, is not this trial's."""
@@ -104,6 +158,7 @@ class TrialRun:
             return result | {"state": outcome.state, "outcome": outcome.to_dict(), "done": True}
         if (
             training.resumed is None
+            and self._place.rank == 0
             and time.monotonic() - self._saved_at >= self._checkpoint_seconds
         ):
             self._save(training)
@@ -121,3 +176,11 @@ class TrialRun:
                 {"training": training.state_dict(), "points": self._reported},
             )
         self._saved_at = time.monotonic()
+
+
+def _use_threads(count: int) -> None:
+    """As many threads as the trial was given cores; not every workload has loaded torch."""
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(count)

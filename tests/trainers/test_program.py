@@ -1,5 +1,6 @@
 """A program as workload: its command, its reports, its end, and every way in which it can go wrong."""
 
+import itertools
 import json
 import math
 import os
@@ -116,7 +117,7 @@ def test_a_program_is_told_what_to_train_and_its_reports_are_the_curve(train, tm
     assert [point.samples for point in points] == [100, 200, 300, 400, 500]
     assert [point.train_loss for point in points] == [1 / epoch for epoch in range(1, 6)]
     assert math.isnan(points[0].loss) and points[0].learning_rate == 0.25
-    assert all(a.seconds <= b.seconds for a, b in zip(points, points[1:], strict=False))
+    assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(points))
     outcome = training.outcome
     assert (outcome.state, outcome.epochs_to_target, outcome.steps) == ("reached", 5.0, 25)
 

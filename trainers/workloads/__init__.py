@@ -105,6 +105,8 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
             f"{name!r} must name a subclass of trainers.workloads.Workload, but {what}"
         )
     missing = sorted(found.__abstractmethods__)
+    if issubclass(found, Workload) and not _scores(found):
+        missing.append("score")
     if missing:
         raise WorkloadError(f"{name!r} must define {', '.join(missing)}")
     if getattr(found, "metrics", {}).get("loss") is not False:
@@ -112,6 +114,15 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
             f"{name}.metrics must hold 'loss': False, the evaluation loss, beside the others"
         )
     return found
+
+
+def _scores(workload: type[Workload]) -> bool:
+    """Whether a workload says how it is evaluated: by each sample's score, or by counts and what is made of them."""
+    by_counts = (
+        workload.counts is not Workload.counts
+        and workload.metrics_from is not Workload.metrics_from
+    )
+    return by_counts or workload.score is not Workload.score
 
 
 def _import(module_name: str, name: str, search_path: str | None) -> Any:

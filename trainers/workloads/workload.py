@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from trainers.distributed import Communicator
     from trainers.workloads.training_run import TrainingRun
 
-Batch = tuple["Tensor", ...]
-"""Tensors of one micro batch, samples first; usually inputs and targets."""
+Batch = Any
+"""Tensors of one micro batch, samples first, in tuples, lists or dictionaries; usually ``(inputs, targets)``."""
 
 
 class AnyWorkload(ABC):
@@ -115,9 +115,30 @@ class Workload(AnyWorkload):
     def evaluation_batch(self, indices: Tensor) -> Batch:
         """The evaluation samples ``indices``, ``(n,)`` int64, without augmentation."""
 
-    @abstractmethod
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Each metric of each sample, shape ``(n,)``; an evaluation is the mean over all samples."""
+        """Each metric of each sample, shape ``(n,)``; an evaluation is the mean over all samples.
+
+        A metric that is no mean over samples (IoU or F1 of the whole set, AUC, perplexity by tokens) needs
+        :meth:`counts` and :meth:`metrics_from` instead.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must define score, or counts and metrics_from"
+        )
+
+    def counts(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """What is added up over the evaluation set, by name: tensors of any shape, the same for every batch.
+
+        By default the sum of each metric over the samples. True positives, sums over tokens or histograms of scores
+        are others.
+        """
+        return {name: each.double().sum() for name, each in self.score(model, batch).items()}
+
+    def metrics_from(self, counts: Mapping[str, Tensor], samples: int) -> Mapping[str, float]:
+        """Every metric of ``metrics``, from the sums of all batches of all workers, in float64.
+
+        By default the means over the ``samples``.
+        """
+        return {name: float(counts[name]) / samples for name in self.metrics}
 
 
 def check_options(data: Mapping[str, Any], known: Iterable[str]) -> None:

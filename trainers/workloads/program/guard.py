@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import re
@@ -99,6 +100,8 @@ def prctl(option: int, value: int) -> None:
 
 def run(start: dict[str, Any]) -> dict[str, Any]:
     """Run the command to its end: ``{"exit": status}``, negative for a signal, or ``{"error": why}`` unstarted."""
+    lock = os.open(start["lock"], os.O_RDWR | os.O_CREAT, 0o600)  # held until this process is gone
+    fcntl.flock(lock, fcntl.LOCK_EX)
     wakeup = _child_signals()
     try:
         process = subprocess.Popen(

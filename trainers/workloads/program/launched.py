@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, ReportFile, TrainingStart
 from trainers.workloads import check_own_settings, load_workload
-from trainers.workloads.program.process import ProgramFiles
 from trainers.workloads.program.task import ProgramWorkload
-from trainers.workloads.program.training import (
-    ProgramPlace,
-    ProgramTraining,
-    start_program,
-    trial_values,
-)
+from trainers.workloads.program.training import ProgramPlace, ProgramTraining
 
 FOLDER = "program"
 """The folder beside the report in which a launched program has its files."""
@@ -34,7 +27,6 @@ NODE_RANKS = (
 """Where schedulers tell the number of a process; with one process a node that is the node's."""
 SLOT_SECONDS = 86_400.0
 """How long a program that was asked may take to leave: the scheduler ends the slot."""
-LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -71,10 +63,12 @@ def run_program(
         ask_seconds=SLOT_SECONDS,
     )
     ended = place.folder / f"ended-{nodes.attempt}"
+    training = ProgramTraining(job, workload.options, place)
     if place.node_rank:
-        return _help(job, workload, place, ended)
+        training.help(ended.exists)
+        return True
     try:
-        return _follow(ProgramTraining(job, workload.options, place), report, place, stop)
+        return _follow(training, report, place, stop)
     finally:
         ended.touch()
 
@@ -104,18 +98,3 @@ def _follow(
 
 def _step_before(training: ProgramTraining, point: ConvergencePoint) -> int:
     return max((each.step for each in training.resumed if each.epochs < point.epochs), default=0)
-
-
-def _help(job: TrainingJob, workload: ProgramWorkload, place: ProgramPlace, ended: Path) -> bool:
-    """Run the program of another node than the first, until it ends or the first node's has."""
-    files = ProgramFiles(place.folder, place.node_rank)
-    files.make()
-    values = trial_values(job, workload.options, place, files)
-    process = start_program(job, workload.options, place, files, values)
-    while not process.wait(LOOK_SECONDS):
-        if ended.exists():
-            process.end()
-            return True
-    if process.failure:
-        raise files.failure(f"on node {place.node_rank} {process.failure}")
-    return True

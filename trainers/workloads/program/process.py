@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 from trainers.errors import WorkloadError
 from trainers.workloads.program import guard
 
+POLL_SECONDS = 0.05
 LAST_LINES = 12
 LAST_CHARACTERS = 1500
 
@@ -67,6 +70,26 @@ class ProgramFiles:
         for folder in (self.own, self.checkpoint, self.output):
             folder.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def lock(self) -> Path:
+        """Held by the guard of a program as long as it is there."""
+        return self.own / "lock"
+
+    def wait_until_free(self, seconds: float) -> None:
+        """Wait until an earlier start, whose owner was killed, has ended; :class:`WorkloadError` where it does not."""
+        deadline = time.monotonic() + seconds
+        with self.lock.open("a") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                except OSError as error:
+                    if time.monotonic() > deadline:
+                        raise WorkloadError(
+                            f"another start of this program is still running in {self.folder}; end it first"
+                        ) from error
+                    time.sleep(POLL_SECONDS)
+
     def failure(self, what: str) -> WorkloadError:
         """An error that says what went wrong, with the last words of the program."""
         words = self.last_words()
@@ -113,6 +136,7 @@ class ProgramProcess:
                     "report": str(files.report),
                     "pattern": pattern,
                     "stop": str(files.stop),
+                    "lock": str(files.lock),
                     "listens": listens,
                     "ask_seconds": ask_seconds,
                     "term_seconds": term_seconds,

@@ -28,8 +28,10 @@ from trainers.workloads.program.process import ProgramFiles, ProgramProcess, fre
 from trainers.workloads.program.reports import STARTED, Curve, ReportedPoint, ReportFollower
 from trainers.workloads.training_run import AnyTraining
 
-POLL_SECONDS = 0.05
-"""Seconds between two looks at a program's report."""
+POLL_SECONDS, LOOK_SECONDS = 0.05, 0.5
+"""Seconds between two looks at a program's report, and at whether the first node's program has ended."""
+LEAVING_SECONDS = 10.0
+"""How much longer than it takes to end a program is waited for one whose owner was killed."""
 TRIAL = "HPO_TRIAL"
 """The variable by which a program finds the file that says what it is to train."""
 
@@ -38,7 +40,8 @@ TRIAL = "HPO_TRIAL"
 class ProgramPlace:
     """Where a program is started: a ``folder`` for its files, which all nodes see, and the nodes and workers.
 
-    ``ask_seconds`` is how long it may take to leave once it was asked, if other than its options say.
+    ``ask_seconds`` is how long it may take to leave once it was asked, if other than its options say; ``threads`` what
+    OMP_NUM_THREADS tells it, unless its options do.
     """
 
     folder: Path
@@ -48,6 +51,7 @@ class ProgramPlace:
     master_address: str = "127.0.0.1"
     master_port: int | None = None
     ask_seconds: float | None = None
+    threads: int | None = None
 
     @property
     def workers(self) -> int:
@@ -56,16 +60,20 @@ class ProgramPlace:
 
 
 class ProgramTraining(AnyTraining):
-    """A program in training; what it reports are its evaluations, ``seconds`` those since it was started."""
+    """A program in training; what it reports are its evaluations, ``seconds`` those since it was started.
+
+    On other nodes than the first one it is only started, and ended with the first one's: see :meth:`help`.
+    """
 
     resumed: list[ConvergencePoint]
 
     def __init__(self, job: TrainingJob, options: ProgramOptions, place: ProgramPlace) -> None:
         super().__init__(job, options.metrics, options.train_samples)
         self.options = options
-        self.files = ProgramFiles(place.folder.absolute())
+        self.files = ProgramFiles(place.folder.absolute(), place.node_rank)
         values = trial_values(job, options, place, self.files)
         self.files.make()
+        self.files.wait_until_free(2 * options.stop_seconds + LEAVING_SECONDS)
         self._curve = Curve(job, options.train_samples, [])
         self._follower = ReportFollower(self.files.report)
         self._take_up()
@@ -100,6 +108,19 @@ class ProgramTraining(AnyTraining):
         if point is None or self.finished:
             self.close()
         return point
+
+    def help(self, ended: Callable[[], bool]) -> None:
+        """Run the program of another node than the first, until it leaves or the first node's has ``ended``.
+
+        Raises :class:`WorkloadError` where it fails.
+        """
+        process = self._process
+        assert process is not None, "it was started"
+        while not (process.wait(LOOK_SECONDS) or ended()):
+            pass
+        self.close()
+        if process.failure:
+            raise self.files.failure(process.failure)
 
     def close(self) -> None:
         """End the program and all that it has started."""
@@ -273,7 +294,13 @@ def start_program(
         filled(options.command, values),
         files,
         folder=Path(job.search_path or "."),
-        environment={**os.environ, "PATH": path, TRIAL: str(files.trial), **dict(given)},
+        environment={
+            **os.environ,
+            **({"OMP_NUM_THREADS": str(place.threads)} if place.threads else {}),
+            "PATH": path,
+            TRIAL: str(files.trial),
+            **dict(given),
+        },
         pattern=options.report.pattern,
         listens="stop_file" in placeholders(options.words),
         ask_seconds=place.ask_seconds or options.stop_seconds,
