@@ -305,7 +305,11 @@ class _Run:
     def _keep_plan(self, made: StudyForecast, plan: Plan, directory: Path) -> Plan:
         kept = self._patience(
             lambda: repository.keep_plan(
-                self._store, made, plan, directory, choose_backend(None, plan.launcher)
+                self._store,
+                made,
+                plan,
+                directory,
+                choose_backend(None, plan.launcher, self._spec.workload),
             )
         )
         self._held.event(
@@ -321,7 +325,7 @@ class _Run:
         plan_id = plan.id
         if plan_id is None:
             raise PlanError("a plan must be stored before it is validated")
-        backend, first = choose_backend(None), plan.job.seed
+        backend, first = choose_backend(None, workload=self._spec.workload), plan.job.seed
 
         def done() -> set[int]:
             return {outcome.seed for outcome in self._store.outcomes(plan_id)}
@@ -365,17 +369,22 @@ class _Run:
 
 def check_workload(spec: StudySpec) -> None:
     """Raise :class:`SpecError` where the workload, its data or its metric is not there."""
-    from trainers.workloads import load_workload, metrics_of
+    from trainers.workloads import check_own_settings, load_workload, metrics_of
 
+    data = workload_data(spec)
     try:
-        metrics = metrics_of(spec.workload, search_path(spec))
+        metrics = metrics_of(spec.workload, search_path(spec), data)
     except TrainerError as error:
         raise spec.error(str(error), "workload") from error
     check_target(spec, metrics)
     try:
-        load_workload(spec.workload, workload_data(spec), search_path(spec))
+        workload = load_workload(spec.workload, data, search_path(spec))
     except TrainerError as error:
         raise spec.error(str(error), "data") from error
+    try:
+        check_own_settings(workload, spec.workload, dict.fromkeys(spec.search.own_names))
+    except TrainerError as error:
+        raise spec.error(str(error), "search") from error
 
 
 def check_full_scale(spec: StudySpec) -> None:
