@@ -63,7 +63,7 @@ def read_study(name: str, storage: str = DEFAULT_STORAGE) -> StudyResult:
 def store_plan(forecast: StudyForecast, plan: Plan, directory: Path | str) -> Plan:
     """Keep a plan in the forecast's storage and write its folder; the plan that returns carries its id."""
     with open_store(forecast.storage) as store:
-        backend = choose_backend(None, plan.launcher)
+        backend = choose_backend(None, plan.launcher, plan.job.workload)
         check_script(plan, backend)
         stored = repository.keep_forecast(store, forecast)
         return repository.keep_plan(store, stored, plan, Path(directory).absolute(), backend)

@@ -283,8 +283,11 @@ class AbstractStore(ABC):
         max_samples: int | None = None,
         max_accelerator_hours: float | None = None,
         budget_trials: int | None = None,
+        event: str | None = None,
     ) -> SubmittedStudy:
         """Put a study in the queue; a larger ``priority`` goes first among its owner's, one above 10 among all.
+
+        A study that is new is told of by an event with this message, in the same transaction.
 
         The same submission again, by its owner and its ``idempotency_key`` or, without a key, by its spec, gives
         the study that is there. :class:`Conflict` where the name is taken by another spec, owner or key, or the

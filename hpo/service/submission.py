@@ -50,7 +50,11 @@ def read_submission(
     found = [spec.error(message, *location) for location, message in wrong]
     if found:
         raise SpecError([fault for error in found for fault in error.faults])
-    metrics = (metrics_of or workload_metrics)(spec.workload)
+    metrics = (
+        spec.program.options.metrics
+        if spec.program
+        else (metrics_of or workload_metrics)(spec.workload)
+    )
     if metrics is not None:
         check_target(spec, metrics)
     check_full_scale(spec)

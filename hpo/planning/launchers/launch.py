@@ -10,6 +10,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import time
@@ -23,6 +24,7 @@ from hpo.planning.launchers import local, script_of
 from hpo.planning.launchers.run import FILES
 from hpo.planning.machines import Machine, load_machine
 from hpo.planning.plan import Plan
+from hpo.study.program import PROGRAM
 from trainers import report
 from trainers.errors import WorkloadError
 from trainers.json_text import json_text
@@ -72,7 +74,9 @@ def write_plan(
     The script is ``launch.sh``, for Ray ``launch.py``; ``backend`` None stands for the machine's usual one.
     """
     machine = machine or _machine_of(plan)
-    name, text = script_of(plan, machine, backend=backend or choose_backend(None, plan.launcher))
+    name, text = script_of(
+        plan, machine, backend=choose_backend(backend, plan.launcher, plan.job.workload)
+    )
     try:
         make_folder(directory)
         write_text(directory / "plan.json", json_text(plan.to_dict(), indent=2) + "\n")
@@ -89,12 +93,19 @@ def check_script(plan: Plan, backend: str) -> None:
     script_of(plan, _machine_of(plan), backend=backend)
 
 
-def choose_backend(backend: str | None, launcher: str = "local") -> str:
+def choose_backend(backend: str | None, launcher: str = "local", workload: str = "") -> str:
     """The named backend, or the usual one.
 
     Here that is Horovod where it is installed and torch.distributed where not; with LSF Horovod, whose ranks
-    ``jsrun`` starts as it starts those of MPI; with every other scheduler torch.distributed under torchrun.
+    ``jsrun`` starts as it starts those of MPI; with every other scheduler torch.distributed under torchrun. A program
+    starts its own workers.
     """
+    if workload == PROGRAM:
+        if backend not in (None, PROGRAM):
+            raise LaunchError(
+                f"a program starts its own workers, so there is no backend to choose, but got {backend}"
+            )
+        return PROGRAM
     if launcher != "local":
         return backend or ("horovod" if launcher == "lsf" else "torch")
     if backend == "horovod" and not local.has_horovod():
@@ -102,6 +113,13 @@ def choose_backend(backend: str | None, launcher: str = "local") -> str:
             "horovod is not installed here; --backend torch runs the same plan on torch.distributed"
         )
     return backend or ("horovod" if local.has_horovod() else "torch")
+
+
+def backend_of(plan: Plan, backend: str | None) -> str:
+    """The named backend, or the usual one of the plan's launcher; what is not installed here may be elsewhere."""
+    if backend is None or plan.job.workload == PROGRAM:
+        return choose_backend(backend, plan.launcher, plan.job.workload)
+    return backend
 
 
 def run_plan(
@@ -162,6 +180,7 @@ def _run_in(
     write_plan(here, folder, backend=backend, machine=load_machine("local"))
     for name in (FILES.report, FILES.checkpoint, FILES.stop):
         (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / FILES.program, ignore_errors=True)
     log = folder / "launch.log"
     log.unlink(missing_ok=True)
     follower = _Follower(folder / FILES.report, on_point)

@@ -316,7 +316,7 @@ def _make(context: Context, study: Study, backend: str | None, asked: PlanReques
     if fault:
         raise RefusedError(422, fault, kind="plan")
     forecast, made = plan_as_asked(result, asked)
-    chosen = choose_backend(backend, made.launcher)
+    chosen = choose_backend(backend, made.launcher, made.job.workload)
     check_script(made, chosen)  # before anything is stored: a refused request leaves nothing
     stored = repository.keep_forecast(store, forecast)
     folder = context.config.folder.absolute() / "plans" / api.folder_name(made)
@@ -342,7 +342,7 @@ def _run(context: Context, who: Principal, number: int) -> PlannedRun:
 
 
 def _write(plan: Plan, folder: FilePath) -> None:
-    write_plan(plan, folder, backend=choose_backend(None))
+    write_plan(plan, folder, backend=choose_backend(None, workload=plan.job.workload))
 
 
 def _run_values(run: PlannedRun) -> dict[str, Any]:
