@@ -726,7 +726,7 @@ def test_a_quota_holds_when_a_study_is_resumed(tmp_path):
 
 
 def test_an_owner_stores_so_much(tmp_path):
-    with served(tmp_path, limits={"stored_bytes": 400}) as api:
+    with served(tmp_path, limits={"stored_bytes": 100}) as api:
         assert api.submit("a").status_code == 201
         api.app.state.context._stored.clear()
         answer = api.submit("b")
