@@ -154,6 +154,14 @@ class AbstractStore(ABC):
         """Write a result with the last points; :class:`NotFound`, or :class:`Conflict` where one is there."""
 
     @abstractmethod
+    def add_ended_trials(
+        self,
+        study_id: int,
+        ended: Sequence[tuple[NewTrial, TrialResult, Sequence[ConvergencePoint]]],
+    ) -> list[Trial]:
+        """Trials that were run elsewhere, each with its result and its points, all or none; :class:`NotFound`."""
+
+    @abstractmethod
     def requeue_running(self, study_id: int) -> list[Trial]:
         """Running to queued, for a study whose process died; points stay. Returns them; :class:`NotFound`."""
 

@@ -139,6 +139,26 @@ class Store(QueueStore, ServiceStore):
             convergence.upsert(connection, {trial_id: points})
             trials.count_samples(connection, trial_id)
 
+    def add_ended_trials(
+        self,
+        study_id: int,
+        ended: Sequence[tuple[NewTrial, TrialResult, Sequence[ConvergencePoint]]],
+    ) -> list[Trial]:
+        with self._write() as connection:
+            added = trials.add(connection, study_id, [new for new, _, _ in ended])
+            for trial, (_, result, _) in zip(added, ended, strict=True):
+                trials.finish(connection, trial.id, result)
+            points = zip(added, ended, strict=True)
+            convergence.upsert(connection, {trial.id: each[2] for trial, each in points})
+            for trial in added:
+                trials.count_samples(connection, trial.id)
+            first = added[0].number if added else 0
+            return [
+                trial
+                for trial in trials.select_all(connection, study_id, None, None)
+                if added and trial.number >= first
+            ]
+
     def requeue_running(self, study_id: int) -> list[Trial]:
         with self._write() as connection:
             return trials.requeue(connection, study_id)

@@ -22,6 +22,7 @@ PACKAGES = {
 LAYERS = (
     [{"errors"}, {"intervals"}],
     [{"study"}, {"extrapolation"}],
+    [{"past_runs"}],
     [{"tuning"}, {"planning"}, {"formatting"}, {"mlperf"}],
     [{"runs"}, {"client"}],
     [{"api"}],
@@ -46,7 +47,7 @@ HOMES = {
     **dict.fromkeys(("sqlalchemy", "alembic"), ("storage",)),
     **dict.fromkeys(WEB, ("hpo.service", "hpo.dashboard")),
     "ray": ("hpo.tuning", "hpo.planning.launchers.ray_jobs", "trainers.asynchronous"),
-    "optuna": ("hpo.tuning", "search_spaces"),
+    "optuna": ("hpo.tuning", "hpo.past_runs.optuna_database", "search_spaces"),
     "plotly": ("hpo.dashboard",),
     "pyarrow": ("storage",),
 }

@@ -262,7 +262,7 @@ class _Run:
         ``known`` is the forecast where it was made already.
         """
         result = self._read()
-        self._count(result.swept)
+        self._count([trial for trial in result.swept if trial not in result.imported])
         failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
         if failed and len(failed) == len(result.trials):
             raise EvidenceError(f"all {len(failed)} trials failed; the first: {failed[0].reason}")

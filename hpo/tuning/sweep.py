@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpo.past_runs.conversion import PURPOSE as IMPORTED
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import (
     Choose,
@@ -66,9 +67,9 @@ class Sweep(Trainings):
 
     def _take_up(self) -> None:
         spec, earlier = self._spec, len(self._trials)
-        self.batches = sorted(
-            {*spec.ladder, *(trial.global_batch_size for trial in self._trials.values())}
-        )
+        imported = self._patience(lambda: self._store.trials(self._study.id, purpose=IMPORTED))
+        known = [*imported, *self._trials.values()]
+        self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in known)})
         self._forecasting = ForecastSampler(spec, earlier) if spec.sampler == "forecast" else None
         self._sampler = self._forecasting or LadderSampler(
             spec.search,
@@ -78,7 +79,7 @@ class Sweep(Trainings):
             epochs=spec.budget.epochs_per_trial,
             earlier=earlier,
         )
-        for trial in self._trials.values():
+        for trial in known:
             if trial.state.finished:
                 self._sampler.tell(trial)
             else:
