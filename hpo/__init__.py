@@ -23,12 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpo.api import (
+        AskedTrial,
+        AskTell,
         Plan,
         PlannedRun,
         PlanRequest,
         Progress,
         StudyForecast,
         StudyResult,
+        ask_tell,
         calibration,
         find_plan,
         fit_posterior,
@@ -53,12 +56,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "hpo.api": (
+        "AskTell",
+        "AskedTrial",
         "Plan",
         "PlanRequest",
         "PlannedRun",
         "Progress",
         "StudyForecast",
         "StudyResult",
+        "ask_tell",
         "calibration",
         "find_plan",
         "fit_posterior",
@@ -82,6 +88,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "AskTell",
+    "AskedTrial",
     "AsyncClient",
     "Client",
     "HpoError",
@@ -92,6 +100,7 @@ __all__ = [
     "StudyForecast",
     "StudyResult",
     "StudySpec",
+    "ask_tell",
     "calibration",
     "figures",
     "find_plan",

@@ -22,7 +22,7 @@ PACKAGES = {
 LAYERS = (
     [{"errors"}, {"intervals"}],
     [{"study"}, {"extrapolation"}],
-    [{"past_runs"}],
+    [{"past_runs"}, {"asking"}],
     [{"tuning"}, {"planning"}, {"formatting"}, {"mlperf"}],
     [{"runs"}, {"client"}],
     [{"api"}],

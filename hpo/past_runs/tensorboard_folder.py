@@ -57,7 +57,7 @@ def read_tensorboard(root: Path) -> list[PastRun]:
 
 
 @dataclass
-class _Log:
+class _FolderLog:
     """What the event files of one folder say."""
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -85,8 +85,8 @@ class _Log:
         return max(self.times) - min(self.times) if len(self.times) > 1 else None
 
 
-def _read_folder(folder: Path) -> _Log:
-    log = _Log()
+def _read_folder(folder: Path) -> _FolderLog:
+    log = _FolderLog()
     yaml_file = folder / "hparams.yaml"
     if yaml_file.is_file():
         try:
@@ -120,7 +120,7 @@ def _records(path: Path) -> Iterator[bytes]:
         place += 16 + length
 
 
-def _take_event(log: _Log, content: bytes) -> None:
+def _take_event(log: _FolderLog, content: bytes) -> None:
     event = _fields(content)
     time = _as_double(event.get(1, [b""])[-1])
     step = _signed(event.get(2, [0])[-1])

@@ -17,6 +17,7 @@ from hpo.tuning.agenda import (
     Explore,
     Repeat,
     Task,
+    Wait,
     explorations,
     next_choice,
     next_seed,
@@ -98,29 +99,27 @@ class Sweep(Trainings):
         return isinstance(self._next_task(), Done)
 
     def _next_trial(self) -> Trial | Done | None:
-        task, seed = self._next_task(), next_seed(self.trials)
-        if isinstance(task, (Explore, Choose)):
-            batch, settings, ticket = self._suggest(task)
-            trial = self._add(
-                NewTrial(
-                    global_batch_size=batch,
-                    seed=seed,
-                    settings=settings.to_dict(),
-                    purpose=self.purpose,
-                )
-            )
+        task = self._next_task()
+        if isinstance(task, Done):
+            return task
+        if isinstance(task, Wait):
+            return None
+        new, ticket = self._new_trial(task)
+        trial = self._add(new)
+        if ticket is not None:
             self._tickets[trial.id] = ticket
-            return trial
+        return trial
+
+    def _new_trial(self, task: Explore | Choose | Repeat) -> tuple[NewTrial, int | None]:
+        """The trial of a task, and the sampler's ticket for it; a repetition has none."""
+        seed = next_seed(self.trials)
         if isinstance(task, Repeat):
-            return self._add(
-                NewTrial(
-                    global_batch_size=task.global_batch_size,
-                    seed=seed,
-                    settings=dict(task.settings),
-                    purpose=self.purpose,
-                )
-            )
-        return task if isinstance(task, Done) else None
+            batch, settings, ticket = task.global_batch_size, dict(task.settings), None
+        else:
+            batch, suggested, ticket = self._suggest(task)
+            settings = suggested.to_dict()
+        new = NewTrial(global_batch_size=batch, seed=seed, settings=settings, purpose=self.purpose)
+        return new, ticket
 
     def _next_task(self) -> Task:
         if self._forecasting:

@@ -24,7 +24,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         keep_freed_memory()
         self._run: TrialRun = getattr(self, "_run", None) or TrialRun()
         self._run.begin(config)
-        _use_one_thread()
+        use_one_thread()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take the next trial in this actor."""
@@ -42,7 +42,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         """See :meth:`save_checkpoint`."""
 
 
-def _use_one_thread() -> None:
+def use_one_thread() -> None:
     """One core each is what Tune hands out; more trials beat faster ones. Not every workload has loaded torch."""
     if "torch" in sys.modules:
         import torch

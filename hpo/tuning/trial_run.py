@@ -88,11 +88,13 @@ class TrialRun:
             outcome = self._training.outcome
             return result | {"state": outcome.state, "outcome": outcome.to_dict(), "done": True}
         if time.monotonic() - self._saved_at >= self._checkpoint_seconds:
-            self._save()
+            self.save()
         return result
 
-    def _save(self) -> None:
-        """The curve goes with the weights: the database may not hold its last points when everything dies."""
+    def save(self) -> None:
+        """Write a checkpoint. The curve goes with the weights: the database may not hold its last points when
+        everything dies.
+        """
         from trainers.errors import CheckpointError
         from trainers.loop import checkpoint
 

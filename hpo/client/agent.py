@@ -1,0 +1,182 @@
+"""An agent: asks a study for a trial, trains it, reports, and asks again, until the study has ended.
+
+Any number of agents may work on one study, wherever they reach its server; each may vanish at any moment. Agents that
+share a folder go on from each other's checkpoints.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hpo.asking.trial import AskedTrial, AskTell
+from hpo.errors import HpoError, TrialLostError
+from hpo.tuning.trial_run import TrialRun
+from trainers.report import ConvergencePoint, TrainingOutcome
+
+LOG = logging.getLogger("hpo.agent")
+
+CHECKPOINT_SECONDS = 10.0
+"""Seconds of training between two checkpoints: what is lost with an agent."""
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How an agent works.
+
+    ``folder`` takes the checkpoints of its trials. ``trials`` is how many it trains at most, ``stop_after`` after how
+    many seconds it takes no other and gives back the one in hand: before the end of a slot.
+    """
+
+    folder: Path
+    trials: int | None = None
+    stop_after: float | None = None
+
+
+@dataclass
+class AgentReport:
+    """What an agent did: trials by how they ended, the seconds that trainings took, and all seconds since its begin.
+
+    ``waited`` are the seconds in which there was nothing to train.
+    """
+
+    ended: dict[str, int]
+    trained: float = 0.0
+    waited: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def trials(self) -> int:
+        """How many trials it ended."""
+        return sum(self.ended.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; ``overhead`` are seconds for each trial that went neither into training nor into waiting."""
+        spent = self.seconds - self.trained - self.waited
+        return {
+            "trials": self.trials,
+            "ended": self.ended,
+            "seconds": self.seconds,
+            "trained": self.trained,
+            "waited": self.waited,
+            "overhead": spent / self.trials if self.trials else None,
+        }
+
+
+class TrialAgent:
+    """Trains the trials of one study until it has ended, :meth:`stop` is called, or its options say so."""
+
+    def __init__(self, study: AskTell, name: str, options: AgentOptions) -> None:
+        self._study, self._name, self._options = study, name, options
+        self._stopping = threading.Event()
+        self._run = TrialRun()
+        self._checkpoints = options.folder / "agents" / quote(name, safe="")
+
+    def stop(self) -> None:
+        """Give the trial in hand back and end; returns at once, safe in a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> AgentReport:
+        """Train; returns what was done. The errors of the study's server come out once its outage lasts too long."""
+        report, began = AgentReport({}), time.monotonic()
+        until = None if self._options.stop_after is None else began + self._options.stop_after
+
+        def over() -> bool:
+            late = until is not None and time.monotonic() >= until
+            return self._stopping.is_set() or late
+
+        while not over() and report.trials != self._options.trials:
+            trial = self._ask(over, report)
+            if trial is None:
+                break
+            try:
+                state = self._train(trial, over, report)
+            except TrialLostError as error:
+                LOG.warning("%s", error)
+                continue
+            LOG.info("trial %d of %s: %s", trial.number, self._name, state)
+            if state != "queued":
+                report.ended[state] = report.ended.get(state, 0) + 1
+        report.seconds = time.monotonic() - began
+        return report
+
+    def _ask(self, over: Callable[[], bool], report: AgentReport) -> AskedTrial | None:
+        while True:
+            trial = self._study.ask(wait=False)
+            if trial is not None or self._study.ended or over():
+                return trial
+            waiting = time.monotonic()
+            self._stopping.wait(self._study.wait_seconds)
+            report.waited += time.monotonic() - waiting
+
+    def _train(self, trial: AskedTrial, over: Callable[[], bool], report: AgentReport) -> str:
+        """Train one trial; returns how it ended, or ``queued`` where it was given back."""
+        checkpoint = self._checkpoints / f"{trial.number}.pt"
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        config = {
+            "job": trial.job.to_dict(),
+            "checkpoint": str(checkpoint),
+            "checkpoint_seconds": CHECKPOINT_SECONDS,
+        }
+        try:
+            with _timed(report):
+                self._run.begin(config)
+                _use_one_thread()
+            while True:
+                with _timed(report):
+                    result = self._run.advance()
+                points = [ConvergencePoint(**point) for point in result.get("points", ())]
+                if result.get("done"):
+                    trial.report_last(*points)
+                    outcome = result.get("outcome")
+                    state = trial.tell(
+                        None if outcome else "failed",
+                        reason=result.get("reason", ""),
+                        outcome=TrainingOutcome.from_dict(outcome) if outcome else None,
+                    )
+                    break
+                trial.report_point(*points)
+                if trial.stopped:
+                    state = trial.tell()
+                    break
+                if over():
+                    self._run.save()
+                    trial.release()
+                    return trial.state
+        except HpoError:
+            trial.abandon()  # another has it, or its server is away: it is handed out again when the lease has ended
+            raise
+        except BaseException:
+            trial.release()
+            raise
+        if state != "queued":
+            checkpoint.unlink(missing_ok=True)
+        return state
+
+
+class _timed:  # noqa: N801  (reads as a statement)
+    """Adds the seconds of a block to what was trained."""
+
+    def __init__(self, report: AgentReport) -> None:
+        self._report = report
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        self._report.trained += time.monotonic() - self._began
+
+
+def _use_one_thread() -> None:
+    """As every trial: more trials beat faster ones, and sums are taken in one order."""
+    if "torch" in sys.modules:
+        from hpo.tuning.trainable import use_one_thread
+
+        use_one_thread()
