@@ -9,7 +9,7 @@ from typing import Protocol
 from trainers.report import TrainingOutcome
 
 
-class Evaluation(Protocol):
+class EvaluatedPoint(Protocol):
     """What is read of a convergence point."""
 
     @property
@@ -40,7 +40,7 @@ class Threshold(Protocol):
         """Whether the value of the metric is at the threshold or beyond."""
 
 
-def outcome_of(points: Sequence[Evaluation], target: Threshold) -> TrainingOutcome | None:
+def outcome_of(points: Sequence[EvaluatedPoint], target: Threshold) -> TrainingOutcome | None:
     """The outcome of a training with these evaluations, in order; None without any.
 
     It is ``reached`` at its first evaluation at the target, ``diverged`` where a metric before that is no finite

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -38,10 +39,19 @@ class AskedTrial:
     """One trial, held under a lease that a thread renews until the trial is told or given back.
 
     As a context manager it is told at the end of the block; an exception there makes it a failed trial, and
-    KeyboardInterrupt gives it back.
+    KeyboardInterrupt gives it back. With ``background`` the thread sends the reports too, so that a training never
+    waits for a server, and hears what came of a report with one of the next.
     """
 
-    def __init__(self, channel: Channel, key: str, asked: Asked, lease_seconds: float) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        key: str,
+        asked: Asked,
+        lease_seconds: float,
+        *,
+        background: bool = False,
+    ) -> None:
         if asked.number is None or asked.job is None:
             raise TuningError("there is no trial in this answer")
         self.number: int = asked.number
@@ -52,7 +62,9 @@ class AskedTrial:
         self._last: ConvergencePoint | None = None
         self._verdict, self._reached, self._state = Verdict(), False, RUNNING
         self._error: TrialLostError | None = None
-        self._lock, self._over = threading.RLock(), threading.Event()
+        self._background = background
+        self._lock, self._sending = threading.Lock(), threading.Lock()
+        self._over, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"trial {self.number}", daemon=True)
         self._thread.start()
 
@@ -139,20 +151,22 @@ class AskedTrial:
 
     def report_point(self, *points: ConvergencePoint) -> bool:
         """As :meth:`report`, for points that a trainer made."""
+        self._check()
         with self._lock:
-            self._check()
             for point in points:
                 self._unsent.append(point)
                 self._last = point
                 self._reached = self._reached or self.job.target.reached(point.metric)
-            if time.monotonic() - self._sent_at >= SEND_SECONDS:
-                self._send()
+        if self._background:
+            self._wake.set()
+        elif time.monotonic() - self._sent_at >= SEND_SECONDS:
+            self._send()
         return not self.should_stop
 
     def report_last(self, *points: ConvergencePoint) -> None:
         """Points that go with the end, which is told next."""
+        self._check()
         with self._lock:
-            self._check()
             self._unsent += points
 
     @property
@@ -178,27 +192,20 @@ class AskedTrial:
         already. Raises :class:`TrialLostError` where another has the trial by now.
         """
         self._finish()
-        with self._lock:
-            self._check()
-            if not self._verdict.stop:
-                self._state = self._channel.end(
-                    self.number,
-                    self._key,
-                    self._unsent,
-                    outcome=outcome,
-                    state=state,
-                    reason=reason,
-                )
-                self._unsent = []
+        self._check()
+        if not self._verdict.stop:
+            self._state = self._channel.end(
+                self.number, self._key, self._unsent, outcome=outcome, state=state, reason=reason
+            )
+            self._unsent = []
         return self._state
 
     def release(self) -> None:
         """Give the trial back: it goes into the queue, and somebody trains it from its last checkpoint or its begin."""
         self._finish()
-        with self._lock:
-            if self._error is None and self._state == RUNNING:
-                self._channel.release(self.number, self._key)
-                self._state = QUEUED
+        if self._error is None and self._state == RUNNING:
+            self._channel.release(self.number, self._key)
+            self._state = QUEUED
 
     def __enter__(self) -> Self:
         return self
@@ -225,33 +232,40 @@ class AskedTrial:
             raise TuningError(f"trial {self.number} was told already, as {self._state!r}")
 
     def _send(self) -> None:
-        if self._verdict.stop or self._error is not None:
-            return
-        points, self._unsent = self._unsent, []
-        self._sent_at = time.monotonic()
-        try:
-            self._verdict = self._channel.report(self.number, self._key, points, self._seconds)
-        except TrialLostError as error:
-            self._error = error
-            raise
-        except BaseException:
-            self._unsent = [*points, *self._unsent]
-            raise
-        if self._verdict.stop:
-            self._state = self._verdict.state
+        """Send what was not sent yet, or a sign of life; one message at a time, in order."""
+        with self._sending:
+            if self._verdict.stop or self._error is not None:
+                return
+            with self._lock:
+                points, self._unsent = self._unsent, []
+            self._sent_at = time.monotonic()
+            try:
+                verdict = self._channel.report(self.number, self._key, points, self._seconds)
+            except TrialLostError as error:
+                self._error = error
+                raise
+            except BaseException:
+                with self._lock:
+                    self._unsent = [*points, *self._unsent]
+                raise
+            if verdict.stop:
+                self._state, self._verdict = verdict.state, verdict
 
     def _beat(self) -> None:
-        """The body of the thread: signs of life, with what was not sent yet."""
-        while not self._over.wait(self._seconds / BEATS):
-            with self._lock:
-                try:
-                    if not self._over.is_set():
-                        self._send()
-                except Exception:  # the next report, or the end, meets the same and says so
-                    continue
+        """The body of the thread: signs of life and, in the background, reports."""
+        while not self._over.is_set():
+            reported = self._wake.wait(self._seconds / BEATS)
+            if reported and self._over.wait(self._sent_at + SEND_SECONDS - time.monotonic()):
+                return
+            self._wake.clear()
+            if not self._over.is_set():
+                # the next report, or the end, meets the same error and says so
+                with contextlib.suppress(Exception):
+                    self._send()
 
     def _finish(self) -> None:
         self._over.set()
+        self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -269,10 +283,11 @@ class AskTell:
         holder: str,
         *,
         lease_seconds: float = LEASE_SECONDS,
+        background: bool = False,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel, self._holder, self._seconds = channel, holder, lease_seconds
-        self._close = close
+        self._background, self._close = background, close
         self.message, self.ended, self.wait_seconds = "", False, 0.0
 
     def ask(
@@ -289,7 +304,9 @@ class AskTell:
             self.message, self.ended = asked.message, asked.ended
             self.wait_seconds = asked.wait_seconds
             if asked.number is not None:
-                return AskedTrial(self._channel, key, asked, self._seconds)
+                return AskedTrial(
+                    self._channel, key, asked, self._seconds, background=self._background
+                )
             if asked.ended or not wait:
                 return None
             _sleep(asked.wait_seconds, stopped)

@@ -6,12 +6,13 @@ share a folder go on from each other's checkpoints.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -44,13 +45,15 @@ class AgentOptions:
 class AgentReport:
     """What an agent did: trials by how they ended, the seconds that trainings took, and all seconds since its begin.
 
-    ``waited`` are the seconds in which there was nothing to train.
+    ``waited`` are the seconds in which there was nothing to train; ``overheads`` has, for each trial, those that went
+    neither into its training nor into waiting: what asking, reporting and telling took.
     """
 
-    ended: dict[str, int]
+    ended: dict[str, int] = field(default_factory=dict)
     trained: float = 0.0
     waited: float = 0.0
     seconds: float = 0.0
+    overheads: list[float] = field(default_factory=list)
 
     @property
     def trials(self) -> int:
@@ -58,16 +61,8 @@ class AgentReport:
         return sum(self.ended.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; ``overhead`` are seconds for each trial that went neither into training nor into waiting."""
-        spent = self.seconds - self.trained - self.waited
-        return {
-            "trials": self.trials,
-            "ended": self.ended,
-            "seconds": self.seconds,
-            "trained": self.trained,
-            "waited": self.waited,
-            "overhead": spent / self.trials if self.trials else None,
-        }
+        """Plain values."""
+        return {"trials": self.trials, **dataclasses.asdict(self)}
 
 
 class TrialAgent:
@@ -85,7 +80,7 @@ class TrialAgent:
 
     def run(self) -> AgentReport:
         """Train; returns what was done. The errors of the study's server come out once its outage lasts too long."""
-        report, began = AgentReport({}), time.monotonic()
+        report, began = AgentReport(), time.monotonic()
         until = None if self._options.stop_after is None else began + self._options.stop_after
 
         def over() -> bool:
@@ -93,6 +88,7 @@ class TrialAgent:
             return self._stopping.is_set() or late
 
         while not over() and report.trials != self._options.trials:
+            asked_at, before = time.monotonic(), report.trained + report.waited
             trial = self._ask(over, report)
             if trial is None:
                 break
@@ -104,6 +100,8 @@ class TrialAgent:
             LOG.info("trial %d of %s: %s", trial.number, self._name, state)
             if state != "queued":
                 report.ended[state] = report.ended.get(state, 0) + 1
+                spent = report.trained + report.waited - before
+                report.overheads.append(time.monotonic() - asked_at - spent)
         report.seconds = time.monotonic() - began
         return report
 

@@ -271,14 +271,19 @@ class RemoteStudy:
         holder: str | None = None,
         lease_seconds: float = LEASE_SECONDS,
         outage_seconds: float = WaitPolicy.outage_seconds,
+        background: bool = False,
     ) -> AskTell:
         """Train its trials here: ask for one, report while it trains, tell how it ended; see :func:`hpo.ask_tell`.
 
-        ``holder`` says who trains, for people to read. Calls go on through outages of ``outage_seconds``.
+        ``holder`` says who trains, for people to read. Calls go on through outages of ``outage_seconds``. With
+        ``background`` a training does not wait for its reports, and hears of them a little later.
         """
         channel = _TrialChannel(self._client, self.name, self._retries, outage_seconds)
         return AskTell(
-            channel, holder or f"{socket.gethostname()}:{os.getpid()}", lease_seconds=lease_seconds
+            channel,
+            holder or f"{socket.gethostname()}:{os.getpid()}",
+            lease_seconds=lease_seconds,
+            background=background,
         )
 
     def cancel(self) -> StudyStatus:

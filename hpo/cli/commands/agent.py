@@ -71,7 +71,10 @@ def agent(
         study_of_server = client.study(study)
         study_of_server.status()  # a name that is not there is told before anything waits
         asking = study_of_server.ask_tell(
-            holder=name, lease_seconds=lease_seconds, outage_seconds=outage_seconds
+            holder=name,
+            lease_seconds=lease_seconds,
+            outage_seconds=outage_seconds,
+            background=True,
         )
         running = TrialAgent(
             asking, study, AgentOptions(folder.absolute(), trials=trials, stop_after=stop_after)
