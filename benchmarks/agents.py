@@ -99,21 +99,15 @@ class Server:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "hpo.cli.main",
-                "serve",
-                "--config",
-                "server.yaml",
-                "--no-worker",
-            ],
-            cwd=self._folder,
-            stdout=subprocess.DEVNULL,
-            stderr=(self._folder / "server.log").open("ab"),
-            env=_environment(),
-        )
+        command = ["serve", "--config", "server.yaml", "--no-worker"]
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "hpo.cli.main", *command],
+                cwd=self._folder,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=_environment(),
+            )
         until = time.monotonic() + 120
         while True:
             with contextlib.suppress(httpx.HTTPError):
@@ -241,19 +235,25 @@ def _agents(
     folder: Path, count: int, url: str, secret: str, lease_seconds: float
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     environment = {**_environment(), "HPO_SERVER": url, "HPO_TOKEN": secret}
-    running = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "hpo.cli.main", "agent", NAME, "--json"),
-                *("--name", f"agent {number}", "--lease-seconds", str(lease_seconds)),
-            ],
-            cwd=folder,
-            env=environment,
-            stdout=(folder / f"agent-{number}.out").open("wb"),
-            stderr=(folder / f"agent-{number}.err").open("wb"),
-        )
-        for number in range(count)
-    ]
+    running = []
+    for number in range(count):
+        command = ["agent", NAME, "--json", "--name", f"agent {number}"]
+        with (
+            (folder / f"agent-{number}.out").open("wb") as out,
+            (folder / f"agent-{number}.err").open("wb") as err,
+        ):
+            running.append(
+                subprocess.Popen(
+                    [
+                        *(sys.executable, "-m", "hpo.cli.main", *command),
+                        *("--lease-seconds", str(lease_seconds)),
+                    ],
+                    cwd=folder,
+                    env=environment,
+                    stdout=out,
+                    stderr=err,
+                )
+            )
     try:
         yield running
     finally:

@@ -13,10 +13,12 @@ the study's row first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from storage import clock
 from storage.errors import Conflict, LeaseLost
@@ -95,10 +97,13 @@ def renew(
     held, now = _held(connection, study_id, number, key), clock.now(connection)
     if held.trial.state.finished:
         raise LeaseLost(f"trial {number} has ended already, as {str(held.trial.state)!r}")
-    _set(connection, held.trial.id, seconds=seconds, expires_at=now + timedelta(seconds=seconds))
-    if held.trial.state is TrialState.QUEUED:
-        _set_trial(connection, held.trial.id, state=TrialState.RUNNING, started_at=now)
-    return _held(connection, study_id, number, key)
+    expires_at = now + timedelta(seconds=seconds)
+    _set(connection, held.trial.id, seconds=seconds, expires_at=expires_at)
+    trial = held.trial
+    if trial.state is TrialState.QUEUED:
+        _set_trial(connection, trial.id, state=TrialState.RUNNING, started_at=now)
+        trial = replace(trial, state=TrialState.RUNNING, started_at=now)
+    return replace(held, trial=trial, seconds=seconds, expires_at=expires_at)
 
 
 def finish(
@@ -129,43 +134,37 @@ def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Tr
     """
     studies.lock(connection, study_id)
     now, found = clock.now(connection), []
-    for held in running(connection, study_id):
-        latest = now + timedelta(seconds=held.seconds)
-        if held.expires_at > latest:
-            _set(connection, held.trial.id, expires_at=latest)
-        if held.expires_at > now:
+    for row in _rows(connection, study_id):
+        latest = now + timedelta(seconds=row.seconds)
+        if row.expires_at > latest:
+            _set(connection, row.trial_id, expires_at=latest)
+        if row.expires_at > now:
             continue
-        vanished = held.vanished + 1
-        _set(connection, held.trial.id, vanished=vanished)
+        vanished = row.vanished + 1
+        _set(connection, row.trial_id, vanished=vanished)
         if vanished > most_vanished:
             reason = (
-                f"whoever trained it fell silent {vanished} times, the last being {held.holder}: it may kill its "
+                f"whoever trained it fell silent {vanished} times, the last being {row.holder}: it may kill its "
                 "process, such as by using up the memory"
             )
             result = TrialResult(state=TrialState.FAILED, reason=reason)
-            trial_statements.finish(connection, held.trial.id, result)
-            trial_statements.count_samples(connection, held.trial.id)
+            trial_statements.finish(connection, row.trial_id, result)
+            trial_statements.count_samples(connection, row.trial_id)
         else:
-            _set_trial(connection, held.trial.id, state=TrialState.QUEUED, started_at=None)
-        found.append(trial_statements.by_number(connection, study_id, held.trial.number))
+            _set_trial(connection, row.trial_id, state=TrialState.QUEUED, started_at=None)
+        found.append(_to_lease(connection, row).trial)
     return found
 
 
 def running(connection: Connection, study_id: int) -> list[TrialLease]:
     """The running trials that somebody has asked for, by number, whether or not their leases have ended."""
-    rows = connection.execute(
-        select(table)
-        .join(trials, trials.c.id == table.c.trial_id)
-        .where(trials.c.study_id == study_id, trials.c.state == TrialState.RUNNING)
-        .order_by(trials.c.number)
-    )
-    return [_to_lease(connection, row) for row in rows.all()]
+    return [_to_lease(connection, row) for row in _rows(connection, study_id)]
 
 
 def any_live(connection: Connection, study_id: int) -> bool:
     """Whether somebody trains a trial of the study, as far as can be known."""
     now = clock.now(connection)
-    return any(held.expires_at > now for held in running(connection, study_id))
+    return any(row.expires_at > now for row in _rows(connection, study_id))
 
 
 def forget(connection: Connection, study_id: int) -> None:
@@ -228,10 +227,25 @@ def _held(connection: Connection, study_id: int, number: int, key: str) -> Trial
             f"trial {number} is no longer yours: it went back into the queue, and others go on with it; stop, and "
             "ask for another"
         )
-    return _to_lease(connection, row)
+    return _lease_of(row, trial)
 
 
-def _to_lease(connection: Connection, row: Any) -> TrialLease:
-    values = dict(row._mapping)
-    trial = connection.execute(select(trials).where(trials.c.id == values.pop("trial_id"))).one()
-    return TrialLease(trial=trial_statements.to_trial(trial), **values)
+def _rows(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
+    """The leases of running trials, by number."""
+    return connection.execute(
+        select(table)
+        .join(trials, trials.c.id == table.c.trial_id)
+        .where(trials.c.study_id == study_id, trials.c.state == TrialState.RUNNING)
+        .order_by(trials.c.number)
+    ).all()
+
+
+def _to_lease(connection: Connection, row: Row[Any]) -> TrialLease:
+    trial = connection.execute(select(trials).where(trials.c.id == row.trial_id)).one()
+    return _lease_of(row, trial_statements.to_trial(trial))
+
+
+def _lease_of(row: Row[Any], trial: Trial) -> TrialLease:
+    values = row._asdict()
+    del values["trial_id"]
+    return TrialLease(trial=trial, **values)
