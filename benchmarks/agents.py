@@ -272,7 +272,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=32)
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--restarts", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=0.4, help="of each epoch of a training")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each epoch of a training")
     parser.add_argument("--limit", type=float, default=0.2, help="seconds of overhead a trial")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()

@@ -31,6 +31,9 @@ from trainers.report import ConvergencePoint, TrainingOutcome
 SEND_SECONDS = 0.2
 """Reports that come faster are gathered: what a training of milliseconds says goes in one message."""
 
+BACKGROUND_SECONDS = 1.0
+"""The same for reports that are sent in the background, of which many may reach one server."""
+
 BEATS = 4.0
 """Signs of life within the time of a lease."""
 
@@ -63,6 +66,7 @@ class AskedTrial:
         self._verdict, self._reached, self._state = Verdict(), False, RUNNING
         self._error: TrialLostError | None = None
         self._background = background
+        self._pause = BACKGROUND_SECONDS if background else SEND_SECONDS
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._over, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"trial {self.number}", daemon=True)
@@ -159,7 +163,7 @@ class AskedTrial:
                 self._reached = self._reached or self.job.target.reached(point.metric)
         if self._background:
             self._wake.set()
-        elif time.monotonic() - self._sent_at >= SEND_SECONDS:
+        elif time.monotonic() - self._sent_at >= self._pause:
             self._send()
         return not self.should_stop
 
@@ -255,7 +259,7 @@ class AskedTrial:
         """The body of the thread: signs of life and, in the background, reports."""
         while not self._over.is_set():
             reported = self._wake.wait(self._seconds / BEATS)
-            if reported and self._over.wait(self._sent_at + SEND_SECONDS - time.monotonic()):
+            if reported and self._over.wait(self._sent_at + self._pause - time.monotonic()):
                 return
             self._wake.clear()
             if not self._over.is_set():
