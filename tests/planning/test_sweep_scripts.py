@@ -68,21 +68,26 @@ def submit(folder, on, **variables):
     return [json.loads(line) for line in lines], "".join(path.read_text() for path in logs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("on", ["slurm", "lsf"])
 def test_a_sweep_goes_on_from_slot_to_slot_until_it_has_ended(folder, on):
-    text = write(folder, on, "--nodes", "2", trials=10, seconds=0.4)
-    script = folder / f"paced-{on}" / "launch.sh"
-    script.write_text(text.replace("seconds=$((3480 - SECONDS))", "seconds=12"))
-    assert script.read_text() != text
-    jobs, log = submit(folder, on)
-    assert 3 <= len(jobs) < 20, log
-    assert [job["status"] for job in jobs] == [0] * len(jobs), log
+    write(folder, on, "--nodes", "2", trials=10)
+    bounded = f'exec "{sys.executable}" -m tests.planning.stand_ins.bounded_run "$@"'
+    jobs, log = submit(folder, on, programs={"hpo": bounded})
+    assert [job["status"] for job in jobs] == [0, 0, 0], log
     assert "the sweep has ended" in log and "slot 3 of 20: 2 of 2 hosts" in log
     result = hpo.read_study("paced", f"sqlite:///{folder}/hpo.db")
     assert result.study.state is StudyState.FINISHED and len(result.trials) == 10
     assert all(trial.state.finished for trial in result.trials)
-    assert result.trials[0].finished_at < result.trials[-1].started_at
+
+
+def test_a_run_stops_after_its_time_and_says_that_it_goes_on(folder):
+    (folder / "study.yaml").write_text(STUDY.format(trials=6, seconds=1.0))
+    arguments = ["run", "study.yaml", "--storage", f"sqlite:///{folder}/hpo.db"]
+    done = CliRunner().invoke(main, [*arguments, "--stop-after", "0.5"])
+    assert done.exit_code == 75, done.output
+    assert (
+        hpo.read_study("paced", f"sqlite:///{folder}/hpo.db").study.state is StudyState.INTERRUPTED
+    )
 
 
 @pytest.mark.parametrize("on", ["slurm", "lsf", "pbs", "flux"])
