@@ -12,6 +12,8 @@
 
     hpo.Client(url, token).submit(spec).wait()      # the same on a server
 
+    hpo.report(epochs=3, top1=0.91)                 # in a training program of one's own
+
 What is named here is loaded when it is first used, so that ``import hpo`` costs nothing. It is all that is
 public, with the errors in :mod:`hpo.errors`; every other module is internal and may change.
 """
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from hpo.client.client import Client
     from hpo.dashboard import figures
     from hpo.errors import HpoError
+    from hpo.reporting import ProgramTrial, report, should_stop, trial
     from hpo.study.spec import StudySpec, load_study, parse_study
 
 _HOMES = {
@@ -84,6 +87,7 @@ _HOMES = {
     "hpo.errors": ("HpoError",),
     "hpo.client.client": ("Client",),
     "hpo.client.async_client": ("AsyncClient",),
+    "hpo.reporting": ("ProgramTrial", "report", "should_stop", "trial"),
     "hpo.study.spec": ("StudySpec", "load_study", "parse_study"),
 }
 
@@ -96,6 +100,7 @@ __all__ = [
     "Plan",
     "PlanRequest",
     "PlannedRun",
+    "ProgramTrial",
     "Progress",
     "StudyForecast",
     "StudyResult",
@@ -115,10 +120,13 @@ __all__ = [
     "race",
     "read_study",
     "record",
+    "report",
     "run_study",
+    "should_stop",
     "store_plan",
     "studies",
     "submit_plan",
+    "trial",
 ]
 
 

@@ -92,7 +92,8 @@ def readable(name: str) -> str:
 
 def with_unit(name: str) -> str:
     """A setting as the title of an axis: ``learning rate (per update)``; a unit is not said twice."""
-    unit = TrainingSettings.__dataclass_fields__[name].metadata.get("unit", "1")
+    known = TrainingSettings.__dataclass_fields__.get(name)
+    unit = known.metadata.get("unit", "1") if known else "1"
     return readable(name) if unit == "1" or name.endswith(unit) else f"{readable(name)} ({unit})"
 
 

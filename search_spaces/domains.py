@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from search_spaces.own_settings import Scalar
 from search_spaces.settings import SettingError
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-Scalar = str | bool | int | float | None
 
 
 class Role(StrEnum):

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
+from search_spaces.own_settings import Scalar, faults_of_own
+
 
 class SettingError(ValueError):
     """A setting that does not exist, has the wrong type, or lies outside its range."""
@@ -319,39 +321,69 @@ class TrainingSettings:
         open_low=True,
     )
 
+    # what only the workload knows: settings of one's own, by name
+    own: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
+
     def __post_init__(self) -> None:
-        for knob in dataclasses.fields(self):
-            _check(knob, getattr(self, knob.name))
+        object.__setattr__(self, "own", dict(self.own))
+        for name in names():
+            check_value(name, getattr(self, name))
+        for name, value in self.own.items():
+            for fault in faults_of_own(name, value):
+                raise SettingError(fault)
+            if name in names():
+                raise SettingError(f"{name} is a known setting and cannot be one of your own")
         for fault in faults_together(self):
             raise SettingError(fault)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
-        """Settings from plain values; an unknown name raises :class:`SettingError` with the nearest."""
+        """Settings from plain values; an unknown name raises :class:`SettingError` with the nearest.
+
+        Settings of one's own stand together under ``own``.
+        """
         for name in values:
-            check_name(name)
+            if name != "own":
+                check_name(name)
         plain: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
         }
         return cls(**plain)
 
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> TrainingSettings:
+        """Settings as a trial is stored and shown: those of one's own beside the known ones, each by its name."""
+        own = {name: value for name, value in values.items() if name not in names()}
+        known = {name: value for name, value in values.items() if name not in own}
+        return cls.from_dict({**known, "own": own})
+
     def to_dict(self) -> dict[str, Any]:
-        """Every setting by name, as plain values that JSON and SQL hold."""
-        return {
+        """Every setting by name, as plain values that JSON holds; ``own`` only where there are some."""
+        known = {name: getattr(self, name) for name in names()}
+        plain = {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in dataclasses.asdict(self).items()
+            for name, value in known.items()
         }
+        return plain | ({"own": dict(self.own)} if self.own else {})
+
+    def value(self, name: str) -> Any:
+        """The value of a setting, known or of one's own; :class:`SettingError` for any other name."""
+        if name in self.own:
+            return self.own[name]
+        check_name(name)
+        return getattr(self, name)
 
     def replace(self, **changes: Any) -> TrainingSettings:
-        """These settings with some values changed; checked like new ones."""
-        return type(self).from_dict({**self.to_dict(), **changes})
+        """These settings with some values changed, those of one's own by their names too; checked like new ones."""
+        own = {name: changes.pop(name, value) for name, value in self.own.items()}
+        return type(self).from_dict({**self.to_dict(), **changes, "own": own})
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """The names of all settings, in the order in which they are shown."""
-    return tuple(knob.name for knob in dataclasses.fields(TrainingSettings))
+    """The names of all known settings, in the order in which they are shown."""
+    return tuple(knob.name for knob in dataclasses.fields(TrainingSettings) if knob.name != "own")
 
 
 def check_name(name: str) -> None:

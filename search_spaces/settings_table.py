@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from search_spaces.setting_rules import USES
-from search_spaces.settings import Range, TrainingSettings
+from search_spaces.settings import Range, TrainingSettings, names
 
 _HEAD = """# Settings
 
@@ -20,7 +20,8 @@ _HEAD = """# Settings
 
 What `search` in a study file and `settings` in a training's job may name. A plain value fixes a setting, a domain
 tunes it (`search_spaces/space.py`); what is not named has its default. Epochs are samples processed over the size of
-the data set. A setting that is named must be used: a study whose values never make use of it is refused.
+the data set. A setting that is named must be used: a study whose values never make use of it is refused. Settings of
+one's own are named in `search` beside these ([programs](programs.md#settings-of-your-own)).
 
 | setting | default | values | meaning | used with |
 |---|---|---|---|---|
@@ -33,7 +34,7 @@ def page() -> str:
 
 
 def _rows() -> Iterator[tuple[str, ...]]:
-    for setting in dataclasses.fields(TrainingSettings):
+    for setting in map(TrainingSettings.__dataclass_fields__.__getitem__, names()):
         meaning = setting.metadata["what"].replace("|", r"\|")
         uses = "; ".join(map(str, USES.get(setting.name, ())))
         yield (

@@ -6,19 +6,23 @@ rung, ``role: shared`` (the default) once for all::
     learning_rate: {log_uniform: [0.01, 1.28], role: scaled}
     momentum: {uniform: [0.8, 0.98]}
     normalization_batch_size: {choice: [8, 16]}      # also int_uniform, log_int_uniform
+
+A workload that reads settings of its own has them named there too, in the same way.
 """
 
 from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from search_spaces import settings as _settings
-from search_spaces.domains import Categorical, Domain, Float, Int, Role, Scalar
+from search_spaces.domains import Categorical, Domain, Float, Int, Role
+from search_spaces.names import nearest_or_all
+from search_spaces.own_settings import Scalar, faults_of_own
 from search_spaces.setting_rules import fault_of_use
 from search_spaces.settings import SettingError, TrainingSettings
 
@@ -52,16 +56,18 @@ class SearchSpace:
 
     Created, it is checked against :class:`TrainingSettings`: every name exists, every value and every end of
     a domain is allowed, and so is every combination of ends; and every setting that is named has an effect on
-    some of the trainings. All faults come in one :class:`SearchSpaceError`.
+    some of the trainings. All faults come in one :class:`SearchSpaceError`. ``own`` are the names that the workload
+    reads beside the known settings; None where only the workload itself can tell.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
+    own: InitVar[Collection[str] | None] = ()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, own: Collection[str] | None) -> None:
         object.__setattr__(self, "fixed", dict(self.fixed))
         object.__setattr__(self, "domains", dict(self.domains))
-        faults = [*_faults_of_each(self.fixed, self.domains)] or [
+        faults = [*_faults_of_each(self.fixed, self.domains, own)] or [
             *_faults_of_use(self),
             *_faults_of_corners(self),
         ]
@@ -70,19 +76,22 @@ class SearchSpace:
 
     @classmethod
     def parse(
-        cls, search: Mapping[str, Any], inherited: Mapping[str, Any] | None = None
+        cls,
+        search: Mapping[str, Any],
+        inherited: Mapping[str, Any] | None = None,
+        own: Collection[str] | None = (),
     ) -> SearchSpace:
         """The search space of a study file's ``search:`` section; see the head of this file.
 
         ``inherited`` are fixed values for settings that the section does not name; those that have no effect on any
-        of its trainings are left out.
+        of its trainings are left out. ``own`` is as in :class:`SearchSpace`.
         """
         fixed: dict[str, Any] = {}
         domains: dict[str, Domain] = {}
         faults: list[tuple[str | None, str]] = []
         for name, value in search.items():
             try:
-                _settings.check_name(name)
+                _check_name(name, own)
                 if isinstance(value, Mapping):
                     domains[name] = _parse_domain(value)
                 else:
@@ -90,7 +99,7 @@ class SearchSpace:
             except SettingError as error:
                 faults.append((name, _named(name, error)))
         if faults:
-            raise SearchSpaceError([*faults, *_faults_of_each(fixed, domains)])
+            raise SearchSpaceError([*faults, *_faults_of_each(fixed, domains, own)])
         together = {
             name: _plain_value(value)
             for name, value in (inherited or {}).items()
@@ -104,6 +113,7 @@ class SearchSpace:
                 if name in search or fault_of_use(name, possible) is None
             },
             domains,
+            own,
         )
 
     def to_plain(self) -> dict[str, Any]:
@@ -141,7 +151,8 @@ class SearchSpace:
         """
         for name in values:
             if name not in self.domains:
-                _settings.check_name(name)
+                if name not in self.fixed:
+                    _settings.check_name(name)
                 raise SettingError(
                     f"only tuned settings take a value, but got {name!r}; {self._listing()}"
                 )
@@ -150,7 +161,12 @@ class SearchSpace:
             raise SettingError(
                 f"every tuned setting needs a value, but got none for {', '.join(missing)}"
             )
-        return TrainingSettings.from_dict({**self.fixed, **values})
+        return TrainingSettings.from_record({**self.fixed, **values})
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The settings of the workload's own, fixed and tuned, in the order given."""
+        return tuple(name for name in (*self.fixed, *self.domains) if not _is_known(name))
 
     def to_optuna(self, names: Iterable[str] | None = None) -> dict[str, BaseDistribution]:
         """Optuna's distributions of the tuned settings (of all, or of ``names``)."""
@@ -182,7 +198,8 @@ class SearchSpace:
 
     def _domain(self, name: str) -> Domain:
         if name not in self.domains:
-            _settings.check_name(name)
+            if name not in self.fixed:
+                _settings.check_name(name)
             raise SettingError(f"{name} is not tuned; {self._listing()}")
         return self.domains[name]
 
@@ -238,16 +255,43 @@ def _plain_domain(domain: Domain) -> dict[str, Any]:
     return {kind: [domain.low, domain.high], "role": role}
 
 
+def _is_known(name: str) -> bool:
+    return name in _settings.names()
+
+
+def _check_name(name: str, own: Collection[str] | None) -> None:
+    """Raise :class:`SettingError` unless ``name`` is a known setting or one of the workload's own."""
+    if _is_known(name) or (own is None and not any(faults_of_own(name, None))):
+        return
+    if not own:
+        _settings.check_name(name)
+    elif name not in own:
+        raise SettingError(
+            f"there is no setting {name!r}, and the workload reads none of that name"
+            f"{nearest_or_all(str(name), (*own, *_settings.names()))}"
+        )
+
+
+def _check_value(name: str, value: Any) -> None:
+    if _is_known(name):
+        _settings.check_value(name, value)
+        return
+    for fault in faults_of_own(name, value):
+        raise SettingError(fault)
+
+
 def _faults_of_each(
     fixed: Mapping[str, Any],
     domains: Mapping[str, Domain],
+    own: Collection[str] | None,
 ) -> Iterator[tuple[str | None, str]]:
     for name in [*fixed, *domains]:
         try:
+            _check_name(name, own)
             if name in domains:
                 _check_domain(name, domains[name])
             if name in fixed:
-                _settings.check_value(name, fixed[name])
+                _check_value(name, fixed[name])
         except SettingError as error:
             yield name, _named(name, error)
     for name in fixed.keys() & domains.keys():
@@ -255,12 +299,13 @@ def _faults_of_each(
 
 
 def _check_domain(name: str, domain: Domain) -> None:
-    if isinstance(domain, Float) and _settings.is_whole(name):
+    known = _is_known(name)
+    if known and isinstance(domain, Float) and _settings.is_whole(name):
         raise SettingError(f"{name} is a whole number; use int_uniform, log_int_uniform or choice")
-    if isinstance(domain, (Float, Int)) and _settings.range_of(name) is None:
+    if known and isinstance(domain, (Float, Int)) and _settings.range_of(name) is None:
         raise SettingError(f"{name} is no number; use choice")
     for value in _ends(domain):
-        _settings.check_value(name, value)
+        _check_value(name, value)
 
 
 def _possible(

@@ -25,14 +25,20 @@ from typing import TYPE_CHECKING
 from trainers.command import exit_status, leave
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS
 from trainers.job import TrainingJob
-from trainers.loop.restarts import StopRequests, count_nodes, finish_or_stop, stopped_status
+from trainers.loop.restarts import (
+    STOPPED,
+    StopRequests,
+    count_nodes,
+    finish_or_stop,
+    stopped_status,
+)
 from trainers.numerics.memory import keep_freed_memory
 from trainers.report import ReportFile, TrainingStart
 
 if TYPE_CHECKING:
     from trainers.distributed import Communicator
     from trainers.report import TrainingOutcome
-    from trainers.workloads.training_run import TrainingRun
+    from trainers.workloads.training_run import AnyTraining
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -89,7 +95,20 @@ def _parser() -> argparse.ArgumentParser:
         help="a worker silent for so long is an error (default: %(default)g)",
     )
     _add_communication(parser)
+    _add_nodes(parser)
     return parser
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    nodes = parser.add_argument_group(
+        "a program", "a workload that starts its own workers: run this once a node"
+    )
+    nodes.add_argument("--hosts", default="localhost", help="the nodes, the first one first: a,b,c")
+    nodes.add_argument("--workers-per-node", type=int, default=1, metavar="N")
+    nodes.add_argument(
+        "--port", type=int, help="where its workers meet on the first of several nodes"
+    )
+    nodes.add_argument("--attempt", default="0", help="tells the starts of one run apart")
 
 
 def _add_communication(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +142,8 @@ def _add_communication(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int | None:
     job = TrainingJob.load(options.job)
+    if job.workload == "program":
+        return _run_program(job, options)
     keep_freed_memory()
     import torch
 
@@ -141,6 +162,16 @@ def _run(options: argparse.Namespace) -> int | None:
     ended = _train(job, communicator, ReportFile(options.report), options)
     communicator.close()
     return None if ended else stopped_status(os.environ)
+
+
+def _run_program(job: TrainingJob, options: argparse.Namespace) -> int | None:
+    from trainers.workloads.program.launched import Nodes, run_program
+
+    hosts = options.hosts.split(",")
+    nodes = Nodes(hosts, options.workers_per_node, options.port, options.attempt)
+    with StopRequests(options.stop_file) as stop:
+        ended = run_program(job, ReportFile(options.report), nodes, stop.asked)
+    return None if ended else STOPPED
 
 
 def _train(
@@ -162,7 +193,7 @@ def _train(
     return outcome is not None
 
 
-def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None) -> TrainingRun:
+def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None) -> AnyTraining:
     """The training at its first update; where the data lie is no part of the job, so a checkpoint fits any place."""
     from trainers.begin import begin_training
     from trainers.workloads import load_workload
@@ -174,7 +205,7 @@ def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None)
 
 
 def _go_on(
-    training: TrainingRun,
+    training: AnyTraining,
     communicator: Communicator,
     report: ReportFile,
     options: argparse.Namespace,
@@ -199,7 +230,7 @@ def _go_on(
         )
 
 
-def _show(training: TrainingRun, report: ReportFile) -> None:
+def _show(training: AnyTraining, report: ReportFile) -> None:
     """Report what the workload shows of its model; where that fails, the outcome stands and standard error says why."""
     from trainers.loop.exhibits import check_exhibit
 

@@ -13,11 +13,19 @@ from trainers.errors import WorkloadError
 from trainers.job import TrainingJob
 from trainers.loop.restarts import finish, resume
 from trainers.report import ConvergencePoint, TrainingOutcome
-from trainers.workloads import AnyWorkload, CustomLoopWorkload, Workload, load_workload
+from trainers.workloads import (
+    AnyWorkload,
+    CustomLoopWorkload,
+    Workload,
+    check_own_settings,
+    load_workload,
+)
+from trainers.workloads.program.task import ProgramWorkload
 
 if TYPE_CHECKING:
     from trainers.distributed import Communicator
-    from trainers.workloads.training_run import TrainingRun
+    from trainers.workloads.program.training import ProgramPlace
+    from trainers.workloads.training_run import AnyTraining
 
 
 def begin_training(
@@ -25,13 +33,17 @@ def begin_training(
     communicator: Communicator | None = None,
     *,
     workload: AnyWorkload | None = None,
-) -> TrainingRun:
+    place: ProgramPlace | None = None,
+) -> AnyTraining:
     """A training of the job, at its first update, whatever the workload trains.
 
     ``communicator`` joins the workers; None stands for a process that works alone. ``workload`` is the job's, if
-    it is loaded already. Raises :class:`~trainers.errors.TrainerError`.
+    it is loaded already; ``place`` is where a program is started. Raises :class:`~trainers.errors.TrainerError`.
     """
     workload = workload or load_workload(job.workload, job.data, job.search_path)
+    check_own_settings(workload, job.workload, job.settings.own)
+    if isinstance(workload, ProgramWorkload):
+        return workload.begin_program(job, place)
     if isinstance(workload, CustomLoopWorkload):
         return workload.begin(job, communicator)
     if not isinstance(workload, Workload):

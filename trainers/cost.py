@@ -7,7 +7,7 @@ arithmetic, and every operation and every tensor kept for the backward pass is c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,9 +51,12 @@ def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = Non
     define ``cost() -> WorkloadCost``.
     """
     from trainers.workloads.noisy_quadratic.task import NoisyQuadratic
+    from trainers.workloads.program.task import ProgramWorkload
 
     if isinstance(workload, NoisyQuadratic):
         return _of_quadratic(workload.problem.modes)
+    if isinstance(workload, ProgramWorkload):
+        return _of_program(workload.options.cost)
     if not isinstance(workload, Workload):
         own = getattr(workload, "cost", None)
         if own is None:
@@ -109,16 +112,17 @@ def _counted(
     device: str,
 ) -> WorkloadCost:
     import torch
+    from torch.utils._pytree import tree_leaves, tree_map
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.device(device):
         model = build().to(device).train()
-        batch = tuple(tensor.to(device) for tensor in batch)
+        batch = tree_map(lambda tensor: tensor.to(device), batch)
         parameters = [each for each in model.parameters() if each.requires_grad]
         kept: dict[int, tuple[Tensor, int]] = {}
         ours = {
             each.untyped_storage()._cdata
-            for each in (*model.parameters(), *model.buffers(), *batch)
+            for each in (*model.parameters(), *model.buffers(), *tree_leaves(batch))
         }
 
         def keep(tensor: Tensor) -> Tensor:
@@ -134,7 +138,7 @@ def _counted(
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 value = loss(model, batch)
             value.backward()  # type: ignore[no-untyped-call]
-    count = len(batch[0])
+    count = len(tree_leaves(batch)[0])
     return WorkloadCost(
         sum(each.numel() for each in parameters),
         len(parameters),
@@ -142,6 +146,17 @@ def _counted(
         sum(size for _, size in kept.values()) / count,
         sample_bytes,
     )
+
+
+def _of_program(cost: Mapping[str, float] | None) -> WorkloadCost:
+    """What the study says of its program: nobody else can know it."""
+    names = [each.name for each in dataclasses.fields(WorkloadCost)]
+    if cost is None or set(cost) != set(names):
+        raise WorkloadError(
+            f"a program's cost cannot be measured; give {', '.join(names)} under program.cost"
+        )
+    parameters, tensors = int(cost["parameters"]), int(cost["gradient_tensors"])
+    return WorkloadCost(parameters, tensors, *(float(cost[name]) for name in names[2:]))
 
 
 def _of_quadratic(modes: int) -> WorkloadCost:
@@ -155,6 +170,7 @@ def _sample_bytes(workload: Workload) -> float:
     Where the operating system does not count them: the size of the sample's tensors.
     """
     import torch
+    from torch.utils._pytree import tree_leaves
 
     count = max(1, min(READ_SAMPLES, workload.train_samples - 1))
     indices = torch.linspace(0, workload.train_samples - 1, count + 1).long()
@@ -164,7 +180,10 @@ def _sample_bytes(workload: Workload) -> float:
     batch = workload.training_batch(indices[1:], epochs, 0)
     after = _bytes_read()
     if before is None or again is None or after is None:
-        return float(sum(tensor.numel() * tensor.element_size() for tensor in batch)) / count
+        return (
+            float(sum(tensor.numel() * tensor.element_size() for tensor in tree_leaves(batch)))
+            / count
+        )
     looking = again - before  # what reading the counter itself adds to it
     return max(0.0, float(after - again - looking)) / count
 

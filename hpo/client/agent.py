@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from urllib.parse import quote
 
 from hpo.asking.trial import AskedTrial, AskTell
 from hpo.errors import HpoError, TrialLostError
-from hpo.tuning.trial_run import TrialRun
+from hpo.tuning.trial_run import TrialRun, WorkerPlace
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 LOG = logging.getLogger("hpo.agent")
@@ -33,10 +32,13 @@ class AgentOptions:
     """How an agent works.
 
     ``folder`` takes the checkpoints of its trials. ``trials`` is how many it trains at most, ``stop_after`` after how
-    many seconds it takes no other and gives back the one in hand: before the end of a slot.
+    many seconds it takes no other and gives back the one in hand: before the end of a slot. ``workers_per_node`` is how
+    many workers a program starts, ``threads`` how many threads of the processor a training has.
     """
 
     folder: Path
+    workers_per_node: int = 1
+    threads: int = 1
     trials: int | None = None
     stop_after: float | None = None
 
@@ -71,8 +73,11 @@ class TrialAgent:
     def __init__(self, study: AskTell, name: str, options: AgentOptions) -> None:
         self._study, self._name, self._options = study, name, options
         self._stopping = threading.Event()
-        self._run = TrialRun()
+        self._run = TrialRun(
+            WorkerPlace(workers_per_node=options.workers_per_node), threads=options.threads
+        )
         self._checkpoints = options.folder / "agents" / quote(name, safe="")
+        self._programs = options.folder / "trials" / quote(name, safe="")
 
     def stop(self) -> None:
         """Give the trial in hand back and end; returns at once, safe in a signal handler."""
@@ -122,11 +127,11 @@ class TrialAgent:
             "job": trial.job.to_dict(),
             "checkpoint": str(checkpoint),
             "checkpoint_seconds": CHECKPOINT_SECONDS,
+            "folder": str(self._programs / str(trial.number)),
         }
         try:
             with _timed(report):
                 self._run.begin(config)
-                _use_one_thread()
             while True:
                 with _timed(report):
                     result = self._run.advance()
@@ -146,14 +151,18 @@ class TrialAgent:
                     break
                 if over():
                     self._run.save()
+                    self._run.stop()
                     trial.release()
                     return trial.state
         except HpoError:
+            self._run.stop()
             trial.abandon()  # another has it, or its server is away: it is handed out again when the lease has ended
             raise
         except BaseException:
+            self._run.stop()
             trial.release()
             raise
+        self._run.close()
         if state != "queued":
             checkpoint.unlink(missing_ok=True)
         return state
@@ -170,11 +179,3 @@ class _timed:  # noqa: N801  (reads as a statement)
 
     def __exit__(self, *error: object) -> None:
         self._report.trained += time.monotonic() - self._began
-
-
-def _use_one_thread() -> None:
-    """As every trial: more trials beat faster ones, and sums are taken in one order."""
-    if "torch" in sys.modules:
-        from hpo.tuning.trainable import use_one_thread
-
-        use_one_thread()

@@ -112,7 +112,7 @@ def setting_against_batch(
         look = _epochs_colours(reached) if state is TrialState.REACHED else {}
         add_trial_points(figure, result, trials, state, spread(result, trials), values, **look)
     _add_best(
-        figure, result, best, [value_of(getattr(candidate.settings, name)) for candidate in best]
+        figure, result, best, [value_of(candidate.settings.value(name)) for candidate in best]
     )
     if numbers and name in numbers.settings:
         _add_forecast(figure, numbers.global_batch_size, numbers.settings[name], readable(name))
@@ -300,7 +300,7 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
             y = [
                 outcome.epochs_to_target or outcome.epochs
                 if name is None
-                else value_of(getattr(run.plan.job.settings, name))
+                else value_of(run.plan.job.settings.value(name))
                 for outcome in run.outcomes
             ]
             label = style.KINDS[run.plan.kind].name

@@ -209,7 +209,7 @@ def data_routes(access: Access) -> APIRouter:
         trial = access.store(request).trial(study.id, number)
         found = training_job(
             stored_spec(study),
-            TrainingSettings.from_dict(trial.settings),
+            TrainingSettings.from_record(trial.settings),
             trial.global_batch_size,
             trial.seed,
         )

@@ -109,7 +109,7 @@ def runs_table(result: StudyResult) -> Table | None:
                 KIND_NAMES[run.plan.kind],
                 number(run.plan.global_batch_size),
                 number(run.plan.workers),
-                *(number(getattr(run.plan.job.settings, name)) for name in scaled),
+                *(number(run.plan.job.settings.value(name)) for name in scaled),
                 interval(run.plan.epochs) if run.plan.epochs else "–",
                 _observed(run),
                 _each(run),
@@ -143,7 +143,7 @@ def rungs_table(result: StudyResult) -> Table:
                 *(number(counts[state]) for state in shown),
                 number(each.epochs) if each else "–",
                 number(each.runs) if each else "–",
-                *(number(getattr(each.settings, name)) if each else "–" for name in names),
+                *(number(each.settings.value(name)) if each else "–" for name in names),
             )
         )
     return Table(columns, tuple(rows))

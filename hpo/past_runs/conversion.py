@@ -26,6 +26,7 @@ from typing import Any, Literal, get_args
 from hpo.errors import EvidenceError
 from hpo.past_runs.past_run import PastRun, Reading
 from hpo.study.spec import StudySpec
+from search_spaces.domains import Categorical, Float, Int
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import (
     SettingError,
@@ -106,14 +107,14 @@ def check_options(
     spec: StudySpec, runs: Sequence[PastRun], options: ImportOptions
 ) -> ImportOptions:
     """The options with the size of the training set; :class:`EvidenceError` for a name that nothing has."""
-    ours = {*names(), *BATCH_NAMES, *RESULT_NAMES, spec.target.metric}
+    ours = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, spec.target.metric}
     theirs = {name for run in runs for name in run.names}
     taken: dict[str, str] = {}
     for name, own in options.mapping.items():
         if own not in ours:
+            others = ", ".join(sorted(ours - {*_settings_of(spec)}))
             raise EvidenceError(
-                f"{name}={own}: {own!r} is neither a setting nor one of {', '.join(sorted(ours - {*names()}))}"
-                f"{nearest_or_all(own, ours)}"
+                f"{name}={own}: {own!r} is neither a setting nor one of {others}{nearest_or_all(own, ours)}"
             )
         if name not in theirs:
             raise EvidenceError(f"{name}={own}: no run has {name!r}{nearest_or_all(name, theirs)}")
@@ -144,7 +145,7 @@ def trial_of(
 
     ``next_seed`` gives the seed of a run that does not say its own.
     """
-    said = _by_our_names(run, options.mapping, spec.target.metric)
+    said = _by_our_names(spec, run, options.mapping)
     batch = _batch_size(said.values)
     settings = _settings(spec, said.values)
     new = NewTrial(global_batch_size=batch, seed=0, settings=settings.to_dict(), purpose=PURPOSE)
@@ -174,8 +175,14 @@ class _Said:
     curves: Mapping[str, Sequence[Reading]]
 
 
-def _by_our_names(run: PastRun, mapping: Mapping[str, str], metric: str) -> _Said:
-    known = {*names(), *BATCH_NAMES, *RESULT_NAMES, metric}
+def _settings_of(spec: StudySpec) -> tuple[str, ...]:
+    """The settings that a run of the study may say: those known here, and the study's own."""
+    return (*names(), *spec.search.own_names)
+
+
+def _by_our_names(spec: StudySpec, run: PastRun, mapping: Mapping[str, str]) -> _Said:
+    metric = spec.target.metric
+    known = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, metric}
     explicit = set(mapping.values())
 
     def ours(name: str) -> str | None:
@@ -210,6 +217,11 @@ def _batch_size(values: Mapping[str, Any]) -> int:
 
 def _settings(spec: StudySpec, values: Mapping[str, Any]) -> TrainingSettings:
     told = {name: _setting(name, values[name]) for name in names() if name in values}
+    told |= {
+        name: _own_setting(spec, name, values[name])
+        for name in spec.search.own_names
+        if name in values
+    }
     missing = sorted(set(spec.search.domains) - told.keys())
     if missing:
         raise SkippedError(f"it does not say {', '.join(missing)}, which the study tunes")
@@ -218,14 +230,14 @@ def _settings(spec: StudySpec, values: Mapping[str, Any]) -> TrainingSettings:
             raise SkippedError(
                 f"its {name} is {_shown(told[name])}, and the study fixes {_shown(fixed)}"
             )
-    base = TrainingSettings.from_dict(dict(spec.search.fixed))
+    base = TrainingSettings.from_record(spec.search.fixed)
     for name, value in told.items():
-        if name not in spec.search.domains and not _same(value, getattr(base, name)):
+        if name not in spec.search.domains and not _same(value, base.value(name)):
             raise SkippedError(
-                f"its {name} is {_shown(value)}, and the study's trainings have {_shown(getattr(base, name))}"
+                f"its {name} is {_shown(value)}, and the study's trainings have {_shown(base.value(name))}"
             )
     try:
-        return base.replace(**told)
+        return TrainingSettings.from_record({**spec.search.fixed, **told})
     except SettingError as error:
         raise SkippedError(str(error)) from error
 
@@ -263,6 +275,25 @@ def _setting(name: str, value: Any) -> Any:
     except SettingError as error:
         raise SkippedError(str(error)) from error
     return found
+
+
+def _own_setting(spec: StudySpec, name: str, value: Any) -> Any:
+    """The value of a setting that only the study's workload knows, as its domain or its fixed value has it."""
+    domain, fixed = spec.search.domains.get(name), spec.search.fixed.get(name)
+    if isinstance(domain, Categorical):
+        choices = {str(choice).lower(): choice for choice in domain.values}
+        if str(value).lower() not in choices:
+            raise SkippedError(f"its {name} is {value!r}, and the study's choices are others")
+        return choices[str(value).lower()]
+    if isinstance(domain, Int):
+        return _whole({name: value}, name, least=-(2**63))
+    if isinstance(domain, Float) or _is_number(fixed):
+        return _number(name, value)
+    return fixed if str(value).lower() == str(fixed).lower() else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(name: str, value: Any) -> float:

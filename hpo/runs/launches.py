@@ -11,6 +11,7 @@ from hpo.planning.launchers import script_name
 from hpo.planning.launchers.launch import (
     MAX_RESTARTS,
     Launched,
+    backend_of,
     choose_backend,
     read_launched,
     run_plan,
@@ -53,7 +54,7 @@ def launch_here(
             f"plan {plan.id} is for {plan.machine} and its {plan.launcher}: submit_plan (`hpo launch`) "
             "hands it over, and with workers (--workers N) it runs on this machine"
         )
-    progress, backend = progress or Progress(), choose_backend(backend)
+    progress, backend = progress or Progress(), choose_backend(backend, workload=plan.job.workload)
     if workers is not None:
         check_workers(plan.job, workers, load_machine("local"), 1)
         plan = dataclasses.replace(plan, workers=workers)
@@ -124,7 +125,7 @@ def record(
             store,
             plan.id,
             plan.job.seed,
-            backend or choose_backend(None, plan.launcher),
+            backend_of(plan, backend),
             workers or report.workers or plan.workers,
             launched,
         )

@@ -141,7 +141,7 @@ def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
     from trainers.cost import workload_cost
     from trainers.workloads import load_workload
 
-    if _cost(store, study) is not None:
+    if _cost(store, study) is not None or (spec.program and spec.program.cost is None):
         return ""
     try:
         keep_cost(
@@ -317,7 +317,7 @@ def _value(spec: StudySpec, name: str) -> object:
 
 
 def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
-    settings = TrainingSettings.from_dict(stored.settings)
+    settings = TrainingSettings.from_record(stored.settings)
     epochs = _interval(stored.epochs_median, stored.epochs_low, stored.epochs_high)
     seconds = _interval(stored.seconds_median, stored.seconds_low, stored.seconds_high)
     job = planned_job(spec, settings, stored.global_batch_size, epochs)

@@ -317,7 +317,7 @@ def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[SweptCon
 
 def _candidate(epochs: float, runs: Sequence[Trial]) -> SweptConfiguration:
     return SweptConfiguration(
-        TrainingSettings.from_dict(runs[0].settings), runs[0].global_batch_size, epochs, len(runs)
+        TrainingSettings.from_record(runs[0].settings), runs[0].global_batch_size, epochs, len(runs)
     )
 
 

@@ -21,7 +21,7 @@ from hpo.planning.launchers.launch import Launched, choose_backend, run_plan
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, folder_name, planned_job
 from hpo.runs import repository
-from hpo.runs.forecasts import forecast, with_forecast
+from hpo.runs.forecasts import direct_search, forecast, with_forecast
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.plans import baseline_plans, check_layout, make_plan
 from hpo.runs.progress import Progress
@@ -173,6 +173,10 @@ class _Run:
             return None
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         plan = plan_race(result, full.global_batch_size)
+        cheaper = direct_search(result, plan.forecast)
+        if cheaper:
+            self._progress.message(cheaper)
+            self._held.event("direct_search", cheaper)
         end = run_plan_of_race(
             plan,
             result,
@@ -301,7 +305,11 @@ class _Run:
     def _keep_plan(self, made: StudyForecast, plan: Plan, directory: Path) -> Plan:
         kept = self._patience(
             lambda: repository.keep_plan(
-                self._store, made, plan, directory, choose_backend(None, plan.launcher)
+                self._store,
+                made,
+                plan,
+                directory,
+                choose_backend(None, plan.launcher, self._spec.workload),
             )
         )
         self._held.event(
@@ -317,7 +325,7 @@ class _Run:
         plan_id = plan.id
         if plan_id is None:
             raise PlanError("a plan must be stored before it is validated")
-        backend, first = choose_backend(None), plan.job.seed
+        backend, first = choose_backend(None, workload=self._spec.workload), plan.job.seed
 
         def done() -> set[int]:
             return {outcome.seed for outcome in self._store.outcomes(plan_id)}
@@ -361,17 +369,22 @@ class _Run:
 
 def check_workload(spec: StudySpec) -> None:
     """Raise :class:`SpecError` where the workload, its data or its metric is not there."""
-    from trainers.workloads import load_workload, metrics_of
+    from trainers.workloads import check_own_settings, load_workload, metrics_of
 
+    data = workload_data(spec)
     try:
-        metrics = metrics_of(spec.workload, search_path(spec))
+        metrics = metrics_of(spec.workload, search_path(spec), data)
     except TrainerError as error:
         raise spec.error(str(error), "workload") from error
     check_target(spec, metrics)
     try:
-        load_workload(spec.workload, workload_data(spec), search_path(spec))
+        workload = load_workload(spec.workload, data, search_path(spec))
     except TrainerError as error:
         raise spec.error(str(error), "data") from error
+    try:
+        check_own_settings(workload, spec.workload, dict.fromkeys(spec.search.own_names))
+    except TrainerError as error:
+        raise spec.error(str(error), "search") from error
 
 
 def check_full_scale(spec: StudySpec) -> None:

@@ -34,7 +34,7 @@ def read_submission(text: str, config: ServerConfig) -> StudySpec:
     found = [spec.error(message, *location) for location, message in _faults(spec, config)]
     if found:
         raise SpecError([fault for error in found for fault in error.faults])
-    metrics = workload_metrics(spec.workload)
+    metrics = spec.program.options.metrics if spec.program else workload_metrics(spec.workload)
     if metrics is not None:
         check_target(spec, metrics)
     check_full_scale(spec)

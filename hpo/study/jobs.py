@@ -16,11 +16,21 @@ def search_path(spec: StudySpec) -> str:
 
 
 def workload_data(spec: StudySpec) -> dict[str, Any]:
-    """The study's ``data`` section, its path made absolute, so that workers may start anywhere."""
+    """What the study's workload is opened with: ``data``, its path made absolute, so that workers may start anywhere.
+
+    For a program it is the section ``program``.
+    """
+    if spec.program is not None:
+        return spec.program.to_plain()
     data = dict(spec.data)
     if isinstance(data.get("path"), str):
         data["path"] = str(Path(search_path(spec), data["path"]))
     return data
+
+
+def trial_folder(folder: Path, study_id: int, number: int) -> Path:
+    """Where a program has its files of one trial, in the folder in which its study is run."""
+    return folder / "trials" / str(study_id) / str(number)
 
 
 def training_job(

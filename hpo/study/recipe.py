@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationInfo
 
 from hpo.study.faults import Location, shown
+from hpo.study.program import PROGRAM
 from search_spaces.recipes import Recipe, RecipeError, recipe
 from search_spaces.setting_rules import fault_of_use
 from search_spaces.space import SearchSpace, SearchSpaceError
@@ -42,9 +43,21 @@ def parse_search(search: Any, info: ValidationInfo) -> SearchSpace:
         raise ValueError(
             f"must be a mapping of settings to values or domains, but got {shown(search)}"
         )
+    own, inherited = _of_workload(info)
     if name is None:
-        return SearchSpace.parse(search)
-    return _over(recipe(name), search)
+        return SearchSpace.parse(search, inherited, own)
+    return _over(recipe(name), search, own)
+
+
+def _of_workload(info: ValidationInfo) -> tuple[Collection[str] | None, dict[str, Any]]:
+    """The settings of its own that the study's workload may read, None if any, and what it fixes of the known ones.
+
+    The samples that share statistics of batch norm are a program's own business, and no unit of its batches.
+    """
+    workload, program = info.data.get("workload", ""), info.data.get("program")
+    if program is not None:
+        return program.options.own_settings, {"normalization_batch_size": 1}
+    return (None if ":" in workload or workload == PROGRAM else ()), {}
 
 
 def own_settings(values: Any) -> frozenset[str]:
@@ -71,13 +84,13 @@ def faults_of_durations(
             yield ("budget", "epochs_per_trial"), _too_long(published, setting, times, epochs)
 
 
-def _over(published: Recipe, search: Mapping[str, Any]) -> SearchSpace:
+def _over(published: Recipe, search: Mapping[str, Any], own: Collection[str] | None) -> SearchSpace:
     faults: list[tuple[str | None, str]] = [
         (name, _not_named(published, name)) for name in published.moving if name not in search
     ]
     space = None
     try:
-        space = SearchSpace.parse(search, inherited=published.fixed)
+        space = SearchSpace.parse(search, published.fixed, own)
     except SearchSpaceError as error:
         faults += error.faults
     if space is None or faults:

@@ -91,6 +91,23 @@ def faults_of_normalization(
             return
 
 
+def faults_of_workers(
+    search: SearchSpace, ladder: Sequence[int], workers: int
+) -> Iterator[tuple[Location, str]]:
+    """A fault if a rung cannot be split over the workers of a trial, in whole normalization batches."""
+    sizes, _ = _normalization_batch_sizes(search)
+    unit = workers * math.lcm(*sizes) if workers > 1 else 1
+    rung = next((rung for rung in ladder if rung % unit), None)
+    if rung is not None:
+        yield (
+            ("resources",),
+            (
+                f"every rung of the ladder must be a multiple of {unit}, the {workers} workers of a trial times their "
+                f"normalization_batch_size, but got {rung}; take fewer workers or larger rungs"
+            ),
+        )
+
+
 def _normalization_batch_sizes(search: SearchSpace) -> tuple[Iterable[int], bool]:
     # all sizes that the search may try, and whether they are the default because the study says nothing
     name = "normalization_batch_size"

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     PlainSerializer,
@@ -30,6 +28,7 @@ from hpo.study import faults as study_faults
 from hpo.study import recipe as study_recipe
 from hpo.study import rules, yaml_text
 from hpo.study.faults import SpecFaultsError
+from hpo.study.program import ProgramSection, Section, faults_of_program
 from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
 
@@ -41,12 +40,7 @@ BatchSize = Annotated[int, Field(gt=0, le=10**12)]  # samples per update
 Count = Annotated[int, Field(gt=0, le=10**9)]
 
 
-class _Section(BaseModel):
-    # strict: the text "2" and the float 2.0 are no seeds; a value that is nearly right hides a mistake
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class StudyTarget(_Section):
+class StudyTarget(Section):
     """The metric and the threshold that end a training: at least it, or at most it."""
 
     metric: str = Field(min_length=1)
@@ -75,7 +69,7 @@ class StudyTarget(_Section):
         return value >= self.threshold if self.higher_is_better else value <= self.threshold
 
 
-class FullScale(_Section):
+class FullScale(Section):
     """The run that the study is for: its batch, its machine, and whether to run it after the sweep."""
 
     global_batch_size: BatchSize
@@ -87,7 +81,7 @@ class FullScale(_Section):
     )  # pydantic's own models have a method `validate`
 
 
-class StudyBudget(_Section):
+class StudyBudget(Section):
     """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``.
 
     ``race`` is how many samples may be processed at the full-scale batch before the plan is made: a quarter of what the
@@ -100,11 +94,30 @@ class StudyBudget(_Section):
     race: Annotated[int, Field(ge=0, le=10**15)] | None = None
 
 
-class StudySpec(_Section):
+class ResourceSection(Section):
+    """What one trial gets: ``nodes`` of ``workers_per_node`` processes, each with its cores and GPUs.
+
+    GPUs may be shared, as by ``gpus_per_worker: 0.25``. Where ``gpus_per_worker`` is None a worker gets one where there
+    are any; machine by machine the rest is as many trials at once as there is room for.
+    """
+
+    nodes: Count = 1
+    workers_per_node: Count = 1
+    gpus_per_worker: Annotated[float, Field(ge=0)] | None = None
+    cpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
+
+    @property
+    def workers(self) -> int:
+        """Processes of one trial."""
+        return self.nodes * self.workers_per_node
+
+
+class StudySpec(Section):
     """One study, as its file says; equal if they say the same, whatever the text."""
 
     name: Annotated[str, AfterValidator(rules.check_name)]
     workload: Annotated[str, AfterValidator(rules.check_workload)]
+    program: ProgramSection | None = None
     data: dict[str, Json] = Field(default_factory=dict)
     target: StudyTarget
     ladder: Annotated[
@@ -118,6 +131,7 @@ class StudySpec(_Section):
         PlainSerializer(SearchSpace.to_plain),
     ]
     budget: StudyBudget
+    resources: ResourceSection = ResourceSection()
     seeds: Count = 1
     sampler: Literal["tpe", "gp", "cmaes", "qmc", "random", "forecast"] = "tpe"
 
@@ -135,6 +149,13 @@ class StudySpec(_Section):
         faults = [
             *rules.faults_of_budget(study.budget.trials, study.ladder),
             *rules.faults_of_normalization(study.search, study.ladder, full_scale),
+            *rules.faults_of_workers(study.search, study.ladder, study.resources.workers),
+            *faults_of_program(
+                study.workload,
+                study.program,
+                study.search,
+                seeded=study.seeds > 1 or bool(full_scale),
+            ),
             *study_recipe.faults_of_durations(
                 study.recipe, study.search, own, study.budget.epochs_per_trial
             ),
@@ -166,13 +187,15 @@ class StudySpec(_Section):
     def to_dict(self) -> dict[str, Any]:
         """The study as plain values that JSON holds; an absent value stays absent."""
         plain = self.model_dump(mode="json", by_alias=True)
+        plain["program"] = self.program and self.program.to_plain()
+        plain["resources"] = self.resources.model_dump(mode="json", exclude_defaults=True)
         for section in ("target", "full_scale", "budget"):
             given = (plain.pop(section) or {}).items()
             plain[section] = {key: value for key, value in given if value is not None}
         order = [
             name
             for name in type(self).model_fields
-            if plain[name] or name not in ("full_scale", "recipe")
+            if plain[name] or name not in ("full_scale", "recipe", "program", "resources")
         ]
         return {name: plain[name] for name in order}
 

@@ -170,7 +170,7 @@ class AskedSweep(Sweep):
 
     def job(self, trial: Trial) -> TrainingJob:
         """What is trained for a trial."""
-        settings = TrainingSettings.from_dict(trial.settings)
+        settings = TrainingSettings.from_record(trial.settings)
         return training_job(self._spec, settings, trial.global_batch_size, trial.seed)
 
     def _counts(self) -> dict[int, dict[TrialState, int]]:

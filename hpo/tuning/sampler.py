@@ -132,11 +132,11 @@ class LadderSampler:
         if not below:
             return self._spread(EXPLORED_EVENLY)
         source = below[-1]
-        best = TrainingSettings.from_dict(self._best[source][1].settings)
+        best = TrainingSettings.from_record(self._best[source][1].settings)
         moved = [SCALING_RULES[rule](best, source, batch) for rule in WARM_START_RULES]
         return [
             {
-                name: self._space.domains[name].clip(getattr(settings, name))
+                name: self._space.domains[name].clip(settings.value(name))
                 for name in self._space.scaled
             }
             for settings in moved

@@ -114,7 +114,8 @@ class Sweep(Trainings):
         """The trial of a task, and the sampler's ticket for it; a repetition has none."""
         seed = next_seed(self.trials)
         if isinstance(task, Repeat):
-            batch, settings, ticket = task.global_batch_size, dict(task.settings), None
+            batch, ticket = task.global_batch_size, None
+            settings = TrainingSettings.from_record(task.settings).to_dict()
         else:
             batch, suggested, ticket = self._suggest(task)
             settings = suggested.to_dict()

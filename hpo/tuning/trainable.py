@@ -6,25 +6,28 @@ where it trains the same workload, the data in memory.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ray import tune
 
-from hpo.tuning.trial_run import TrialRun
+from hpo.tuning.resources import TrialResources
+from hpo.tuning.trial_run import TrialRun, WorkerPlace
+from hpo.tuning.workers import WorkerGroup
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]
-    """A :class:`~hpo.tuning.trial_run.TrialRun` that Tune drives."""
+    """A :class:`~hpo.tuning.trial_run.TrialRun` that Tune drives, or the workers of a trial of several."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Build the training, or take up its checkpoint."""
+        """Take a trial; it begins with the first step, for Tune may prepare two actors for it and keep one."""
         from trainers.numerics.memory import keep_freed_memory
 
         keep_freed_memory()
-        self._run: TrialRun = getattr(self, "_run", None) or TrialRun()
-        self._run.begin(config)
-        use_one_thread()
+        self._run: TrialRun | WorkerGroup = getattr(self, "_run", None) or _run_with(
+            TrialResources(**config["resources"])
+        )
+        self._run.close()
+        self._next: dict[str, Any] | None = config
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take the next trial in this actor."""
@@ -32,8 +35,15 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         return True
 
     def step(self) -> dict[str, Any]:
-        """Train to the next evaluation."""
+        """Train to the next evaluation; the first step builds the training, or takes up its checkpoint."""
+        if self._next is not None:
+            self._run.begin(self._next)
+            self._next = None
         return self._run.advance()
+
+    def cleanup(self) -> None:
+        """End what the trial has started."""
+        self._run.stop()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Tune keeps no checkpoints: the trial's own is enough."""
@@ -42,9 +52,9 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         """See :meth:`save_checkpoint`."""
 
 
-def use_one_thread() -> None:
-    """One core each is what Tune hands out; more trials beat faster ones. Not every workload has loaded torch."""
-    if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(1)
+def _run_with(resources: TrialResources) -> TrialRun | WorkerGroup:
+    """What trains a trial: this process, or workers that it leads."""
+    if resources.grouped:
+        return WorkerGroup(resources)
+    place = WorkerPlace(workers_per_node=resources.workers_per_node)
+    return TrialRun(place, threads=resources.threads)

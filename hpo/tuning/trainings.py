@@ -10,13 +10,14 @@ database or of the trainings is kept and ends them in good order, for Tune does 
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hpo.errors import HpoError, TuningError
-from hpo.study.jobs import training_job
+from hpo.study.jobs import training_job, trial_folder
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Done
 from hpo.tuning.budgets import Budget
@@ -77,6 +78,8 @@ class Trainings:
         self._points: dict[int, Mapping[str, Any]] = {}
         self._in_flight: list[Trial] = []
         self._interrupted = False
+        self.resources: dict[str, Any] = {}
+        """What each trial gets, for :class:`~hpo.tuning.resources.TrialResources`; set by who runs the trials."""
         self.spent = ""
         self.failure: HpoError | StoreError | None = None
         self._queue_again()
@@ -175,6 +178,8 @@ class Trainings:
             "job": self._job(trial),
             "checkpoint_seconds": CHECKPOINT_SECONDS,
             "checkpoint": str(self._checkpoints / f"{trial.number}.pt"),
+            "folder": str(self._folder(trial)),
+            "resources": self.resources,
             **self._config(trial),
         }
 
@@ -210,6 +215,7 @@ class Trainings:
         self._points.pop(trial_id, None)
         self._ended(trial)
         (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
+        shutil.rmtree(self._folder(trial) / "checkpoint", ignore_errors=True)
         self._show()
 
     def close(self) -> None:
@@ -221,6 +227,10 @@ class Trainings:
             self._patience(lambda: self._store.requeue_running(self._study.id))
         except StoreError as error:
             self.failure = error
+
+    def _folder(self, trial: Trial) -> Path:
+        """Where a program keeps its files, beside the checkpoints of the other trainings."""
+        return trial_folder(self._checkpoints.parents[1], self._study.id, trial.number)
 
     def _stored(self) -> list[Trial]:
         return self._patience(lambda: self._store.trials(self._study.id, purpose=self.purpose))
@@ -247,7 +257,7 @@ class Trainings:
         self._patience(start, started)
 
     def _job(self, trial: Trial) -> dict[str, Any]:
-        settings = TrainingSettings.from_dict(trial.settings)
+        settings = TrainingSettings.from_record(trial.settings)
         return training_job(
             self._spec, settings, trial.global_batch_size, trial.seed, self._budget_epochs(trial)
         ).to_dict()

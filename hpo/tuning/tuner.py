@@ -6,6 +6,7 @@ A workload that is simulated needs no other process: its trials are trained in t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import gc
 import logging
@@ -209,7 +210,7 @@ def _train(
         return
     with _ray(options), tempfile.TemporaryDirectory(prefix="hpo-tune-") as scratch:
         try:
-            _tune(trainings, scheduler(), Path(scratch))
+            _tune(spec, trainings, scheduler(), Path(scratch))
         finally:
             gc.collect()  # frees the actors of a run that was cut off, which would keep their cores
 
@@ -239,21 +240,27 @@ def scheduler_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
     return scheduler
 
 
-def _tune(sweep: Trainings, scheduler: LadderASHA | CurveStopping, scratch: Path) -> None:
+def _tune(
+    spec: StudySpec, sweep: Trainings, scheduler: LadderASHA | CurveStopping, scratch: Path
+) -> None:
     import ray
     from ray import tune
 
     from hpo.tuning.callbacks import Recording, Stopping
+    from hpo.tuning.resources import TrialResources, check_shares, machines_of_ray
     from hpo.tuning.searcher import SweepSearcher
     from hpo.tuning.trainable import TrialTrainable
 
-    resources = {"cpu": 1, "gpu": 1 if ray.cluster_resources().get("GPU") else 0}
-    concurrent = int(ray.cluster_resources().get("GPU") or ray.cluster_resources()["CPU"])
+    machines = machines_of_ray()
+    resources = TrialResources.of(spec, machines)
+    check_shares(resources)
+    concurrent = resources.concurrent(machines)
+    sweep.resources = dataclasses.asdict(resources)
     # `tune.run`, not `Tuner`: the latter pickles searcher and callbacks, which hold the open database.
     try:
         tune.run(
             TrialTrainable,
-            resources_per_trial=resources,
+            resources_per_trial=resources.to_tune(),
             search_alg=SweepSearcher(sweep),
             scheduler=scheduler,
             num_samples=-1,

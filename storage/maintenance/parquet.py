@@ -97,15 +97,22 @@ def write_parquet(store: Store, name: str, directory: Path) -> ParquetExport:
 def _write_trials(study: Study, trials: Sequence[Trial], path: Path) -> None:
     import pyarrow as pa
 
+    own = _own_fields(trials)
     schema = pa.schema(
         [
             *_fields("trials", _IDENTITY),
             *_fields("trials", SETTING_TYPES),
+            *own,
             *_fields("trials", _RESULTS),
         ],
         metadata=_about(study),
     )
     rows = [_row(trial) for trial in trials]
+    for field in own:
+        if pa.types.is_string(field.type):
+            for row in rows:
+                value = row.get(field.name)
+                row[field.name] = None if value is None else str(value)
     with _complete(path) as partial, _writer(partial, schema) as writer:
         writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
@@ -163,6 +170,26 @@ def _fields(table: str, names: Sequence[str] | Mapping[str, Any]) -> list[pyarro
         unit = {"unit": UNITS[name]} if name in UNITS else None
         fields.append(pa.field(name, found, nullable=bool(column.nullable), metadata=unit))
     return fields
+
+
+def _own_fields(trials: Sequence[Trial]) -> list[pyarrow.Field]:
+    """A column for each setting of users' own, of the type of its values; of text where they have several."""
+    import pyarrow as pa
+
+    found: dict[str, set[type]] = {}
+    for trial in trials:
+        for name, value in trial.settings.items():
+            if name not in SETTING_TYPES and value is not None:
+                found.setdefault(name, set()).add(type(value))
+    arrow = {
+        frozenset({bool}): pa.bool_(),
+        frozenset({int}): pa.int64(),
+        frozenset({float}): pa.float64(),
+        frozenset({int, float}): pa.float64(),
+    }
+    return [
+        pa.field(name, arrow.get(frozenset(kinds), pa.string())) for name, kinds in found.items()
+    ]
 
 
 def _row(trial: Trial) -> dict[str, Any]:

@@ -69,6 +69,8 @@ SETTING_TYPES: dict[str, TypeEngine[Any]] = {
     "staleness_bound": Integer(),
     "epoch_quorum": Number(),
 }
+OWN_SETTINGS = "own_settings"
+"""The column of the settings that only a user's workload knows: a JSON object, by name."""
 OPTIONAL_SETTINGS = frozenset(
     {
         "momentum_form",
@@ -125,7 +127,7 @@ def setting_columns() -> list[Column[Any]]:
     return [
         Column(name, kind, nullable=name in OPTIONAL_SETTINGS, server_default=_earlier(name, kind))
         for name, kind in SETTING_TYPES.items()
-    ]
+    ] + [Column(OWN_SETTINGS, Text, nullable=False, server_default=text("'{}'"))]
 
 
 def _earlier(name: str, kind: TypeEngine[Any]) -> str | TextClause | ColumnElement[Any] | None:

@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Table, insert, select
 
 from storage import clock
 from storage.records import Law, NewForecast, SettingForecast, StoredForecast
-from storage.schema import settings_columns
 from storage.schema.tables import forecast_settings, forecasts, laws
 from storage.statements import studies
 
@@ -19,8 +18,6 @@ from storage.statements import studies
 def add(connection: Connection, new: NewForecast) -> StoredForecast:
     """Store a forecast, its settings and its laws."""
     studies.lock(connection, new.study_id)
-    for setting in new.settings:
-        settings_columns.check_setting(setting.name)
     own = (field.name for field in fields(new) if field.name not in ("settings", "laws"))
     values = {name: getattr(new, name) for name in own}
     statement = (

@@ -17,5 +17,7 @@ def test_the_page_is_current() -> None:
 
 def test_every_setting_says_what_it_is() -> None:
     for setting in dataclasses.fields(TrainingSettings):
+        if setting.name == "own":  # what users add themselves
+            continue
         assert 10 <= len(setting.metadata["what"]) <= 100, setting.name
         assert f"\n| `{setting.name}` | " in page()

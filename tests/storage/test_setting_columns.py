@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import get_type_hints
 
 import pytest
 from sqlalchemy import Boolean, Integer, Text
 
 from search_spaces.settings import TrainingSettings
+from storage.errors import InvalidRecord
 from storage.schema.column_types import FloatList, Number
 from storage.schema.setting_types import EARLIER_VALUES, SETTING_TYPES
 from storage.schema.settings_columns import to_columns
@@ -28,7 +30,9 @@ COLUMN_OF = {
 
 @pytest.mark.parametrize("table", [trials, plans], ids=lambda table: table.name)
 def test_one_column_for_each_setting(table):
-    wanted = {name: COLUMN_OF[kind] for name, kind in get_type_hints(TrainingSettings).items()}
+    kinds = get_type_hints(TrainingSettings)
+    del kinds["own"]  # settings that only a user's workload knows: below
+    wanted = {name: COLUMN_OF[kind] for name, kind in kinds.items()}
     assert {
         name: (type(table.c[name].type), table.c[name].nullable) for name in SETTING_TYPES
     } == wanted
@@ -36,7 +40,16 @@ def test_one_column_for_each_setting(table):
 
 def test_every_setting_has_a_value_in_its_column():
     settings = TrainingSettings(learning_rate=0.7).to_dict()
-    assert to_columns(settings) == settings
+    assert to_columns(settings) == {**settings, "own_settings": "{}"}
+
+
+def test_settings_of_ones_own_are_one_json_object():
+    settings = TrainingSettings(own={"drop_path": 0.1, "head": "linear", "ema": True})
+    assert json.loads(to_columns(settings.to_dict())["own_settings"]) == settings.own
+    with pytest.raises(InvalidRecord, match="momentum is a known setting"):
+        to_columns({**TrainingSettings().to_dict(), "own": {"momentum": 0.5}})
+    with pytest.raises(InvalidRecord, match="no setting 'drop_path'"):
+        to_columns({**TrainingSettings().to_dict(), "drop_path": 0.5})
 
 
 def test_trainings_of_an_earlier_schema_have_the_defaults():

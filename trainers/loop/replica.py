@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
+from trainers.errors import WorkloadError
 from trainers.numerics.normalization import (
     common_group_size,
     end_update,
@@ -59,10 +61,10 @@ class Replica:
         with self.computing:
             return self.workload.loss(self.model, self._here(batch), self.settings)
 
-    def scores(self, batch: Batch) -> dict[str, Tensor]:
-        """Each metric of each sample of a batch on any device, shape ``(n,)``."""
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """What the workload adds up over the evaluation set, of a batch on any device."""
         with self.computing:
-            return self.workload.score(self.model, self._here(batch))
+            return self.workload.counts(self.model, self._here(batch))
 
     def gradients(self) -> list[Tensor]:
         """The gradient of each parameter; zeros where the loss did not depend on it."""
@@ -83,14 +85,14 @@ class Replica:
     def _here(self, batch: Batch) -> Batch:
         if self.device.type == "cpu":
             return batch
-        return tuple(tensor.to(self.device, non_blocking=True) for tensor in batch)
+        return tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
 
 
 @torch.no_grad()
 def evaluate(
     replica: Replica, communicator: Communicator, micro_batch_size: int | None
 ) -> dict[str, float]:
-    """The mean of every metric over all evaluation samples, each worker scoring its share.
+    """Every metric over all evaluation samples, each worker counting its share.
 
     ``micro_batch_size`` is the most samples per forward pass (None: the workload's own limit). Averages the
     statistics of normalization over the workers first, and leaves the model in evaluation mode.
@@ -101,9 +103,24 @@ def evaluate(
     largest = micro_batch_size or workload.largest_micro_batch
     rank, size, samples = communicator.rank, communicator.size, workload.evaluation_samples
     mine = torch.arange(samples * rank // size, samples * (rank + 1) // size)
-    totals = torch.zeros(len(workload.metrics), dtype=torch.float64, device=replica.device)
-    for first in range(0, len(mine), largest):
-        scores = replica.scores(workload.evaluation_batch(mine[first : first + largest]))
-        totals += torch.stack([scores[name].double().sum() for name in workload.metrics])
-    communicator.all_reduce_sum_([totals])
-    return dict(zip(workload.metrics, (totals / samples).tolist(), strict=True))
+    totals: dict[str, Tensor] = {}
+    for first in range(0, max(1, len(mine)), largest):
+        batch = mine[first : first + largest]
+        counts = replica.counts(workload.evaluation_batch(batch if len(mine) else torch.arange(1)))
+        for name, count in counts.items():
+            added = count.double() if len(mine) else torch.zeros_like(count, dtype=torch.float64)
+            totals[name] = totals[name] + added if name in totals else added
+    flat = torch.cat([totals[name].reshape(-1) for name in sorted(totals)])
+    communicator.all_reduce_sum_([flat])
+    parts = torch.split(flat, [totals[name].numel() for name in sorted(totals)])
+    found = {
+        name: part.reshape(totals[name].shape)
+        for name, part in zip(sorted(totals), parts, strict=True)
+    }
+    metrics = workload.metrics_from(found, samples)
+    missing = [name for name in workload.metrics if name not in metrics]
+    if missing:
+        raise WorkloadError(
+            f"{type(workload).__name__}.metrics_from must give every metric, but gave no {', '.join(missing)}"
+        )
+    return {name: float(metrics[name]) for name in workload.metrics}

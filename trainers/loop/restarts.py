@@ -19,7 +19,7 @@ from trainers.report import ConvergencePoint, TrainingOutcome
 
 if TYPE_CHECKING:
     from trainers.distributed import Communicator
-    from trainers.workloads.training_run import TrainingRun
+    from trainers.workloads.training_run import AnyTraining
 
 STOPPED = 75
 """The exit status of a training that was asked to stop and saved: EX_TEMPFAIL of sysexits.h, "try again later"."""
@@ -61,11 +61,13 @@ class StopRequests:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def asked(self) -> bool:
+        """Whether this process was asked."""
+        return self._signalled or (self._stop_file is not None and self._stop_file.exists())
+
     def agreed(self, communicator: Communicator) -> bool:
         """Whether any worker was asked; the same answer on every worker, which all must call."""
-        asked = self._signalled or (
-            communicator.rank == 0 and self._stop_file is not None and self._stop_file.exists()
-        )
+        asked = self._signalled if communicator.rank else self.asked()
         if communicator.size == 1:
             return asked
         import torch
@@ -79,7 +81,7 @@ class StopRequests:
 
 
 def finish_or_stop(
-    training: TrainingRun,
+    training: AnyTraining,
     communicator: Communicator,
     report: Callable[[ConvergencePoint], None],
     *,
@@ -98,7 +100,7 @@ def finish_or_stop(
     while not training.finished:
         point = training.advance()
         stopped = stop.agreed(communicator)
-        if communicator.rank == 0:
+        if communicator.rank == 0 and point is not None:
             report(point)
             if stopped or training.finished or time.monotonic() - saved >= seconds_between:
                 checkpoints.save(checkpoint, training.state_dict())
@@ -134,7 +136,7 @@ def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> i
     return max(1, round(float(shares)))
 
 
-def resume(training: TrainingRun, communicator: Communicator, checkpoint: Path) -> None:
+def resume(training: AnyTraining, communicator: Communicator, checkpoint: Path) -> None:
     """Load ``checkpoint`` if it exists, on every worker or on none."""
     import torch
 
@@ -152,7 +154,7 @@ def resume(training: TrainingRun, communicator: Communicator, checkpoint: Path) 
 
 
 def finish(
-    training: TrainingRun,
+    training: AnyTraining,
     communicator: Communicator,
     report: Callable[[ConvergencePoint], None],
     *,
@@ -163,7 +165,7 @@ def finish(
 
     while not training.finished:
         point = training.advance()
-        if communicator.rank == 0:
+        if communicator.rank == 0 and point is not None:
             report(point)
             if checkpoint is not None:
                 checkpoints.save(checkpoint, training.state_dict())

@@ -1,4 +1,4 @@
-"""Optimizers by the rules of their papers, one file each."""
+"""Optimizers by the rules of their papers, one file each; as PyTorch's own they are for any training loop."""
 
 from __future__ import annotations
 
@@ -7,31 +7,37 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 
 from search_spaces.settings import TrainingSettings
-from trainers.optimizers.adam import Adam
-from trainers.optimizers.adamw import AdamW
-from trainers.optimizers.lamb import LAMB
-from trainers.optimizers.larc import LARC
-from trainers.optimizers.lars import LARS
 from trainers.optimizers.masters import REDUCED, MasterOptimizer
-from trainers.optimizers.optimizer import GroupOptimizer, Optimizer
+from trainers.optimizers.optimizer import Optimizer
 from trainers.optimizers.parameter_groups import parameter_groups
 from trainers.optimizers.parameter_kinds import Kind, parameter_kinds
-from trainers.optimizers.rmsprop_warmup import RMSpropWarmup
-from trainers.optimizers.sgd import SGD
-from trainers.optimizers.shampoo import Shampoo
+from trainers.optimizers.torch_optimizers import (
+    LAMB,
+    LARC,
+    LARS,
+    OPTIMIZERS,
+    SGD,
+    Adam,
+    AdamW,
+    RMSpropWarmup,
+    Shampoo,
+)
 
-__all__ = ["OPTIMIZERS", "Kind", "Optimizer", "make_optimizer", "parameter_kinds"]
-
-OPTIMIZERS: dict[str, type[GroupOptimizer]] = {
-    "sgd": SGD,
-    "lars": LARS,
-    "larc": LARC,
-    "lamb": LAMB,
-    "adam": Adam,
-    "adamw": AdamW,
-    "rmsprop_warmup": RMSpropWarmup,
-    "shampoo": Shampoo,
-}
+__all__ = [
+    "LAMB",
+    "LARC",
+    "LARS",
+    "OPTIMIZERS",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Kind",
+    "Optimizer",
+    "RMSpropWarmup",
+    "Shampoo",
+    "make_optimizer",
+    "parameter_kinds",
+]
 
 
 def make_optimizer(

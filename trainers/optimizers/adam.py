@@ -12,7 +12,7 @@ from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import Batch
 
 
-class Adam(GroupOptimizer):
+class AdamRule(GroupOptimizer):
     """Adam with L2 regularization."""
 
     state_names = STATE_NAMES

@@ -12,7 +12,7 @@ from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import Batch
 
 
-class AdamW(GroupOptimizer):
+class AdamWRule(GroupOptimizer):
     """Adam with the decay beside the moments."""
 
     state_names = STATE_NAMES

@@ -25,7 +25,7 @@ from trainers.optimizers.parameter_groups import Batch
 from trainers.optimizers.trust_ratio import norms
 
 
-class LAMB(GroupOptimizer):
+class LAMBRule(GroupOptimizer):
     """LAMB over the adapted parameters, AdamW over the others."""
 
     state_names = STATE_NAMES

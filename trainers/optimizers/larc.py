@@ -29,7 +29,7 @@ from trainers.optimizers.parameter_groups import Batch, ParameterGroup
 from trainers.optimizers.trust_ratio import norms, trust_ratios
 
 
-class LARC(GroupOptimizer):
+class LARCRule(GroupOptimizer):
     """LARC in front of SGD or Adam."""
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:

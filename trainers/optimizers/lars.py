@@ -34,7 +34,7 @@ from trainers.optimizers.parameter_groups import Batch
 from trainers.optimizers.trust_ratio import norms, trust_ratios
 
 
-class LARS(GroupOptimizer):
+class LARSRule(GroupOptimizer):
     """LARS over the adapted parameters, SGD of the same momentum form over the others."""
 
     def update(self, batch: Batch, learning_rate: float) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
+from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import CheckpointError
@@ -59,6 +60,10 @@ class GroupOptimizer(ABC):
     @abstractmethod
     def update(self, batch: Batch, learning_rate: float) -> None:
         """Update the parameters and the state of one batch; ``self.updates`` counts from 1."""
+
+    def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
+        """The tensors of state of one parameter of a group, by name; not copies."""
+        return {name: group.states[name][index] for name in self.state_names}
 
     def state_dict(self) -> dict[str, Any]:
         """The number of updates and the tensors of every group."""

@@ -33,7 +33,7 @@ def sgd_share(epochs: float, center_epochs: float, period_epochs: float) -> floa
     return min(0.5 + (epochs - center_epochs) / period_epochs, 1.0)
 
 
-class RMSpropWarmup(GroupOptimizer):
+class RMSpropWarmupRule(GroupOptimizer):
     """RMSprop whose share gives way to momentum SGD over the first epochs."""
 
     state_names = ("momentum", "second_moment")

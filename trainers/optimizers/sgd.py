@@ -18,7 +18,7 @@ from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import Batch
 
 
-class SGD(GroupOptimizer):
+class SGDRule(GroupOptimizer):
     """SGD by the rule of ``momentum_form``, with heavy-ball or Nesterov momentum."""
 
     def update(self, batch: Batch, learning_rate: float) -> None:

@@ -33,7 +33,7 @@ from trainers.optimizers.parameter_groups import Batch, ParameterGroup
 from trainers.optimizers.trust_ratio import norms
 
 
-class Shampoo(GroupOptimizer):
+class ShampooRule(GroupOptimizer):
     """Shampoo grafted onto SGD over the adapted parameters, SGD over the others."""
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
@@ -60,6 +60,19 @@ class Shampoo(GroupOptimizer):
             nesterov=self.settings.nesterov,
             weight_decay=batch.weight_decay,
         )
+
+    def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
+        """The momentum, and of an adapted parameter each dimension's H and P."""
+        state, factors = (
+            super().state_of(group, index),
+            self.factors.get(id(group.parameters[index])),
+        )
+        if factors is not None:
+            for dimension, statistic, root in zip(
+                factors.dimensions, factors.statistics, factors.roots, strict=True
+            ):
+                state |= {f"statistics_{dimension}": statistic, f"root_{dimension}": root}
+        return state
 
     def _directions(self, batch: Batch, gradients: list[Tensor]) -> list[Tensor]:
         roots_are_due = (self.updates - 1) % self.settings.preconditioner_interval == 0

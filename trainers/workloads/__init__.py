@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.names import nearest_or_all
+from search_spaces.names import nearest, nearest_or_all
+from search_spaces.settings import names as setting_names
 from trainers.errors import WorkloadError
 from trainers.job import TrainingJob
 from trainers.workloads.workload import (
@@ -24,6 +25,7 @@ __all__ = [
     "CustomLoopWorkload",
     "Workload",
     "check_options",
+    "check_own_settings",
     "load_model_workload",
     "load_workload",
     "metrics_of",
@@ -34,6 +36,7 @@ _OWN = {
     "resnet": "trainers.workloads.resnet.task:ResNetWorkload",
     "segmentation": "trainers.workloads.segmentation.task:SegmentationWorkload",
     "noisy_quadratic": "trainers.workloads.noisy_quadratic.task:NoisyQuadratic",
+    "program": "trainers.workloads.program.task:ProgramWorkload",
 }
 
 
@@ -68,9 +71,23 @@ def load_model_workload(job: TrainingJob) -> Workload:
     return workload
 
 
-def metrics_of(name: str, search_path: str | None = None) -> Mapping[str, bool]:
-    """The metrics of a workload, and whether a higher value is better; touches no data."""
-    return workload_class(name, search_path).metrics
+def metrics_of(
+    name: str, search_path: str | None = None, data: Mapping[str, Any] | None = None
+) -> Mapping[str, bool]:
+    """The metrics of a workload with its data options, and whether a higher value is better; touches no data."""
+    return workload_class(name, search_path).metrics_of(data or {})
+
+
+def check_own_settings(workload: AnyWorkload, name: str, settings: Mapping[str, Any]) -> None:
+    """Raise :class:`WorkloadError`, with the nearest name, where a workload does not read a setting of one's own."""
+    known = workload.own_settings_of(workload.data_options or {})
+    for setting in settings:
+        if known is not None and setting not in known:
+            readable = f"; it reads {', '.join(known)}" if known else "; it reads none"
+            raise WorkloadError(
+                f"the workload {name!r} does not read the setting {setting!r}"
+                f"{nearest(setting, (*known, *setting_names())) or readable} (own_settings in its class)"
+            )
 
 
 def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkload]:
@@ -82,12 +99,14 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
             "named 'package.module:Class'"
         )
     found = getattr(_import(module_name, name, search_path), class_name, None)
-    if not (isinstance(found, type) and issubclass(found, (Workload, CustomLoopWorkload))):
+    if not (isinstance(found, type) and issubclass(found, AnyWorkload)):
         what = f"{module_name} has no {class_name}" if found is None else f"it is {found!r}"
         raise WorkloadError(
             f"{name!r} must name a subclass of trainers.workloads.Workload, but {what}"
         )
     missing = sorted(found.__abstractmethods__)
+    if issubclass(found, Workload) and not _scores(found):
+        missing.append("score")
     if missing:
         raise WorkloadError(f"{name!r} must define {', '.join(missing)}")
     if getattr(found, "metrics", {}).get("loss") is not False:
@@ -95,6 +114,15 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
             f"{name}.metrics must hold 'loss': False, the evaluation loss, beside the others"
         )
     return found
+
+
+def _scores(workload: type[Workload]) -> bool:
+    """Whether a workload says how it is evaluated: by each sample's score, or by counts and what is made of them."""
+    by_counts = (
+        workload.counts is not Workload.counts
+        and workload.metrics_from is not Workload.metrics_from
+    )
+    return by_counts or workload.score is not Workload.score
 
 
 def _import(module_name: str, name: str, search_path: str | None) -> Any:

@@ -1,7 +1,8 @@
-"""TrainingRun: what every training has in common: its budget, its evaluations and the rules that end it.
+"""AnyTraining: what every training has in common: how far it has come, and the rules that end it.
 
-How the weights move is left to a subclass: ``trainers.loop.synchronous.Training`` moves a model of PyTorch,
-``noisy_quadratic`` the modes of a quadratic. Importing this does not import torch.
+A :class:`TrainingRun` does its updates and evaluations here, by a schedule; how the weights move is left to a subclass:
+``trainers.loop.synchronous.Training`` moves a model of PyTorch, ``noisy_quadratic`` the modes of a quadratic.
+``trainers.workloads.program`` follows a program that trains by itself. Importing this does not import torch.
 """
 
 from __future__ import annotations
@@ -52,17 +53,96 @@ class TrainingSegment:
     gradient_noise_scale: float | None = None
 
 
-class TrainingRun(ABC):
+class AnyTraining(ABC):
     """One training in progress; ``advance`` goes to the next evaluation until ``finished``.
 
-    ``metrics`` and ``train_samples`` are those of its workload.
+    ``metrics`` and ``train_samples`` are those of its workload. ``resumed`` are the evaluations of earlier starts,
+    where a training keeps files of its own and goes on from them by itself; None where :meth:`state_dict` is its state.
     """
+
+    resumed: list[ConvergencePoint] | None = None
 
     def __init__(self, job: TrainingJob, metrics: Mapping[str, bool], train_samples: int) -> None:
         _check_target(job, metrics)
         self.job = job
         self.progress = TrainingProgress()
         self.train_samples = train_samples
+
+    @property
+    @abstractmethod
+    def epochs(self) -> float:
+        """How far the training has come: samples processed over ``train_samples``."""
+
+    @abstractmethod
+    def advance(self) -> ConvergencePoint | None:
+        """Train to the next evaluation, and decide whether the training goes on; None where it ended without one."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed training needs, as tensors and plain values; the same on every worker."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave, with any number of workers and any micro batch."""
+
+    def close(self) -> None:  # noqa: B027 - most have started nothing
+        """End what the training has started, wherever it stands."""
+
+    def exhibit(self) -> dict[str, Any] | None:
+        """What the workload shows of its model as it is now (``trainers.loop.exhibits``); None if nothing."""
+        return None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the target was reached, the budget ended, or the training diverged."""
+        return self.progress.state != "running"
+
+    @property
+    def outcome(self) -> TrainingOutcome:
+        """How the training ended; only once it is ``finished``."""
+        if not self.finished:
+            raise JobError(
+                "a training has an outcome only once it is finished; call advance() until it is"
+            )
+        at, epochs = self.progress, self.epochs
+        return TrainingOutcome(
+            state=at.state,
+            epochs_to_target=epochs if at.state == "reached" else None,
+            epochs=epochs,
+            steps=at.step,
+            seconds=at.seconds,
+            best_metric=at.best_metric,
+            final_metric=at.final_metric,
+            reason=at.reason,
+        )
+
+    def _decide(self, train_loss: float | None, metric: float, *, budget_spent: bool) -> None:
+        """Whether the training goes on; a ``train_loss`` of None was not told."""
+        at, target = self.progress, self.job.target
+        at.best_metric, at.final_metric = target.better(at.best_metric, metric), metric
+        limit = at.first_loss + (DIVERGENCE_FACTOR - 1) * abs(at.first_loss)
+        if train_loss is not None and not (math.isfinite(train_loss) and train_loss <= limit):
+            at.state = "diverged"
+            at.reason = (
+                f"the mean training loss over the updates up to {at.step} was {train_loss:.4g}, not finite "
+                f"or above {DIVERGENCE_FACTOR:g} times the first update's {at.first_loss:.4g}"
+            )
+        elif target.reached(metric):
+            at.state = "reached"
+            at.reason = f"{target.metric} {metric:.4g} reached the target {target}"
+        elif budget_spent:
+            at.state = "censored"
+            at.reason = (
+                f"the budget of {self.job.epochs:g} epochs ended before the target {target}; "
+                f"the best was {at.best_metric:.4g}"
+            )
+
+
+class TrainingRun(AnyTraining):
+    """A training that does its updates here, by a schedule of batches and evaluations."""
+
+    def __init__(self, job: TrainingJob, metrics: Mapping[str, bool], train_samples: int) -> None:
+        super().__init__(job, metrics, train_samples)
         self.batch_schedule = batch_schedule(
             job.settings,
             job.global_batch_size,
@@ -86,34 +166,10 @@ class TrainingRun(ABC):
     def _load_weights(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`_weights` gave; ``progress`` is already where it was then."""
 
-    def exhibit(self) -> dict[str, Any] | None:
-        """What the workload shows of its model as it is now (``trainers.loop.exhibits``); None if nothing."""
-        return None
-
     @property
-    def finished(self) -> bool:
-        """Whether the target was reached, the budget ended, or the training diverged."""
-        return self.progress.state != "running"
-
-    @property
-    def outcome(self) -> TrainingOutcome:
-        """How the training ended; only once it is ``finished``."""
-        if not self.finished:
-            raise JobError(
-                "a training has an outcome only once it is finished; call advance() until it is"
-            )
-        at = self.progress
-        epochs = self.batch_schedule.epochs(at.step)
-        return TrainingOutcome(
-            state=at.state,
-            epochs_to_target=epochs if at.state == "reached" else None,
-            epochs=epochs,
-            steps=at.step,
-            seconds=at.seconds,
-            best_metric=at.best_metric,
-            final_metric=at.final_metric,
-            reason=at.reason,
-        )
+    def epochs(self) -> float:
+        """How far the training has come, by its schedule."""
+        return self.batch_schedule.epochs(self.progress.step)
 
     def advance(self) -> ConvergencePoint:
         """Train to the next evaluation, evaluate, and decide whether the training goes on."""
@@ -125,7 +181,11 @@ class TrainingRun(ABC):
         at.step, at.seconds = last, at.seconds + segment.seconds
         if math.isnan(at.first_loss):
             at.first_loss = segment.first_loss
-        self._decide(segment.train_loss, segment.scores[self.job.target.metric])
+        self._decide(
+            segment.train_loss,
+            segment.scores[self.job.target.metric],
+            budget_spent=at.step >= self.batch_schedule.total_steps,
+        )
         return self._point(segment)
 
     def state_dict(self) -> dict[str, Any]:
@@ -145,26 +205,6 @@ class TrainingRun(ABC):
         _check_same_job(state["job"], self.job)
         self.progress = TrainingProgress(**state["progress"])
         self._load_weights(state)
-
-    def _decide(self, train_loss: float, metric: float) -> None:
-        at, target = self.progress, self.job.target
-        at.best_metric, at.final_metric = target.better(at.best_metric, metric), metric
-        limit = at.first_loss + (DIVERGENCE_FACTOR - 1) * abs(at.first_loss)
-        if not (math.isfinite(train_loss) and train_loss <= limit):
-            at.state = "diverged"
-            at.reason = (
-                f"the mean training loss over the updates up to {at.step} was {train_loss:.4g}, not finite "
-                f"or above {DIVERGENCE_FACTOR:g} times the first update's {at.first_loss:.4g}"
-            )
-        elif target.reached(metric):
-            at.state = "reached"
-            at.reason = f"{target.metric} {metric:.4g} reached the target {target}"
-        elif at.step >= self.batch_schedule.total_steps:
-            at.state = "censored"
-            at.reason = (
-                f"the budget of {self.job.epochs:g} epochs ended before the target {target}; "
-                f"the best was {at.best_metric:.4g}"
-            )
 
     def _point(self, segment: TrainingSegment) -> ConvergencePoint:
         at = self.progress

@@ -7,7 +7,7 @@ A workload of one's own is a subclass of :class:`Workload` in any importable fil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from search_spaces.names import nearest_or_all
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from trainers.distributed import Communicator
     from trainers.workloads.training_run import TrainingRun
 
-Batch = tuple["Tensor", ...]
-"""Tensors of one micro batch, samples first; usually inputs and targets."""
+Batch = Any
+"""Tensors of one micro batch, samples first, in tuples, lists or dictionaries; usually ``(inputs, targets)``."""
 
 
 class AnyWorkload(ABC):
@@ -32,18 +32,30 @@ class AnyWorkload(ABC):
         metrics: every score that an evaluation gives, and whether a higher value is better; it holds
         "loss": False. train_samples: size of the training set, the unit of an epoch. simulated: whether a
         training is computed in milliseconds and without torch, so that a sweep needs no other process for it.
-        data_options: the data options that :func:`trainers.workloads.load_workload` opened it with, which on a
-        machine may name a folder of the node's own disk.
+        own_settings: names of settings of its own, which a study may then fix or tune and the workload finds in
+        ``settings.own``. data_options: the data options that :func:`trainers.workloads.load_workload` opened it with,
+        which on a machine may name a folder of the node's own disk.
     """
 
     metrics: ClassVar[Mapping[str, bool]]
     simulated: ClassVar[bool] = False
+    own_settings: ClassVar[Collection[str]] = ()
     train_samples: int
     data_options: Mapping[str, Any] | None = None
 
     @abstractmethod
     def __init__(self, data: Mapping[str, Any]) -> None:
         """Open the data that the study names; raises :class:`~trainers.errors.DataError` where that fails."""
+
+    @classmethod
+    def metrics_of(cls, data: Mapping[str, Any]) -> Mapping[str, bool]:  # noqa: ARG003 - for the program
+        """The metrics with these data options."""
+        return cls.metrics
+
+    @classmethod
+    def own_settings_of(cls, data: Mapping[str, Any]) -> Collection[str] | None:  # noqa: ARG003
+        """The settings of its own with these data options; None where only what it runs knows them."""
+        return cls.own_settings
 
 
 class CustomLoopWorkload(AnyWorkload):
@@ -103,9 +115,30 @@ class Workload(AnyWorkload):
     def evaluation_batch(self, indices: Tensor) -> Batch:
         """The evaluation samples ``indices``, ``(n,)`` int64, without augmentation."""
 
-    @abstractmethod
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Each metric of each sample, shape ``(n,)``; an evaluation is the mean over all samples."""
+        """Each metric of each sample, shape ``(n,)``; an evaluation is the mean over all samples.
+
+        A metric that is no mean over samples (IoU or F1 of the whole set, AUC, perplexity by tokens) needs
+        :meth:`counts` and :meth:`metrics_from` instead.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must define score, or counts and metrics_from"
+        )
+
+    def counts(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """What is added up over the evaluation set, by name: tensors of any shape, the same for every batch.
+
+        By default the sum of each metric over the samples. True positives, sums over tokens or histograms of scores
+        are others.
+        """
+        return {name: each.double().sum() for name, each in self.score(model, batch).items()}
+
+    def metrics_from(self, counts: Mapping[str, Tensor], samples: int) -> Mapping[str, float]:
+        """Every metric of ``metrics``, from the sums of all batches of all workers, in float64.
+
+        By default the means over the ``samples``.
+        """
+        return {name: float(counts[name]) / samples for name in self.metrics}
 
 
 def check_options(data: Mapping[str, Any], known: Iterable[str]) -> None:

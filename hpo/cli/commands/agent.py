@@ -65,11 +65,19 @@ def agent(
     """
     from hpo.client.agent import AgentOptions, TrialAgent
     from hpo.client.client import Client
+    from hpo.errors import TuningError
+    from hpo.study.spec import parse_study
 
     _log_to_stderr()
     with Client(server, token) as client:
         study_of_server = client.study(study)
-        study_of_server.status()  # a name that is not there is told before anything waits
+        # a name that is not there is told before anything waits
+        resources = parse_study(study_of_server.status().document["spec"]).resources
+        if resources.nodes > 1:
+            raise TuningError(
+                f"an agent trains on one node, but trials of study {study!r} take {resources.nodes}; run it with "
+                "`hpo run --on`, or by a worker on Ray"
+            )
         asking = study_of_server.ask_tell(
             holder=name,
             lease_seconds=lease_seconds,
@@ -77,7 +85,15 @@ def agent(
             background=True,
         )
         running = TrialAgent(
-            asking, study, AgentOptions(folder.absolute(), trials=trials, stop_after=stop_after)
+            asking,
+            study,
+            AgentOptions(
+                folder.absolute(),
+                workers_per_node=resources.workers_per_node,
+                threads=max(1, int(resources.cpus_per_worker)),
+                trials=trials,
+                stop_after=stop_after,
+            ),
         )
         handle_signals(running.stop)
         with contextlib.redirect_stdout(sys.stderr):  # what a user's own workload prints

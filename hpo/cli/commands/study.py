@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpo.cli.commands import options
+from hpo.study.jobs import trial_folder
 
 if TYPE_CHECKING:
     from hpo.runs.results import StudyResult
@@ -241,18 +242,44 @@ def show(study: str, storage: str, as_json: bool) -> None:
     default="table",
     show_default=True,
 )
-def trials(study: str, storage: str, form: str) -> None:
+@click.option(
+    "--log",
+    "number",
+    type=click.IntRange(min=0),
+    metavar="TRIAL",
+    help="Print what the program of this trial has printed, instead.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".hpo"),
+    show_default=True,
+    help="Where the study is run, and the logs are.",
+)
+def trials(study: str, storage: str, form: str, number: int | None, folder: Path) -> None:
     """List the trials of a STUDY."""
     from hpo import api
     from hpo.cli.output import tables
 
     result = api.read_study(study, storage)
-    if form == "json":
+    if number is not None:
+        click.echo(_log(trial_folder(folder, result.study.id, number) / "log.txt", number))
+    elif form == "json":
         options.print_json(tables.trial_rows(result))
     elif form == "csv":
         tables.write_csv(tables.trial_rows(result), sys.stdout)
     else:
         tables.show_trials(result)
+
+
+def _log(path: Path, number: int) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise click.UsageError(
+            f"there is no log of trial {number} at {path}; programs have logs, in the folder in which the study was "
+            "run (--folder)"
+        ) from error
 
 
 @click.command()

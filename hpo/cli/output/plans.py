@@ -131,12 +131,13 @@ def _settings(plan: Plan) -> str:
     from search_spaces.settings import default_of
 
     values = plan.job.settings.to_dict()
+    own = values.pop("own", {})
     said = {
         name: value
         for name, value in values.items()
         if name in ("optimizer", "learning_rate", "normalization_batch_size")
         or _differs(value, default_of(name))
-    }
+    } | own
     return ", ".join(f"{readable(name)} {number(value)}" for name, value in said.items())
 
 

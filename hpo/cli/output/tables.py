@@ -264,7 +264,7 @@ def _rungs(result: StudyResult) -> Table:
             str(sum(t.state is TrialState.REACHED for t in rung)),
             f"{best.epochs:.2f}" if best else "",
             str(best.runs) if best else "",
-            *(number(getattr(best.settings, name)) if best else "" for name in scaled),
+            *(number(best.settings.value(name)) if best else "" for name in scaled),
         )
     return table
 
@@ -325,7 +325,7 @@ def _launched(result: StudyResult) -> Table:
             KIND_NAMES[plan.kind],
             str(plan.global_batch_size),
             str(plan.workers),
-            *(number(getattr(plan.job.settings, name)) for name in scaled),
+            *(number(plan.job.settings.value(name)) for name in scaled),
             interval(plan.epochs),
             mean.told() if (mean := mean_of(run)) else "",
             _each(run),

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import time
@@ -22,6 +23,7 @@ from hpo.planning.launchers import local, script_of
 from hpo.planning.launchers.run import FILES
 from hpo.planning.machines import Machine, load_machine
 from hpo.planning.plan import Plan
+from hpo.study.program import PROGRAM
 from trainers import report
 from trainers.errors import WorkloadError
 from trainers.json_text import json_text
@@ -67,7 +69,9 @@ def write_plan(
     The script is ``launch.sh``, for Ray ``launch.py``; ``backend`` None stands for the machine's usual one.
     """
     machine = machine or _machine_of(plan)
-    name, text = script_of(plan, machine, backend=backend or choose_backend(None, plan.launcher))
+    name, text = script_of(
+        plan, machine, backend=choose_backend(backend, plan.launcher, plan.job.workload)
+    )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "plan.json").write_text(
@@ -83,12 +87,19 @@ def write_plan(
         ) from error
 
 
-def choose_backend(backend: str | None, launcher: str = "local") -> str:
+def choose_backend(backend: str | None, launcher: str = "local", workload: str = "") -> str:
     """The named backend, or the usual one.
 
     Here that is Horovod where it is installed and torch.distributed where not; with LSF Horovod, whose ranks
-    ``jsrun`` starts as it starts those of MPI; with every other scheduler torch.distributed under torchrun.
+    ``jsrun`` starts as it starts those of MPI; with every other scheduler torch.distributed under torchrun. A program
+    starts its own workers.
     """
+    if workload == PROGRAM:
+        if backend not in (None, PROGRAM):
+            raise LaunchError(
+                f"a program starts its own workers, so there is no backend to choose, but got {backend}"
+            )
+        return PROGRAM
     if launcher != "local":
         return backend or ("horovod" if launcher == "lsf" else "torch")
     if backend == "horovod" and not local.has_horovod():
@@ -96,6 +107,13 @@ def choose_backend(backend: str | None, launcher: str = "local") -> str:
             "horovod is not installed here; --backend torch runs the same plan on torch.distributed"
         )
     return backend or ("horovod" if local.has_horovod() else "torch")
+
+
+def backend_of(plan: Plan, backend: str | None) -> str:
+    """The named backend, or the usual one of the plan's launcher; what is not installed here may be elsewhere."""
+    if backend is None or plan.job.workload == PROGRAM:
+        return choose_backend(backend, plan.launcher, plan.job.workload)
+    return backend
 
 
 def run_plan(
@@ -128,6 +146,7 @@ def run_plan(
     write_plan(here, folder, backend=backend, machine=load_machine("local"))
     for name in (FILES.report, FILES.checkpoint, FILES.stop):
         (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / FILES.program, ignore_errors=True)
     log = folder / "launch.log"
     log.unlink(missing_ok=True)
     follower = _Follower(folder / FILES.report, on_point)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpo.planning.launchers.run import FILES, Run
 from hpo.planning.launchers.script import Scheduler
+from hpo.study.program import PROGRAM
 from trainers.distributed.communicator import BACKENDS as TRAINER_BACKENDS
 
 BACKENDS = tuple(name for name in TRAINER_BACKENDS if name != "single")
@@ -27,7 +28,12 @@ def has_horovod() -> bool:
 def command(
     backend: str, workers: int, arguments: list[str], *, python: str = sys.executable
 ) -> list[str]:
-    """The command that runs ``python -m trainers ARGUMENTS`` on ``workers`` processes of this machine, once."""
+    """The command that runs ``python -m trainers ARGUMENTS`` on ``workers`` processes of this machine, once.
+
+    A program starts its workers itself.
+    """
+    if backend == PROGRAM:
+        return [python, "-m", "trainers", *arguments, "--workers-per-node", str(workers)]
     trainer = ["-m", "trainers", *arguments, "--backend", backend]
     if backend == "horovod":
         return [

@@ -126,7 +126,8 @@ def script(run: Run) -> str:
     """``launch.py`` of a plan: a program that a Ray job runs; :class:`PlanError` for another backend than torch."""
     if run.backend != "torch":
         raise PlanError(
-            f"with Ray Jobs the ranks are started by torchrun; use --backend torch, not {run.backend}"
+            f"with Ray Jobs the ranks are started by torchrun; use --backend torch, not {run.backend} (for a program "
+            "another launcher)"
         )
     resources = {"GPU": run.accelerators} if run.accelerators else {"CPU": run.ranks}
     way = all_reduce_argument(run.plan, run.backend)

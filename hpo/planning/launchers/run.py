@@ -30,6 +30,7 @@ class Files:
     report: str = "outcome.jsonl"
     checkpoint: str = "checkpoint.pt"
     stop: str = "stop"
+    program: str = "program"  # a folder, of a workload that is a program
 
 
 FILES = Files()

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.run import FILES, Run, duration, durations
+from hpo.study.program import PROGRAM
 
 WIDTH = 110
 YOURS = """\
@@ -149,7 +150,7 @@ def _expected(run: Run) -> str:
 
 def _facts(run: Run, scheduler: Scheduler) -> str:
     listed = " ".join(map(str, run.possible_nodes[:MOST_LISTED]))
-    job = f"job={scheduler.job}\n" if run.backend == "torch" else ""
+    job = f"job={scheduler.job}\n" if run.backend in ("torch", PROGRAM) else ""
     yours = YOURS if scheduler.directives else ""
     return f"""\
 set -uo pipefail
@@ -189,6 +190,8 @@ fi
 
 
 def _workers(run: Run) -> str:
+    if run.backend == PROGRAM:
+        return "attempt=0\nport=${HPO_PORT:-29500}  # where the workers of several nodes meet, on the first of them\n"
     if run.backend == "torch":
         return """\
 port=${HPO_PORT:-29500}
@@ -242,6 +245,8 @@ stage() {{  # every file is read once from the shared folder, and kept where an 
 
 
 def _training(run: Run) -> str:
+    if run.backend == PROGRAM:
+        return _program(run)
     data = ' \\\n    --data-path "$local_data"' if run.data_path is not None else ""
     way = all_reduce_argument(run.plan, run.backend)
     travels = f" --all-reduce {way}" if way != "default" else ""
@@ -250,6 +255,20 @@ def _training(run: Run) -> str:
 train() {{
   workers "$ranks_per_node" trainers {FILES.job} --report {FILES.report} --checkpoint {FILES.checkpoint} \\
     --checkpoint-minutes "$checkpoint_minutes" --stop-file {FILES.stop}{travels}{data}
+}}
+"""
+
+
+def _program(run: Run) -> str:
+    each = "{node_rank}" in " ".join(run.plan.job.data["command"])
+    once = "" if each or run.nodes == 1 else ", once: it starts its workers on all nodes"
+    start = "start 1 " if each or run.nodes == 1 else ""
+    return f"""\
+{section(f"The program: its command is in {FILES.job}{once}")}
+train() {{
+  {start}python -m trainers {FILES.job} --report {FILES.report} --stop-file {FILES.stop} \\
+    --hosts "$(IFS=,; echo "${{hosts[*]}}")" --workers-per-node "$ranks_per_node" --port "$port" \\
+    --attempt "$job.$attempt"
 }}
 """
 

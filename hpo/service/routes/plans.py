@@ -317,7 +317,9 @@ def _make(context: Context, study: Study, backend: str | None, asked: PlanReques
     forecast, made = plan_as_asked(result, asked)
     stored = repository.keep_forecast(store, forecast)
     folder = context.config.folder.absolute() / "plans" / api.folder_name(made)
-    kept = repository.keep_plan(store, stored, made, folder, choose_backend(backend))
+    kept = repository.keep_plan(
+        store, stored, made, folder, choose_backend(backend, workload=made.job.workload)
+    )
     store.add_event(
         study.id,
         "plan",
@@ -339,7 +341,7 @@ def _run(context: Context, who: Principal, number: int) -> PlannedRun:
 
 
 def _write(plan: Plan, folder: FilePath) -> None:
-    write_plan(plan, folder, backend=choose_backend(None))
+    write_plan(plan, folder, backend=choose_backend(None, workload=plan.job.workload))
 
 
 def _run_values(run: PlannedRun) -> dict[str, Any]:

@@ -1,0 +1,142 @@
+"""What a training program says to whoever runs it: ``report``, ``should_stop`` and ``trial``.
+
+::
+
+    import hpo
+
+    trial = hpo.trial()
+    rate = trial.settings.get("learning_rate", 0.1)
+    for epoch in range(epochs):
+        ...
+        hpo.report(epochs=epoch + 1, top1=accuracy, loss=loss)
+        if hpo.should_stop():
+            break
+
+Where nobody listens, as in a run by hand, ``report`` and ``should_stop`` do nothing and ``trial()`` is empty. This file
+needs nothing but Python's standard library, and may be copied beside a program that cannot have the package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, SupportsFloat
+
+TRIAL = "HPO_TRIAL"
+"""The variable that names the file in which a program finds its trial."""
+RANKS = (
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "HOROVOD_RANK",
+    "SLURM_PROCID",
+)
+"""Where launchers tell a process its number among the workers; the first that is there holds."""
+
+
+@dataclass(frozen=True)
+class ProgramTrial:
+    """What a program is to train; everything is None or empty where nobody asked for a training.
+
+    ``settings`` holds the known settings and the study's own, by name. Batch sizes are in samples: per update over all
+    workers, per update of one worker, and per forward pass of one worker, of which an update takes ``accumulation``.
+    ``epochs`` is the budget. ``checkpoint_folder`` is kept until the training has ended, also over restarts;
+    ``output_folder`` for good.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    global_batch_size: int | None = None
+    local_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    accumulation: int | None = None
+    workers: int | None = None
+    epochs: float | None = None
+    target: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint_folder: str | None = None
+    output_folder: str | None = None
+    report_file: str | None = None
+    stop_file: str | None = None
+
+
+def trial() -> ProgramTrial:
+    """The training that this program was started for; an empty one where it was started by hand.
+
+    Raises ValueError where the file that the environment names cannot be read.
+    """
+    path = os.environ.get(TRIAL)
+    if not path:
+        return ProgramTrial()
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        return ProgramTrial(
+            **{name: values[name] for name in ProgramTrial.__dataclass_fields__ if name in values}
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"{TRIAL} must name the file of a trial, but {path!r} cannot be read as one: {error}"
+        ) from error
+
+
+def report(
+    *,
+    epochs: float | None = None,
+    samples: float | None = None,
+    steps: float | None = None,
+    **metrics: SupportsFloat,
+) -> None:
+    """Report one evaluation: how far the training has come, and its metrics by name.
+
+    One of ``epochs``, ``samples`` and ``steps`` (updates) says how far: counted from the start of the training, also
+    after a restart. Beside the metrics of the study, ``train_loss`` (mean since the last report) and ``learning_rate``
+    are kept; others are ignored. Call it in every worker or in the first alone: only the first one's counts. Values
+    may be anything that ``float`` takes, tensors of one element too. Raises ValueError without progress, TypeError for
+    a value that is no number.
+    """
+    given = {"epochs": epochs, "samples": samples, "steps": steps, **metrics}
+    values = {name: _number(name, value) for name, value in given.items() if value is not None}
+    if not {"epochs", "samples", "steps"} & values.keys():
+        raise ValueError(
+            "a report must say how far the training has come: epochs, samples or steps"
+        )
+    path = trial().report_file
+    if path is None or not is_first_worker():
+        return
+    finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    line = json.dumps({**finite, "time": time.time()}) + "\n"
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(line)
+
+
+def should_stop() -> bool:
+    """Whether this training is to end now: it has reached its target, or others are better; False by hand.
+
+    A program that asks is given time to leave by itself; one that never does gets SIGTERM at once. Workers of one
+    training may hear of it at different moments: let one ask, and tell the others.
+    """
+    path = trial().stop_file
+    if path is None:
+        return False
+    with contextlib.suppress(OSError):
+        Path(path).with_suffix(".listens").touch()
+    return Path(path).exists()
+
+
+def is_first_worker() -> bool:
+    """Whether this process is the first of its training's workers, as its launcher says, or the only one."""
+    told = next((os.environ[name] for name in RANKS if os.environ.get(name)), "0")
+    return told == "0"
+
+
+def _number(name: str, value: SupportsFloat) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a number, but got {value!r}") from error

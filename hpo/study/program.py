@@ -1,0 +1,99 @@
+"""The sections ``program`` and ``report`` of a study file: a training program of the user's own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hpo.study.faults import Location, SpecFaultsError
+from search_spaces.names import nearest
+from search_spaces.settings import names as setting_names
+from search_spaces.space import SearchSpace
+from trainers.workloads.program.command import (
+    PLACEHOLDERS,
+    faults_of_reading,
+    own_placeholders,
+    placeholders,
+)
+from trainers.workloads.program.options import ProgramOptions, ReportOptions
+
+PROGRAM = "program"
+"""The workload that the section describes."""
+
+
+class Section(BaseModel):
+    """A section of a study file: its keys are known, its values of the type that they must have."""
+
+    # strict: the text "2" and the float 2.0 are no seeds; a value that is nearly right hides a mistake
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ReportSection(Section):
+    """What the program reports; see :class:`trainers.workloads.program.options.ReportOptions`."""
+
+    metrics: dict[str, bool] = Field(min_length=1)
+    pattern: str | None = Field(None, min_length=1)
+    timeout_seconds: float = Field(ReportOptions.timeout_seconds, gt=0)
+
+
+class ProgramSection(Section):
+    """How the program is started; see :class:`trainers.workloads.program.options.ProgramOptions`."""
+
+    command: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    train_samples: int = Field(gt=0)
+    report: ReportSection
+    environment: dict[str, str] = Field(default_factory=dict)
+    largest_micro_batch: int | None = Field(None, gt=0)
+    stop_seconds: float = Field(ProgramOptions.stop_seconds, gt=0)
+    reads_trial: bool = False
+    cost: dict[str, float] | None = None
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> ProgramSection:
+        faults = [*self.options.faults()]
+        if faults:
+            raise SpecFaultsError(faults)
+        return self
+
+    def to_plain(self) -> dict[str, Any]:
+        """The section as plain values, without what is not given."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @property
+    def options(self) -> ProgramOptions:
+        """The same for the trainer."""
+        return ProgramOptions.from_dict(self.to_plain())
+
+
+def faults_of_program(
+    workload: str, program: ProgramSection | None, search: SearchSpace, *, seeded: bool
+) -> list[tuple[Location, str]]:
+    """What the section lacks for the settings of the study; ``seeded``: configurations are repeated."""
+    if program is None:
+        if workload != PROGRAM:
+            return []
+        return [((), "workload program needs a section program: command, train_samples and report")]
+    if workload != PROGRAM:
+        return [
+            (("program",), f"program is for workload: program, but the workload is {workload!r}")
+        ]
+    options = program.options
+    read = placeholders(options.words)
+    known = (*PLACEHOLDERS, *setting_names())
+    faults: list[tuple[Location, str]] = [
+        (
+            ("program", "command"),
+            f"the command reads {{{name}}}, which is no placeholder and no setting of search"
+            f"{nearest(name, known) or f'; name it there with a domain or a value ({name}: ...)'}",
+        )
+        for name in own_placeholders(options.words)
+        if name not in search.own_names
+    ]
+    if options.reads_trial:
+        return faults
+    fixed = [name for name in search.own_names if name in search.fixed]
+    return faults + [
+        (("program", "command"), message)
+        for message in faults_of_reading(read, search.names, fixed, seeded=seeded)
+    ]

@@ -1,0 +1,137 @@
+"""What one trial gets of the machines: processes, cores and GPUs, as Ray hands them out, and how many trials fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpo.errors import TuningError
+from hpo.study.program import PROGRAM
+from hpo.study.spec import StudySpec
+
+if TYPE_CHECKING:
+    from ray.tune import PlacementGroupFactory
+
+Machine = Mapping[str, float]
+"""The resources of one node of Ray: CPU, GPU."""
+
+
+@dataclass(frozen=True)
+class TrialResources:
+    """The processes of one trial: ``workers_per_node`` on each of ``nodes``, each with so many cores and GPUs.
+
+    A program starts its workers itself, and is one process on each node.
+    """
+
+    nodes: int
+    workers_per_node: int
+    cpus_per_worker: float
+    gpus_per_worker: float
+    program: bool
+
+    @classmethod
+    def of(cls, spec: StudySpec, machines: Sequence[Machine]) -> TrialResources:
+        """What the study says; where it says nothing of GPUs a worker gets one if there are any."""
+        asked = spec.resources
+        gpus = asked.gpus_per_worker
+        if gpus is None:
+            gpus = 1.0 if any(machine.get("GPU") for machine in machines) else 0.0
+        return cls(
+            asked.nodes,
+            asked.workers_per_node,
+            asked.cpus_per_worker,
+            gpus,
+            spec.workload == PROGRAM,
+        )
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the trial is of several processes of ours, which its trainable starts and leads."""
+        return self.nodes > 1 or (self.workers_per_node > 1 and not self.program)
+
+    @property
+    def node(self) -> dict[str, float]:
+        """What a trial takes of one node."""
+        wanted = {
+            "CPU": self.workers_per_node * self.cpus_per_worker,
+            "GPU": self.workers_per_node * self.gpus_per_worker,
+        }
+        return {kind: count for kind, count in wanted.items() if count}
+
+    @property
+    def worker(self) -> dict[str, float]:
+        """What one process of the group takes of its node."""
+        if self.program:
+            return self.node
+        return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
+
+    @property
+    def threads(self) -> int:
+        """Threads of one process on the processor."""
+        return max(1, int(self.cpus_per_worker))
+
+    def concurrent(self, machines: Sequence[Machine]) -> int:
+        """How many trials fit at once; :class:`TuningError` where not one does, for it would wait for ever."""
+        room = [
+            min(
+                math.floor(machine.get(kind, 0.0) / count + 1e-9)
+                for kind, count in self.node.items()
+            )
+            for machine in machines
+        ]
+        # with several nodes a trial: the most trials t for which the nodes hold t times as many parts, each node at
+        # most one of each trial
+        most = sum(room) // self.nodes
+        fit = next(
+            (t for t in range(most, 0, -1) if sum(min(r, t) for r in room) >= t * self.nodes), 0
+        )
+        if not fit:
+            largest = max(
+                (dict(machine) for machine in machines), key=lambda m: m.get("CPU", 0.0), default={}
+            )
+            raise TuningError(
+                f"a trial needs {self.nodes} node{'s' if self.nodes > 1 else ''} with {_shown(self.node)} free, but "
+                f"Ray has {len(machines)} of at most {_shown(largest)}; ask for less under resources, or give Ray more"
+            )
+        return fit
+
+    def to_tune(self) -> PlacementGroupFactory:
+        """The same as Tune's request; the trainable of a group needs nothing for itself."""
+        from ray.tune import PlacementGroupFactory
+
+        if not self.grouped:
+            return PlacementGroupFactory([self.node])
+        strategy = "STRICT_PACK" if self.nodes == 1 else "STRICT_SPREAD"
+        return PlacementGroupFactory([{}, *[self.node] * self.nodes], strategy=strategy)
+
+
+def check_shares(resources: TrialResources) -> None:
+    """Raise :class:`TuningError` where GPUs are shared in a way that cannot be."""
+    each, node = resources.gpus_per_worker, resources.node.get("GPU", 0.0)
+    if node > 1 and node != int(node):
+        raise TuningError(
+            f"a trial must take a fraction of one GPU, or whole GPUs, of a node, but {resources.workers_per_node} "
+            f"workers with gpus_per_worker {each:g} take {node:g}"
+        )
+    if resources.grouped and not resources.program and each != int(each):
+        raise TuningError(
+            "workers that train one model together need a GPU each (NCCL refuses two on one), or none, but got "
+            f"gpus_per_worker {each:g}; fractions are for trials of one worker"
+        )
+
+
+def machines_of_ray() -> list[Machine]:
+    """The nodes of the running Ray that are alive."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _shown(resources: Machine) -> str:
+    return " and ".join(
+        f"{resources[kind]:g} {kind}{'s' if resources[kind] != 1 else ''}"
+        for kind in ("CPU", "GPU")
+        if resources.get(kind)
+    ) or "nothing"  # fmt: skip

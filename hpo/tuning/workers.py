@@ -1,0 +1,179 @@
+"""The workers of one trial: processes in its placement group, on one node or several, that train it together.
+
+The trainable leads them: all of them go to the next evaluation, and the first one's result is the trial's. A worker
+that dies takes the others with it: they wait for it in an all-reduce. The group is then started anew, and the trial
+goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.util import get_current_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from hpo.tuning.resources import TrialResources
+from hpo.tuning.trial_run import TrialRun, WorkerPlace
+
+RESTARTS = 2
+"""How often the workers of a trial are started again after one has died, before the trial counts as failed."""
+PING_SECONDS = 10.0
+
+
+class TrialWorker:
+    """One worker, in a process of its own (an actor of Ray)."""
+
+    def __init__(self) -> None:
+        self._run = TrialRun()
+
+    def address(self) -> tuple[str, int]:
+        """This worker's node, and a port there that is free now."""
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return ray.util.get_node_ip_address(), int(free.getsockname()[1])
+
+    def join(self, place: WorkerPlace, threads: int, *, program: bool) -> None:
+        """Meet the other workers, unless they are a program's, which meet by themselves."""
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        communicator = None
+        if not program:
+            from trainers.distributed import connect
+
+            # each process sees its own GPU alone, as Ray has given it out
+            os.environ |= {
+                "RANK": str(place.rank),
+                "WORLD_SIZE": str(place.size),
+                "LOCAL_RANK": "0",
+                "MASTER_ADDR": place.master_address,
+                "MASTER_PORT": str(place.master_port),
+            }
+            communicator = connect("torch")
+        self._run = TrialRun(place, communicator, threads)
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Build this worker's part of the training, or take up its checkpoint."""
+        self._run.begin(config)
+
+    def advance(self) -> dict[str, Any]:
+        """Train to the next evaluation, with the others."""
+        return self._run.advance()
+
+    def close(self) -> None:
+        """End what the training has started."""
+        self._run.close()
+
+    def ping(self) -> None:
+        """Nothing: it says that this process is there."""
+
+
+class WorkerGroup:
+    """All workers of a trial, in the way of a :class:`~hpo.tuning.trial_run.TrialRun`."""
+
+    def __init__(self, resources: TrialResources) -> None:
+        self._resources = resources
+        self._actors: list[Any] = []
+        self._config: dict[str, Any] = {}
+        self._restarts = 0
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Start the workers, if they are not there, and build the training."""
+        self._config, self._restarts = config, 0
+        self._begin()
+
+    def advance(self) -> dict[str, Any]:
+        """Train to the next evaluation, through workers that die."""
+        while True:
+            try:
+                leaders = self._actors[:1] if self._resources.program else self._actors
+                results = _all([actor.advance.remote() for actor in leaders])
+                if all(result["state"] != "failed" for result in results):
+                    return dict(results[0])
+                _all([actor.ping.remote() for actor in self._actors], timeout=PING_SECONDS)
+                self._end()  # what failed may be left in the middle of an all-reduce
+                return dict(next(result for result in results if result["state"] == "failed"))
+            except ray.exceptions.RayError as error:
+                self._end()
+                if self._restarts == RESTARTS:
+                    return {
+                        "state": "failed",
+                        "reason": f"a worker of the trial died {RESTARTS + 1} times: {_first_line(error)}",
+                        "done": True,
+                    }
+                self._restarts += 1
+                self._begin()
+
+    def close(self) -> None:
+        """End what the training has started; the workers wait for the next one."""
+        try:
+            _all([actor.close.remote() for actor in self._actors])
+        except ray.exceptions.RayError:
+            self._end()
+
+    def stop(self) -> None:
+        """End the workers."""
+        self.close()
+        self._end()
+
+    def _begin(self) -> None:
+        try:
+            if not self._actors:
+                self._start()
+            _all([actor.begin.remote(self._config) for actor in self._actors])
+        except ray.exceptions.RayError:
+            pass  # the next step finds the same, and counts it
+
+    def _start(self) -> None:
+        asked, group = self._resources, get_current_placement_group()
+        per_node = 1 if asked.program else asked.workers_per_node
+        wanted = asked.worker
+        actor = ray.remote(TrialWorker)
+        self._actors = [
+            actor.options(
+                num_cpus=wanted.get("CPU", 0),
+                num_gpus=wanted.get("GPU", 0),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    group, placement_group_bundle_index=node
+                ),
+            ).remote()
+            for node in range(asked.nodes)
+            for _ in range(per_node)
+        ]
+        address, port = ray.get(self._actors[0].address.remote())
+        first = WorkerPlace(
+            0, len(self._actors), 0, asked.workers_per_node, asked.nodes, address, port
+        )
+        _all(
+            [
+                each.join.remote(
+                    dataclasses.replace(first, rank=rank, node_rank=rank // per_node),
+                    asked.threads,
+                    program=asked.program,
+                )
+                for rank, each in enumerate(self._actors)
+            ]
+        )
+
+    def _end(self) -> None:
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors = []
+
+
+def _all(pending: Sequence[Any], timeout: float | None = None) -> list[Any]:
+    """What all calls give, in their order; the first that fails raises, while others may still wait for it."""
+    waiting = list(pending)
+    while waiting:
+        done, waiting = ray.wait(waiting, timeout=timeout)
+        if not done:
+            raise ray.exceptions.GetTimeoutError("a worker does not answer")
+        ray.get(done)
+    return list(ray.get(list(pending)))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,484 @@
+"""A program as workload: its command, its reports, its end, and every way in which it can go wrong."""
+
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import hpo
+from search_spaces.own_settings import RESERVED
+from search_spaces.settings import TrainingSettings
+from trainers import JobError, Target, TrainingJob, WorkloadError
+from trainers.begin import begin_training
+from trainers.workloads import load_workload
+from trainers.workloads.program import command, guard
+from trainers.workloads.program.options import ProgramOptions
+from trainers.workloads.program.process import ProgramFiles
+from trainers.workloads.program.training import ProgramPlace
+
+REPORT = {"metrics": {"top1": True}}
+BATCH = "{global_batch_size}"
+
+
+def job_of(folder, words, **options):
+    data = {
+        "command": words,
+        "train_samples": 100,
+        "report": REPORT,
+        "stop_seconds": 1.0,
+        **options,
+    }
+    return TrainingJob(
+        workload="program",
+        data=data,
+        target=Target("top1", 0.9),
+        settings=TrainingSettings(
+            learning_rate=0.25, own={"drop_path": 0.1} if "drop_path" in str(words) else {}
+        ),
+        global_batch_size=20,
+        seed=3,
+        epochs=10,
+        search_path=str(folder),
+    )
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Start a program of some lines of Python, and follow it to its end; the training that was followed."""
+
+    def begin(lines, *words, workers=1, **options):
+        (tmp_path / "train.py").write_text(textwrap.dedent(lines))
+        job = job_of(tmp_path, [sys.executable, "train.py", BATCH, *words], **options)
+        return begin_training(job, place=ProgramPlace(tmp_path / "trial", workers))
+
+    return begin
+
+
+def finish(training):
+    """The evaluations of a training up to its end."""
+    points = []
+    try:
+        while not training.finished:
+            points.append(training.advance())
+    finally:
+        training.close()
+    return [point for point in points if point is not None]
+
+
+def alive(number):
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(true, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+def test_a_program_is_told_what_to_train_and_its_reports_are_the_curve(train, tmp_path):
+    training = train(
+        """
+        import json, sys, hpo
+        trial = hpo.trial()
+        json.dump([sys.argv[1:], dict(trial.settings), trial.seed, trial.accumulation], open("seen.json", "w"))
+        for epoch in range(1, 6):
+            hpo.report(epochs=epoch, top1=0.2 * epoch, train_loss=1 / epoch, other=7)
+        """,
+        "{local_batch_size}",
+        "{accumulation}",
+        "{learning_rate}",
+        "{learning_rate:.3e}",
+        "--drop={drop_path}",
+        "{{}}",
+        "$HOME; *",
+        workers=2,
+        largest_micro_batch=4,
+    )
+    points = finish(training)
+    words, settings, seed, accumulation = json.loads((tmp_path / "seen.json").read_text())
+    # 20 samples over 2 workers are 10 each; the largest part of 10 that is at most 4 and divides it is 2
+    assert words == ["20", "10", "5", "0.25", "2.500e-01", "--drop=0.1", "{}", "$HOME; *"]
+    assert (settings["learning_rate"], settings["drop_path"]) == (0.25, 0.1)
+    assert (seed, accumulation) == (3, 5)
+    assert [point.epochs for point in points] == [1, 2, 3, 4, 5]
+    assert [point.step for point in points] == [5, 10, 15, 20, 25]  # 100 samples in updates of 20
+    assert [point.samples for point in points] == [100, 200, 300, 400, 500]
+    assert [point.train_loss for point in points] == [1 / epoch for epoch in range(1, 6)]
+    assert math.isnan(points[0].loss) and points[0].learning_rate == 0.25
+    assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(points))
+    outcome = training.outcome
+    assert (outcome.state, outcome.epochs_to_target, outcome.steps) == ("reached", 5.0, 25)
+
+
+def test_the_words_of_a_command_are_arguments_and_never_a_shells():
+    assert command.filled(["a {x}", "$({x})", "{x};rm"], {"x": "`b` c"}) == [
+        "a `b` c",
+        "$(`b` c)",
+        "`b` c;rm",
+    ]
+    values = {"a": True, "b": None, "c": [1.5, 2.0], "d": 1e-7, "e": 12}
+    assert command.filled(["{a}", "{b}", "{c}", "{d}", "{e:04d}"], values) == [
+        "true",
+        "none",
+        "1.5,2.0",
+        "1e-07",
+        "0012",
+    ]
+
+
+@pytest.mark.parametrize("word", ["{", "}", "{0}", "{}", "{a.b}", "{a[0]}", "{lr!r}", "{lr:{x}}"])
+def test_a_placeholder_is_a_name(word):
+    with pytest.raises(WorkloadError, match=r"a placeholder must be|must have its braces in pairs"):
+        command.placeholders([word])
+
+
+def test_no_setting_of_ones_own_can_hide_a_placeholder():
+    assert command.PLACEHOLDERS.keys() <= RESERVED
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"command": []}, "command must be a list of words"),
+        ({"command": ["train", "{"]}, "braces"),
+        ({"train_samples": 0}, "train_samples must be at least 1"),
+        ({"largest_micro_batch": 8}, "largest_micro_batch has no effect"),
+        ({"report": {"metrics": {"top1": True}, "pattern": "("}}, "must be a regular expression"),
+        (
+            {"report": {"metrics": {"top1": True}, "pattern": "(?P<epoch>.)(?P<top1>.)"}},
+            "pattern has a group 'epoch'; did you mean 'epochs'",
+        ),
+        (
+            {"report": {"metrics": {"top1": True}, "pattern": "(?P<top1>.)"}},
+            "must have a named group for the progress",
+        ),
+        ({"report": {"metrics": {"loss": True}}}, "the loss is better when lower"),
+        ({"report": {"metrics": {"epochs": True}}}, "a metric must not be called 'epochs'"),
+        ({"report": {"metric": {}}}, "no key program.report.metric; did you mean 'metrics'"),
+        ({"comand": ["x"]}, "no key program.comand; did you mean 'command'"),
+    ],
+)
+def test_options_that_cannot_be_name_the_rule(options, message):
+    whole = {"command": ["train", BATCH], "train_samples": 100, "report": REPORT, **options}
+    with pytest.raises(WorkloadError, match=message):
+        load_workload("program", whole)
+
+
+def test_a_batch_is_split_over_workers_and_forward_passes():
+    options = ProgramOptions.from_dict(
+        {"command": ["x", BATCH], "train_samples": 1, "report": REPORT, "largest_micro_batch": 48}
+    )
+    assert options.split(512, 4, None) == {
+        "global_batch_size": 512,
+        "local_batch_size": 128,
+        "micro_batch_size": 32,
+        "accumulation": 4,
+    }
+    assert options.split(512, 4, 16)["accumulation"] == 8
+    with pytest.raises(JobError, match="cannot be split over 3 workers"):
+        options.split(512, 3, None)
+
+
+PROGRAMS = {
+    "exits at once": ("raise SystemExit(3)", "ended with exit code 3 before its first report"),
+    "prints nothing": (
+        "",
+        r"ended without having reported top1 \(see hpo.report\); it printed noth",
+    ),
+    "prints garbage": (
+        "import hpo; open(hpo.trial().report_file, 'ab').write(b'\\xff\\x00 nonsense\\n')",
+        "of its report is no JSON object: .*nonsense",
+    ),
+    "reports a list": (
+        "import hpo; open(hpo.trial().report_file, 'a').write('[1]\\n')",
+        "is no JSON object",
+    ),
+    "reports text": (
+        'import hpo; open(hpo.trial().report_file, \'a\').write(\'{"epochs": 1, "top1": "high"}\\n\')',
+        "it reported top1 'high', which is no number",
+    ),
+    "goes backwards": (
+        "import hpo; hpo.report(epochs=2, top1=0.1); hpo.report(epochs=1, top1=0.2)",
+        "reported 1 epochs after 2; the epochs of its reports must increase",
+    ),
+    "negative epochs": (
+        "import hpo; hpo.report(epochs=-1, top1=0.1)",
+        "reported -1 epochs; they must be finite and not negative",
+    ),
+    "raises": (
+        "import hpo; hpo.report(epochs=1, top1=0.1); raise RuntimeError('out of memory')",
+        r"(?s)exit code 1 after 1 epochs; the end of .*log.txt:.*RuntimeError: out of memory",
+    ),
+    "kills itself": (
+        "import os; os.kill(os.getpid(), 9)",
+        "was ended by signal 9 before its first report",
+    ),
+    "fills the disk": (
+        """
+        import resource, signal, pathlib, hpo
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        hpo.report(epochs=1, top1=0.1)
+        with open(pathlib.Path(hpo.trial().checkpoint_folder) / "weights", "wb") as file:
+            while True:
+                file.write(bytes(1 << 12))
+        """,
+        r"(?s)exit code 1 after 1 epochs; .*OSError: \[Errno 27\] File too large",
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "message"), PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_a_program_that_fails_is_told_with_its_last_words(train, lines, message):
+    with pytest.raises(WorkloadError, match=message):
+        finish(train(lines))
+
+
+def test_a_command_that_does_not_exist(tmp_path):
+    place = ProgramPlace(tmp_path / "trial")
+    with pytest.raises(WorkloadError, match="'no-such-program' cannot be started: No such file"):
+        finish(begin_training(job_of(tmp_path, ["no-such-program", BATCH]), place=place))
+    (tmp_path / "notes.txt").write_text("not a program")
+    with pytest.raises(WorkloadError, match="cannot be started: Permission denied"):
+        finish(begin_training(job_of(tmp_path, ["./notes.txt", BATCH]), place=place))
+
+
+@pytest.mark.parametrize("name", ["top1", "loss", "train_loss"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_training_that_blows_up_has_diverged(train, name, value):
+    values = {"top1": "0.1", name: f'float("{value}")'}
+    said = ", ".join(f"{key}={each}" for key, each in values.items())
+    training = train(f"import hpo, time; hpo.report(epochs=1.5, {said}); time.sleep(60)")
+    points = finish(training)
+    assert (training.outcome.state, len(points)) == ("diverged", 1)
+    assert training.outcome.reason == f"it reported {name} nan after 1.5 epochs"
+
+
+def test_a_program_that_hangs_is_ended_with_all_it_has_started(train, tmp_path):
+    """Children in sessions of their own, one of which ignores SIGTERM, and a grandchild whose parent has left."""
+    training = train(
+        """
+        import os, signal, subprocess, sys, time
+        sleep = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        child = subprocess.Popen([sys.executable, "-c", sleep], start_new_session=True)
+        twice = (
+            "import subprocess, sys; null = subprocess.DEVNULL\\n"
+            f"print(subprocess.Popen([sys.executable, '-c', {sleep!r}], stdout=null).pid)"
+        )
+        orphan = subprocess.run([sys.executable, "-c", twice], stdout=subprocess.PIPE, text=True).stdout.strip()
+        open("children", "w").write(f"{child.pid} {orphan} {os.getpid()}")
+        print("waiting for data", flush=True)
+        time.sleep(600)
+        """,
+        report={**REPORT, "timeout_seconds": 2.0},
+    )
+    with pytest.raises(WorkloadError, match=r"(?s)reported nothing for 2 s .*waiting for data"):
+        finish(training)
+    children = [int(number) for number in (tmp_path / "children").read_text().split()]
+    assert len(children) == 3 and not any(map(alive, children))
+
+
+def test_what_a_program_leaves_running_does_not_outlive_it(train, tmp_path):
+    training = train(
+        """
+        import hpo, subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        open("child", "w").write(str(child.pid))
+        hpo.report(epochs=4, top1=0.5)
+        """
+    )
+    finish(training)
+    assert training.outcome.state == "censored"
+    assert (
+        "the program ended by itself after 4 epochs, before the target" in training.outcome.reason
+    )
+    assert not alive(int((tmp_path / "child").read_text()))
+
+
+def test_a_program_that_listens_is_asked_first_and_saves(train, tmp_path):
+    training = train(
+        """
+        import hpo, pathlib, time
+        epoch = 0
+        while not hpo.should_stop():
+            epoch += 1
+            hpo.report(epochs=epoch, top1=0.5 * epoch)
+            time.sleep(0.1)
+        pathlib.Path(hpo.trial().checkpoint_folder, "saved").write_text(str(epoch))
+        """,
+        stop_seconds=20.0,
+    )
+    finish(training)
+    assert training.outcome.state == "reached"
+    assert (tmp_path / "trial" / "checkpoint" / "saved").exists()
+
+
+def test_a_program_that_does_not_listen_gets_sigterm_at_once(train):
+    training = train(
+        "import hpo, time; hpo.report(epochs=1, top1=1.0); time.sleep(600)", stop_seconds=30.0
+    )
+    started = time.monotonic()
+    finish(training)
+    assert training.outcome.state == "reached" and time.monotonic() - started < 15
+
+
+def test_a_program_ends_with_whoever_started_it(tmp_path):
+    """kill -9 of the process that follows a program: nothing of the program is left."""
+    (tmp_path / "train.py").write_text(
+        "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    )
+    job_of(tmp_path, [sys.executable, "train.py", BATCH]).save(tmp_path / "job.json")
+    follow = (
+        "from trainers.begin import begin_training; from trainers.job import TrainingJob\n"
+        "from trainers.workloads.program.training import ProgramPlace; from pathlib import Path\n"
+        "begin_training(TrainingJob.load('job.json'), place=ProgramPlace(Path('trial'))).advance()"
+    )
+    follower = subprocess.Popen([sys.executable, "-c", follow], cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 20)
+    follower.kill()
+    follower.wait()
+    program = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not alive(program), 10)
+
+
+def test_a_program_goes_on_from_its_own_checkpoint(train):
+    lines = """
+        import hpo, os, pathlib, time
+        saved = pathlib.Path(hpo.trial().checkpoint_folder, "epoch")
+        first = int(saved.read_text()) if saved.exists() else 0
+        for epoch in range(first + 1, 9):
+            saved.write_text(str(epoch))
+            hpo.report(epochs=epoch, top1=0.115 * epoch)
+            if epoch == 3 and first == 0:
+                time.sleep(600)
+        """
+    training = train(lines)
+    first = [training.advance() for _ in range(3)]
+    training.close()
+    again = train(lines)
+    assert [point.epochs for point in again.resumed] == [1, 2, 3]
+    assert again.resumed == first
+    rest = finish(again)
+    assert [point.epochs for point in rest] == [4, 5, 6, 7, 8]
+    assert rest[0].seconds >= first[-1].seconds
+    assert again.outcome.state == "reached"
+
+
+def test_a_program_without_checkpoints_begins_anew(train):
+    lines = """
+        import hpo, pathlib, time
+        again = pathlib.Path("again").exists()
+        pathlib.Path("again").touch()
+        for epoch in range(1, 9):
+            hpo.report(epochs=epoch, top1=0.115 * epoch)
+            if epoch == 3 and not again:
+                time.sleep(600)
+        """
+    training = train(lines)
+    [training.advance() for _ in range(3)]
+    training.close()
+    points = finish(train(lines))
+    assert [point.epochs for point in points] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_reports_by_a_pattern_on_the_output(train):
+    training = train(
+        r"""
+        print("garbage (?P<epochs> \x1b[0m")
+        for epoch in range(1, 6):
+            print(f"Epoch {epoch}: 10%\rEpoch {epoch}: 100% | loss {1 / epoch:.4f} | acc@1 {20 * epoch} %", flush=True)
+        """,
+        report={
+            "metrics": {"top1": True},
+            "pattern": r"Epoch (?P<steps>\d+).*loss (?P<train_loss>\S+) .*acc@1 (?P<top1>\d+) %",
+        },
+    )
+    # top-1 in per cent reaches the target at once; its steps are updates of 20 of 100 samples
+    points = finish(training)
+    assert [(point.step, point.epochs, point.metric) for point in points] == [(1, 0.2, 20.0)]
+    assert training.outcome.state == "reached"
+
+
+def test_output_that_no_pattern_finds(train):
+    training = train(
+        "print('epoch one')",
+        report={"metrics": {"top1": True}, "pattern": r"epoch (?P<epochs>\d+) (?P<top1>\S+)"},
+    )
+    with pytest.raises(WorkloadError, match=r"no line of its output was found by report.pattern"):
+        finish(training)
+
+
+def test_a_log_does_not_fill_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(guard, "LOG_BYTES", 1000)
+    log = guard.Log(tmp_path / "log.txt")
+    for number in range(100):
+        log.write(b"%050d" % number)
+    kept = sum(each.stat().st_size for each in tmp_path.iterdir())
+    assert kept <= 2 * (1000 + 50)
+    assert ProgramFiles(tmp_path).last_words().endswith("99")
+
+
+def test_reports_say_nothing_where_nobody_listens(monkeypatch, tmp_path):
+    monkeypatch.delenv("HPO_TRIAL", raising=False)
+    assert hpo.trial() == hpo.ProgramTrial() and not hpo.should_stop()
+    hpo.report(epochs=1, top1=0.5)
+    with pytest.raises(ValueError, match="how far the training has come: epochs, samples or steps"):
+        hpo.report(top1=0.5)
+    with pytest.raises(TypeError, match="top1 must be a number, but got 'high'"):
+        hpo.report(epochs=1, top1="high")
+    monkeypatch.setenv("HPO_TRIAL", str(tmp_path / "none.json"))
+    with pytest.raises(ValueError, match="must name the file of a trial"):
+        hpo.trial()
+
+
+def test_only_the_first_worker_reports(monkeypatch, tmp_path):
+    report = tmp_path / "report.jsonl"
+    (tmp_path / "trial.json").write_text(json.dumps({"report_file": str(report)}))
+    monkeypatch.setenv("HPO_TRIAL", str(tmp_path / "trial.json"))
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        hpo.report(epochs=int(rank) + 1, top1=0.5)
+    assert [json.loads(line)["epochs"] for line in report.read_text().splitlines()] == [1.0]
+
+
+def test_the_reporting_module_loads_nothing_but_the_standard_library():
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; before = set(sys.modules); import hpo; hpo.report, hpo.trial, hpo.should_stop\n"
+            "print(*{name.split('.')[0] for name in set(sys.modules) - before})",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ).stdout.split()
+    assert "hpo" in loaded
+    assert {name for name in loaded if name not in sys.stdlib_module_names} == {"hpo"}
+
+
+def test_a_guard_that_is_killed_is_told_and_takes_the_program_with_it(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, time; open('pid', 'w').write(f'{os.getpid()} {os.getppid()}'); time.sleep(600)"
+    )
+    place = ProgramPlace(tmp_path / "trial")
+    training = begin_training(job_of(tmp_path, [sys.executable, "train.py", BATCH]), place=place)
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    program, its_guard = map(int, (tmp_path / "pid").read_text().split())
+    os.kill(its_guard, signal.SIGKILL)
+    with pytest.raises(WorkloadError, match="its guard was killed"):
+        training.advance()
+    wait_until(lambda: not alive(program))

@@ -1,0 +1,160 @@
+"""The optimizers as PyTorch's: the updates of those inside, with groups, schedulers and state dicts."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from search_spaces.settings import SettingError, TrainingSettings
+from trainers import optimizers
+from trainers.errors import CheckpointError
+from trainers.optimizers import OPTIMIZERS, make_optimizer, parameter_kinds
+from trainers.optimizers.torch_optimizers import RuleOptimizer, used_settings
+
+CLASSES = {each.rule: each for each in RuleOptimizer.__subclasses__()}
+SETTINGS = {
+    "sgd": {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01},
+    "lars": {"momentum_form": "corrected", "trust_coefficient": 0.02, "weight_decay": 0.01},
+    "larc": {"larc_mode": "scale", "trust_coefficient": 0.02, "decay_norm_and_bias": True},
+    "lamb": {"beta1": 0.8, "weight_decay": 0.05, "weight_norm_limit": 3.0},
+    "adam": {"beta2": 0.99, "epsilon": 1e-6, "bias_correction": False},
+    "adamw": {"weight_decay": 0.1, "decay_bias": True},
+    "rmsprop_warmup": {"rmsprop_learning_rate": 1e-3, "rmsprop_center_epochs": 3.0},
+    "shampoo": {"preconditioner_interval": 3, "beta2": 0.9},
+}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    )
+
+
+def gradients(model: nn.Module, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def assert_equal(one: nn.Module, other: nn.Module) -> None:
+    for mine, its in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-6, atol=1e-8)
+
+
+def test_there_is_a_class_for_every_rule():
+    assert CLASSES.keys() == OPTIMIZERS.keys() == SETTINGS.keys()
+    for each in CLASSES.values():
+        assert getattr(optimizers, each.__name__) is each
+        assert issubclass(each, torch.optim.Optimizer)
+
+
+@pytest.mark.parametrize("rule", CLASSES)
+def test_updates_are_those_inside_and_go_on_from_a_state_dict(rule):
+    inside, outside = network(), network()
+    settings = TrainingSettings(optimizer=rule, **SETTINGS[rule])
+    reference = make_optimizer(inside.parameters(), settings, parameter_kinds(inside))
+    optimizer = CLASSES[rule](
+        outside.parameters(), lr=0.1, kinds=parameter_kinds(outside), **SETTINGS[rule]
+    )
+    for step in range(12):
+        if step == 7:  # through a checkpoint, into an optimizer of another rate
+            saved = copy.deepcopy(optimizer.state_dict())
+            optimizer = CLASSES[rule](
+                outside.parameters(), lr=7.0, kinds=parameter_kinds(outside), **SETTINGS[rule]
+            )
+            optimizer.load_state_dict(saved)
+        rate = 0.1 / (1 + step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        gradients(inside, step)
+        gradients(outside, step)
+        reference.step(rate, epochs=step / 2)
+        optimizer.step(epochs=step / 2)
+    assert_equal(inside, outside)
+    assert len(optimizer.state) == len(list(outside.parameters()))
+
+
+def test_groups_have_settings_of_their_own():
+    """Two groups move as two optimizers do; a group may also be added later."""
+    one, other = network(), network()
+    head, body = list(one[4].parameters()), list(one[0].parameters())
+    optimizer = optimizers.LARS([{"params": body, "weight_decay": 0.1}], lr=0.5, momentum=0.5)
+    optimizer.add_param_group({"params": head, "lr": 0.1, "momentum": 0.9})
+    first = optimizers.LARS(other[0].parameters(), lr=0.5, momentum=0.5, weight_decay=0.1)
+    second = optimizers.LARS(other[4].parameters(), lr=0.1, momentum=0.9)
+    for step in range(5):
+        gradients(one, step)
+        gradients(other, step)
+        optimizer.step()
+        first.step()
+        second.step()
+    assert_equal(one, other)
+
+
+def test_schedulers_and_closures_work_as_with_every_optimizer():
+    model, reference = network(), network()
+    optimizer = optimizers.SGD(
+        model.parameters(), lr=0.1, weight_decay=0.1, decay_norm_and_bias=True
+    )
+    known = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    schedules = [
+        torch.optim.lr_scheduler.OneCycleLR(each, max_lr=0.3, total_steps=10)
+        for each in (optimizer, known)
+    ]
+    assert optimizer.param_groups[0]["momentum"] == 0.95  # set by the schedule, and followed
+    for step in range(9):
+        losses = []
+        for each, net in ((optimizer, model), (known, reference)):
+
+            def closure(net=net, step=step):
+                gradients(net, step)
+                return float(step)
+
+            losses.append(each.step(closure))
+        assert losses == [float(step)] * 2
+        for each in (optimizer, known):
+            each.param_groups[0]["weight_decay"] = 0.1 / (1 + step)
+        for schedule in schedules:
+            schedule.step()
+    assert_equal(model, reference)
+
+
+def test_parameters_without_kinds_go_by_rank():
+    model = network()
+    optimizer = optimizers.LARS(model.parameters(), lr=0.1)
+    decays = {
+        id(parameter): group.weight_decay
+        for rule in optimizer._rules
+        for group in rule.groups
+        for parameter in group.parameters
+    }
+    for parameter in model.parameters():
+        assert (decays[id(parameter)] > 0) == (parameter.ndim > 1)
+
+
+def test_what_a_rule_does_not_use_is_refused():
+    model = network()
+    with pytest.raises(SettingError, match="lars uses no setting 'beta1'"):
+        optimizers.LARS(model.parameters(), lr=0.1, beta1=0.9)
+    with pytest.raises(SettingError, match="did you mean 'momentum'"):
+        optimizers.LARS(model.parameters(), lr=0.1, momentun=0.9)
+    with pytest.raises(SettingError, match="momentum must lie in"):
+        optimizers.LARS(model.parameters(), lr=0.1, momentum=1.5)
+    with pytest.raises(SettingError, match="lars uses no setting 'beta2'"):
+        optimizers.LARS([{"params": model.parameters(), "beta2": 0.5}], lr=0.1)
+    with pytest.raises(SettingError, match="keep the weights in fp32"):
+        optimizers.LARS(network().bfloat16().parameters(), lr=0.1)
+
+
+def test_the_state_of_another_rule_is_refused():
+    model = network()
+    saved = optimizers.LARS(model.parameters(), lr=0.1).state_dict()
+    with pytest.raises(CheckpointError, match="load the state of the same optimizer"):
+        optimizers.Shampoo(model.parameters(), lr=0.1).load_state_dict(saved)
+
+
+def test_every_rule_uses_the_weight_decay():
+    for rule in CLASSES:
+        assert "weight_decay" in used_settings(rule)

@@ -1,0 +1,242 @@
+"""The optimizers as PyTorch's: for any training loop, with parameter groups, schedulers and state dicts.
+
+::
+
+    from trainers.optimizers import LARS, parameter_kinds
+
+    optimizer = LARS(model.parameters(), lr=2.0, momentum=0.9, weight_decay=5e-5, kinds=parameter_kinds(model))
+
+Each takes the settings that its rule uses, by their names in docs/settings.md and with the defaults there; the learning
+rate is ``lr``, as PyTorch's schedulers want it. A parameter group may have values of its own, which a scheduler may
+change. The updates are those of the same rule inside this project's training loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor, nn
+
+from search_spaces.names import nearest_or_all
+from search_spaces.setting_rules import USES
+from search_spaces.settings import SettingError, TrainingSettings
+from trainers.errors import CheckpointError
+from trainers.optimizers.adam import AdamRule
+from trainers.optimizers.adamw import AdamWRule
+from trainers.optimizers.lamb import LAMBRule
+from trainers.optimizers.larc import LARCRule
+from trainers.optimizers.lars import LARSRule
+from trainers.optimizers.masters import REDUCED
+from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.optimizers.parameter_groups import parameter_groups
+from trainers.optimizers.parameter_kinds import Kind
+from trainers.optimizers.rmsprop_warmup import RMSpropWarmupRule
+from trainers.optimizers.sgd import SGDRule
+from trainers.optimizers.shampoo import ShampooRule
+
+OPTIMIZERS: dict[str, type[GroupOptimizer]] = {
+    "sgd": SGDRule,
+    "lars": LARSRule,
+    "larc": LARCRule,
+    "lamb": LAMBRule,
+    "adam": AdamRule,
+    "adamw": AdamWRule,
+    "rmsprop_warmup": RMSpropWarmupRule,
+    "shampoo": ShampooRule,
+}
+"""The rules by the names of the setting ``optimizer``."""
+
+Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
+
+
+class RuleOptimizer(torch.optim.Optimizer):
+    """One of the rules as an optimizer of PyTorch.
+
+    ``params`` are parameters or groups of them, ``lr`` the learning rate per update, ``settings`` those that the rule
+    uses. Biases and the parameters of normalizations are left out of weight decay and layer-wise adaptation, as the
+    settings say; ``kinds`` tells which they are (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`), and
+    without it tensors of at most one dimension count as such. A parameter without a gradient has a gradient of zero:
+    unlike with PyTorch's own optimizers it decays, and its momentum moves it.
+
+    Raises :class:`~search_spaces.settings.SettingError` for a setting that the rule does not use, and for weights in
+    bf16 or fp16: keep them in fp32 and compute under ``torch.autocast``.
+    """
+
+    rule: ClassVar[str]
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float,
+        *,
+        kinds: Mapping[nn.Parameter, Kind] | None = None,
+        **settings: Any,
+    ) -> None:
+        self._kinds = kinds
+        self._rules: list[GroupOptimizer] = []
+        for name in settings:
+            _check_use(self.rule, name)
+        defaults = {name: getattr(TrainingSettings(), name) for name in used_settings(self.rule)}
+        super().__init__(params, {"lr": lr, "updates": 0, **defaults, **settings})
+        self._build()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; parameters that are there already keep their state."""
+        for name in param_group:
+            if name not in ("params", "lr", "updates", "param_names"):
+                _check_use(self.rule, name)
+        super().add_param_group(param_group)
+        if self._rules:
+            self._rules.append(self._rule_of(self.param_groups[-1]))
+
+    @overload
+    def step(self, closure: None = None, *, epochs: float = 0.0) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float], *, epochs: float = 0.0) -> float: ...
+    @torch.no_grad()
+    def step(
+        self, closure: Callable[[], float] | None = None, *, epochs: float = 0.0
+    ) -> float | None:
+        """Update every parameter from its ``grad``; ``epochs`` is the progress, which only RMSprop warm-up reads."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group, rule in zip(self.param_groups, self._rules, strict=True):
+            self._follow(group, rule)
+            rule.step(float(group["lr"]), epochs)
+            group["updates"] = rule.updates
+        return loss
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` gave; another rule's raises :class:`CheckpointError`."""
+        used = {"lr", "updates", *used_settings(self.rule)}
+        if not all(used <= group.keys() for group in state_dict["param_groups"]):
+            raise CheckpointError(
+                f"the state lacks settings of {type(self).__name__}; load the state of the same optimizer"
+            )
+        super().load_state_dict(state_dict)
+        loaded = {parameter: dict(state) for parameter, state in self.state.items()}
+        self._build()
+        for parameter, mine in self.state.items():
+            saved = loaded.get(parameter, {})
+            if set(saved) != set(mine):
+                raise CheckpointError(
+                    f"the state has {', '.join(sorted(saved)) or 'nothing'} of a parameter, but {type(self).__name__} "
+                    f"keeps {', '.join(sorted(mine))}; load the state of the same optimizer"
+                )
+            for name, tensor in mine.items():
+                tensor.copy_(saved[name])
+
+    def _build(self) -> None:
+        self.state.clear()
+        self._rules = [self._rule_of(group) for group in self.param_groups]
+
+    def _rule_of(self, group: dict[str, Any]) -> GroupOptimizer:
+        parameters = group["params"]
+        if any(parameter.dtype in REDUCED for parameter in parameters):
+            raise SettingError(
+                f"{type(self).__name__} moves weights in fp32 or fp64, but got {parameters[0].dtype}; keep the weights "
+                "in fp32 and compute under torch.autocast"
+            )
+        kinds = (
+            None if self._kinds is None else [self._kinds[parameter] for parameter in parameters]
+        )
+        rule = OPTIMIZERS[self.rule](
+            parameter_groups(parameters, self._settings(group), kinds), self._settings(group)
+        )
+        rule.updates = group["updates"]
+        for own in rule.groups:
+            for index, parameter in enumerate(own.parameters):
+                self.state[parameter] = rule.state_of(own, index)
+        return rule
+
+    def _settings(self, group: Mapping[str, Any]) -> TrainingSettings:
+        return TrainingSettings.from_dict(
+            {"optimizer": self.rule, **{name: group[name] for name in used_settings(self.rule)}}
+        )
+
+    def _follow(self, group: Mapping[str, Any], rule: GroupOptimizer) -> None:
+        """Take over what a scheduler has changed in a group since the last update."""
+        settings = self._settings(group)
+        if settings == rule.settings:
+            return
+        before, now = rule.settings.weight_decay, settings.weight_decay
+        if before == 0 < now:
+            raise SettingError(
+                "a weight decay of 0 cannot be raised later; begin with another and set it to 0"
+            )
+        share = now / before if before else 1.0
+        for own in rule.groups:
+            own.weight_decay *= share
+        for batch in rule.batches:
+            batch.weight_decay *= share
+        rule.settings = settings
+
+
+class SGD(RuleOptimizer):
+    """SGD with the rate outside, inside or corrected in the momentum; see :mod:`trainers.optimizers.sgd`."""
+
+    rule = "sgd"
+
+
+class LARS(RuleOptimizer):
+    """Layer-wise adaptive rate scaling (arXiv:1708.03888); see :mod:`trainers.optimizers.lars`."""
+
+    rule = "lars"
+
+
+class LARC(RuleOptimizer):
+    """Layer-wise adaptive rate control, as apex has it; see :mod:`trainers.optimizers.larc`."""
+
+    rule = "larc"
+
+
+class LAMB(RuleOptimizer):
+    """LAMB (arXiv:1904.00962); see :mod:`trainers.optimizers.lamb`."""
+
+    rule = "lamb"
+
+
+class Adam(RuleOptimizer):
+    """Adam (arXiv:1412.6980) with weight decay in the gradient; see :mod:`trainers.optimizers.adam`."""
+
+    rule = "adam"
+
+
+class AdamW(RuleOptimizer):
+    """Adam with decoupled weight decay (arXiv:1711.05101); see :mod:`trainers.optimizers.adamw`."""
+
+    rule = "adamw"
+
+
+class RMSpropWarmup(RuleOptimizer):
+    """RMSprop that becomes SGD (arXiv:1711.04325); see :mod:`trainers.optimizers.rmsprop_warmup`."""
+
+    rule = "rmsprop_warmup"
+
+
+class Shampoo(RuleOptimizer):
+    """Shampoo grafted onto SGD (arXiv:1802.09568, arXiv:2002.09018); see :mod:`trainers.optimizers.shampoo`."""
+
+    rule = "shampoo"
+
+
+def used_settings(rule: str) -> tuple[str, ...]:
+    """The settings that an optimizer uses, besides the learning rate."""
+    by_use = tuple(
+        name
+        for name, uses in USES.items()
+        if any(use.setting == "optimizer" and rule in use.values for use in uses)
+    )
+    return ("weight_decay", "decay_norm_and_bias", "decay_bias", *by_use)
+
+
+def _check_use(rule: str, name: str) -> None:
+    if name not in used_settings(rule):
+        raise SettingError(
+            f"{rule} uses no setting {name!r}{nearest_or_all(name, used_settings(rule))}"
+        )

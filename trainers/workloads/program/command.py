@@ -1,0 +1,128 @@
+"""The words of a command with placeholders: ``--lr {learning_rate}``, filled in for one training.
+
+There is no shell: every word is one argument of the program, whatever characters it holds. A placeholder is the name
+of a setting or one of ``PLACEHOLDERS``, with a format where one is wanted (``{learning_rate:.4g}``); ``{{`` and ``}}``
+are braces.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from search_spaces import settings as known_settings
+from search_spaces.own_settings import faults_of_own
+from trainers.errors import WorkloadError
+
+PLACEHOLDERS: dict[str, str] = {
+    "global_batch_size": "samples per update over all workers",
+    "local_batch_size": "samples per update of one worker",
+    "micro_batch_size": "samples per forward pass of one worker",
+    "accumulation": "forward passes of one worker per update: local over micro batch size",
+    "workers": "workers of all nodes",
+    "workers_per_node": "workers of one node",
+    "nodes": "nodes of the training",
+    "node_rank": "number of this node, from 0; a command that reads it is started on every node, any other once",
+    "seed": "of this training; repetitions of one configuration differ in it alone",
+    "epochs": "after which the training is ended where it has not reached its target",
+    "evaluations_per_epoch": "as the study's budget has it",
+    "checkpoint_folder": "a folder that is kept until the training has ended, and in which a restarted one goes on",
+    "output_folder": "a folder that is kept",
+    "trial_file": "JSON with all of these and all settings, as `hpo.trial()` gives them",
+    "report_file": "where lines of JSON are taken as reports",
+    "stop_file": "appears where the training is asked to stop",
+    "master_address": "the first node, for a rendezvous of the workers",
+    "master_port": "a port that was free there when the training was started",
+    "device_list": "of this training's GPUs on this node, as in CUDA_VISIBLE_DEVICES; empty without any",
+}
+"""What a command may name beside settings, and what it stands for."""
+
+_BATCHES = ({"global_batch_size"}, {"local_batch_size"}, {"micro_batch_size", "accumulation"})
+
+
+def placeholders(words: Iterable[str]) -> list[str]:
+    """The names in the braces of some words, in order, each once; :class:`WorkloadError` for braces that are wrong."""
+    return list(dict.fromkeys(name for word in words for name in _names(word)))
+
+
+def own_placeholders(words: Iterable[str]) -> tuple[str, ...]:
+    """The names that are neither of ``PLACEHOLDERS`` nor a known setting: the program's own settings."""
+    return tuple(
+        name
+        for name in placeholders(words)
+        if name not in PLACEHOLDERS and name not in known_settings.names()
+    )
+
+
+def filled(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """The words with every placeholder replaced by its value, in all its digits."""
+    values = {name: _Value(value) for name, value in values.items()}
+    return [string.Formatter().vformat(word, (), values) for word in words]
+
+
+def faults_of_reading(
+    read: Collection[str], tuned: Collection[str], own: Collection[str], *, seeded: bool
+) -> Iterator[str]:
+    """What a command that reads the placeholders ``read`` should read and does not.
+
+    ``tuned`` are all settings that the study varies, ``own`` the fixed ones that only the program knows; ``seeded``
+    says whether configurations are repeated with other seeds.
+    """
+    for name in tuned:
+        if name not in read:
+            yield f"{name} is tuned, but the command does not read it; put {{{name}}} where the program takes it"
+    for name in own:
+        if name not in read:
+            yield f"{name} is set, but the command does not read it; put {{{name}}} where the program takes it"
+    if not any(batch <= set(read) for batch in _BATCHES):
+        yield (
+            "the command must read the batch size, which the study varies: {global_batch_size}, {local_batch_size}, "
+            "or {micro_batch_size} and {accumulation}"
+        )
+    if seeded and "seed" not in read:
+        yield "the command must read {seed}: the study repeats its best settings with other seeds"
+
+
+def _names(word: str) -> Iterator[str]:
+    try:
+        parts = list(string.Formatter().parse(word))
+    except ValueError as error:
+        raise WorkloadError(
+            f"the word {word!r} must have its braces in pairs, {{name}}, or doubled, {{{{ and }}}}, but: {error}"
+        ) from error
+    for _, name, form, conversion in parts:
+        if name is None:
+            continue
+        possible = name in PLACEHOLDERS or not any(faults_of_own(name, None))
+        if conversion or "{" in (form or "") or not possible:
+            raise WorkloadError(
+                f"a placeholder must be {{name}} or {{name:format}} with the name of a setting, or one of "
+                f"{', '.join(PLACEHOLDERS)}, but got {word!r}; braces that are none are doubled, {{{{ and }}}}"
+            )
+        yield name
+
+
+class _Value:
+    """A value that is written in all its digits where a placeholder asks for no format."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __format__(self, form: str) -> str:
+        try:
+            return format(self._value, form) if form else _text(self._value)
+        except (ValueError, TypeError) as error:
+            raise WorkloadError(
+                f"{self._value!r} cannot be written in the format {form!r}: {error}"
+            ) from error
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "none"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_text, value))
+    return repr(value) if isinstance(value, float) else str(value)

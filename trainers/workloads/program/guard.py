@@ -1,0 +1,247 @@
+"""Runs one command and ends it, with everything that it started, when whoever asked for it is gone.
+
+    python -I -S guard.py START.json STATUS_FD
+
+It runs apart from the process that started it, tied to it by its standard input alone: where that is closed, also
+because its owner was killed, the command is ended. It is asked to stop first where it listens (a file appears), then
+gets SIGTERM, then SIGKILL, and so do all its descendants, in whatever session they are (on Linux, where they become
+children of this process when their parents die; elsewhere its process group). Where this process itself is killed,
+Linux kills the command.
+
+The command's output goes to a log of bounded size; a line that a pattern finds becomes a report. How it ended is
+written to ``STATUS_FD`` as one line of JSON. Standard library only: it starts in some 30 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LOG_BYTES = 8 << 20
+"""Size at which a log is put aside, in the place of the one before: twice this is what stays of it."""
+ORPHAN_SECONDS = 2.0
+"""How long what a command leaves running may go on after it has ended."""
+LAST_OUTPUT_SECONDS = 1.0
+_DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
+_MOST_LINE_BYTES = 1 << 16
+
+
+class Log:
+    """The command's output in a file; a disk that is full costs the log, not the run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._size = path, path.stat().st_size if path.exists() else 0
+
+    def write(self, output: bytes) -> None:
+        """Append, and begin a new file where this one is full."""
+        with contextlib.suppress(OSError):
+            if self._size > LOG_BYTES:
+                self._path.replace(self._path.with_suffix(".old.txt"))
+                self._size = 0
+            with self._path.open("ab") as file:
+                file.write(output)
+            self._size += len(output)
+
+
+class Matcher:
+    """Makes reports of the lines that a pattern with named groups finds in the output."""
+
+    def __init__(self, pattern: str, report: Path) -> None:
+        self._pattern, self._report, self._rest = re.compile(pattern), report, b""
+
+    def take(self, output: bytes) -> None:
+        """Look through the lines that are complete; a carriage return ends one too, as progress bars print them."""
+        *lines, self._rest = re.split(rb"[\r\n]", self._rest[-_MOST_LINE_BYTES:] + output)
+        for line in lines:
+            self._look(line)
+
+    def end(self) -> None:
+        """Look through the last line."""
+        self._look(self._rest)
+
+    def _look(self, line: bytes) -> None:
+        found = self._pattern.search(line.decode("utf-8", "replace"))
+        if found is None:
+            return
+        said = {name: text for name, text in found.groupdict().items() if text is not None}
+        with contextlib.suppress(OSError), self._report.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**said, "time": time.time()}) + "\n")
+
+
+def main() -> None:
+    """Leave the caller, run the command, say how it ended."""
+    start, status = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), int(sys.argv[2])
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    prctl(_SUBREAPER, 1)
+    ended = run(start)
+    with contextlib.suppress(OSError):  # nobody is there to read it
+        os.write(status, json.dumps(ended).encode() + b"\n")
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an option of this process, where the system is Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def run(start: dict[str, Any]) -> dict[str, Any]:
+    """Run the command to its end: ``{"exit": status}``, negative for a signal, or ``{"error": why}`` unstarted."""
+    lock = os.open(start["lock"], os.O_RDWR | os.O_CREAT, 0o600)  # held until this process is gone
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    wakeup = _child_signals()
+    try:
+        process = subprocess.Popen(
+            start["command"],
+            cwd=start["folder"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: prctl(_DEATH_SIGNAL, signal.SIGKILL),  # noqa: PLW1509 - one thread
+        )
+    except OSError as error:
+        return {"error": f"{start['command'][0]!r} cannot be started: {error.strerror or error}"}
+    assert process.stdout is not None
+    output = process.stdout.fileno()
+    os.set_blocking(output, False)
+    os.set_blocking(0, False)
+    try:
+        _watch(process, output, wakeup, start)
+    finally:
+        _signal(descendants(), signal.SIGKILL)
+    return {"exit": process.returncode}
+
+
+def _watch(
+    process: subprocess.Popen[bytes], output: int, wakeup: int, start: dict[str, Any]
+) -> None:
+    log = Log(Path(start["log"]))
+    matcher = Matcher(start["pattern"], Path(start["report"])) if start["pattern"] else None
+    ending = _ending(process, start)
+    stopping, open_output, next_at = False, True, 0.0
+    died_at: float | None = None
+    while True:
+        watched = [wakeup, *([output] if open_output else []), *([] if stopping else [0])]
+        wait = max(0.0, next_at - time.monotonic()) if stopping else None
+        if died_at is not None:
+            wait = min(0.05, wait) if wait is not None else 0.05
+        ready, _, _ = select.select(watched, [], [], wait)
+        if wakeup in ready:
+            _drain(wakeup)
+        if output in ready:
+            open_output = _take(output, log, matcher)
+        if 0 in ready and not stopping and not _drain(0):
+            stopping = True
+        if died_at is None and process.poll() is not None:
+            died_at = time.monotonic()
+        _reap(process)
+        if died_at is not None:
+            others = descendants()
+            if not others and (not open_output or time.monotonic() - died_at > LAST_OUTPUT_SECONDS):
+                break
+            if others and time.monotonic() - died_at > ORPHAN_SECONDS:
+                _signal(others, signal.SIGKILL)
+            elif others and stopping:
+                _signal(others, signal.SIGTERM)
+        if stopping and died_at is None and time.monotonic() >= next_at:
+            next_at = time.monotonic() + next(ending)
+    if matcher is not None:
+        matcher.end()
+
+
+def _ending(process: subprocess.Popen[bytes], start: dict[str, Any]) -> Iterator[float]:
+    """The steps by which a command is ended; each gives the seconds to wait before the next."""
+    stop = Path(start["stop"])
+    listens = start["listens"] or stop.with_suffix(".listens").exists()
+    with contextlib.suppress(OSError):
+        stop.touch()
+    if listens:
+        yield start["ask_seconds"]
+    _signal(descendants() or [process.pid], signal.SIGTERM)
+    yield start["term_seconds"]
+    while True:
+        _signal(descendants() or [process.pid], signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        yield 0.5
+
+
+def descendants() -> list[int]:
+    """The processes below this one that have not ended, from /proc; none where there is no /proc."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state not in ("Z", "X"):
+                parents[int(entry.name)] = int(parent)
+    found, level = [], {os.getpid()}
+    while level:
+        level = {child for child, parent in parents.items() if parent in level}
+        found += sorted(level)
+    return found
+
+
+def _signal(processes: list[int], number: signal.Signals) -> None:
+    for each in processes:
+        with contextlib.suppress(OSError):
+            os.kill(each, number)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Take the status of descendants that became children of this process."""
+    if process.returncode is None:
+        return  # waiting for any child would take the command's own status away
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _take(output: int, log: Log, matcher: Matcher | None) -> bool:
+    """Read what is there; False at the end of the output."""
+    try:
+        chunk = os.read(output, 1 << 16)
+    except BlockingIOError:
+        return True
+    if chunk:
+        log.write(chunk)
+        if matcher is not None:
+            matcher.take(chunk)
+    return bool(chunk)
+
+
+def _drain(pipe: int) -> bool:
+    """Read what a pipe holds; False where it is closed, or says to stop."""
+    try:
+        return bool(os.read(pipe, 1 << 10))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _child_signals() -> int:
+    """A pipe that gets a byte whenever a child ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reader
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""A program at full scale: one process of this on each node, the first of which follows it and writes the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainers.job import TrainingJob
+from trainers.report import ConvergencePoint, ReportFile, TrainingStart
+from trainers.workloads import check_own_settings, load_workload
+from trainers.workloads.program.task import ProgramWorkload
+from trainers.workloads.program.training import ProgramPlace, ProgramTraining
+
+FOLDER = "program"
+"""The folder beside the report in which a launched program has its files."""
+NODE_RANKS = (
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PALS_RANKID",
+    "PMI_RANK",
+    "FLUX_TASK_RANK",
+    "JSM_NAMESPACE_RANK",
+    "ALPS_APP_PE",
+)
+"""Where schedulers tell the number of a process; with one process a node that is the node's."""
+SLOT_SECONDS = 86_400.0
+"""How long a program that was asked may take to leave: the scheduler ends the slot."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of one start: ``hosts``, the first of which the workers meet at, and ``port`` there.
+
+    ``attempt`` tells the starts of one run apart.
+    """
+
+    hosts: Sequence[str]
+    workers_per_node: int
+    port: int | None
+    attempt: str
+
+
+def run_program(
+    job: TrainingJob, report: ReportFile, nodes: Nodes, stop: Callable[[], bool]
+) -> bool:
+    """Run a program to its end; False where ``stop`` asked for its end first, and it left.
+
+    Raises :class:`~trainers.errors.TrainerError`, with its last words, where it fails.
+    """
+    workload = load_workload(job.workload, job.data, job.search_path)
+    assert isinstance(workload, ProgramWorkload), "the caller looked at the job"
+    check_own_settings(workload, job.workload, job.settings.own)
+    several = workload.options.every_node and len(nodes.hosts) > 1
+    place = ProgramPlace(
+        report.path.absolute().parent / FOLDER,
+        nodes.workers_per_node,
+        len(nodes.hosts),
+        node_rank(os.environ) if several else 0,
+        nodes.hosts[0] if len(nodes.hosts) > 1 else ProgramPlace.master_address,
+        nodes.port if len(nodes.hosts) > 1 else None,
+        ask_seconds=SLOT_SECONDS,
+    )
+    ended = place.folder / f"ended-{nodes.attempt}"
+    training = ProgramTraining(job, workload.options, place)
+    if place.node_rank:
+        training.help(ended.exists)
+        return True
+    try:
+        return _follow(training, report, place, stop)
+    finally:
+        ended.touch()
+
+
+def node_rank(environment: Mapping[str, str]) -> int:
+    """The number of this node, as its scheduler tells it; 0 where none does."""
+    return next((int(environment[name]) for name in NODE_RANKS if environment.get(name)), 0)
+
+
+def _follow(
+    training: ProgramTraining, report: ReportFile, place: ProgramPlace, stop: Callable[[], bool]
+) -> bool:
+    begun = False
+    while not training.finished:
+        point = training.next_point(stop)
+        if point is None and not training.finished:
+            return False
+        if point is not None:
+            if not begun:  # a start counts once it has brought something
+                step = _step_before(training, point)
+                report.start(step, TrainingStart(step, place.workers, place.nodes))
+                begun = True
+            report.point(point)
+    report.outcome(training.outcome)
+    return True
+
+
+def _step_before(training: ProgramTraining, point: ConvergencePoint) -> int:
+    return max((each.step for each in training.resumed if each.epochs < point.epochs), default=0)

@@ -1,0 +1,190 @@
+"""What a study says of a program: how it is started, what it reports, how long it may be silent."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from search_spaces.names import nearest_or_all
+from search_spaces.own_settings import RESERVED
+from trainers.errors import JobError, WorkloadError
+from trainers.workloads.program.command import own_placeholders, placeholders
+
+PROGRESS = ("epochs", "samples", "steps")
+"""How a report may say how far the training has come; any one of them will do."""
+OTHER_VALUES = (
+    "train_loss",
+    "learning_rate",
+    "seconds",
+    "gradient_noise_scale",
+    "global_batch_size",
+)
+"""What a report may hold besides its progress and the metrics."""
+MOST_SAMPLES = 10**15
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What a program reports: ``metrics`` by name, and whether a higher value is better.
+
+    Reports are lines of JSON in a file, which ``hpo.report`` writes, or with ``pattern`` the lines of the output in
+    which it finds its named groups. A program that reports nothing for ``timeout_seconds`` is ended, from its start on.
+    """
+
+    metrics: Mapping[str, bool]
+    pattern: str | None = None
+    timeout_seconds: float = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions:
+    """A training program: ``command`` is its words, with placeholders (:mod:`trainers.workloads.program.command`).
+
+    ``train_samples`` is the size of an epoch, ``environment`` what it gets in its environment besides ours,
+    ``largest_micro_batch`` the most samples per forward pass of a worker, ``stop_seconds`` how long it may take to
+    leave once it was asked, and again after SIGTERM. ``reads_trial``: it reads its settings by ``hpo.trial()``, and not
+    only in its command. ``cost`` is what a plan needs to know of it (:class:`trainers.cost.WorkloadCost`).
+    """
+
+    command: tuple[str, ...]
+    train_samples: int
+    report: ReportOptions
+    environment: Mapping[str, str] = field(default_factory=dict)
+    largest_micro_batch: int | None = None
+    stop_seconds: float = 10.0
+    reads_trial: bool = False
+    cost: Mapping[str, float] | None = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ProgramOptions:
+        """From plain values, as in a job; :class:`WorkloadError` for a key that is unknown or missing."""
+        plain = _known(cls, values, "program")
+        plain["report"] = ReportOptions(**_known(ReportOptions, plain["report"], "program.report"))
+        plain["command"] = tuple(plain["command"])
+        return cls(**plain)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All words with placeholders: of the command and of the environment."""
+        return *self.command, *self.environment.values()
+
+    @property
+    def metrics(self) -> dict[str, bool]:
+        """The metrics, with the loss that every workload has."""
+        return {"loss": False, **self.report.metrics}
+
+    @property
+    def own_settings(self) -> Collection[str] | None:
+        """The settings of its own that it reads; None where only the program knows."""
+        return None if self.reads_trial else own_placeholders(self.words)
+
+    @property
+    def every_node(self) -> bool:
+        """Whether it is started on every node, and not once for all of them."""
+        return "node_rank" in placeholders(self.words)
+
+    def split(
+        self, global_batch_size: int, workers: int, micro_batch_size: int | None
+    ) -> dict[str, int]:
+        """The batch over the workers: global = workers x local, local = accumulation x micro; all in samples."""
+        if global_batch_size % workers:
+            raise JobError(
+                f"a global batch size of {global_batch_size} cannot be split over {workers} workers; take batch sizes "
+                f"that are multiples of {workers}"
+            )
+        local = global_batch_size // workers
+        limits = (local, self.largest_micro_batch, micro_batch_size)
+        most = min(limit for limit in limits if limit)
+        micro = next(size for size in range(most, 0, -1) if local % size == 0)
+        return {
+            "global_batch_size": global_batch_size,
+            "local_batch_size": local,
+            "micro_batch_size": micro,
+            "accumulation": local // micro,
+        }
+
+    def check(self) -> None:
+        """Raise :class:`WorkloadError` for the first of the faults."""
+        for _, fault in self.faults():
+            raise WorkloadError(f"program: {fault}")
+
+    def faults(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """What cannot be, each with its place in the section."""
+        if not self.command or not all(isinstance(word, str) and word for word in self.command):
+            yield (
+                ("command",),
+                "command must be a list of words, the program first, each with a character",
+            )
+            return
+        try:
+            placeholders(self.words)
+        except WorkloadError as error:
+            yield ("command",), str(error)
+            return
+        if not 1 <= self.train_samples <= MOST_SAMPLES:
+            yield (
+                ("train_samples",),
+                f"train_samples must be at least 1, but got {self.train_samples}",
+            )
+        if (
+            self.largest_micro_batch is not None
+            and not {"micro_batch_size", "accumulation"} & set(placeholders(self.words))
+            and not self.reads_trial
+        ):
+            yield (
+                ("largest_micro_batch",),
+                "largest_micro_batch has no effect, for the command reads neither {accumulation} nor "
+                "{micro_batch_size}; put one of them where the program takes it",
+            )
+        yield from self._faults_of_report()
+
+    def _faults_of_report(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        report = self.report
+        for name in report.metrics:
+            if name in (RESERVED - {"loss"}) | {*PROGRESS, *OTHER_VALUES}:
+                yield (
+                    ("report", "metrics"),
+                    f"a metric must not be called {name!r}: every report may hold that",
+                )
+        if report.metrics.get("loss"):
+            yield ("report", "metrics"), "the loss is better when lower; write loss: false"
+        if not (report.timeout_seconds > 0 and math.isfinite(report.timeout_seconds)):
+            yield ("report", "timeout_seconds"), "timeout_seconds must be a positive number"
+        if report.pattern is None:
+            return
+        try:
+            groups = re.compile(report.pattern).groupindex
+        except re.error as error:
+            yield ("report", "pattern"), f"pattern must be a regular expression, but {error}"
+            return
+        known = (*PROGRESS, *self.metrics, *OTHER_VALUES)
+        for name in groups:
+            if name not in known:
+                yield (
+                    ("report", "pattern"),
+                    f"pattern has a group {name!r}{nearest_or_all(name, known)}",
+                )
+        if not set(PROGRESS) & set(groups) or not set(self.metrics) & set(groups):
+            yield (
+                ("report", "pattern"),
+                "pattern must have a named group for the progress ((?P<epochs>...), samples or steps) and one for a "
+                f"metric, but got the groups {', '.join(groups) or 'none'}",
+            )
+
+
+def _known(kind: type, values: Any, where: str) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise WorkloadError(f"{where} must be a mapping of names to values, but got {values!r}")
+    names = {knob.name for knob in dataclasses.fields(kind)}
+    for name in values:
+        if name not in names:
+            raise WorkloadError(f"there is no key {where}.{name}{nearest_or_all(str(name), names)}")
+    for knob in dataclasses.fields(kind):
+        required = knob.default is knob.default_factory is dataclasses.MISSING
+        if required and knob.name not in values:
+            raise WorkloadError(f"{where} needs the key {knob.name}")
+    return dict(values)

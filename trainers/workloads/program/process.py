@@ -1,0 +1,211 @@
+"""A program as a process: started, followed, asked to stop, ended with everything that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainers.errors import WorkloadError
+from trainers.workloads.program import guard
+
+POLL_SECONDS = 0.05
+LAST_LINES = 12
+LAST_CHARACTERS = 1500
+
+
+@dataclass(frozen=True)
+class ProgramFiles:
+    """The files of one training of a program, in a folder that all its nodes see; some are of one node alone."""
+
+    folder: Path
+    node_rank: int = 0
+
+    @property
+    def own(self) -> Path:
+        """The folder of this node."""
+        return self.folder / f"node-{self.node_rank}" if self.node_rank else self.folder
+
+    @property
+    def trial(self) -> Path:
+        """What the program is told, as JSON."""
+        return self.own / "trial.json"
+
+    @property
+    def report(self) -> Path:
+        """What the program reports, lines of JSON."""
+        return self.own / "report.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What the program printed."""
+        return self.own / "log.txt"
+
+    @property
+    def stop(self) -> Path:
+        """Appears where the program is asked to stop."""
+        return self.own / "stop"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The program's own checkpoints, until it has ended."""
+        return self.folder / "checkpoint"
+
+    @property
+    def output(self) -> Path:
+        """What the program wants to keep."""
+        return self.folder / "output"
+
+    def make(self) -> None:
+        """Make the folders."""
+        for folder in (self.own, self.checkpoint, self.output):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def lock(self) -> Path:
+        """Held by the guard of a program as long as it is there."""
+        return self.own / "lock"
+
+    def wait_until_free(self, seconds: float) -> None:
+        """Wait until an earlier start, whose owner was killed, has ended; :class:`WorkloadError` where it does not."""
+        deadline = time.monotonic() + seconds
+        with self.lock.open("a") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                except OSError as error:
+                    if time.monotonic() > deadline:
+                        raise WorkloadError(
+                            f"another start of this program is still running in {self.folder}; end it first"
+                        ) from error
+                    time.sleep(POLL_SECONDS)
+
+    def failure(self, what: str) -> WorkloadError:
+        """An error that says what went wrong, with the last words of the program."""
+        words = self.last_words()
+        said = f"the end of {self.log}:\n{words}" if words else "it printed nothing"
+        return WorkloadError(f"the program failed: {what}; {said}")
+
+    def last_words(self) -> str:
+        """The end of what the program printed; "" where it printed nothing."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 16 * LAST_CHARACTERS))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        lines = [line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+        return "\n".join(lines[-LAST_LINES:])[-LAST_CHARACTERS:]
+
+
+class ProgramProcess:
+    """One start of a program under its guard (:mod:`trainers.workloads.program.guard`)."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        files: ProgramFiles,
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        pattern: str | None,
+        listens: bool,
+        ask_seconds: float,
+        term_seconds: float,
+    ) -> None:
+        """Start ``command`` in ``folder``; ``listens`` says that it looks for the file that asks it to stop."""
+        for stale in (files.stop, files.stop.with_suffix(".listens")):
+            stale.unlink(missing_ok=True)
+        start = files.own / "start.json"
+        start.write_text(
+            json.dumps(
+                {
+                    "command": list(command),
+                    "folder": str(folder),
+                    "log": str(files.log),
+                    "report": str(files.report),
+                    "pattern": pattern,
+                    "stop": str(files.stop),
+                    "lock": str(files.lock),
+                    "listens": listens,
+                    "ask_seconds": ask_seconds,
+                    "term_seconds": term_seconds,
+                }
+            ),
+            encoding="utf-8",
+        )
+        control, self._control = os.pipe()
+        self._status, status = os.pipe()
+        self._said = b""
+        self.ended: dict[str, object] | None = None
+        try:
+            starter = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__, str(start), str(status)],
+                stdin=control,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(status,),
+                env=dict(environment),
+            )
+            starter.wait()
+        finally:
+            os.close(control)
+            os.close(status)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the program has ended, after at most so many seconds."""
+        while self.ended is None:
+            if not select.select([self._status], [], [], seconds)[0]:
+                return False
+            said = os.read(self._status, 1 << 12)
+            self._said += said
+            if not said:  # the guard is gone
+                told = self._said.partition(b"\n")[0]
+                self.ended = json.loads(told) if told else {"error": "its guard was killed"}
+                os.close(self._status)
+        return True
+
+    @property
+    def failure(self) -> str:
+        """How a program that has ended failed; "" for one that ended well, or was asked to."""
+        ended = self.ended or {}
+        if "error" in ended:
+            return str(ended["error"])
+        status = int(str(ended.get("exit", 0)))
+        if status == 0 or self._control < 0:
+            return ""
+        return (
+            f"it was ended by signal {-status}"
+            if status < 0
+            else f"it ended with exit code {status}"
+        )
+
+    def ask_to_stop(self) -> None:
+        """Begin to end it: it is asked, then gets SIGTERM, then SIGKILL."""
+        if self._control >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._control)
+            self._control = -1
+
+    def end(self) -> None:
+        """End it, and wait until it and everything that it has started is gone."""
+        self.ask_to_stop()
+        while not self.wait(60.0):
+            pass
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return int(free.getsockname()[1])

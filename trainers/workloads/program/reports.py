@@ -1,0 +1,179 @@
+"""What a program reports, read while it is written, and checked before it counts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainers.errors import WorkloadError
+from trainers.job import TrainingJob
+from trainers.report import ConvergencePoint
+from trainers.workloads.program.options import PROGRESS
+
+STARTED = "started"
+"""The key of a line that says that the program was started (again); those after it are of that start."""
+MOST_LINE_BYTES = 1 << 20
+
+
+class ReportFollower:
+    """Reads the lines of a report while it is written, each once it is complete."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.position, self._number = path, 0, 0
+
+    def next(self) -> dict[str, Any] | None:
+        """The next line, None where there is none yet; :class:`WorkloadError` for one that is no JSON object."""
+        line = b"\n"
+        while not line.strip():
+            line = self._line()
+            if not line:
+                return None
+        return self._parsed(line)
+
+    def _line(self) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self.position)
+                line = file.readline(MOST_LINE_BYTES)
+        except FileNotFoundError:
+            return b""
+        if not line.endswith(b"\n") and len(line) < MOST_LINE_BYTES:
+            return b""
+        self.position += len(line)
+        self._number += 1
+        return line
+
+    def _parsed(self, line: bytes) -> dict[str, Any]:
+        try:
+            values = json.loads(line)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            raise WorkloadError(
+                f"line {self._number} of its report is no JSON object: {line[:80].decode('utf-8', 'replace').strip()!r}"
+            )
+        return values
+
+
+@dataclass(frozen=True)
+class ReportedPoint:
+    """One report that counts; ``not_finite`` says what it held that is no finite number, "" for a sound one."""
+
+    point: ConvergencePoint
+    train_loss: float | None
+    not_finite: str
+
+
+@dataclass
+class Curve:
+    """The evaluations that one program has reported, over all its starts, in increasing epochs."""
+
+    job: TrainingJob
+    train_samples: int
+    points: list[ConvergencePoint]
+    _last: float = -1.0
+    _started_at: float | None = None
+    _seconds_before: float = 0.0
+
+    def start(self, at: float) -> None:
+        """The program was started at that time (seconds since 1970); it may begin anew, or go on from a checkpoint."""
+        self._last, self._started_at = -1.0, at
+        self._seconds_before = self.points[-1].seconds if self.points else 0.0
+
+    def add(self, values: Mapping[str, Any], now: float) -> ReportedPoint | None:
+        """The evaluation of one report; None for one without the target's metric, which is only a sign of life.
+
+        Raises :class:`WorkloadError` for a value that is no number, and for epochs that do not increase.
+        """
+        epochs = self._epochs(values)
+        metric = self.job.target.metric
+        if epochs is None or metric not in values:
+            return None
+        if epochs <= self._last:
+            raise WorkloadError(
+                f"it reported {epochs:g} epochs after {self._last:g}; the epochs of its reports must increase"
+            )
+        first_of_start, self._last = self._last < 0, epochs
+        if first_of_start:  # what an earlier start reported from here on is done again
+            self.points = [point for point in self.points if point.epochs < epochs]
+            self._seconds_before = self.points[-1].seconds if self.points else 0.0
+        told = {name: _number(values, name) for name in ("train_loss", "loss", metric)}
+        strange = next(
+            (
+                f"{name} {value:g}"
+                for name, value in told.items()
+                if value is not None and not math.isfinite(value)
+            ),
+            "",
+        )
+        batch = _number(values, "global_batch_size") or self.job.global_batch_size
+        steps = _number(values, "steps") or epochs * self.train_samples / self.job.global_batch_size
+        step = round(steps)
+        point = ConvergencePoint(
+            step=max(step, self.points[-1].step + 1 if self.points else 1),
+            samples=round(epochs * self.train_samples),
+            epochs=epochs,
+            seconds=self._seconds(values, now),
+            train_loss=_or_nan(told["train_loss"]),
+            loss=_or_nan(told["loss"]),
+            metric=_or_nan(told[metric]),
+            learning_rate=_rate(values, self.job.settings.learning_rate),
+            global_batch_size=round(batch),
+            gradient_noise_scale=_number(values, "gradient_noise_scale"),
+        )
+        self.points.append(point)
+        return ReportedPoint(point, told["train_loss"], strange)
+
+    def _epochs(self, values: Mapping[str, Any]) -> float | None:
+        per_unit = {
+            "epochs": 1.0,
+            "samples": 1 / self.train_samples,
+            "steps": self.job.global_batch_size / self.train_samples,
+        }
+        for name in PROGRESS:
+            count = _number(values, name)
+            if count is None:
+                continue
+            if not (math.isfinite(count) and count >= 0):
+                raise WorkloadError(
+                    f"it reported {count:g} {name}; they must be finite and not negative"
+                )
+            return count * per_unit[name]
+        return None
+
+    def _seconds(self, values: Mapping[str, Any], now: float) -> float:
+        told = _number(values, "seconds")
+        if told is not None and math.isfinite(told):
+            return told
+        at = _number(values, "time") or now
+        started = at if self._started_at is None else self._started_at
+        least = self.points[-1].seconds if self.points else 0.0
+        return max(least, self._seconds_before + at - started)
+
+
+def _number(values: Mapping[str, Any], name: str) -> float | None:
+    """A number of a report, also one that a pattern found as text; NaN for null; None where it is not there."""
+    if name not in values:
+        return None
+    value = values[name]
+    if value is None:
+        return math.nan
+    if not isinstance(value, bool) and isinstance(value, (int, float, str)):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            pass
+    raise WorkloadError(f"it reported {name} {value!r}, which is no number")
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _rate(values: Mapping[str, Any], planned: float) -> float:
+    told = _number(values, "learning_rate")
+    return told if told is not None and math.isfinite(told) else planned

@@ -1,0 +1,308 @@
+"""The training of a program: started, followed by its reports, ended when it has reached its target or cannot."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search_spaces import settings as known_settings
+from search_spaces.names import nearest
+from trainers.errors import CheckpointError, JobError, WorkloadError
+from trainers.job import TrainingJob
+from trainers.json_text import json_text
+from trainers.report import ConvergencePoint
+from trainers.workloads.program.command import (
+    PLACEHOLDERS,
+    filled,
+    own_placeholders,
+    placeholders,
+)
+from trainers.workloads.program.options import ProgramOptions
+from trainers.workloads.program.process import ProgramFiles, ProgramProcess, free_port
+from trainers.workloads.program.reports import STARTED, Curve, ReportedPoint, ReportFollower
+from trainers.workloads.training_run import AnyTraining
+
+POLL_SECONDS, LOOK_SECONDS = 0.05, 0.5
+"""Seconds between two looks at a program's report, and at whether the first node's program has ended."""
+LEAVING_SECONDS = 10.0
+"""How much longer than it takes to end a program is waited for one whose owner was killed."""
+TRIAL = "HPO_TRIAL"
+"""The variable by which a program finds the file that says what it is to train."""
+
+
+@dataclass(frozen=True)
+class ProgramPlace:
+    """Where a program is started: a ``folder`` for its files, which all nodes see, and the nodes and workers.
+
+    ``ask_seconds`` is how long it may take to leave once it was asked, if other than its options say; ``threads`` what
+    OMP_NUM_THREADS tells it, unless its options do.
+    """
+
+    folder: Path
+    workers_per_node: int = 1
+    nodes: int = 1
+    node_rank: int = 0
+    master_address: str = "127.0.0.1"
+    master_port: int | None = None
+    ask_seconds: float | None = None
+    threads: int | None = None
+
+    @property
+    def workers(self) -> int:
+        """Workers of all nodes."""
+        return self.nodes * self.workers_per_node
+
+
+class ProgramTraining(AnyTraining):
+    """A program in training; what it reports are its evaluations, ``seconds`` those since it was started.
+
+    On other nodes than the first one it is only started, and ended with the first one's: see :meth:`help`.
+    """
+
+    resumed: list[ConvergencePoint]
+
+    def __init__(self, job: TrainingJob, options: ProgramOptions, place: ProgramPlace) -> None:
+        super().__init__(job, options.metrics, options.train_samples)
+        self.options = options
+        self.files = ProgramFiles(place.folder.absolute(), place.node_rank)
+        values = trial_values(job, options, place, self.files)
+        self.files.make()
+        self.files.wait_until_free(2 * options.stop_seconds + LEAVING_SECONDS)
+        self._curve = Curve(job, options.train_samples, [])
+        self._follower = ReportFollower(self.files.report)
+        self._take_up()
+        self.resumed = list(self._curve.points)
+        self._mark_start()
+        self._process = (
+            None if self.finished else start_program(job, options, place, self.files, values)
+        )
+        self._heard_at = time.monotonic()
+
+    @property
+    def epochs(self) -> float:
+        """What the last evaluation was reported after."""
+        return self._curve.points[-1].epochs if self._curve.points else 0.0
+
+    def advance(self) -> ConvergencePoint | None:
+        """Wait for the program's next evaluation; None where it ends by itself without one.
+
+        Raises :class:`WorkloadError`, with the program's last words, where it fails; it has left then.
+        """
+        return self.next_point(lambda: False)
+
+    def next_point(self, stop: Callable[[], bool]) -> ConvergencePoint | None:
+        """As :meth:`advance`; None also where ``stop`` said so, and then the program has left unfinished."""
+        if self.finished:
+            raise JobError(f"the training is finished: {self.progress.reason}")
+        try:
+            point = self._next(stop)
+        except BaseException:
+            self.close()
+            raise
+        if point is None or self.finished:
+            self.close()
+        return point
+
+    def help(self, ended: Callable[[], bool]) -> None:
+        """Run the program of another node than the first, until it leaves or the first node's has ``ended``.
+
+        Raises :class:`WorkloadError` where it fails.
+        """
+        process = self._process
+        assert process is not None, "it was started"
+        while not (process.wait(LOOK_SECONDS) or ended()):
+            pass
+        self.close()
+        if process.failure:
+            raise self.files.failure(process.failure)
+
+    def close(self) -> None:
+        """End the program and all that it has started."""
+        if self._process is not None:
+            self._process.end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """None: the program keeps its own state in its folder."""
+        raise CheckpointError("a program keeps its own checkpoints, in {checkpoint_folder}")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """See :meth:`state_dict`."""
+        raise CheckpointError("a program goes on from its own checkpoints, in {checkpoint_folder}")
+
+    def _take_up(self) -> None:
+        """What earlier starts reported; one that failed may have left anything."""
+        try:
+            while (values := self._follower.next()) is not None:
+                self._hear(values)
+        except WorkloadError:
+            self._curve = Curve(self.job, self.options.train_samples, [])
+            self._follower = ReportFollower(self.files.report)
+
+    def _mark_start(self) -> None:
+        """Begin a start in the report, behind the lines that are complete."""
+        with self.files.report.open("a+b") as file:
+            file.truncate(self._follower.position)
+            file.write(json_text({STARTED: time.time()}).encode() + b"\n")
+        started = self._follower.next()
+        assert started is not None, "it was just written"
+        self._hear(started)
+
+    def _next(self, stop: Callable[[], bool]) -> ConvergencePoint | None:
+        process, timeout = self._process, self.options.report.timeout_seconds
+        assert process is not None, "a training that goes on has a process"
+        while True:
+            ended = process.wait(0.0)  # asked first: what it reported before its end is there then
+            values = self._report()
+            if values is not None:
+                self._heard_at = time.monotonic()
+                point = self._hear(values)
+                if point is not None:
+                    return point
+            elif ended:
+                self._end(process)
+                return None
+            elif stop():
+                return None
+            elif time.monotonic() - self._heard_at > timeout:
+                raise self.files.failure(
+                    f"it has reported nothing for {timeout:g} s (program.report.timeout_seconds), {self._how_far()}"
+                )
+            else:
+                process.wait(POLL_SECONDS)
+
+    def _report(self) -> dict[str, Any] | None:
+        try:
+            return self._follower.next()
+        except WorkloadError as error:
+            raise self.files.failure(str(error)) from error
+
+    def _hear(self, values: Mapping[str, Any]) -> ConvergencePoint | None:
+        if STARTED in values:
+            self._curve.start(float(values[STARTED]))
+            return None
+        try:
+            evaluation = self._curve.add(values, time.time())
+        except WorkloadError as error:
+            raise self.files.failure(str(error)) from error
+        if evaluation is None:
+            return None
+        self._judge(evaluation)
+        return evaluation.point
+
+    def _judge(self, evaluation: ReportedPoint) -> None:
+        """Whether the training goes on; what is not finite has diverged, as with every other workload."""
+        at, point = self.progress, evaluation.point
+        at.step, at.seconds = point.step, point.seconds
+        if math.isnan(at.first_loss) and evaluation.train_loss is not None:
+            at.first_loss = evaluation.train_loss
+        if evaluation.not_finite:
+            at.final_metric, at.state = point.metric, "diverged"
+            at.reason = f"it reported {evaluation.not_finite} after {point.epochs:g} epochs"
+        else:
+            spent = point.epochs >= self.job.epochs * (1 - 1e-9)
+            self._decide(evaluation.train_loss, point.metric, budget_spent=spent)
+
+    def _end(self, process: ProgramProcess) -> None:
+        """The program has left before its target: it came to its own end, or it failed."""
+        if process.failure:
+            raise self.files.failure(f"{process.failure} {self._how_far()}")
+        if not self._curve.points:
+            pattern = self.options.report.pattern
+            why = (
+                "no line of its output was found by report.pattern" if pattern else "see hpo.report"
+            )
+            raise self.files.failure(
+                f"it ended without having reported {self.job.target.metric} ({why})"
+            )
+        self.progress.state = "censored"
+        self.progress.reason = (
+            f"the program ended by itself after {self.epochs:g} epochs, before the target {self.job.target}; "
+            f"the best was {self.progress.best_metric:.4g}"
+        )
+
+    def _how_far(self) -> str:
+        return f"after {self.epochs:g} epochs" if self._curve.points else "before its first report"
+
+
+def trial_values(
+    job: TrainingJob, options: ProgramOptions, place: ProgramPlace, files: ProgramFiles
+) -> dict[str, Any]:
+    """What the placeholders of the program stand for in one training, by name.
+
+    Raises :class:`JobError` where the batch cannot be split over the workers, or the command reads a setting that the
+    job does not have.
+    """
+    settings = job.settings
+    for name in own_placeholders(options.words):
+        if name not in settings.own:
+            raise JobError(
+                f"the command of the program reads {{{name}}}, which is neither a setting of the study nor one of "
+                f"{', '.join(PLACEHOLDERS)}{nearest(name, (*PLACEHOLDERS, *known_settings.names()))}"
+            )
+    return {
+        **{name: getattr(settings, name) for name in known_settings.names()},
+        **settings.own,
+        **options.split(job.global_batch_size, place.workers, job.micro_batch_size),
+        "workers": place.workers,
+        "workers_per_node": place.workers_per_node,
+        "nodes": place.nodes,
+        "node_rank": place.node_rank,
+        "seed": job.seed,
+        "epochs": job.epochs,
+        "evaluations_per_epoch": job.evaluations_per_epoch,
+        "checkpoint_folder": str(files.checkpoint),
+        "output_folder": str(files.output),
+        "trial_file": str(files.trial),
+        "report_file": str(files.report),
+        "stop_file": str(files.stop),
+        "master_address": place.master_address,
+        "master_port": place.master_port or free_port(),
+        "device_list": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+    }
+
+
+def start_program(
+    job: TrainingJob,
+    options: ProgramOptions,
+    place: ProgramPlace,
+    files: ProgramFiles,
+    values: Mapping[str, Any],
+) -> ProgramProcess:
+    """Start the program in the study's folder; `python` and `torchrun` are those of this environment."""
+    told = {name: values[name] for name in PLACEHOLDERS}
+    settings = {name: value for name, value in values.items() if name not in PLACEHOLDERS}
+    target = {
+        "metric": job.target.metric,
+        "threshold": job.target.threshold,
+        "higher_is_better": job.target.higher_is_better,
+    }
+    files.trial.write_text(
+        json_text({**told, "settings": settings, "target": target}, indent=2) + "\n",
+        encoding="utf-8",
+    )
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    given = zip(
+        options.environment, filled(list(options.environment.values()), values), strict=True
+    )
+    return ProgramProcess(
+        filled(options.command, values),
+        files,
+        folder=Path(job.search_path or "."),
+        environment={
+            **os.environ,
+            **({"OMP_NUM_THREADS": str(place.threads)} if place.threads else {}),
+            "PATH": path,
+            TRIAL: str(files.trial),
+            **dict(given),
+        },
+        pattern=options.report.pattern,
+        listens="stop_file" in placeholders(options.words),
+        ask_seconds=place.ask_seconds or options.stop_seconds,
+        term_seconds=options.stop_seconds,
+    )
