@@ -50,6 +50,12 @@ ELSEWHERE = {
     "hpo worker --folder /scratch/hpo": "tests/service/test_worker_queue.py",
     "hpo worker --drain": "tests/service/test_worker_queue.py",
     "hpo import mlperf training_results_v2.1/NVIDIA": "tests/planning/test_mlperf_import.py",
+    "hpo run study.yaml --array 32 --on slurm --gpus 4 --hours 2 --account physics": (
+        "tests/planning/test_sweep_scripts.py"
+    ),
+    "hpo run study.yaml --on slurm --nodes 8 --gpus 4 --hours 2 --storage postgresql://hpo@db.example/hpo": (
+        "tests/planning/test_sweep_scripts.py"
+    ),
     "hpo submit study.yaml --agents": "tests/service/test_api_asking.py",
     "hpo agent digits": "tests/service/test_agents.py",
     "hpo agent digits --stop-after 3300": "tests/service/test_agents.py",
