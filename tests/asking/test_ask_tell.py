@@ -1,6 +1,7 @@
 """Ask and tell on a storage of one's own: the trials of a sweep, each ended once, whoever vanishes."""
 
 import math
+import sys
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import hpo
 from hpo.asking.ending import outcome_of
 from hpo.asking.messages import Asked
 from hpo.asking.trial import AskedTrial
+from hpo.client.agent import AgentOptions, TrialAgent
 from hpo.errors import TrialLostError, TuningError
 from hpo.runs import desk as desks
 from hpo.runs.desk import Desk
@@ -308,3 +310,44 @@ def test_how_points_end_a_training(metrics, state, epochs_to_target):
     assert (outcome.state, outcome.epochs_to_target) == (state, epochs_to_target)
     assert outcome.best_metric == min(each for each in metrics if math.isfinite(each))
     assert outcome_of([], target) is None
+
+
+PROGRAM = """\
+import math, sys, hpo
+speed = 1 / (1 + math.log(float(sys.argv[1]) / 0.1) ** 2)
+if sys.argv[2] == "exits":
+    raise SystemExit("no such data set")
+for epoch in range(1, 31):
+    hpo.report(epochs=epoch, top1=1 - math.exp(-epoch * speed))
+    if hpo.should_stop():
+        break
+"""
+OF_A_PROGRAM = """\
+name: programs
+workload: program
+program:
+  command: ["{python}", train.py, "{{learning_rate}}", "{{fault}}", --seed, "{{seed}}", "{{global_batch_size}}"]
+  train_samples: 640
+  report: {{metrics: {{top1: true}}}}
+target: {{metric: top1, at_least: 0.95}}
+ladder: [16, 32]
+search:
+  learning_rate: {{log_uniform: [0.01, 1.0], role: scaled}}
+  fault: {{choice: [none, exits], role: shared}}
+budget: {{trials: 6, epochs_per_trial: 30}}
+seeds: 2
+"""
+
+
+def test_a_program_is_trained_by_the_same_calls(url, tmp_path):
+    """With a setting of its own, which a repetition has as well; a program that fails is a failed trial."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "study.yaml").write_text(OF_A_PROGRAM.format(python=sys.executable))
+    with hpo.ask_tell(tmp_path / "study.yaml", url) as study:
+        done = TrialAgent(study, "programs", AgentOptions(tmp_path / ".hpo")).run()
+    trials = hpo.read_study("programs", url).trials
+    assert done.trials == len(trials) == 6 and done.ended.get("reached", 0) >= 1
+    assert {t.state for t in trials if t.settings["fault"] == "exits"} <= {TrialState.FAILED}
+    assert any("exit code 1" in t.reason for t in trials if t.state is TrialState.FAILED) or all(
+        t.settings["fault"] == "none" for t in trials
+    )
