@@ -244,8 +244,11 @@ class AbstractStore(ABC):
         idempotency_key: str | None = None,
         max_samples: int | None = None,
         max_accelerator_hours: float | None = None,
+        event: str | None = None,
     ) -> SubmittedStudy:
         """Put a study in the queue; a larger ``priority`` goes first.
+
+        A study that is new is told of by an event with this message, in the same transaction.
 
         The same submission again, by its owner and its ``idempotency_key`` or, without a key, by its spec, gives
         the study that is there. :class:`Conflict` where the name is taken by another spec, owner or key, or the

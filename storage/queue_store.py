@@ -6,7 +6,7 @@ from typing import Self
 
 from storage.errors import InvalidRecord
 from storage.records import Lease, Study, StudyState, SubmittedStudy
-from storage.statements import queue, studies, submissions
+from storage.statements import events, queue, studies, submissions
 from storage.transactions import Transactions
 
 
@@ -28,6 +28,7 @@ class QueueStore(Transactions):
         idempotency_key: str | None = None,
         max_samples: int | None = None,
         max_accelerator_hours: float | None = None,
+        event: str | None = None,
     ) -> SubmittedStudy:
         values = {
             "workload": workload,
@@ -43,7 +44,10 @@ class QueueStore(Transactions):
             "max_accelerator_hours": max_accelerator_hours,
         }
         with self._write() as connection:
-            return submissions.submit(connection, name, values)
+            submitted = submissions.submit(connection, name, values)
+            if event is not None and submitted.created:
+                events.add(connection, submitted.study.id, "submitted", event, None)
+            return submitted
 
     def claim_study(
         self, worker: str, *, lease_seconds: float, per_owner: int | None = None

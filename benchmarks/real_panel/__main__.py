@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from benchmarks.real_panel import cases, sweeps, tables, trainings
-from benchmarks.real_panel.recommendations import FORECAST, METHODS, recommendations
+from benchmarks.real_panel.recommendations import FORECASTS, METHODS, STARTS, recommendations
 
 GRID_SEEDS = 2
-STAGES = ("sweep", "grid", "truth", "table")
+STAGES = ("sweep", "race", "grid", "truth", "table")
 
 
 def main() -> None:
@@ -74,6 +74,8 @@ def main() -> None:
     ]
     if "sweep" in options.stage:
         sweeps.run(wanted, options.output)
+    if "race" in options.stage:
+        sweeps.race(wanted, options.output)
     held = trainings.Trainings(options.output)
     if "grid" in options.stage:
         held.train_missing(_grid(wanted))
@@ -104,14 +106,16 @@ def _grid(wanted: list[cases.Case]) -> Iterator[trainings.Wanted]:
 
 
 def _recommended(wanted: list[cases.Case], folder: Path) -> Iterator[trainings.Wanted]:
-    """What is recommended after each sweep: with all seeds, the forecast's first."""
+    """What is recommended after each sweep: with all seeds, the forecasts' first."""
     found = [
         (case, each)
         for case in wanted
         for result in sweeps.read(case, folder)
         for each in recommendations(case, result)
     ]
-    for methods in ((FORECAST,), METHODS[1:]):
+    best = tuple(method for method in METHODS if method.endswith(STARTS[0]))
+    law = tuple(method for method in METHODS if method.endswith(STARTS[1]))
+    for methods in (FORECASTS, best, law):
         for seed in range(max((case.seeds for case, _ in found), default=0)):
             for case, each in found:
                 if seed < case.seeds:

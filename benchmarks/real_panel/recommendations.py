@@ -1,55 +1,86 @@
-"""What the forecast and each rule of thumb recommend at the target batches after a sweep; made anew at every call."""
+"""What the forecast and each rule of thumb recommend at the target batches after a sweep; made anew at every call.
+
+The forecast is made twice where there was a race: from the sweep alone, and from the sweep and the race at that batch.
+No forecast and no race knows of a race at the other target batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import hpo
 from benchmarks.real_panel.cases import Case
 from benchmarks.real_panel.trainings import rounded
-from hpo.runs.results import StudyForecast, StudyResult, best_settings
+from hpo.runs.results import RACE, StudyForecast, StudyResult, best_settings
 from search_spaces.scaling_rules import SCALING_RULES
 from search_spaces.settings import TrainingSettings
+from storage.records import Trial
 
 FORECAST = "forecast"
+RACED = "forecast, raced"
+FORECASTS = (FORECAST, RACED)
 RULES = ("none", "sqrt", "linear")
 STARTS = ("best", "law")
 """Where a rule starts at the top rung: from its best trial, or from what the laws recommend there."""
 
-METHODS = (FORECAST, *(f"{rule}, {start}" for start in STARTS for rule in RULES))
+METHODS = (*FORECASTS, *(f"{rule}, {start}" for start in STARTS for rule in RULES))
 
 
 @dataclass(frozen=True)
 class Recommended:
-    """All recommendations after one sweep at one target batch, by method, and the forecast behind the first."""
+    """All recommendations after one sweep at one target batch, by method, and the forecasts behind the first two.
+
+    ``race_share`` is what the race processed over what the sweep did, None where there was no race.
+    """
 
     sweep: str
     global_batch_size: int
     settings: Mapping[str, Mapping[str, float]]
-    forecast: StudyForecast
+    forecasts: Mapping[str, StudyForecast]
+    race_share: float | None = None
 
 
 def recommendations(case: Case, result: StudyResult) -> list[Recommended]:
     """The recommendations of a sweep at every target batch of its case."""
     top = case.ladder[-1]
-    posterior = hpo.fit_posterior(result)
-    best = best_settings([trial for trial in result.trials if trial.global_batch_size == top])
-    starts: dict[str, TrainingSettings] = {"law": hpo.forecast(result, top, posterior).settings}
+    swept = with_race_at(result, None)
+    posterior = hpo.fit_posterior(swept)
+    best = best_settings([trial for trial in swept.trials if trial.global_batch_size == top])
+    starts: dict[str, TrainingSettings] = {"law": hpo.forecast(swept, top, posterior).settings}
     if best is not None:
         starts["best"] = best.settings
-    names = result.spec.search.scaled
+    names = swept.spec.search.scaled
     found = []
     for batch in case.batches:
-        made = hpo.forecast(result, batch, posterior)
-        settings = {FORECAST: _tuned(made.settings, names)}
+        made = {FORECAST: hpo.forecast(swept, batch, posterior)}
+        raced = with_race_at(result, batch)
+        if raced.raced:
+            made[RACED] = hpo.forecast(raced, batch)
+        settings = {method: _tuned(each.settings, names) for method, each in made.items()}
         for start, start_settings in starts.items():
             for rule in RULES:
                 settings[f"{rule}, {start}"] = _tuned(
                     SCALING_RULES[rule](start_settings, top, batch), names
                 )
-        found.append(Recommended(result.spec.name, batch, settings, made))
+        share = _epochs(raced.raced) / _epochs(swept.trials) if raced.raced else None
+        found.append(Recommended(result.spec.name, batch, settings, made, share))
     return found
+
+
+def with_race_at(result: StudyResult, global_batch_size: int | None) -> StudyResult:
+    """A sweep with the race at one batch, or with none: the trials of every other race are left out."""
+    trials = tuple(
+        trial
+        for trial in result.trials
+        if trial.purpose != RACE or trial.global_batch_size == global_batch_size
+    )
+    return dataclasses.replace(result, trials=trials)
+
+
+def _epochs(trials: Sequence[Trial]) -> float:
+    return sum(trial.epochs or 0.0 for trial in trials)
 
 
 def _tuned(settings: TrainingSettings, names: tuple[str, ...]) -> dict[str, float]:

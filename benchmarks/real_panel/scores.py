@@ -40,6 +40,8 @@ class Held:
     case: Case
     sweep: str
     times: int
+    method: str
+    seen_over_median: float
     inside: bool
     width: float
     promised_risk: float
@@ -136,22 +138,25 @@ def promises(case: Case, recommended: Sequence[Recommended], held: Trainings) ->
     """What the forecasts promised, for those that have been trained with all seeds of their case."""
     found = []
     for each in recommended:
-        runs = held.find(case, each.global_batch_size, each.settings[FORECAST], case.seeds)
-        if len(runs) == case.seeds:
-            epochs = each.forecast.epochs_to_target
-            mean = math.exp(float(np.mean(np.log([run.counted_epochs for run in runs]))))
-            found.append(
-                Held(
-                    case,
-                    each.sweep,
-                    each.global_batch_size // case.ladder[-1],
-                    epochs.low <= mean <= epochs.high,
-                    epochs.high / epochs.low,
-                    each.forecast.numbers.divergence or 0.0,
-                    sum(run.lost for run in runs),
-                    len(runs),
+        for method, forecast in each.forecasts.items():
+            runs = held.find(case, each.global_batch_size, each.settings[method], case.seeds)
+            if len(runs) == case.seeds:
+                epochs = forecast.epochs_to_target
+                mean = math.exp(float(np.mean(np.log([run.counted_epochs for run in runs]))))
+                found.append(
+                    Held(
+                        case,
+                        each.sweep,
+                        each.global_batch_size // case.ladder[-1],
+                        method,
+                        mean / epochs.median,
+                        epochs.low <= mean <= epochs.high,
+                        epochs.high / epochs.low,
+                        forecast.numbers.divergence or 0.0,
+                        sum(run.lost for run in runs),
+                        len(runs),
+                    )
                 )
-            )
     return found
 
 

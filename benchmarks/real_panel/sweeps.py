@@ -1,4 +1,4 @@
-"""The sweeps on the ladder, by the service itself."""
+"""The sweeps on the ladder and the races at the target batches, by the service itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import hpo
 from benchmarks.real_panel.cases import Case
+from benchmarks.real_panel.recommendations import with_race_at
+from hpo.errors import EvidenceError
 from hpo.runs.results import StudyResult
 from storage.records import StudyState
 
@@ -20,6 +22,18 @@ def run(cases: Sequence[Case], folder: Path) -> None:
                 result = hpo.run_study(spec, storage(folder), folder=folder / "work")
                 spent = sum(trial.epochs or 0.0 for trial in result.trials)
                 print(f"{spec.name}: {len(result.trials)} trials, {spent:.4g} epochs", flush=True)
+
+
+def race(cases: Sequence[Case], folder: Path) -> None:
+    """Run or go on with the race of every finished sweep at every target batch; each knows of its own batch alone."""
+    for case in cases:
+        for result in read(case, folder):
+            for batch in case.batches:
+                if not with_race_at(result, batch).raced:
+                    try:
+                        hpo.race(with_race_at(result, batch), batch, folder=folder / "work")
+                    except EvidenceError as error:
+                        print(f"{result.spec.name}: {error}", flush=True)
 
 
 def read(case: Case, folder: Path) -> list[StudyResult]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.real_panel import trainings
 from benchmarks.real_panel.cases import TIMES, Case
-from benchmarks.real_panel.recommendations import FORECAST, METHODS, Recommended
+from benchmarks.real_panel.recommendations import FORECAST, FORECASTS, METHODS, Recommended
 from benchmarks.real_panel.scores import (
     Held,
     Mean,
@@ -53,7 +53,8 @@ def lines(
         _methods(found),
         _cases(cases, found, held, known),
         _intervals(cases, kept),
-        _spread(cases, recommended),
+        _races(cases, recommended),
+        *(_spread(cases, recommended, method) for method in FORECASTS),
     )
     for section in sections:
         yield from section
@@ -100,40 +101,62 @@ def _cell(own: Sequence[Score]) -> str:
 
 
 def _intervals(cases: Sequence[Case], kept: Sequence[Held]) -> Iterator[str]:
-    yield "| case | mean inside at 4x / 8x | median width | risk promised | runs lost |"
-    yield "|---|---|---|---|---|"
+    yield (
+        "| case | settings from | mean inside at 4x / 8x | median width | seen over forecast | risk promised | "
+        "runs lost |"
+    )
+    yield "|---|---|---|---|---|---|---|"
     groups = [(case.name, [each for each in kept if each.case is case]) for case in cases]
-    for name, own in (*groups, ("all", list(kept))):
-        if own:
-            by_times = [[each for each in own if each.times == times] for times in TIMES]
-            inside = " / ".join(
-                f"{sum(each.inside for each in some)} of {len(some)}" for some in by_times
-            )
-            width = " / ".join(
-                f"{np.median([each.width for each in some]):.2f}" if some else "-"
-                for some in by_times
-            )
-            promised = float(np.mean([each.promised_risk for each in own]))
-            yield (
-                f"| {name} | {inside} | {width} | {promised:.1%} | "
-                f"{sum(each.lost for each in own) / sum(each.runs for each in own):.1%} |"
-            )
+    for name, of_case in (*groups, ("all", list(kept))):
+        for method in FORECASTS:
+            own = [each for each in of_case if each.method == method]
+            if own:
+                by_times = [[each for each in own if each.times == times] for times in TIMES]
+                inside = " / ".join(
+                    f"{sum(each.inside for each in some)} of {len(some)}" for some in by_times
+                )
+                width = " / ".join(
+                    f"{np.median([each.width for each in some]):.2f}" if some else "-"
+                    for some in by_times
+                )
+                seen = " / ".join(
+                    f"{np.exp(np.mean(np.log([each.seen_over_median for each in some]))):.2f}"
+                    if some
+                    else "-"
+                    for some in by_times
+                )
+                promised = float(np.mean([each.promised_risk for each in own]))
+                yield (
+                    f"| {name} | {method} | {inside} | {width} | {seen} | {promised:.1%} | "
+                    f"{sum(each.lost for each in own) / sum(each.runs for each in own):.1%} |"
+                )
+
+
+def _races(
+    cases: Sequence[Case], recommended: Mapping[str, Sequence[Recommended]]
+) -> Iterator[str]:
+    yield "| case | races | samples of the race over those of its sweep: mean, most |"
+    yield "|---|---|---|"
+    for case in cases:
+        shares = [each.race_share for each in recommended[case.name] if each.race_share is not None]
+        if shares:
+            yield f"| {case.name} | {len(shares)} | {np.mean(shares):.2f}, {max(shares):.2f} |"
 
 
 def _spread(
-    cases: Sequence[Case], recommended: Mapping[str, Sequence[Recommended]]
+    cases: Sequence[Case], recommended: Mapping[str, Sequence[Recommended]], method: str
 ) -> Iterator[str]:
     yield (
-        f"| case | batch | rates recommended | within {RATE_FACTOR} of their median | "
+        f"| {method}: case | batch | rates recommended | within {RATE_FACTOR} of their median | "
         f"warmups in updates | within {WARMUP_FACTOR} |"
     )
     yield "|---|---|---|---|---|---|"
     for case in cases:
         for batch in case.batches:
             made = [
-                each.settings[FORECAST]
+                each.settings[method]
                 for each in recommended[case.name]
-                if each.global_batch_size == batch
+                if each.global_batch_size == batch and method in each.settings
             ]
             if made:
                 rates = np.array([each["learning_rate"] for each in made])

@@ -1,10 +1,12 @@
 """What a race at the batch itself changes: which settings to use there, and what is expected of them.
 
 The race's trainings are evidence like any, and the laws are fitted to them. But the laws are only roughly right at one
-batch: so the settings that were raced, and those that the laws then hold best, are compared by what the laws predict
-and what was seen beyond it, shrunk by the scatter of a training (:mod:`hpo.extrapolation.discrepancy`). Settings that
-were lost, and those with a rate at least as high and a warmup at most as long, are never used; every training that was
-not lost speaks for its own settings and for those with a lower rate and a longer warmup.
+batch: so the recommended settings, those that were raced, and others about them are compared by what the laws predict
+and what was seen beyond it, shrunk by the scatter of a training and of its seed (:mod:`hpo.extrapolation.discrepancy`):
+one training, lucky or not, decides nothing, and nothing bolder is used than what was recommended or has reached the
+target here. A training that was lost speaks against its settings and against those with a rate at least as high and a
+warmup at most as long, and, where none of them stood, those near it; one that was not lost speaks for its own settings
+and for those with a lower rate and a longer warmup.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.extrapolation.recommend import LOST, Choice, Choices
+from hpo.extrapolation.recommend import Choice, Choices, price
 from hpo.intervals import Interval
 
 Array: TypeAlias = NDArray[np.float64]
@@ -30,9 +32,13 @@ Array: TypeAlias = NDArray[np.float64]
 # what the laws say of a risk counts as much as so many trainings: seeds of one configuration are lost together or not
 # at all more often than not, so that one that was not lost says much of the next
 RISK_COUNTS = 2.0
+# of the trainings that are not lost, so many are dropped as far behind: what tells one that was lost from a slow one
+DROPPED = 0.25
 WARMUP_LENGTH = 0.4  # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
-BELOW_A_LOSS = 0.7  # where all else was lost: times the lowest rate that was
+BELOW_A_LOSS = 0.7  # times the rate of a training that was lost: what is not near it any more
 SAME = 1e-6  # settings that differ by less are the same
+# other settings about the recommended ones: factors of their rate and warmup
+RATES, WARMUPS = np.exp(np.linspace(-0.75, 0.75, 13)), np.exp(np.linspace(-1.4, 1.4, 9))
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,21 @@ class _Place:
     warmup: float
     trainings: tuple[Observation, ...] = ()
 
+    @property
+    def stood(self) -> int:
+        """How many of its trainings reached the target."""
+        return sum(item.state == "reached" for item in self.trainings)
+
     def beyond(self, other: _Place) -> bool:
         """Whether its rate is at least as high and its warmup at most as long: what is lost there is lost here."""
         return (
             self.rate >= other.rate * (1 - SAME) and self.warmup <= other.warmup * (1 + SAME) + SAME
         )
+
+    def lost_with(self, other: _Place) -> bool:
+        """Whether a loss of the other speaks against this one: beyond it, or near it and never seen to stand."""
+        near = self.rate > BELOW_A_LOSS * other.rate and self.warmup < other.warmup / BELOW_A_LOSS
+        return self.beyond(other) or (near and not self.stood)
 
 
 def after_race(
@@ -102,34 +118,39 @@ def after_race(
         states.count("reached"),
         states.count("diverged"),
     )
-    lost = _lost(raced)
-    usable = [
-        place
-        for place in [held, *raced]
-        if not any(place.beyond(each) for each in lost)
-        and all(item.state == "reached" for item in place.trainings)
-    ]
-    if not usable:
-        lowest = min(lost, key=lambda place: place.rate)
-        warmup = max(held.warmup, *(place.warmup for place in lost))
-        usable = [
-            _Place(
-                _moved(posterior, choices, BELOW_A_LOSS * lowest.rate, warmup),
-                BELOW_A_LOSS * lowest.rate,
-                warmup,
-            )
-        ]
-    expected, risk, shift = _judged(posterior, usable, raced)
-    factor = np.exp(expected - expected.min())
-    at = int(np.argmin(factor + (LOST - factor) * risk))
-    used = usable[at]
+    if "reached" in states:
+        bold = [held, *(place for place in raced if place.stood)]
+        about = _about(posterior, held, global_batch_size)
+        places = [held, *raced, *(place for place in about if any(b.beyond(place) for b in bold))]
+    else:
+        rate = BELOW_A_LOSS * min(place.rate for place in raced)
+        warmup = max(held.warmup, *(place.warmup for place in raced))
+        places = [_Place(_moved(posterior, choices, rate, warmup), rate, warmup)]
+    cost, risk, shift = _judged(posterior, places, raced)
+    at = int(np.argmin(price(cost, risk)))
+    used = places[at]
     before = float(used.choices.risk(posterior).mean())
     found = dataclasses.replace(
         used.choices,
         log_shift=float(shift[at]),
         risk_factor=float(risk[at]) / before if before > 0 else 1.0,
     )
-    return found, dataclasses.replace(told, runs=len(used.trainings))
+    runs = sum(len(place.trainings) for place in raced if place.beyond(used) and used.beyond(place))
+    return found, dataclasses.replace(told, runs=runs)
+
+
+def _about(posterior: Posterior, held: _Place, global_batch_size: int) -> list[_Place]:
+    """Settings about the recommended ones, with at least one update of warmup."""
+    if WARMUP not in held.choices or posterior.model.warmup is None:
+        warmups = np.array([held.warmup])
+    else:
+        update = 1 / float(posterior.model.warmup.updates_per_epoch(np.log(global_batch_size)))
+        warmups = np.unique(np.maximum(WARMUPS * held.warmup, update))
+    return [
+        _Place(_moved(posterior, held.choices, rate, warmup), rate, warmup)
+        for rate in (float(each) for each in RATES * held.rate)
+        for warmup in (float(each) for each in warmups)
+    ]
 
 
 def _places(
@@ -149,49 +170,59 @@ def _places(
     ]
 
 
-def _lost(raced: Sequence[_Place]) -> list[_Place]:
-    """The configurations that were lost: diverged, or dropped while none that is beyond them reached the target."""
-    reached = [place for place in raced if all(item.state == "reached" for item in place.trainings)]
-    return [
-        place
-        for place in raced
-        if any(item.state == "diverged" for item in place.trainings)
-        or (
-            place not in reached
-            and not any(each.beyond(place) for each in reached)
-            and any(place.beyond(each) for each in reached)
-        )
-    ]
-
-
 def _judged(
     posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place]
 ) -> tuple[Array, Array, Array]:
-    """Expected log epochs, risk, and what the race adds to the log epochs that the laws predict: (places,) each."""
+    """Expected log factor on the epochs, risk, and what the race adds to the log epochs by the laws: (places,) each."""
     runs = [(place, item) for place in raced for item in place.trainings]
     every = [*places, *(place for place, _ in runs)]
     level = float(posterior.log_epochs(places[0].choices.log_batch)[0].mean())
-    costs = [float(np.minimum(place.choices.cost(posterior), MOST_MISS).mean()) for place in every]
-    prior, count = level + np.array(costs), len(places)
-    risk = np.array(
-        [_survived(float(place.choices.risk(posterior).mean()), place, raced) for place in places]
+    costs = np.array(
+        [float(np.minimum(place.choices.cost(posterior), MOST_MISS).mean()) for place in every]
     )
+    count = len(places)
+    risk = _risk(posterior, places, raced)
     fewest = min((item.epochs for _, item in runs if item.state == "reached"), default=None)
     if fewest is None:
-        return prior[:count], risk, np.zeros(count)
+        return costs[:count], risk, np.zeros(count)
     seen = [float(np.log(counted(item.state, item.epochs, fewest))) for _, item in runs]
     where = np.stack([_coordinates(posterior, place) for place in every])
     scatter = float(np.exp(posterior.values["log_trial_scatter"]).mean())
-    corrected = correct(prior, where, where[count:], prior[count:], seen, scatter)
-    return corrected.mean[:count], risk, corrected.mean[:count] - prior[:count]
-
-
-def _survived(risk: float, place: _Place, raced: Sequence[_Place]) -> float:
-    """The risk by the laws, with the trainings that were at least as risky and were not lost (a beta-binomial)."""
-    stood = sum(
-        item.state == "reached" for each in raced if each.beyond(place) for item in each.trainings
+    corrected = correct(
+        level + costs,
+        where,
+        where[count:],
+        (level + costs)[count:],
+        seen,
+        scatter,
+        [item.seed for _, item in runs],
     )
-    return risk * RISK_COUNTS / (RISK_COUNTS + stood)
+    shift = corrected.mean[:count] - level - costs[:count]
+    return costs[:count] + shift - shift.min(), risk, shift
+
+
+def _risk(posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
+    """The risk by the laws, with what was lost and what was not: (places,), each a beta-binomial.
+
+    A training that was dropped may have been lost or slow: it counts as lost by how likely the laws hold that.
+    """
+    by_laws = [float(place.choices.risk(posterior).mean()) for place in (*places, *raced)]
+    lost = []
+    for place, risk in zip(raced, by_laws[len(places) :], strict=True):
+        chance = risk / (risk + (1 - risk) * DROPPED)
+        lost.append(
+            sum(
+                1.0 if item.state == "diverged" else chance
+                for item in place.trainings
+                if item.state != "reached"
+            )
+        )
+    found = []
+    for place, risk in zip(places, by_laws, strict=False):
+        hits = sum(each for each, other in zip(lost, raced, strict=True) if place.lost_with(other))
+        stood = sum(other.stood for other in raced if other.beyond(place))
+        found.append((RISK_COUNTS * risk + hits) / (RISK_COUNTS + hits + stood))
+    return np.array(found)
 
 
 def _coordinates(posterior: Posterior, place: _Place) -> Array:

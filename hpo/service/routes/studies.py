@@ -113,9 +113,8 @@ def submit(
         idempotency_key=idempotency_key,
         max_samples=_least(body.max_samples, limits.samples),
         max_accelerator_hours=_least(body.max_accelerator_hours, limits.accelerator_hours),
+        event=f"submitted by {who.owner}",
     )
-    if submitted.created:
-        store.add_event(submitted.study.id, "submitted", f"submitted by {who.owner}")
     return reply(_detail(store, submitted.study), status=201 if submitted.created else 200)
 
 

@@ -2,9 +2,10 @@
 
 Candidates are the recommended settings with other learning rates and warmups. The laws are only roughly right, so each
 particle of the posterior is taken to be off by a factor of its own in both. Of such particles each holds one candidate
-to be the best: chosen are the recommended settings, a candidate that is safe where the laws underrate the risk, and
-then, one by one, whatever lowers most what the best of those chosen is expected to lose. What the whole lineup lowers
-it by is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race is worth more.
+to be the best: chosen are the recommended settings, where those are risky a candidate that is safe if the laws
+underrate the risk, and then, one by one, whatever lowers most what the best of those chosen is expected to lose. What
+the whole lineup lowers it by is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no
+race is worth more.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ PARTICLES = 256
 RATES, RATE_STEP = 17, 0.125  # candidates: from e^-1 to e times the recommended rate
 WARMUPS, WARMUP_STEP = 9, 0.35  # from a quarter to four times the recommended warmup
 RATE_OFF, WARMUP_OFF = (
-    0.2,
+    0.35,
     0.5,
 )  # by how much, in log units, a particle is taken to be off (standard deviation)
 APART = 2  # steps at least between two of a lineup, in rate or in warmup
+RISKY = 0.03  # the risk of the recommended settings from which on a safe candidate is raced
 SAFE = 20.0  # times more than the laws say is what the safe one is chosen for
 FEWEST, MOST = 3, 5  # configurations of a lineup
 HOPELESS = 0.95  # quantile of the epochs expected: a training that needs more than LIMIT times it
@@ -76,11 +78,12 @@ def choose_lineup(
     centre = {name: choice.interval.median for name, choice in choices.items()}
     tuned = WARMUP in centre and centre[WARMUP] > 0
     rates = np.exp(RATE_STEP * (np.arange(RATES) - RATES // 2)) * centre[RATE]
-    warmups = (
-        np.exp(WARMUP_STEP * (np.arange(WARMUPS) - WARMUPS // 2)) * centre[WARMUP]
-        if tuned
-        else np.zeros(1)
-    )
+    warmups = np.zeros(1)
+    if tuned and posterior.model.warmup is not None:
+        update = 1 / float(posterior.model.warmup.updates_per_epoch(np.log(global_batch_size)))
+        warmups = np.maximum(
+            np.exp(WARMUP_STEP * (np.arange(WARMUPS) - WARMUPS // 2)) * centre[WARMUP], update
+        )
     grid = [
         {**centre, RATE: float(rate), **({WARMUP: float(warmup)} if tuned else {})}
         for rate in rates
@@ -90,16 +93,11 @@ def choose_lineup(
     missed, risk = prediction.miss(few, global_batch_size, grid)
     factor = np.minimum(np.exp(np.minimum(missed, 10.0)), SLOW)
     shape = (-1, len(rates), len(warmups))
-    safe = factor + (LOST - factor) * np.minimum(SAFE * risk, 1.0)
     loss = _off((factor + (LOST - factor) * risk).reshape(shape))
     taken = [(len(rates) // 2, len(warmups) // 2)]
-    # never faster than what is recommended: what is safe is slower in its rate, or longer in its warmup
-    safest = safe.mean(axis=0).reshape(shape[1:])[: len(rates) // 2 + 1, len(warmups) // 2 :]
-    order = np.argsort(safest.ravel())
-    for row, column in (np.unravel_index(at, safest.shape) for at in order):
-        if _apart((int(row), int(column) + len(warmups) // 2), taken):
-            taken.append((int(row), int(column) + len(warmups) // 2))
-            break
+    centre_row, centre_column = taken[0]
+    if float(risk[:, centre_row * len(warmups) + centre_column].mean()) >= RISKY:
+        taken += _safe(factor, risk, len(rates), len(warmups))
     count = int(np.clip(most_epochs / epochs - 2, FEWEST, MOST))
     while len(taken) < count:
         best = np.min([loss[:, row, column] for row, column in taken], axis=0)
@@ -119,6 +117,19 @@ def choose_lineup(
         epochs,
         limit,
     )
+
+
+def _safe(factor: Array, risk: Array, rates: int, warmups: int) -> list[tuple[int, int]]:
+    """The best place if the risk were much larger: slower in its rate than the middle, or longer in its warmup."""
+    loss = (factor + (LOST - factor) * np.minimum(SAFE * risk, 1.0)).mean(axis=0)
+    middle = (rates // 2, warmups // 2)
+    safest = loss.reshape(rates, warmups)[: middle[0] + 1, middle[1] :]
+    for at in np.argsort(safest, axis=None):
+        row, column = np.unravel_index(at, safest.shape)
+        place = (int(row), int(column) + middle[1])
+        if _apart(place, [middle]):
+            return [place]
+    return []
 
 
 def _off(loss: Array) -> Array:
