@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +90,7 @@ class TrialRun:
     def _begin(self, config: dict[str, Any]) -> None:
         from trainers.begin import begin_training
         from trainers.job import TrainingJob
+        from trainers.numerics.threads import use_threads
         from trainers.workloads import load_workload
 
         job = TrainingJob.from_dict(config["job"])
@@ -103,7 +103,7 @@ class TrialRun:
             workload=self._workloads[key],
             place=self._program_place(Path(config["folder"])),
         )
-        _use_threads(self._threads)
+        use_threads(self._threads)
         self._training = training
         self._reported = [dataclasses.asdict(point) for point in training.resumed or ()]
         self._checkpoint, self._checkpoint_seconds = (
@@ -178,11 +178,3 @@ class TrialRun:
                 {"training": training.state_dict(), "points": self._reported},
             )
         self._saved_at = time.monotonic()
-
-
-def _use_threads(count: int) -> None:
-    """As many threads as the trial was given cores; not every workload has loaded torch."""
-    if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(count)
