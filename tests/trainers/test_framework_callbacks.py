@@ -133,7 +133,7 @@ def test_a_framework_reports_and_hears_of_the_end(tmp_path: Path, library, progr
         data={"command": words, "train_samples": 1440, "report": report, "stop_seconds": 60.0},
         target=Target("top1", 0.85),
         settings=TrainingSettings(learning_rate=0.3),
-        global_batch_size=32,
+        global_batch_size=30,  # half an epoch is a whole number of updates
         seed=0,
         epochs=30,
         search_path=str(tmp_path),
