@@ -74,6 +74,8 @@ PROCESSES = (
     "planning/test_launchers_scripts.py",
     "planning/test_launchers_training.py",
     "planning/test_program_launch.py",
+    "planning/test_sweep_scripts.py",
+    "service/test_agents.py",
     "service/test_client_faults.py",
     "service/test_fault_database.py",
     "service/test_fault_workers.py",

@@ -14,6 +14,7 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 
 from hpo.service.auth import Principal, Tokens
 from hpo.service.config import ServerConfig
+from hpo.service.desks import Desks
 from hpo.service.forecasts import Forecasts
 from hpo.service.live import Live
 from hpo.service.metrics import Metrics
@@ -55,6 +56,7 @@ class Context:
         self.metrics = Metrics()
         self.forecasts = Forecasts()
         self.live = Live(self.open_store)
+        self.desks = Desks(self.open_store)
         self._store: Store | None = None
         self._failed: tuple[float, StoreUnavailable] | None = None
         self._lock = threading.Lock()
