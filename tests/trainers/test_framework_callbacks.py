@@ -105,7 +105,7 @@ from hpo.callbacks.keras import KerasReport
 
 model = keras.Sequential([keras.layers.Dense(10)])
 model.compile(
-    keras.optimizers.SGD(rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
+    keras.optimizers.SGD(rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
 )
 history = model.fit(
     images[:1440].numpy(), labels[:1440].numpy(), batch, epochs=50, verbose=0,
