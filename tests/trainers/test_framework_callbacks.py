@@ -105,7 +105,7 @@ from hpo.callbacks.keras import KerasReport
 
 model = keras.Sequential([keras.layers.Dense(10)])
 model.compile(
-    keras.optimizers.SGD(rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
+    keras.optimizers.SGD(rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
 )
 history = model.fit(
     images[:1440].numpy(), labels[:1440].numpy(), batch, epochs=50, verbose=0,
@@ -133,7 +133,7 @@ def test_a_framework_reports_and_hears_of_the_end(tmp_path: Path, library, progr
         data={"command": words, "train_samples": 1440, "report": report, "stop_seconds": 60.0},
         target=Target("top1", 0.85),
         settings=TrainingSettings(learning_rate=0.3),
-        global_batch_size=32,
+        global_batch_size=30,  # half an epoch is a whole number of updates
         seed=0,
         epochs=30,
         search_path=str(tmp_path),
