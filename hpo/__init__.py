@@ -25,12 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpo.api import (
+        AskedTrial,
+        AskTell,
         Plan,
         PlannedRun,
         PlanRequest,
         Progress,
         StudyForecast,
         StudyResult,
+        ask_tell,
         calibration,
         find_plan,
         fit_posterior,
@@ -56,12 +59,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "hpo.api": (
+        "AskTell",
+        "AskedTrial",
         "Plan",
         "PlanRequest",
         "PlannedRun",
         "Progress",
         "StudyForecast",
         "StudyResult",
+        "ask_tell",
         "calibration",
         "find_plan",
         "fit_posterior",
@@ -86,6 +92,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "AskTell",
+    "AskedTrial",
     "AsyncClient",
     "Client",
     "HpoError",
@@ -97,6 +105,7 @@ __all__ = [
     "StudyForecast",
     "StudyResult",
     "StudySpec",
+    "ask_tell",
     "calibration",
     "figures",
     "find_plan",

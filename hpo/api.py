@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpo.asking.trial import AskedTrial, AskTell
 from hpo.planning.launchers.launch import MAX_RESTARTS, check_script, choose_backend
 from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
 from hpo.runs import launches, repository
+from hpo.runs.ask_tell import ask_tell
 from hpo.runs.forecasts import fit_posterior, forecast, with_forecast
 from hpo.runs.launches import launch_here, submit_plan
 from hpo.runs.plans import make_plan, plan_study
@@ -25,6 +27,8 @@ from storage.records import CalibrationRow, Outcome, Study
 from trainers.report import TrainingOutcome
 
 __all__ = [
+    "AskTell",
+    "AskedTrial",
     "Plan",
     "PlanRequest",
     "PlannedRun",
@@ -32,6 +36,7 @@ __all__ = [
     "StudyForecast",
     "StudyResult",
     "StudySpec",
+    "ask_tell",
     "calibration",
     "find_plan",
     "fit_posterior",

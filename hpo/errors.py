@@ -10,6 +10,7 @@
     ├── PlanError                  a plan that cannot be made as asked: machine, nodes, batch      2
     ├── LaunchError                a plan that was started and did not finish                      1
     ├── TuningError                a sweep that could not go on                                    1
+    ├── TrialLostError             a trial that was asked for, and that another has by now         1
     ├── ExportError                an export that would overwrite something, or lacks its library  2
     ├── StudyFailedError           a study of a server that ended without its result               1
     └── ServiceError               a server that does not do what was asked                        1
@@ -114,6 +115,10 @@ class LaunchError(HpoError):
 
 class TuningError(HpoError):
     """A sweep that could not go on."""
+
+
+class TrialLostError(HpoError):
+    """A trial that was asked for and is not, or no longer, the asker's: stop, and write no more."""
 
 
 class ExportError(HpoError):

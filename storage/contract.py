@@ -2,9 +2,9 @@
 
 ``storage.store.Store`` keeps these promises on SQLite and PostgreSQL. Whoever writes another store subclasses
 :class:`AbstractStore` and runs the contract tests against it: ``tests/storage/store_contract.py`` and the files that it
-inherits from (``queue_contract.py``, ``service_contract.py``, ``columns_contract.py``, ``exhibit_contract.py``). A test
-class inherits ``StoreContract`` and gives a ``url`` fixture, the address of a new, empty database; see
-``tests/storage/test_store_sqlite.py``.
+inherits from (``queue_contract.py``, ``trial_lease_contract.py``, ``service_contract.py``, ``columns_contract.py``,
+``exhibit_contract.py``). A test class inherits ``StoreContract`` and gives a ``url`` fixture, the address of a new,
+empty database; see ``tests/storage/test_store_sqlite.py``.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from storage.records import (
     Token,
     Totals,
     Trial,
+    TrialLease,
     TrialResult,
     TrialState,
     Usage,
@@ -164,8 +165,88 @@ class AbstractStore(ABC):
         """Write a result with the last points; :class:`NotFound`, or :class:`Conflict` where one is there."""
 
     @abstractmethod
+    def add_ended_trials(
+        self,
+        study_id: int,
+        ended: Sequence[tuple[NewTrial, TrialResult, Sequence[ConvergencePoint]]],
+    ) -> list[Trial]:
+        """Trials that were run elsewhere, each with its result and its points, all or none; :class:`NotFound`."""
+
+    @abstractmethod
     def requeue_running(self, study_id: int) -> list[Trial]:
-        """Running to queued, for a study whose process died; points stay. Returns them; :class:`NotFound`."""
+        """Running to queued, for a study whose process died; points stay. Returns them; :class:`NotFound`.
+
+        Leases on trials that have not ended are ended.
+        """
+
+    # trials under a lease each
+
+    @abstractmethod
+    def lease_trial(
+        self,
+        study_id: int,
+        what: int | NewTrial,
+        *,
+        known: int,
+        key: str,
+        holder: str,
+        lease_seconds: float,
+    ) -> TrialLease | None:
+        """The queued trial of that number, or a new one, for whoever asks with ``key``, a text that nobody else has.
+
+        The same trial again for the same key. None where the trial is not queued any more, or where the study has
+        another number of trials of the new one's purpose than ``known``: look again. The study is for agents from then
+        on, and no worker claims it. :class:`Conflict` where a worker runs the study or it has ended;
+        :class:`NotFound`.
+        """
+
+    @abstractmethod
+    def leased_trial(self, study_id: int, key: str) -> TrialLease | None:
+        """The trial that ``key`` holds, or held when it ended; None where there is none, or another holds it now."""
+
+    @abstractmethod
+    def leased_trials(self, study_id: int) -> list[TrialLease]:
+        """The running trials that somebody asked for, by number, also those whose leases have ended."""
+
+    @abstractmethod
+    def renew_trial(
+        self,
+        study_id: int,
+        number: int,
+        key: str,
+        *,
+        lease_seconds: float,
+        points: Sequence[ConvergencePoint] = (),
+    ) -> TrialLease:
+        """Hold a trial for longer, and write its points, replacing those at the same step.
+
+        :class:`LeaseLost` where another key has it, or it has ended; :class:`NotFound`.
+        """
+
+    @abstractmethod
+    def finish_leased_trial(
+        self,
+        study_id: int,
+        number: int,
+        key: str,
+        result: TrialResult,
+        points: Sequence[ConvergencePoint] = (),
+    ) -> Trial:
+        """Write the result and the last points of a trial; one that ended under this key stays as it is.
+
+        :class:`LeaseLost` where another key has it; :class:`NotFound`.
+        """
+
+    @abstractmethod
+    def release_trial(self, study_id: int, number: int, key: str) -> Trial:
+        """Put a trial back into its study's queue; :class:`LeaseLost` where another key has it; :class:`NotFound`."""
+
+    @abstractmethod
+    def expire_trial_leases(self, study_id: int, most_vanished: int) -> list[Trial]:
+        """Queue the trials whose holders fell silent again; those that lost more than ``most_vanished`` have failed.
+
+        Returns them as they are then; :class:`NotFound`.
+        """
 
     @abstractmethod
     def trials(
@@ -283,9 +364,12 @@ class AbstractStore(ABC):
         max_samples: int | None = None,
         max_accelerator_hours: float | None = None,
         budget_trials: int | None = None,
+        for_agents: bool = False,
         event: str | None = None,
     ) -> SubmittedStudy:
         """Put a study in the queue; a larger ``priority`` goes first among its owner's, one above 10 among all.
+
+        No worker claims one that is ``for_agents``.
 
         A study that is new is told of by an event with this message, in the same transaction.
 
@@ -310,7 +394,8 @@ class AbstractStore(ABC):
     ) -> Lease | None:
         """Take this very study, in whatever state and whether or not it is in the queue; :class:`NotFound`.
 
-        None while a worker holds a lease on it, unless that is ``instead_of``, which is known to be gone.
+        None while a worker holds a lease on it, unless that is ``instead_of``, which is known to be gone, and while
+        somebody holds one on a trial of it.
         """
 
     @abstractmethod

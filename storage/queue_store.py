@@ -6,7 +6,7 @@ from typing import Self
 
 from storage.errors import InvalidRecord
 from storage.records import Lease, Study, StudyState, SubmittedStudy
-from storage.statements import events, queue, studies, submissions
+from storage.statements import events, queue, studies, submissions, trial_leases
 from storage.transactions import Transactions
 
 
@@ -29,6 +29,7 @@ class QueueStore(Transactions):
         max_samples: int | None = None,
         max_accelerator_hours: float | None = None,
         budget_trials: int | None = None,
+        for_agents: bool = False,
         event: str | None = None,
     ) -> SubmittedStudy:
         values = {
@@ -44,6 +45,7 @@ class QueueStore(Transactions):
             "max_samples": max_samples,
             "max_accelerator_hours": max_accelerator_hours,
             "budget_trials": budget_trials,
+            "for_agents": for_agents,
         }
         with self._write() as connection:
             submitted = submissions.submit(connection, name, values)
@@ -54,7 +56,7 @@ class QueueStore(Transactions):
     def claim_study(
         self, worker: str, *, lease_seconds: float, per_owner: int | None = None
     ) -> Lease | None:
-        _check_seconds(lease_seconds)
+        check_seconds(lease_seconds)
         with self._read() as connection:
             if not queue.has_work(connection):
                 return None
@@ -71,14 +73,15 @@ class QueueStore(Transactions):
     def take_study(
         self, study_id: int, worker: str, *, lease_seconds: float, instead_of: str | None = None
     ) -> Lease | None:
-        _check_seconds(lease_seconds)
+        check_seconds(lease_seconds)
         with self._write() as connection:
-            return queue.take(
-                connection, studies.lock(connection, study_id), worker, lease_seconds, instead_of
-            )
+            study = studies.lock(connection, study_id)
+            if trial_leases.any_live(connection, study_id):
+                return None
+            return queue.take(connection, study, worker, lease_seconds, instead_of)
 
     def renew_lease(self, lease: Lease, *, lease_seconds: float) -> Lease:
-        _check_seconds(lease_seconds)
+        check_seconds(lease_seconds)
         with self._database.write() as connection:
             return queue.renew(connection, lease, lease_seconds)
 
@@ -112,6 +115,7 @@ class QueueStore(Transactions):
             )
 
 
-def _check_seconds(lease_seconds: float) -> None:
+def check_seconds(lease_seconds: float) -> None:
+    """Raise :class:`InvalidRecord` unless a lease may last so long."""
     if not 0 < lease_seconds < float("inf"):
         raise InvalidRecord(f"a lease must last for more than 0 seconds, but got {lease_seconds}")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from storage.convergence_records import Convergence, ConvergencePoint
@@ -53,6 +54,7 @@ __all__ = [
     "Token",
     "Totals",
     "Trial",
+    "TrialLease",
     "TrialResult",
     "TrialState",
     "Trust",
@@ -123,7 +125,7 @@ class Study:
 
     ``queued_at`` is when it was last put in the queue, None for a study that its own process runs.
     ``attempts`` counts the claims since then. A study that is running without a lease is run by a process
-    outside the queue.
+    outside the queue, or by those who ask for its trials: where it is ``for_agents``, no worker claims it.
     """
 
     id: int
@@ -148,6 +150,7 @@ class Study:
     lease_expires_at: datetime | None = None
     attempts: int = 0
     budget_trials: int | None = None
+    for_agents: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +241,27 @@ class Trial:
     started_at: datetime | None
     finished_at: datetime | None
     samples: int | None = None  # processed, once the trial has ended
+
+    @cached_property
+    def settings_key(self) -> str:
+        """The settings as one text, the same for trials with the same settings."""
+        return repr(sorted(self.settings.items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialLease:
+    """A trial that was asked for, with the key under which its holder writes; see ``storage.statements.trial_leases``.
+
+    It is the holder's until ``expires_at``, ``seconds`` after it was last renewed. ``vanished`` counts the holders that
+    fell silent with it.
+    """
+
+    trial: Trial
+    key: str
+    holder: str
+    seconds: float
+    expires_at: datetime
+    vanished: int
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, Self
 from storage import migrations
 from storage.clock import Clock
 from storage.database import Database
-from storage.queue_store import QueueStore
+from storage.queue_store import QueueStore, check_seconds
 from storage.records import (
     CalibrationRow,
     Convergence,
@@ -26,6 +26,7 @@ from storage.records import (
     StoredPlan,
     Study,
     Trial,
+    TrialLease,
     TrialResult,
     TrialState,
 )
@@ -39,6 +40,7 @@ from storage.statements import (
     plan_runs,
     plans,
     studies,
+    trial_leases,
     trials,
 )
 
@@ -161,9 +163,31 @@ class Store(QueueStore, ServiceStore):
             convergence.upsert(connection, {trial_id: points})
             trials.count_samples(connection, trial_id)
 
+    def add_ended_trials(
+        self,
+        study_id: int,
+        ended: Sequence[tuple[NewTrial, TrialResult, Sequence[ConvergencePoint]]],
+    ) -> list[Trial]:
+        with self._write() as connection:
+            added = trials.add(connection, study_id, [new for new, _, _ in ended])
+            for trial, (_, result, _) in zip(added, ended, strict=True):
+                trials.finish(connection, trial.id, result)
+            points = zip(added, ended, strict=True)
+            convergence.upsert(connection, {trial.id: each[2] for trial, each in points})
+            for trial in added:
+                trials.count_samples(connection, trial.id)
+            first = added[0].number if added else 0
+            return [
+                trial
+                for trial in trials.select_all(connection, study_id, None, None)
+                if added and trial.number >= first
+            ]
+
     def requeue_running(self, study_id: int) -> list[Trial]:
         with self._write() as connection:
-            return trials.requeue(connection, study_id)
+            requeued = trials.requeue(connection, study_id)
+            trial_leases.forget(connection, study_id)
+            return requeued
 
     def trials(
         self,
@@ -181,6 +205,77 @@ class Store(QueueStore, ServiceStore):
     def counts(self, study_id: int, purpose: str | None = None) -> dict[int, dict[TrialState, int]]:
         with self._read() as connection:
             return trials.count(connection, study_id, purpose)
+
+    # trials under a lease each
+
+    def lease_trial(
+        self,
+        study_id: int,
+        what: int | NewTrial,
+        *,
+        known: int,
+        key: str,
+        holder: str,
+        lease_seconds: float,
+    ) -> TrialLease | None:
+        check_seconds(lease_seconds)
+        with self._write() as connection:
+            return trial_leases.lease(
+                connection,
+                study_id,
+                what,
+                known=known,
+                key=key,
+                holder=holder,
+                seconds=lease_seconds,
+            )
+
+    def leased_trial(self, study_id: int, key: str) -> TrialLease | None:
+        with self._read() as connection:
+            return trial_leases.of_key(connection, study_id, key)
+
+    def leased_trials(self, study_id: int) -> list[TrialLease]:
+        with self._read() as connection:
+            return trial_leases.running(connection, study_id)
+
+    def renew_trial(
+        self,
+        study_id: int,
+        number: int,
+        key: str,
+        *,
+        lease_seconds: float,
+        points: Sequence[ConvergencePoint] = (),
+    ) -> TrialLease:
+        check_seconds(lease_seconds)
+        with self._write() as connection:
+            held = trial_leases.renew(connection, study_id, number, key, lease_seconds)
+            convergence.upsert(connection, {held.trial.id: points})
+            return held
+
+    def finish_leased_trial(
+        self,
+        study_id: int,
+        number: int,
+        key: str,
+        result: TrialResult,
+        points: Sequence[ConvergencePoint] = (),
+    ) -> Trial:
+        with self._write() as connection:
+            trial, written = trial_leases.finish(connection, study_id, number, key, result)
+            if written:
+                convergence.upsert(connection, {trial.id: points})
+                trials.count_samples(connection, trial.id)
+                trial = trials.by_number(connection, study_id, number)
+            return trial
+
+    def release_trial(self, study_id: int, number: int, key: str) -> Trial:
+        with self._write() as connection:
+            return trial_leases.release(connection, study_id, number, key)
+
+    def expire_trial_leases(self, study_id: int, most_vanished: int) -> list[Trial]:
+        with self._write() as connection:
+            return trial_leases.expire(connection, study_id, most_vanished)
 
     # convergence
 

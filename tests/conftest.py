@@ -18,6 +18,9 @@ hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 SLOW = (
+    "faces/test_program_examples.py",
+    "tuning/test_program_sweep.py",
+    "tuning/test_trial_workers.py",
     "trainers/test_noisy_quadratic_dynamics.py",
     "trainers/test_precision.py::test_reduced_precision_trains_almost_as_fp32_does",
 )
@@ -37,6 +40,7 @@ FIT = (
     "faces/test_growing_batch.py",
     "faces/test_own_workload.py",
     "faces/test_plan_command.py",
+    "faces/test_program_examples.py",
     "faces/test_python_api.py",
     "faces/test_study_folder.py",
     "planning/test_mlperf_import.py",
@@ -51,6 +55,7 @@ FIT = (
     "service/test_workflow_examples.py",
     "tuning/test_acquisition.py",
     "tuning/test_acquisition_sweep.py",
+    "tuning/test_program_sweep.py",
     "tuning/test_sweeps.py",
     "test_documents.py::test_a_command_of_the_pages_runs",
     "test_documents.py::test_python_of_the_pages_runs",
@@ -61,12 +66,16 @@ PROCESSES = (
     "faces/test_exhibit_of_a_launch.py",
     "faces/test_growing_batch.py",
     "faces/test_own_workload.py",
+    "faces/test_program_examples.py",
     "faces/test_study_folder.py",
     "planning/test_launch_restarts.py",
     "planning/test_launch_submission.py",
     "planning/test_launchers_loop.py",
     "planning/test_launchers_scripts.py",
     "planning/test_launchers_training.py",
+    "planning/test_program_launch.py",
+    "planning/test_sweep_scripts.py",
+    "service/test_agents.py",
     "service/test_client_faults.py",
     "service/test_fault_database.py",
     "service/test_fault_workers.py",
@@ -81,7 +90,9 @@ PROCESSES = (
     "trainers/test_asynchronous_training.py",
     "trainers/test_elastic_rendezvous.py",
     "trainers/test_elastic_training.py",
+    "trainers/test_framework_callbacks.py",
     "trainers/test_lost_workers.py",
+    "trainers/test_program.py",
     "trainers/test_reducer.py",
     "trainers/test_staging.py",
     "trainers/test_staging_command.py",
@@ -89,7 +100,9 @@ PROCESSES = (
     "trainers/test_workers.py",
     "tuning/test_acquisition_sweep.py",
     "tuning/test_killed_sweep.py",
+    "tuning/test_program_sweep.py",
     "tuning/test_sweeps.py",
+    "tuning/test_trial_workers.py",
     "test_documents.py::test_python_of_the_pages_runs",
 )
 """Tests that start worker processes, servers, Ray or the scripts of launchers."""

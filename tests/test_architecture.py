@@ -23,6 +23,7 @@ LAYERS = (
     [{"errors"}, {"intervals"}, {"reporting"}],
     [{"callbacks"}],
     [{"study"}, {"extrapolation"}],
+    [{"past_runs"}, {"asking"}],
     [{"tuning"}, {"planning"}, {"formatting"}, {"mlperf"}],
     [{"runs"}, {"client"}],
     [{"api"}],
@@ -47,7 +48,7 @@ HOMES = {
     **dict.fromkeys(("sqlalchemy", "alembic"), ("storage",)),
     **dict.fromkeys(WEB, ("hpo.service", "hpo.dashboard")),
     "ray": ("hpo.tuning", "hpo.planning.launchers.ray_jobs", "trainers.asynchronous"),
-    "optuna": ("hpo.tuning", "search_spaces"),
+    "optuna": ("hpo.tuning", "hpo.past_runs.optuna_database", "search_spaces"),
     "plotly": ("hpo.dashboard",),
     "pyarrow": ("storage",),
 }

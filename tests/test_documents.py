@@ -50,6 +50,29 @@ ELSEWHERE = {
     "hpo worker --folder /scratch/hpo": "tests/service/test_worker_queue.py",
     "hpo worker --drain": "tests/service/test_worker_queue.py",
     "hpo import mlperf training_results_v2.1/NVIDIA": "tests/planning/test_mlperf_import.py",
+    "hpo run study.yaml --array 32 --on slurm --gpus 4 --hours 2 --account physics": (
+        "tests/planning/test_sweep_scripts.py"
+    ),
+    "hpo run study.yaml --on slurm --nodes 8 --gpus 4 --hours 2 --storage postgresql://hpo@db.example/hpo": (
+        "tests/planning/test_sweep_scripts.py"
+    ),
+    "hpo submit study.yaml --agents": "tests/service/test_api_asking.py",
+    "hpo agent digits": "tests/service/test_agents.py",
+    "hpo agent digits --stop-after 3300": "tests/service/test_agents.py",
+    **dict.fromkeys(
+        (
+            "hpo import csv runs.csv --study digits --map lr=learning_rate --map bs=global_batch_size",
+            "hpo import wandb runs.csv --chart top1.csv --study digits --map lr=learning_rate "
+            "--map batch_size=global_batch_size --map val_acc=metric --axis epochs",
+            "hpo import mlflow mlruns --study digits --map optim/lr=learning_rate --map batch=global_batch_size "
+            "--map val_top1=metric --axis epochs --train-samples 50000",
+            "hpo import tensorboard lightning_logs --study digits --map lr=learning_rate "
+            "--map batch_size=global_batch_size --map val/top1=metric --train-samples 50000",
+            "hpo import optuna sqlite:///optuna.db --study digits --map bs=global_batch_size "
+            "--map intermediate_value=metric --axis epoch-index --train-samples 50000",
+        ),
+        "tests/past_runs/test_importing.py",
+    ),
     "hpo record plan outcome.jsonl": "tests/faces/test_command_line.py",
 }
 ON_A_CLUSTER = {

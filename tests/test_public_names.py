@@ -19,9 +19,10 @@ PUBLIC = {
     "TrainingJob TrainingOutcome WorkloadError",
     "storage": "AbstractStore Conflict InvalidRecord LeaseLost NotFound SchemaTooNew Store StoreError "
     "StoreUnavailable",
-    "hpo": "AsyncClient Client HpoError Plan PlanRequest PlannedRun ProgramTrial Progress StudyForecast StudyResult "
-    "StudySpec calibration figures find_plan fit_posterior forecast launch launch_here load_study make_plan "
-    "parse_study plan_study race read_study record report run_study should_stop store_plan studies submit_plan trial",
+    "hpo": "AskTell AskedTrial AsyncClient Client HpoError Plan PlanRequest PlannedRun ProgramTrial Progress "
+    "StudyForecast StudyResult StudySpec ask_tell calibration figures find_plan fit_posterior forecast launch "
+    "launch_here load_study make_plan parse_study plan_study race read_study record report run_study should_stop "
+    "store_plan studies submit_plan trial",
 }
 ONE_MEANING = {
     "ConvergencePoint": {"storage.convergence_records", "trainers.report"},

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from hpo.cli.commands import (
+    agent,
     database,
     doctor,
     evidence,
@@ -56,6 +57,7 @@ for command in (
     study.report,
     server.serve,
     worker.worker,
+    agent.agent,
     server.token,
     evidence.extrapolate,
     evidence.throughput,

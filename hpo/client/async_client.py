@@ -62,6 +62,7 @@ class AsyncClient:
         max_samples: int | None = None,
         max_accelerator_hours: float | None = None,
         idempotency_key: str | None = None,
+        for_agents: bool = False,
     ) -> AsyncRemoteStudy:
         """Queue a study: a StudySpec, the path of its file, or its YAML text."""
         status = await self.run(
@@ -72,6 +73,7 @@ class AsyncClient:
                 max_samples=max_samples,
                 max_accelerator_hours=max_accelerator_hours,
                 idempotency_key=idempotency_key,
+                for_agents=for_agents,
             )
         )
         return self.study(status.name)

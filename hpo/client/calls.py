@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpo.asking.messages import Asked, Verdict
 from hpo.client.protocol import Pause, Request, ServerResponse, Steps, get, join
 from hpo.client.records import (
     PLAN_FILES,
@@ -23,8 +25,11 @@ from hpo.client.records import (
 from hpo.client.retries import RetryPolicy, ask
 from hpo.errors import StudyFailedError, WaitTimeoutError
 from hpo.study.spec import StudySpec, load_study, parse_study
+from trainers.job import TrainingJob
+from trainers.report import ConvergencePoint, TrainingOutcome
 
 PAGE = 500
+MOST_REASON = 10_000
 CURVES_AT_A_TIME = 50
 OnEvent = Callable[[RemoteEvent], None]
 
@@ -54,6 +59,7 @@ def submit(
     max_samples: int | None = None,
     max_accelerator_hours: float | None = None,
     idempotency_key: str | None = None,
+    for_agents: bool = False,
 ) -> Steps[StudyStatus]:
     """Queue a study. Sent again as often as needed: the key makes all of them one submission.
 
@@ -64,6 +70,7 @@ def submit(
     body: dict[str, Any] = {"spec": text, "priority": priority}
     limits = {"max_samples": max_samples, "max_accelerator_hours": max_accelerator_hours}
     body |= {name: value for name, value in limits.items() if value is not None}
+    body |= {"for_agents": True} if for_agents else {}
     key = idempotency_key or hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     answer = yield from ask(
         Request(
@@ -229,6 +236,82 @@ def plans(retries: RetryPolicy, name: str) -> Steps[list[RemotePlan]]:
     return found
 
 
+def ask_trial(
+    retries: RetryPolicy, name: str, *, key: str, holder: str, lease_seconds: float
+) -> Steps[Asked]:
+    """Ask for a trial; sent again as often as needed, as the key makes all of it one."""
+    body = {"key": key, "holder": holder, "lease_seconds": lease_seconds}
+    request = Request("POST", join("studies", name, "trials"), body=body, repeatable=True)
+    plain = (yield from ask(request, retries)).document
+    return Asked(
+        number=None if plain["trial"] is None else plain["trial"]["number"],
+        job=None if plain["job"] is None else TrainingJob.from_dict(plain["job"]),
+        ended=plain["ended"],
+        wait_seconds=plain["wait_seconds"],
+        message=plain["message"],
+    )
+
+
+def report_trial(
+    retries: RetryPolicy,
+    name: str,
+    number: int,
+    *,
+    key: str,
+    points: Sequence[ConvergencePoint],
+    lease_seconds: float,
+) -> Steps[Verdict]:
+    """Report evaluations, or give a sign of life."""
+    body = {
+        "key": key,
+        "points": [_finite(dataclasses.asdict(point)) for point in points],
+        "lease_seconds": lease_seconds,
+    }
+    plain = (yield from ask(_about_trial(name, number, "points", body), retries)).document
+    return Verdict(plain["state"], plain["reason"])
+
+
+def end_trial(
+    retries: RetryPolicy,
+    name: str,
+    number: int,
+    *,
+    key: str,
+    points: Sequence[ConvergencePoint],
+    outcome: TrainingOutcome | None,
+    state: str | None,
+    reason: str,
+) -> Steps[str]:
+    """End a trial; its state as the server has it."""
+    body = {
+        "key": key,
+        "points": [_finite(dataclasses.asdict(point)) for point in points],
+        "outcome": None if outcome is None else _finite(outcome.to_dict()),
+        "state": state,
+        "reason": reason[:MOST_REASON],
+    }
+    plain = (yield from ask(_about_trial(name, number, "end", body), retries)).document
+    return str(plain["state"])
+
+
+def release_trial(retries: RetryPolicy, name: str, number: int, *, key: str) -> Steps[None]:
+    """Give a trial back."""
+    yield from ask(_about_trial(name, number, "release", {"key": key}), retries)
+
+
+def _about_trial(name: str, number: int, call: str, body: dict[str, Any]) -> Request:
+    path = join("studies", name, "trials", str(number), call)
+    return Request("POST", path, body=body, repeatable=True)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN and no infinity."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
+
+
 def document(retries: RetryPolicy, *path: str) -> Steps[Any]:
     """The JSON at a path below the API's root."""
     return (yield from ask(get(*path), retries)).document
@@ -264,11 +347,16 @@ def _pages(
 
 def _patient(retries: RetryPolicy, patience: WaitPolicy, until: float | None) -> RetryPolicy:
     """Enough attempts for an outage, or for the time that is left, whichever is shorter."""
-    seconds = (
+    return patient(
+        retries,
         patience.outage_seconds
         if until is None
-        else min(patience.outage_seconds, until - time.monotonic())
+        else min(patience.outage_seconds, until - time.monotonic()),
     )
+
+
+def patient(retries: RetryPolicy, seconds: float) -> RetryPolicy:
+    """Enough attempts for an outage of so long."""
     return replace(
         retries,
         attempts=max(1, int(seconds / (0.75 * retries.most_seconds)) + 4) if seconds > 0 else 1,

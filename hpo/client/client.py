@@ -11,6 +11,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +21,8 @@ from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
+from hpo.asking.messages import LEASE_SECONDS, Asked, Verdict
+from hpo.asking.trial import AskTell
 from hpo.client import calls
 from hpo.client import transport as carrier
 from hpo.client.address import address
@@ -28,6 +33,7 @@ from hpo.client.records import RemoteEvent, RemoteForecast, RemotePlan, RemoteTr
 from hpo.client.retries import RetryPolicy
 from hpo.planning.request import PlanOptions
 from hpo.study.spec import StudySpec
+from trainers.report import ConvergencePoint, TrainingOutcome
 
 T = TypeVar("T")
 
@@ -64,12 +70,14 @@ class Client:
         max_samples: int | None = None,
         max_accelerator_hours: float | None = None,
         idempotency_key: str | None = None,
+        for_agents: bool = False,
     ) -> RemoteStudy:
         """Queue a study: a StudySpec, the path of its file, or its YAML text.
 
-        ``max_samples`` and ``max_accelerator_hours`` end it early. Submitting the same again, or with the same
-        ``idempotency_key``, gives the study that is there. Raises :class:`SpecError` with every fault of the study,
-        :class:`ConflictError` where its name is taken.
+        ``max_samples`` and ``max_accelerator_hours`` end it early. One that is ``for_agents`` is left alone by workers:
+        its trials are trained by those who ask for them (``RemoteStudy.ask_tell``, ``hpo agent``). Submitting the same
+        again, or with the same ``idempotency_key``, gives the study that is there. Raises :class:`SpecError` with every
+        fault of the study, :class:`ConflictError` where its name is taken.
         """
         status = self.run(
             calls.submit(
@@ -79,6 +87,7 @@ class Client:
                 max_samples=max_samples,
                 max_accelerator_hours=max_accelerator_hours,
                 idempotency_key=idempotency_key,
+                for_agents=for_agents,
             )
         )
         return self.study(status.name)
@@ -256,6 +265,27 @@ class RemoteStudy:
         """The plans made so far, oldest first."""
         return self._client.run(calls.plans(self._retries, self.name))
 
+    def ask_tell(
+        self,
+        *,
+        holder: str | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        outage_seconds: float = WaitPolicy.outage_seconds,
+        background: bool = False,
+    ) -> AskTell:
+        """Train its trials here: ask for one, report while it trains, tell how it ended; see :func:`hpo.ask_tell`.
+
+        ``holder`` says who trains, for people to read. Calls go on through outages of ``outage_seconds``. With
+        ``background`` a training does not wait for its reports, and hears of them a little later.
+        """
+        channel = _TrialChannel(self._client, self.name, self._retries, outage_seconds)
+        return AskTell(
+            channel,
+            holder or f"{socket.gethostname()}:{os.getpid()}",
+            lease_seconds=lease_seconds,
+            background=background,
+        )
+
     def cancel(self) -> StudyStatus:
         """Ask for its end; what is trained so far stays."""
         return self._client.run(calls.cancel(self._retries, self.name))
@@ -266,3 +296,68 @@ class RemoteStudy:
 
     def __repr__(self) -> str:
         return f"RemoteStudy({self.name!r} at {self._client.url})"
+
+
+class _TrialChannel:
+    """A server, as a :class:`hpo.asking.messages.Channel`; its calls outlast a server that restarts."""
+
+    def __init__(
+        self, client: Client, name: str, retries: RetryPolicy, outage_seconds: float
+    ) -> None:
+        self._client, self._name = client, name
+        self._retries = calls.patient(retries, outage_seconds)
+
+    def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
+        """See the channel. A user's own workload is looked for here: the server's folders are not."""
+        asked = self._client.run(
+            calls.ask_trial(
+                self._retries, self._name, key=key, holder=holder, lease_seconds=lease_seconds
+            )
+        )
+        if asked.job is None:
+            return asked
+        here = dataclasses.replace(asked.job, search_path=str(Path.cwd()))
+        return dataclasses.replace(asked, job=here)
+
+    def report(
+        self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
+    ) -> Verdict:
+        """See the channel."""
+        return self._client.run(
+            calls.report_trial(
+                self._retries,
+                self._name,
+                number,
+                key=key,
+                points=points,
+                lease_seconds=lease_seconds,
+            )
+        )
+
+    def end(
+        self,
+        number: int,
+        key: str,
+        points: Sequence[ConvergencePoint],
+        *,
+        outcome: TrainingOutcome | None,
+        state: str | None,
+        reason: str,
+    ) -> str:
+        """See the channel."""
+        return self._client.run(
+            calls.end_trial(
+                self._retries,
+                self._name,
+                number,
+                key=key,
+                points=points,
+                outcome=outcome,
+                state=state,
+                reason=reason,
+            )
+        )
+
+    def release(self, number: int, key: str) -> None:
+        """See the channel."""
+        self._client.run(calls.release_trial(self._retries, self._name, number, key=key))

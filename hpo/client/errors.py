@@ -17,6 +17,7 @@ from hpo.errors import (
     ServiceError,
     SpecError,
     StudyNotFoundError,
+    TrialLostError,
     UnreachableError,
 )
 
@@ -27,6 +28,7 @@ _OF_KIND: dict[str, type[HpoError]] = {
     "conflict": ConflictError,
     "no_evidence": EvidenceError,
     "plan": PlanError,
+    "trial_lost": TrialLostError,
     "bad_request": RequestError,
     "invalid": RequestError,
     "too_large": RequestError,

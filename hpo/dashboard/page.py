@@ -80,7 +80,9 @@ def progress(result: StudyResult) -> str:
     counts = Counter(trial.state for trial in result.trials)
     parts = [f"{counts[state]} {state}" for state in TrialState if counts[state]]
     raced = f" and {len(result.raced)} of a race" if result.raced else ""
-    return f"{len(result.swept)} of {result.spec.budget.trials} trainings{raced}" + (
+    imported = f", {len(result.imported)} imported" if result.imported else ""
+    own = len(result.swept) - len(result.imported)
+    return f"{own} of {result.spec.budget.trials} trainings{raced}{imported}" + (
         f": {', '.join(parts)}" if parts else ""
     )
 

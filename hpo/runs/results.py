@@ -13,6 +13,7 @@ from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.intervals import Interval
+from hpo.past_runs.conversion import PURPOSE as IMPORTED
 from hpo.planning.plan import Plan
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Int
@@ -200,8 +201,13 @@ class StudyResult:
 
     @property
     def swept(self) -> tuple[Trial, ...]:
-        """The trials of the sweep."""
+        """The trials of the sweep, and those that were imported beside it."""
         return tuple(trial for trial in self.trials if trial.purpose != RACE)
+
+    @property
+    def imported(self) -> tuple[Trial, ...]:
+        """The trials that were run elsewhere and imported; they do not count in the budget of trials."""
+        return tuple(trial for trial in self.trials if trial.purpose == IMPORTED)
 
     @property
     def raced(self) -> tuple[Trial, ...]:

@@ -275,7 +275,7 @@ class _Run:
         ``known`` is the forecast where it was made already.
         """
         result = self._read()
-        self._count(result.swept)
+        self._count([trial for trial in result.swept if trial not in result.imported])
         failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
         if failed and len(failed) == len(result.trials):
             raise EvidenceError(f"all {len(failed)} trials failed; the first: {failed[0].reason}")
@@ -433,18 +433,21 @@ def run_study(
     progress: Progress | None = None,
     ray_address: str | None = None,
     storage_patience: float = 300.0,
+    stop_after: float | None = None,
 ) -> StudyResult:
     """Sweep, extrapolate, plan and, where the study asks for it, validate; goes on with a study of this name.
 
     A call that is interrupted returns a result that is not ``complete``; the same call later goes on from the
     database. The study is held by a lease meanwhile, so that no worker runs it at the same time, and a database that
-    is away is waited for, for up to ``storage_patience`` seconds. Raises :class:`SpecError` for a study that cannot be
+    is away is waited for, for up to ``storage_patience`` seconds. After ``stop_after`` seconds it stops as if it were
+    interrupted: before the end of a slot. Raises :class:`SpecError` for a study that cannot be
     run, :class:`TuningError` where Ray fails or another process runs the study, and :class:`LaunchError` where a
     validation run fails.
     """
     from hpo.tuning.tuner import RayOptions, only_runner
 
     progress, folder = progress or Progress(), Path(folder).absolute()
+    until = None if stop_after is None else time.monotonic() + stop_after
     check_workload(spec)
     check_full_scale(spec)
     with open_store(storage) as store, contextlib.ExitStack() as stack:
@@ -462,6 +465,7 @@ def run_study(
                 folder=folder,
                 storage_patience=storage_patience,
                 ray=RayOptions(ray_address),
+                stop=lambda: until is not None and time.monotonic() >= until,
                 progress=progress,
             ),
         )

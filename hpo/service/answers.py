@@ -68,6 +68,9 @@ class StudyAnswer(Answer):
     worker: str | None = Field(description="Who runs it now.")
     lease_expires_at: datetime | None
     attempts: int = Field(description="How often a worker took it.")
+    for_agents: bool = Field(
+        description="Whether its trials are trained by those who ask for them, and no worker takes it."
+    )
     budget_trials: int | None = Field(description="Trials that its file asks for.")
     max_samples: int | None = Field(description="Budget over all trials, in training samples.")
     max_accelerator_hours: float | None
@@ -135,6 +138,30 @@ class TrialAnswer(Answer):
     resolution_epochs: float | None
     started_at: datetime | None
     finished_at: datetime | None
+
+
+class AskAnswer(Answer):
+    """The answer to who asked for a trial: what to train, when to ask again, or that there is nothing left."""
+
+    trial: TrialAnswer | None
+    job: dict[str, Any] | None = Field(
+        description="All that decides the training, as `trainers.job.TrainingJob` reads it."
+    )
+    ended: bool = Field(description="Whether nothing is left to be trained.")
+    wait_seconds: float = Field(
+        description="When to ask again, where what is left depends on trials that run."
+    )
+    message: str
+
+
+class VerdictAnswer(Answer):
+    """The answer to a report."""
+
+    state: TrialState = Field(
+        description="`running`: go on. `pruned`: it has ended, as others are better; `queued`: somebody else will go "
+        "on with it. In both cases stop."
+    )
+    reason: str
 
 
 class TrialsAnswer(Answer):
@@ -214,6 +241,7 @@ def study_values(
         "lease_expires_at": study.lease_expires_at,
         "attempts": study.attempts,
         "budget_trials": study.budget_trials,
+        "for_agents": study.for_agents,
         "max_samples": study.max_samples,
         "max_accelerator_hours": study.max_accelerator_hours,
         "trials": {str(state): count for state, count in trials.items()},

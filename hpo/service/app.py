@@ -15,7 +15,17 @@ from hpo.service import errors, reference
 from hpo.service.config import ServerConfig
 from hpo.service.context import Context
 from hpo.service.middleware import RequestMiddleware
-from hpo.service.routes import events, forecasts, login, operations, plans, studies, tokens, trials
+from hpo.service.routes import (
+    asking,
+    events,
+    forecasts,
+    login,
+    operations,
+    plans,
+    studies,
+    tokens,
+    trials,
+)
 
 PREFIX = "/api/v1"
 TAGS = [
@@ -88,6 +98,7 @@ def create_app(
     for router in (
         studies.router,
         trials.router,
+        asking.router,
         forecasts.router,
         plans.router,
         events.router,

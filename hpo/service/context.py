@@ -17,6 +17,7 @@ from hpo.service import fit_process
 from hpo.service.auth import SESSION_PREFIX, Principal, Tokens
 from hpo.service.checking import Checker
 from hpo.service.config import ServerConfig
+from hpo.service.desks import Desks
 from hpo.service.forecasts import Forecasts
 from hpo.service.live import Live
 from hpo.service.metrics import Metrics
@@ -66,6 +67,7 @@ class Context:
         self.forecasts = Forecasts()
         self.checker = Checker(config)
         self.live = Live(self.open_store)
+        self.desks = Desks(self.open_store)
         self._store: Store | None = None
         self._failed: tuple[float, StoreUnavailable] | None = None
         self._lock = threading.Lock()

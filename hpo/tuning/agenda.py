@@ -151,7 +151,7 @@ def _next_in_rung(batch: int, budget: RungBudget, trials: Sequence[Trial]) -> Ta
 
 
 def _key(trial: Trial) -> tuple[int, str]:
-    return trial.global_batch_size, repr(sorted(trial.settings.items()))
+    return trial.global_batch_size, trial.settings_key
 
 
 def _epochs(trial: Trial) -> tuple[float, int]:

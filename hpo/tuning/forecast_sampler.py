@@ -73,6 +73,10 @@ class ForecastSampler:
         """Know of a trial of an earlier run that has not ended."""
         self._inner.began(trial)
 
+    def forget(self, ticket: int, global_batch_size: int) -> None:
+        """Know that nothing will come of a suggestion."""
+        self._inner.forget(ticket, global_batch_size)
+
     def tell(self, trial: Trial, ticket: int | None = None) -> None:
         """Learn from a finished trial; those of rungs that the study no longer has count for the forecast alone."""
         if trial.global_batch_size in self._ladder:

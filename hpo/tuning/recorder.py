@@ -60,29 +60,7 @@ class Recorder:
         whose process died) has none, and its last point tells how far it came.
         """
         last, resolution = self._last.pop(trial.id, None), self._resolution.pop(trial.id, None)
-        if outcome is not None:
-            came = {
-                name: outcome[name]
-                for name in (
-                    "epochs_to_target",
-                    "epochs",
-                    "steps",
-                    "seconds",
-                    "best_metric",
-                    "final_metric",
-                )
-            }
-            reason = reason or outcome["reason"]
-        elif last is not None:
-            came = {
-                "epochs": last.epochs,
-                "steps": last.step,
-                "seconds": last.seconds,
-                "final_metric": last.metric,
-            }
-        else:
-            came = {}
-        result = TrialResult(state=state, reason=reason, resolution_epochs=resolution, **came)
+        result = result_of(state, outcome, last, resolution, reason)
         points = self._points.pop(trial.id, [])
 
         def stored() -> Trial:
@@ -94,3 +72,36 @@ class Recorder:
 
         self._patience(write, lambda: stored().state.finished or None)
         return self._patience(stored)
+
+
+def result_of(
+    state: TrialState,
+    outcome: Mapping[str, Any] | None,
+    last: ConvergencePoint | None,
+    resolution: float | None,
+    reason: str,
+) -> TrialResult:
+    """How a trial ended: by its ``outcome``; without one its ``last`` point tells how far it came."""
+    if outcome is not None:
+        came = {
+            name: outcome[name]
+            for name in (
+                "epochs_to_target",
+                "epochs",
+                "steps",
+                "seconds",
+                "best_metric",
+                "final_metric",
+            )
+        }
+        reason = reason or outcome["reason"]
+    elif last is not None:
+        came = {
+            "epochs": last.epochs,
+            "steps": last.step,
+            "seconds": last.seconds,
+            "final_metric": last.metric,
+        }
+    else:
+        came = {}
+    return TrialResult(state=state, reason=reason, resolution_epochs=resolution, **came)

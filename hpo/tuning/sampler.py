@@ -95,17 +95,21 @@ class LadderSampler:
         """Know of a trial of an earlier run that has not ended: its rung has had its first settings."""
         self._started.add(trial.global_batch_size)
 
-    def tell(self, trial: Trial, ticket: int | None = None) -> None:
-        """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""
+    def forget(self, ticket: int, global_batch_size: int) -> None:
+        """Know that nothing will come of a suggestion."""
         import optuna
 
+        scaled, shared = self._suggested.pop(ticket)
+        if scaled is not None:
+            self._rungs[global_batch_size].tell(scaled, state=optuna.trial.TrialState.FAIL)
+        self._ladder.tell(shared, state=optuna.trial.TrialState.FAIL)
+
+    def tell(self, trial: Trial, ticket: int | None = None) -> None:
+        """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""
         value, batch = self._value(trial), trial.global_batch_size
         if value is None:
             if ticket is not None:
-                scaled, shared = self._suggested.pop(ticket)
-                if scaled is not None:
-                    self._rungs[batch].tell(scaled, state=optuna.trial.TrialState.FAIL)
-                self._ladder.tell(shared, state=optuna.trial.TrialState.FAIL)
+                self.forget(ticket, batch)
             return
         self._values[batch].append(value)
         centred = value - math.fsum(self._values[batch]) / len(self._values[batch])

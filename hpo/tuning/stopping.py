@@ -148,6 +148,10 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
     ) -> None:
         """Nothing: a curve is measured by itself alone."""
 
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """A trial begins, or begins again: its curve does."""
+        self._curves.pop(trial.trial_id, None)
+
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Go on, or stop a hopeless trial; stop everything where interrupted."""
         if self._interrupted():

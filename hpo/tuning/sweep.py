@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpo.past_runs.conversion import PURPOSE as IMPORTED
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import (
     Choose,
@@ -16,6 +17,7 @@ from hpo.tuning.agenda import (
     Explore,
     Repeat,
     Task,
+    Wait,
     explorations,
     next_choice,
     next_seed,
@@ -66,9 +68,9 @@ class Sweep(Trainings):
 
     def _take_up(self) -> None:
         spec, earlier = self._spec, len(self._trials)
-        self.batches = sorted(
-            {*spec.ladder, *(trial.global_batch_size for trial in self._trials.values())}
-        )
+        imported = self._patience(lambda: self._store.trials(self._study.id, purpose=IMPORTED))
+        known = [*imported, *self._trials.values()]
+        self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in known)})
         self._forecasting = ForecastSampler(spec, earlier) if spec.sampler == "forecast" else None
         self._sampler = self._forecasting or LadderSampler(
             spec.search,
@@ -78,7 +80,7 @@ class Sweep(Trainings):
             epochs=spec.budget.epochs_per_trial,
             earlier=earlier,
         )
-        for trial in self._trials.values():
+        for trial in known:
             if trial.state.finished:
                 self._sampler.tell(trial)
             else:
@@ -97,29 +99,28 @@ class Sweep(Trainings):
         return isinstance(self._next_task(), Done)
 
     def _next_trial(self) -> Trial | Done | None:
-        task, seed = self._next_task(), next_seed(self.trials)
-        if isinstance(task, (Explore, Choose)):
-            batch, settings, ticket = self._suggest(task)
-            trial = self._add(
-                NewTrial(
-                    global_batch_size=batch,
-                    seed=seed,
-                    settings=settings.to_dict(),
-                    purpose=self.purpose,
-                )
-            )
+        task = self._next_task()
+        if isinstance(task, Done):
+            return task
+        if isinstance(task, Wait):
+            return None
+        new, ticket = self._new_trial(task)
+        trial = self._add(new)
+        if ticket is not None:
             self._tickets[trial.id] = ticket
-            return trial
+        return trial
+
+    def _new_trial(self, task: Explore | Choose | Repeat) -> tuple[NewTrial, int | None]:
+        """The trial of a task, and the sampler's ticket for it; a repetition has none."""
+        seed = next_seed(self.trials)
         if isinstance(task, Repeat):
-            return self._add(
-                NewTrial(
-                    global_batch_size=task.global_batch_size,
-                    seed=seed,
-                    settings=dict(task.settings),
-                    purpose=self.purpose,
-                )
-            )
-        return task if isinstance(task, Done) else None
+            batch, ticket = task.global_batch_size, None
+            settings = TrainingSettings.from_record(task.settings).to_dict()
+        else:
+            batch, suggested, ticket = self._suggest(task)
+            settings = suggested.to_dict()
+        new = NewTrial(global_batch_size=batch, seed=seed, settings=settings, purpose=self.purpose)
+        return new, ticket
 
     def _next_task(self) -> Task:
         if self._forecasting:

@@ -82,13 +82,17 @@ class Trainings:
         """What each trial gets, for :class:`~hpo.tuning.resources.TrialResources`; set by who runs the trials."""
         self.spent = ""
         self.failure: HpoError | StoreError | None = None
-        self._patience(lambda: self._store.requeue_running(self._study.id))
+        self._queue_again()
         for trial in self._stored():
             self._trials[trial.id] = trial
             if not trial.state.finished:
                 self._in_flight.append(trial)
         self._take_up()
         self.spent = self._budget.spent()
+
+    def _queue_again(self) -> None:
+        """Queue the trials that were in flight when an earlier run died."""
+        self._patience(lambda: self._store.requeue_running(self._study.id))
 
     def _take_up(self) -> None:
         """Learn from the trials of earlier runs, before anything starts."""

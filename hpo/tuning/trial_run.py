@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +90,7 @@ class TrialRun:
     def _begin(self, config: dict[str, Any]) -> None:
         from trainers.begin import begin_training
         from trainers.job import TrainingJob
+        from trainers.numerics.threads import use_threads
         from trainers.workloads import load_workload
 
         job = TrainingJob.from_dict(config["job"])
@@ -103,7 +103,7 @@ class TrialRun:
             workload=self._workloads[key],
             place=self._program_place(Path(config["folder"])),
         )
-        _use_threads(self._threads)
+        use_threads(self._threads)
         self._training = training
         self._reported = [dataclasses.asdict(point) for point in training.resumed or ()]
         self._checkpoint, self._checkpoint_seconds = (
@@ -156,16 +156,18 @@ class TrialRun:
         if training.finished:
             outcome = training.outcome
             return result | {"state": outcome.state, "outcome": outcome.to_dict(), "done": True}
-        if (
-            training.resumed is None
-            and self._place.rank == 0
-            and time.monotonic() - self._saved_at >= self._checkpoint_seconds
-        ):
-            self._save(training)
+        if time.monotonic() - self._saved_at >= self._checkpoint_seconds:
+            self.save()
         return result
 
-    def _save(self, training: AnyTraining) -> None:
-        """The curve goes with the weights: the database may not hold its last points when everything dies."""
+    def save(self) -> None:
+        """Write a checkpoint, except for a program, which keeps its own.
+
+        The curve goes with the weights: the database may not hold its last points when everything dies.
+        """
+        training = self._training
+        if training is None or training.resumed is not None or self._place.rank != 0:
+            return
         from trainers.errors import CheckpointError
         from trainers.loop import checkpoint
 
@@ -176,11 +178,3 @@ class TrialRun:
                 {"training": training.state_dict(), "points": self._reported},
             )
         self._saved_at = time.monotonic()
-
-
-def _use_threads(count: int) -> None:
-    """As many threads as the trial was given cores; not every workload has loaded torch."""
-    if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(count)

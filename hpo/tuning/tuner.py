@@ -99,7 +99,7 @@ def run_sweep(
         patience=patience,
         stop=stop,
     )
-    return _run(spec, sweep, lambda: _scheduler(spec, sweep), _checkpoints(folder, study), ray)
+    return _run(spec, sweep, lambda: scheduler_of(spec, sweep), _checkpoints(folder, study), ray)
 
 
 def run_race(
@@ -217,7 +217,7 @@ def _train(
             gc.collect()  # frees the actors of a run that was cut off, which would keep their cores
 
 
-def _scheduler(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
+def scheduler_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
     """What stops trials early, told of those that have ended."""
     from hpo.tuning.stopping import CurveStopping, LadderASHA
 

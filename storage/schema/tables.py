@@ -57,6 +57,7 @@ __all__ = [
     "studies",
     "throughputs",
     "tokens",
+    "trial_leases",
     "trials",
     "workers",
     "workload_costs",
@@ -96,6 +97,7 @@ studies = Table(
     whole("attempts", earlier="0"),
     Column("budget_trials", BigInteger),
     time("claimed_at", nullable=True),
+    Column("for_agents", Boolean, nullable=False, server_default=false()),
     Index(None, "owner", "idempotency_key", unique=True),
     Index(None, "state"),
 )
@@ -127,6 +129,19 @@ trials = Table(
     rule("number_not_negative", "number >= 0"),
     rule("global_batch_size_positive", "global_batch_size > 0"),
     _reached_has_epochs(),
+)
+
+# Who trains a trial that was asked for; a row stays when its trial has ended, so that its end may be sent twice.
+trial_leases = Table(
+    "trial_leases",
+    metadata,
+    parent("trials", primary_key=True),
+    text("key"),
+    text("holder"),
+    number("seconds"),
+    time("expires_at"),
+    whole("vanished"),
+    Index(None, "key"),
 )
 
 # Clustered by trial and step, so that a training lies on neighbouring pages. NULL is NaN, which SQLite lacks.

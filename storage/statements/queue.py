@@ -236,7 +236,8 @@ def _take(
 
 def _claimable(now: datetime) -> ColumnElement[bool]:
     waiting = (studies.c.state == StudyState.QUEUED) & studies.c.queued_at.is_not(None)
-    return or_(waiting, _LEASED & (studies.c.lease_expires_at <= now))
+    silent = _LEASED & (studies.c.lease_expires_at <= now)
+    return or_(waiting, silent) & studies.c.for_agents.is_(False)
 
 
 def _live(now: datetime) -> ColumnElement[bool]:

@@ -32,6 +32,7 @@ from store_samples import (
     new_plan,
     sweep,
 )
+from trial_lease_contract import TrialLeaseContract
 
 from storage.errors import Conflict, InvalidRecord, NotFound, StoreUnavailable
 from storage.records import (
@@ -65,7 +66,9 @@ OF_NO_STUDY = ("tokens", "workers", "throughputs", "sessions")
 CENSORED = TrialResult(state=TrialState.CENSORED, epochs=40.0)
 
 
-class StoreContract(ExhibitContract, QueueContract, ServiceContract, ColumnsContract):
+class StoreContract(
+    ExhibitContract, QueueContract, TrialLeaseContract, ServiceContract, ColumnsContract
+):
     @pytest.fixture
     def store(self, url):
         with Store.open(url) as store:

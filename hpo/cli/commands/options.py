@@ -64,6 +64,22 @@ class _BatchOrBest(click.ParamType[int | str]):
 BATCH_OR_BEST = _BatchOrBest()
 
 
+_server = click.option(
+    "--server", metavar="URL", help="Address of the server; HPO_SERVER if not given."
+)
+_token = click.option(
+    "--token",
+    metavar="TOKEN",
+    help="Token of `hpo token create`; better in HPO_TOKEN, as others on "
+    "this machine can read a command line.",
+)
+
+
+def of_a_server(command: Command) -> Command:
+    """Give a command the options that name a server."""
+    return _server(_token(command))
+
+
 def plan_request(command: Command) -> Command:
     """Give a command an option for each field of :class:`hpo.PlanRequest`, whose checks it leaves to that."""
     for field in reversed(dataclasses.fields(PlanRequest)):

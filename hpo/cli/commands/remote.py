@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,20 +14,6 @@ from hpo.cli.commands import options
 
 if TYPE_CHECKING:
     from hpo.client.client import Client
-
-_server = click.option(
-    "--server", metavar="URL", help="Address of the server; HPO_SERVER if not given."
-)
-_token = click.option(
-    "--token",
-    metavar="TOKEN",
-    help="Token of `hpo token create`; better in HPO_TOKEN, as others on "
-    "this machine can read a command line.",
-)
-
-
-def _of_a_server(command: Callable[..., Any]) -> Callable[..., Any]:
-    return _server(_token(command))
 
 
 @contextmanager
@@ -56,15 +42,22 @@ def _client(server: str | None, token: str | None) -> Iterator[Client]:
     help="End it after H accelerator hours.",
 )
 @click.option(
+    "--agents",
+    "for_agents",
+    is_flag=True,
+    help="No worker takes it: `hpo agent` and those who ask for its trials train them.",
+)
+@click.option(
     "--wait", is_flag=True, help="Come back when the study has ended; what happens goes to stderr."
 )
-@_of_a_server
+@options.of_a_server
 @options.json_output
 def submit(
     study: Path,
     priority: int,
     max_samples: int | None,
     max_accelerator_hours: float | None,
+    for_agents: bool,
     wait: bool,
     server: str | None,
     token: str | None,
@@ -82,6 +75,7 @@ def submit(
             priority=priority,
             max_samples=max_samples,
             max_accelerator_hours=max_accelerator_hours,
+            for_agents=for_agents,
         )
         status = (
             submitted.wait(on_event=remote.tell_event, check=False) if wait else submitted.status()
@@ -99,7 +93,7 @@ def submit(
     help="Only studies of this state.",
 )
 @click.option("--owner", metavar="NAME", help="Only studies of this owner.")
-@_of_a_server
+@options.of_a_server
 @options.json_output
 def status(
     study: str | None,
@@ -127,7 +121,7 @@ def status(
 
 @click.command()
 @click.argument("study")
-@_of_a_server
+@options.of_a_server
 @options.json_output
 def cancel(study: str, server: str | None, token: str | None, as_json: bool) -> None:
     """End a STUDY at a server within seconds; what it has trained stays."""
@@ -148,7 +142,7 @@ def cancel(study: str, server: str | None, token: str | None, as_json: bool) -> 
     metavar="ID",
     help="Only events behind this one.",
 )
-@_of_a_server
+@options.of_a_server
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document a line, an event each."
 )

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpo.cli.commands import options
 from hpo.study.jobs import trial_folder
+
+if TYPE_CHECKING:
+    from hpo.runs.results import StudyResult
+    from hpo.study.spec import StudySpec
 
 
 @click.command()
@@ -28,21 +33,163 @@ from hpo.study.jobs import trial_folder
     show_default=True,
     help="Where checkpoints of trials in flight and plans are kept.",
 )
-def run(study: Path, storage: str, as_json: bool, ray_address: str | None, folder: Path) -> None:
+@click.option(
+    "--stop-after",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Stop after so long, with exit code 75 where the study has not ended: run it again to go on.",
+)
+@click.option(
+    "--on",
+    type=click.Choice(["slurm", "lsf", "pbs", "flux"]),
+    help="Submit it to this scheduler instead: Ray in one allocation, slot after slot; with --array agents.",
+)
+@click.option(
+    "--array",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --on slurm or lsf: submit the study to a server, and a job array of N agents that train it.",
+)
+@click.option(
+    "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Of a slot."
+)
+@click.option("--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="Of a node.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Length of a slot.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many slots may be taken, one after the other.",
+)
+@click.option("--account", help="With --on: the account, bank or project.")
+@click.option("--partition", help="With --on: the partition or queue.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --on: the folder of the script, which all hosts see; NAME-SCHEDULER if not given.",
+)
+@click.option("--no-submit", is_flag=True, help="With --on: write the folder and submit nothing.")
+@options.of_a_server
+def run(
+    study: Path,
+    storage: str,
+    as_json: bool,
+    ray_address: str | None,
+    folder: Path,
+    stop_after: float | None,
+    on: str | None,
+    **of_scheduler: Any,
+) -> None:
     """Sweep a STUDY.yaml, extrapolate, plan and, where it asks for it, validate. Goes on with a study of that name."""
     from hpo import api
     from hpo.cli.output import tables
     from hpo.cli.output.progress import live_progress
+    from hpo.planning.launchers.sweeps import GOES_ON
 
     spec = api.load_study(study)
+    if on is not None:
+        _submit_sweep(spec, study, on, storage, as_json=as_json, **of_scheduler)
+        return
+    if of_scheduler["array"] is not None:
+        raise click.UsageError("--array needs --on, the scheduler that starts the agents")
     # Ray prints of worker processes that died on stdout, which is for the result alone
     with live_progress() as progress, contextlib.redirect_stdout(sys.stderr):
         result = api.run_study(
-            spec, storage, folder=folder, progress=progress, ray_address=ray_address
+            spec,
+            storage,
+            folder=folder,
+            progress=progress,
+            ray_address=ray_address,
+            stop_after=stop_after,
         )
     options.show(result.to_dict, lambda: tables.show_study(result), as_json)
     if not result.complete:
-        sys.exit(1)
+        sys.exit(GOES_ON if stop_after is not None and _interrupted(result) else 1)
+
+
+def _interrupted(result: StudyResult) -> bool:
+    from storage.records import StudyState
+
+    return result.study.state is StudyState.INTERRUPTED
+
+
+def _submit_sweep(
+    spec: StudySpec,
+    file: Path,
+    on: str,
+    storage: str,
+    *,
+    as_json: bool,
+    array: int | None,
+    nodes: int,
+    gpus: int,
+    hours: float,
+    slots: int,
+    account: str | None,
+    partition: str | None,
+    output: Path | None,
+    no_submit: bool,
+    server: str | None,
+    token: str | None,
+) -> None:
+    """Write the folder of a sweep for a scheduler, and hand it over."""
+    import re
+
+    from hpo.client.address import address
+    from hpo.client.client import Client
+    from hpo.planning.launchers.submit import submit
+    from hpo.planning.launchers.sweeps import SweepSlot, write_allocation, write_array
+
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", spec.name).strip("-.") or "sweep"
+    folder = (output or Path(f"{name}-{on}")).absolute()
+    slot = SweepSlot(
+        name=name if name[0].isalpha() else f"study-{name}",
+        nodes=nodes,
+        slot_seconds=round(hours * 3600),
+        accelerators=gpus,
+    )
+    if array is None:
+        write_allocation(folder, on, slot, file, storage=_shared(storage), slots=slots)
+    else:
+        place = address(server, token)
+        write_array(
+            folder,
+            on,
+            slot,
+            file,
+            name=spec.name,
+            agents=array,
+            server=place.url,
+            token=place.token,
+        )
+        if not no_submit:
+            with Client(place.url, place.token) as client:
+                client.submit(spec, for_agents=True)
+    job = "" if no_submit else submit(on, folder, account=account, partition=partition).job
+    options.show(
+        lambda: {"folder": str(folder), "job": job or None},
+        lambda: click.echo(
+            job or f"{folder / 'launch.sh'} is written; its first lines say how to submit it"
+        ),
+        as_json,
+    )
+
+
+def _shared(storage: str) -> str:
+    """The storage as the hosts of a slot find it: the path of an SQLite file made absolute."""
+    prefix = "sqlite:///"
+    if "://" not in storage:
+        return f"{prefix}{Path(storage).absolute()}"
+    if storage.startswith(prefix):
+        return f"{prefix}{Path(storage.removeprefix(prefix)).absolute()}"
+    return storage
 
 
 @click.command()

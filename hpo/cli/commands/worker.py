@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from hpo.cli.commands import options
+from hpo.cli.commands.signals import handle_signals
 
 
 @click.command()
@@ -100,21 +98,7 @@ def worker(storage: str, folder: Path, log_format: str, **given: object) -> None
     os.environ.setdefault(
         "TUNE_DISABLE_SIGINT_HANDLER", "1"
     )  # Ray Tune would take Ctrl-C for itself
-    _handle_signals(running.stop)
+    handle_signals(running.stop)
     # Ray prints of worker processes that died on stdout
     with contextlib.redirect_stdout(sys.stderr):
         running.run()
-
-
-def _handle_signals(stop: Callable[[], None]) -> None:
-    asked = False
-
-    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal asked
-        if asked:
-            os._exit(128 + number)
-        asked = True
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpo.planning.launchers.run import Run
-from hpo.planning.launchers.script import Scheduler, minutes
+from hpo.planning.launchers.script import Scheduler, SlotFacts, minutes
 
 FUNCTIONS = """\
 healthy_hosts() {  # of the hosts of this job, those that are up
@@ -23,7 +22,7 @@ resubmit() {  # to the instance that runs this job; the new job waits for its en
 """
 
 
-def scheduler(run: Run) -> Scheduler:
+def scheduler(run: SlotFacts) -> Scheduler:
     """Directives and functions for Flux; the script keeps the time itself."""
     return Scheduler(
         submit="flux batch launch.sh",

@@ -5,8 +5,7 @@ See IBM's reference of bsub (-W, -wa, -wt, -nnodes, -alloc_flags) and of jsrun, 
 
 from __future__ import annotations
 
-from hpo.planning.launchers.run import Run
-from hpo.planning.launchers.script import Scheduler, minutes
+from hpo.planning.launchers.script import Scheduler, SlotFacts, minutes
 
 FUNCTIONS = """\
 healthy_hosts() {  # the compute nodes; the first line is the node that this script runs on. jsrun cannot leave one of
@@ -25,7 +24,7 @@ resubmit() {  # the new job waits for the end of this one; bsub hands on the env
 """
 
 
-def scheduler(run: Run) -> Scheduler:
+def scheduler(run: SlotFacts) -> Scheduler:
     """Directives and functions for LSF."""
     limit = minutes(run.slot_seconds)
     nvme = ("#BSUB -alloc_flags NVME",) if run.data_path is not None else ()

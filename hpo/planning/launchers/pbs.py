@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpo.planning.launchers.mpi import START
-from hpo.planning.launchers.run import Run, clock
-from hpo.planning.launchers.script import Scheduler
+from hpo.planning.launchers.run import clock
+from hpo.planning.launchers.script import Scheduler, SlotFacts
 
 FUNCTIONS = """\
 healthy_hosts() {  # of the hosts of this job, those that are neither down nor offline
@@ -18,7 +18,7 @@ resubmit() {  # the new job waits for the end of this one
 """
 
 
-def scheduler(run: Run) -> Scheduler:
+def scheduler(run: SlotFacts) -> Scheduler:
     """Directives and functions for PBS; PBS gives no notice before the limit, so the script keeps the time itself."""
     gpus = f":ngpus={run.accelerators}" if run.accelerators else ""
     return Scheduler(

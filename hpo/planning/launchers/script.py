@@ -11,6 +11,7 @@ import math
 import shlex
 import textwrap
 from dataclasses import dataclass
+from typing import Protocol
 
 from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.run import FILES, Run, duration, durations
@@ -22,6 +23,38 @@ account=${HPO_ACCOUNT:-}             # YOURS, where the site asks for them; furt
 partition=${HPO_PARTITION:-}
 """
 MOST_LISTED = 24
+
+
+class SlotFacts(Protocol):
+    """What a scheduler's directives are made of: a plan's run has it, and a sweep's slot."""
+
+    @property
+    def name(self) -> str:
+        """The job's name, as every scheduler takes it."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the slot."""
+
+    @property
+    def ranks(self) -> int:
+        """Tasks on each node."""
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of each node."""
+
+    @property
+    def slot_seconds(self) -> int:
+        """The time limit."""
+
+    @property
+    def notice_seconds(self) -> int:
+        """How long before the limit the script is told."""
+
+    @property
+    def data_path(self) -> str | None:
+        """Training data that are copied to the nodes' disks; None where none are."""
 
 
 @dataclass(frozen=True)

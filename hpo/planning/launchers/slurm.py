@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpo.planning.launchers.run import Run, clock
-from hpo.planning.launchers.script import Scheduler
+from hpo.planning.launchers.run import clock
+from hpo.planning.launchers.script import Scheduler, SlotFacts
 
 FUNCTIONS = """\
 healthy_hosts() {  # of the hosts of this job, those that answer
@@ -24,7 +24,7 @@ resubmit() {  # the new job waits for the end of this one; sbatch hands on the e
 """
 
 
-def scheduler(run: Run) -> Scheduler:
+def scheduler(run: SlotFacts) -> Scheduler:
     """Directives and functions for Slurm."""
     gpus = (f"#SBATCH --gpus-per-node={run.accelerators}",) if run.accelerators else ()
     return Scheduler(

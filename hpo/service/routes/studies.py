@@ -51,6 +51,10 @@ class Submission(BaseModel):
         description="Ends the sweep when its trials used that many training samples.",
     )
     max_accelerator_hours: float | None = Field(None, gt=0, le=1e9)
+    for_agents: bool = Field(
+        False,
+        description="Its trials are trained by those who ask for them, and no worker takes it.",
+    )
 
 
 class Resumption(BaseModel):
@@ -115,6 +119,7 @@ def submit(
         idempotency_key=idempotency_key,
         max_samples=_least(body.max_samples, limits.samples),
         max_accelerator_hours=_least(body.max_accelerator_hours, limits.accelerator_hours),
+        for_agents=body.for_agents,
         event=f"submitted by {who.owner}",
     )
     return reply(_detail(store, submitted.study), status=201 if submitted.created else 200)

@@ -97,17 +97,25 @@ def down():
     return set(file.read_text().split()) if file.exists() else set()
 
 
-def submit(options, text, environment, *, inside):
-    """Queue a job; outside a job also run it and all that it queues. Returns its number."""
+def submit(options, text, environment, *, inside, tasks=None):
+    """Queue a job; outside a job also run it and all that it queues. Returns its number.
+
+    ``tasks`` of an array: the variable that holds a task's number, and the numbers; they run at the same time.
+    """
     SPOOL.mkdir(parents=True, exist_ok=True)
     number = len(list(SPOOL.glob("job-*.json"))) + 1
     job = {
         "number": number,
         "options": options,
         "text": text,
+        "tasks": tasks,
         "folder": str(Path.cwd()),
         "environment": {
-            name: value.replace("JOB_NUMBER", str(number)) for name, value in environment.items()
+            **({} if "PBS_JOBID" in environment else _handed_on()),
+            **{
+                name: value.replace("JOB_NUMBER", str(number))
+                for name, value in environment.items()
+            },
         },
     }
     (SPOOL / f"job-{number}.json").write_text(json.dumps(job))
@@ -118,9 +126,17 @@ def submit(options, text, environment, *, inside):
     return job["number"]
 
 
+def _handed_on():
+    """What Slurm, LSF and Flux hand on to a job of the environment that it is submitted from."""
+    return {name: value for name, value in os.environ.items() if name.startswith("HPO_")}
+
+
 def _run(job):
     script = SPOOL / f"script-{job['number']}.sh"
     script.write_text(job["text"])
+    if job["tasks"]:
+        _run_array(job, script)
+        return
     log = Path(job["folder"]) / f"launch-{job['number']}.log"
     with log.open("a") as output:
         process = subprocess.Popen(
@@ -142,6 +158,28 @@ def _run(job):
             json.dumps({"number": job["number"], "options": job["options"], "status": status})
             + "\n"
         )
+
+
+def _run_array(job, script):
+    variable, numbers = job["tasks"]
+    running = []
+    for number in numbers:
+        log = Path(job["folder"]) / f"launch-{job['number']}_{number}.log"
+        with log.open("a") as output:
+            running.append(
+                subprocess.Popen(
+                    ["bash", str(script)],
+                    cwd=job["folder"],
+                    stdout=output,
+                    stderr=output,
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **job["environment"], variable: str(number)},
+                )
+            )
+    statuses = [process.wait() for process in running]
+    with (SPOOL / "jobs.jsonl").open("a") as jobs:
+        line = {"number": job["number"], "options": job["options"], "status": max(statuses)}
+        jobs.write(json.dumps({**line, "tasks": statuses}) + "\n")
 
 
 def _give_notice(process, folder, points):

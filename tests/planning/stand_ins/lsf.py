@@ -1,6 +1,7 @@
 """Stands in for bsub and jsrun as on Summit; rules from IBM's reference and the Summit User Guide."""
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.planning.stand_ins.common import (
 )
 
 BATCH = {
-    "-J": r"[A-Za-z][\w.-]*",
+    "-J": r"[A-Za-z][\w.-]*(\[\d+-\d+\])?",
     "-nnodes": r"\d+",
     "-W": r"\d{1,3}:[0-5]\d",
     "-wa": "USR1|URG|HUP",
@@ -60,11 +61,18 @@ def bsub(arguments):
     SPOOL.mkdir(parents=True, exist_ok=True)
     listed = SPOOL / f"hosts-{len(hosts)}"
     listed.write_text("\n".join(["batch1", *(host for host in hosts for _ in range(CORES))]) + "\n")
+    tasks, array = None, re.search(r"\[(\d+)-(\d+)\]$", options["-J"])
+    if array:
+        first, last = int(array[1]), int(array[2])
+        if not 1 <= first <= last or "%I" not in options["-o"]:
+            raise RefusedError("an array counts from 1 up, and its tasks need a log each (%I)")
+        tasks = ("LSB_JOBINDEX", list(range(first, last + 1)))
     number = submit(
         options,
         text,
         {"LSB_JOBID": "JOB_NUMBER", "LSB_DJOB_HOSTFILE": str(listed), "LS_SUBCWD": str(Path.cwd())},
         inside="LSB_JOBID" in os.environ,
+        tasks=tasks,
     )
     say(f"Job <{number}> is submitted to queue <batch>.")
 

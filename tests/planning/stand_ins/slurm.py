@@ -32,6 +32,7 @@ BATCH = {
     "--account": r"\w+",
     "--partition": r"\w+",
     "--dependency": r"afterany:\d+",
+    "--array": r"\d+-\d+",
 }
 RUN = {
     "--nodes": r"\d+",
@@ -55,6 +56,12 @@ def sbatch(arguments):
     if int(options["--signal"].rpartition("@")[2]) >= limit:
         raise RefusedError("the signal would come before the job starts")
     hosts = hosts_of(int(options["--nodes"]))
+    tasks = None
+    if "--array" in options:
+        first, last = map(int, options["--array"].split("-"))
+        if last < first or "%a" not in options["--output"]:
+            raise RefusedError("an array needs rising numbers, and tasks a log each (%a)")
+        tasks = ("SLURM_ARRAY_TASK_ID", list(range(first, last + 1)))
     number = submit(
         options,
         text,
@@ -65,6 +72,7 @@ def sbatch(arguments):
             "SLURM_NTASKS_PER_NODE": options["--ntasks-per-node"],
         },
         inside="SLURM_JOB_ID" in os.environ,
+        tasks=tasks,
     )
     say(f"Submitted batch job {number}")
 

@@ -82,7 +82,7 @@ class ProgramTraining(AnyTraining):
         self._process = (
             None if self.finished else start_program(job, options, place, self.files, values)
         )
-        self._heard_at = time.monotonic()
+        self._heard_at, self._stopped = time.monotonic(), False
 
     @property
     def epochs(self) -> float:
@@ -165,10 +165,12 @@ class ProgramTraining(AnyTraining):
                 if point is not None:
                     return point
             elif ended:
-                self._end(process)
+                if not self._stopped:
+                    self._end(process)
                 return None
             elif stop():
-                return None
+                self._stopped = True
+                self.close()  # what it reports while it leaves is read above
             elif time.monotonic() - self._heard_at > timeout:
                 raise self.files.failure(
                     f"it has reported nothing for {timeout:g} s (program.report.timeout_seconds), {self._how_far()}"

@@ -1,0 +1,75 @@
+"""How a trial ended, by its points: for a training that says no more than its evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from trainers.report import TrainingOutcome
+
+
+class EvaluatedPoint(Protocol):
+    """What is read of a convergence point."""
+
+    @property
+    def step(self) -> int:
+        """Updates so far."""
+
+    @property
+    def epochs(self) -> float:
+        """Epochs so far."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+
+    @property
+    def metric(self) -> float:
+        """The target's metric."""
+
+
+class Threshold(Protocol):
+    """A study's target."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether the metric rises to the threshold."""
+
+    def reached(self, value: float) -> bool:
+        """Whether the value of the metric is at the threshold or beyond."""
+
+
+def outcome_of(points: Sequence[EvaluatedPoint], target: Threshold) -> TrainingOutcome | None:
+    """The outcome of a training with these evaluations, in order; None without any.
+
+    It is ``reached`` at its first evaluation at the target, ``diverged`` where a metric before that is no finite
+    number, and ``censored`` else: it ended before the target.
+    """
+    if not points:
+        return None
+    last, finite = points[-1], [point.metric for point in points if math.isfinite(point.metric)]
+    best = (max if target.higher_is_better else min)(finite, default=math.nan)
+    state, at, reason = (
+        "censored",
+        None,
+        f"it ended after {last.epochs:g} epochs, before the target",
+    )
+    for point in points:
+        if target.reached(point.metric):
+            state, at, reason = "reached", point.epochs, ""
+            break
+        if not math.isfinite(point.metric):
+            state, at = "diverged", None
+            reason = f"the metric was {point.metric} after {point.epochs:g} epochs"
+            break
+    return TrainingOutcome(
+        state=state,
+        epochs_to_target=at,
+        epochs=last.epochs,
+        steps=last.step,
+        seconds=last.seconds,
+        best_metric=best,
+        final_metric=last.metric,
+        reason=reason,
+    )

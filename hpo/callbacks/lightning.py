@@ -1,0 +1,39 @@
+"""For Lightning: ``Trainer(callbacks=[LightningReport({"top1": "val_acc"})])``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from hpo.callbacks.names import report_metrics
+from hpo.reporting import should_stop
+
+
+class LightningReport(Callback):  # type: ignore[misc]
+    """Reports the logged metrics after each validation, and ends the training where that is asked for.
+
+    ``metrics`` maps the study's names to those that were logged; without it all are reported under their own.
+    """
+
+    def __init__(self, metrics: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._metrics = metrics
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Report, and ask; all workers are told the same."""
+        if trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        done = trainer.fit_loop.epoch_loop.batch_progress.current.completed
+        report_metrics(
+            trainer.callback_metrics,
+            self._metrics,
+            epochs=trainer.current_epoch + done / max(1, trainer.num_training_batches),
+        )
+        if trainer.strategy.reduce_boolean_decision(should_stop(), all=False):
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: a restarted training reports on from where it goes on."""
+        return {}

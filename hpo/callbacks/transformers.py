@@ -1,0 +1,40 @@
+"""For Hugging Face's Trainer: ``Trainer(..., callbacks=[TrainerReport()])``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hpo.callbacks.names import report_metrics
+from hpo.reporting import should_stop
+
+
+class TrainerReport(TrainerCallback):  # type: ignore[misc]
+    """Reports each evaluation, and ends the training where that is asked for.
+
+    Metrics have the names of ``compute_metrics``, without ``eval_``; ``metrics`` maps the study's names to others.
+    """
+
+    def __init__(self, metrics: Mapping[str, str] | None = None) -> None:
+        self._metrics = metrics
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, Any] | None = None,
+        **others: Any,  # noqa: ARG002
+    ) -> None:
+        """Report, and ask; all workers are told the same."""
+        if not state.epoch:
+            return  # an evaluation before the training
+        told = {name: value for name, value in (metrics or {}).items() if name != "epoch"}
+        report_metrics(told, self._metrics, epochs=state.epoch, prefix="eval_")
+        asked = [should_stop()]
+        broadcast_object_list(asked, from_process=0)
+        if asked[0]:
+            control.should_training_stop = True

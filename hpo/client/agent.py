@@ -1,0 +1,181 @@
+"""An agent: asks a study for a trial, trains it, reports, and asks again, until the study has ended.
+
+Any number of agents may work on one study, wherever they reach its server; each may vanish at any moment. Agents that
+share a folder go on from each other's checkpoints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hpo.asking.trial import AskedTrial, AskTell
+from hpo.errors import HpoError, TrialLostError
+from hpo.tuning.trial_run import TrialRun, WorkerPlace
+from trainers.report import ConvergencePoint, TrainingOutcome
+
+LOG = logging.getLogger("hpo.agent")
+
+CHECKPOINT_SECONDS = 10.0
+"""Seconds of training between two checkpoints: what is lost with an agent."""
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How an agent works.
+
+    ``folder`` takes the checkpoints of its trials. ``trials`` is how many it trains at most, ``stop_after`` after how
+    many seconds it takes no other and gives back the one in hand: before the end of a slot. ``workers_per_node`` is how
+    many workers a program starts, ``threads`` how many threads of the processor a training has.
+    """
+
+    folder: Path
+    workers_per_node: int = 1
+    threads: int = 1
+    trials: int | None = None
+    stop_after: float | None = None
+
+
+@dataclass
+class AgentReport:
+    """What an agent did: trials by how they ended, the seconds that trainings took, and all seconds since its begin.
+
+    ``waited`` are the seconds in which there was nothing to train; ``overheads`` has, for each trial, those that went
+    neither into its training nor into waiting: what asking, reporting and telling took.
+    """
+
+    ended: dict[str, int] = field(default_factory=dict)
+    trained: float = 0.0
+    waited: float = 0.0
+    seconds: float = 0.0
+    overheads: list[float] = field(default_factory=list)
+
+    @property
+    def trials(self) -> int:
+        """How many trials it ended."""
+        return sum(self.ended.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"trials": self.trials, **dataclasses.asdict(self)}
+
+
+class TrialAgent:
+    """Trains the trials of one study until it has ended, :meth:`stop` is called, or its options say so."""
+
+    def __init__(self, study: AskTell, name: str, options: AgentOptions) -> None:
+        self._study, self._name, self._options = study, name, options
+        self._stopping = threading.Event()
+        self._run = TrialRun(
+            WorkerPlace(workers_per_node=options.workers_per_node), threads=options.threads
+        )
+        self._checkpoints = options.folder / "agents" / quote(name, safe="")
+        self._programs = options.folder / "trials" / quote(name, safe="")
+
+    def stop(self) -> None:
+        """Give the trial in hand back and end; returns at once, safe in a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> AgentReport:
+        """Train; returns what was done. The errors of the study's server come out once its outage lasts too long."""
+        report, began = AgentReport(), time.monotonic()
+        until = None if self._options.stop_after is None else began + self._options.stop_after
+
+        def over() -> bool:
+            late = until is not None and time.monotonic() >= until
+            return self._stopping.is_set() or late
+
+        while not over() and report.trials != self._options.trials:
+            asked_at, before = time.monotonic(), report.trained + report.waited
+            trial = self._ask(over, report)
+            if trial is None:
+                break
+            try:
+                state = self._train(trial, over, report)
+            except TrialLostError as error:
+                LOG.warning("%s", error)
+                continue
+            LOG.info("trial %d of %s: %s", trial.number, self._name, state)
+            if state != "queued":
+                report.ended[state] = report.ended.get(state, 0) + 1
+                spent = report.trained + report.waited - before
+                report.overheads.append(time.monotonic() - asked_at - spent)
+        report.seconds = time.monotonic() - began
+        return report
+
+    def _ask(self, over: Callable[[], bool], report: AgentReport) -> AskedTrial | None:
+        while True:
+            trial = self._study.ask(wait=False)
+            if trial is not None or self._study.ended or over():
+                return trial
+            waiting = time.monotonic()
+            self._stopping.wait(self._study.wait_seconds)
+            report.waited += time.monotonic() - waiting
+
+    def _train(self, trial: AskedTrial, over: Callable[[], bool], report: AgentReport) -> str:
+        """Train one trial; returns how it ended, or ``queued`` where it was given back."""
+        checkpoint = self._checkpoints / f"{trial.number}.pt"
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        config = {
+            "job": trial.job.to_dict(),
+            "checkpoint": str(checkpoint),
+            "checkpoint_seconds": CHECKPOINT_SECONDS,
+            "folder": str(self._programs / str(trial.number)),
+        }
+        try:
+            with _timed(report):
+                self._run.begin(config)
+            while True:
+                with _timed(report):
+                    result = self._run.advance()
+                points = [ConvergencePoint(**point) for point in result.get("points", ())]
+                if result.get("done"):
+                    trial.report_last(*points)
+                    outcome = result.get("outcome")
+                    state = trial.tell(
+                        None if outcome else "failed",
+                        reason=result.get("reason", ""),
+                        outcome=TrainingOutcome.from_dict(outcome) if outcome else None,
+                    )
+                    break
+                trial.report_point(*points)
+                if trial.stopped:
+                    state = trial.tell()
+                    break
+                if over():
+                    self._run.save()
+                    self._run.stop()
+                    trial.release()
+                    return trial.state
+        except HpoError:
+            self._run.stop()
+            trial.abandon()  # another has it, or its server is away: it is handed out again when the lease has ended
+            raise
+        except BaseException:
+            self._run.stop()
+            trial.release()
+            raise
+        self._run.close()
+        if state != "queued":
+            checkpoint.unlink(missing_ok=True)
+        return state
+
+
+class _timed:  # noqa: N801  (reads as a statement)
+    """Adds the seconds of a block to what was trained."""
+
+    def __init__(self, report: AgentReport) -> None:
+        self._report = report
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        self._report.trained += time.monotonic() - self._began

@@ -1,0 +1,475 @@
+"""From a past run to a finished trial of a study: names mapped, values read, the end told by the study's own target.
+
+A training is worth importing where it compares with the study's own: it says every setting that the study tunes, its
+batch size, and none that the study fixes at another value. How it ended follows from its curve where it has one:
+
+========================================== ====================================================================
+the curve                                  the trial
+========================================== ====================================================================
+comes to the target                        ``reached``, with the epochs of the first evaluation there
+has a loss or metric that is no number     ``diverged``, unless it had reached the target before
+ends before the target                     ``censored`` where the run's own status says that it was finished (or says
+                                           nothing); ``pruned`` where it says that; else left out, unless the caller
+                                           says what that status stands for
+========================================== ====================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from hpo.errors import EvidenceError
+from hpo.past_runs.past_run import PastRun, Reading
+from hpo.study.spec import StudySpec
+from search_spaces.domains import Categorical, Float, Int
+from search_spaces.names import nearest_or_all
+from search_spaces.settings import (
+    SettingError,
+    TrainingSettings,
+    check_value,
+    default_of,
+    is_whole,
+    names,
+    range_of,
+)
+from storage.records import ConvergencePoint, NewTrial, TrialResult, TrialState
+
+PURPOSE = "imported"
+"""What imported trials are marked with: they are evidence, and no part of the study's budget of trials."""
+
+Axis = Literal["epochs", "epoch-index", "updates", "samples"]
+"""What a step of a curve counts: epochs that are done, epochs from 0, optimizer updates, or samples."""
+
+AXES: tuple[Axis, ...] = get_args(Axis)
+METRIC = "metric"
+BATCH_NAMES = ("global_batch_size", "local_batch_size", "workers", "accumulation")
+"""The batch: as a whole, or as the product of what one worker takes, the workers, and the micro-batches each."""
+
+RESULT_NAMES = (
+    METRIC,
+    "loss",
+    "train_loss",
+    "epochs",
+    "epochs_to_target",
+    "seed",
+    "seconds",
+    "state",
+)
+STATES = {
+    "finished": TrialState.CENSORED,
+    "complete": TrialState.CENSORED,
+    "completed": TrialState.CENSORED,
+    "": TrialState.CENSORED,
+    "pruned": TrialState.PRUNED,
+    **{str(state): state for state in TrialState if state.finished},
+}
+"""What a run's own status stands for, where its curve does not tell how it ended.
+
+``failed`` is what a run is left out for: a training that crashed says nothing about its settings.
+"""
+SKIP = "skip"
+
+
+class SkippedError(Exception):
+    """A run that cannot be a trial of the study, and why."""
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How the names and values of a source are read.
+
+    ``mapping`` goes from its names to ours, ``states`` from its statuses, in lower case, to a trial's state or
+    ``skip``. ``axis`` is what a step of its curves counts; ``train_samples`` the size of the training set, which turns
+    updates and samples into epochs, and epochs into samples.
+    """
+
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+    axis: Axis = "updates"
+    train_samples: int | None = None
+
+
+@dataclass(frozen=True)
+class ImportedTrial:
+    """A finished trial, ready to be stored, with its curve."""
+
+    new: NewTrial
+    result: TrialResult
+    points: tuple[ConvergencePoint, ...] = ()
+
+
+def check_options(
+    spec: StudySpec, runs: Sequence[PastRun], options: ImportOptions
+) -> ImportOptions:
+    """The options with the size of the training set; :class:`EvidenceError` for a name that nothing has."""
+    ours = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, spec.target.metric}
+    theirs = {name for run in runs for name in run.names}
+    taken: dict[str, str] = {}
+    for name, own in options.mapping.items():
+        if own not in ours:
+            others = ", ".join(sorted(ours - {*_settings_of(spec)}))
+            raise EvidenceError(
+                f"{name}={own}: {own!r} is neither a setting nor one of {others}{nearest_or_all(own, ours)}"
+            )
+        if name not in theirs:
+            raise EvidenceError(f"{name}={own}: no run has {name!r}{nearest_or_all(name, theirs)}")
+        if own in taken:
+            raise EvidenceError(
+                f"{own} can come from one name, but got {taken[own]!r} and {name!r}"
+            )
+        taken[own] = name
+    for status, state in options.states.items():
+        if state not in (SKIP, *(str(each) for each in TrialState if each.finished)):
+            raise EvidenceError(
+                f"{status}={state}: a run's status stands for reached, censored, diverged, pruned, failed or "
+                f"skip, but got {state!r}"
+            )
+    train_samples = options.train_samples or spec.data.get("train_samples")
+    if train_samples is None and any(run.curves for run in runs):
+        raise EvidenceError(
+            "curves need the number of training samples, to tell updates, epochs and samples from one another: "
+            "give --train-samples"
+        )
+    return ImportOptions(options.mapping, options.states, options.axis, train_samples)
+
+
+def trial_of(
+    spec: StudySpec, run: PastRun, options: ImportOptions, next_seed: Callable[[NewTrial], int]
+) -> ImportedTrial:
+    """The run as a trial of the study; :class:`SkippedError` says why it cannot be one.
+
+    ``next_seed`` gives the seed of a run that does not say its own.
+    """
+    said = _by_our_names(spec, run, options.mapping)
+    batch = _batch_size(said.values)
+    settings = _settings(spec, said.values)
+    new = NewTrial(global_batch_size=batch, seed=0, settings=settings.to_dict(), purpose=PURPOSE)
+    seed = _whole(said.values, "seed") if "seed" in said.values else next_seed(new)
+    new = NewTrial(global_batch_size=batch, seed=seed, settings=new.settings, purpose=PURPOSE)
+    points = _points(said, batch, options) if METRIC in said.curves else []
+    result = (
+        _end_of_curve(spec, points, said, options)
+        if points
+        else _end_of_values(spec, said, options)
+    )
+    return ImportedTrial(new, result, tuple(points))
+
+
+def assumed_settings(spec: StudySpec, runs: Iterable[PastRun], options: ImportOptions) -> list[str]:
+    """The settings that the study fixes and no run says anything of: they are taken to be as in the study."""
+    said = {options.mapping.get(name, name) for run in runs for name in run.values}
+    return sorted(set(spec.search.fixed) - said)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A run by our names."""
+
+    run: PastRun
+    values: Mapping[str, Any]
+    curves: Mapping[str, Sequence[Reading]]
+
+
+def _settings_of(spec: StudySpec) -> tuple[str, ...]:
+    """The settings that a run of the study may say: those known here, and the study's own."""
+    return (*names(), *spec.search.own_names)
+
+
+def _by_our_names(spec: StudySpec, run: PastRun, mapping: Mapping[str, str]) -> _Said:
+    metric = spec.target.metric
+    known = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, metric}
+    explicit = set(mapping.values())
+
+    def ours(name: str) -> str | None:
+        own = mapping.get(name)
+        if own is None and name in known and name not in explicit:
+            own = name
+        return METRIC if own == metric else own
+
+    return _Said(
+        run,
+        {own: value for name, value in run.values.items() if (own := ours(name)) and _told(value)},
+        {own: curve for name, curve in run.curves.items() if (own := ours(name)) and curve},
+    )
+
+
+def _told(value: Any) -> bool:
+    return value is not None and value not in ("", "None", "null")
+
+
+def _batch_size(values: Mapping[str, Any]) -> int:
+    if "global_batch_size" in values:
+        return _whole(values, "global_batch_size", least=1)
+    if "local_batch_size" in values:
+        return math.prod(
+            _whole(values, name, least=1) for name in BATCH_NAMES[1:] if name in values
+        )
+    raise SkippedError(
+        "it does not say its batch size: map a name to global_batch_size, or to local_batch_size, workers and "
+        "accumulation"
+    )
+
+
+def _settings(spec: StudySpec, values: Mapping[str, Any]) -> TrainingSettings:
+    told = {name: _setting(name, values[name]) for name in names() if name in values}
+    told |= {
+        name: _own_setting(spec, name, values[name])
+        for name in spec.search.own_names
+        if name in values
+    }
+    missing = sorted(set(spec.search.domains) - told.keys())
+    if missing:
+        raise SkippedError(f"it does not say {', '.join(missing)}, which the study tunes")
+    for name, fixed in spec.search.fixed.items():
+        if name in told and not _same(told[name], fixed):
+            raise SkippedError(
+                f"its {name} is {_shown(told[name])}, and the study fixes {_shown(fixed)}"
+            )
+    base = TrainingSettings.from_record(spec.search.fixed)
+    for name, value in told.items():
+        if name not in spec.search.domains and not _same(value, base.value(name)):
+            raise SkippedError(
+                f"its {name} is {_shown(value)}, and the study's trainings have {_shown(base.value(name))}"
+            )
+    try:
+        return TrainingSettings.from_record({**spec.search.fixed, **told})
+    except SettingError as error:
+        raise SkippedError(str(error)) from error
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=1e-9)
+    return bool(one == (tuple(other) if isinstance(other, list) else other))
+
+
+def _setting(name: str, value: Any) -> Any:
+    """A setting's value from what another tool holds of it: often a text."""
+    default = default_of(name)
+    found = value
+    if range_of(name) is not None:
+        found = _number(name, value)
+        found = round(found) if is_whole(name) and found == round(found) else found
+    elif isinstance(value, str):
+        text = value.strip()
+        if text.lower() in ("true", "false"):
+            found = text.lower() == "true"
+        elif isinstance(default, tuple):
+            try:
+                found = tuple(json.loads(text.replace("(", "[").replace(")", "]")))
+            except (TypeError, ValueError):
+                raise SkippedError(
+                    f"its {name} must be a list of numbers, but got {value!r}"
+                ) from None
+        else:
+            found = text.lower()
+    elif isinstance(value, list):
+        found = tuple(value)
+    try:
+        check_value(name, found)
+    except SettingError as error:
+        raise SkippedError(str(error)) from error
+    return found
+
+
+def _own_setting(spec: StudySpec, name: str, value: Any) -> Any:
+    """The value of a setting that only the study's workload knows, as its domain or its fixed value has it."""
+    domain, fixed = spec.search.domains.get(name), spec.search.fixed.get(name)
+    if isinstance(domain, Categorical):
+        choices = {str(choice).lower(): choice for choice in domain.values}
+        if str(value).lower() not in choices:
+            raise SkippedError(f"its {name} is {value!r}, and the study's choices are others")
+        return choices[str(value).lower()]
+    if isinstance(domain, Int):
+        return _whole({name: value}, name, least=-(2**63))
+    if isinstance(domain, Float) or _is_number(fixed):
+        return _number(name, value)
+    return fixed if str(value).lower() == str(fixed).lower() else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise SkippedError(f"its {name} must be a number, but got {value!r}") from None
+    if not math.isfinite(found):
+        raise SkippedError(f"its {name} must be finite, but got {value!r}")
+    return found
+
+
+def _whole(values: Mapping[str, Any], name: str, least: int = 0) -> int:
+    found = _number(name, values[name])
+    if found != round(found) or found < least:
+        raise SkippedError(
+            f"its {name} must be a whole number of at least {least}, but got {values[name]!r}"
+        )
+    return round(found)
+
+
+def _points(said: _Said, batch: int, options: ImportOptions) -> list[ConvergencePoint]:
+    """The curve of the metric, with what else was logged at the same steps, in the order of the epochs."""
+    samples = options.train_samples
+    if samples is None:
+        raise EvidenceError("curves need the number of training samples: give --train-samples")
+    others = {
+        name: {reading.step: reading.value for reading in said.curves.get(name, ())}
+        for name in ("loss", "train_loss", "epochs", "learning_rate")
+    }
+    rate = _number("learning_rate", said.values.get("learning_rate", 0.0))
+    points: dict[int, ConvergencePoint] = {}
+    for reading in said.curves[METRIC]:
+        epochs = others["epochs"].get(reading.step)
+        if epochs is None:
+            epochs = _epochs(reading.step, batch, samples, options.axis)
+        if epochs <= 0 or not math.isfinite(epochs):
+            continue  # an evaluation before the training
+        step = max(1, round(epochs * samples / batch))
+        points[step] = ConvergencePoint(
+            step=step,
+            samples=round(epochs * samples),
+            epochs=epochs,
+            seconds=max(0.0, reading.seconds or 0.0),
+            train_loss=others["train_loss"].get(reading.step, math.nan),
+            loss=others["loss"].get(reading.step, math.nan),
+            metric=reading.value,
+            learning_rate=others["learning_rate"].get(reading.step, rate),
+            global_batch_size=batch,
+        )
+    return [points[step] for step in sorted(points)]
+
+
+def _epochs(step: float, batch: int, samples: int, axis: Axis) -> float:
+    return {
+        "epochs": step,
+        "epoch-index": step + 1,
+        "updates": step * batch / samples,
+        "samples": step / samples,
+    }[axis]
+
+
+def _end_of_curve(
+    spec: StudySpec, points: Sequence[ConvergencePoint], said: _Said, options: ImportOptions
+) -> TrialResult:
+    better = max if spec.target.higher_is_better else min
+    last = points[-1]
+    seconds = last.seconds or said.run.seconds
+    made = functools.partial(
+        TrialResult,
+        epochs=last.epochs,
+        steps=last.step,
+        seconds=seconds,
+        reason=_reason(said.run),
+        best_metric=better(
+            (point.metric for point in points if math.isfinite(point.metric)), default=None
+        ),
+        final_metric=last.metric,
+    )
+    for before, point in zip([None, *points], points, strict=False):
+        resolution = point.epochs - (before.epochs if before else 0.0)
+        if spec.target.reached(point.metric):
+            return made(
+                state=TrialState.REACHED,
+                epochs_to_target=point.epochs,
+                resolution_epochs=resolution,
+            )
+        if not math.isfinite(point.metric) or math.isinf(point.loss):
+            return made(state=TrialState.DIVERGED, epochs=point.epochs, steps=point.step)
+    state = _state(said, options)
+    if state is TrialState.REACHED:
+        raise SkippedError("its state is reached, but its curve does not come to the target")
+    return made(state=state, resolution_epochs=_resolution(points))
+
+
+def _resolution(points: Sequence[ConvergencePoint]) -> float:
+    return points[-1].epochs - (points[-2].epochs if len(points) > 1 else 0.0)
+
+
+def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> TrialResult:
+    """How a run without a curve ended: by what it says, never by a guess."""
+    values = said.values
+    epochs = _number("epochs", values["epochs"]) if "epochs" in values else None
+    seconds = _number("seconds", values["seconds"]) if "seconds" in values else said.run.seconds
+    final = _metric(values)
+    made = functools.partial(
+        TrialResult,
+        seconds=seconds,
+        reason=_reason(said.run),
+        best_metric=final,
+        final_metric=final,
+    )
+    if "epochs_to_target" in values:
+        reached = _number("epochs_to_target", values["epochs_to_target"])
+        state = _state(said, options, default=TrialState.REACHED)
+        if reached <= 0:
+            raise SkippedError(f"its epochs_to_target must be above 0, but got {reached:g}")
+        if state is TrialState.REACHED or (
+            state is TrialState.CENSORED and not values.get("state")
+        ):
+            return made(
+                state=TrialState.REACHED, epochs_to_target=reached, epochs=epochs or reached
+            )
+        return made(state=state, epochs=reached)
+    state = _state(said, options)
+    if final is not None and not math.isfinite(final):
+        state = TrialState.DIVERGED
+    elif state is TrialState.REACHED or (final is not None and spec.target.reached(final)):
+        raise SkippedError(
+            "it reached the target, but nothing says after how many epochs: give its curve, or map a name to "
+            "epochs_to_target"
+        )
+    if state is not TrialState.DIVERGED and (epochs is None or final is None):
+        raise SkippedError(
+            f"it has no curve of {spec.target.metric}, and does not say both its epochs and its last "
+            f"{spec.target.metric}: map names to them"
+        )
+    if epochs is not None and epochs <= 0:
+        raise SkippedError(f"its epochs must be above 0, but got {epochs:g}")
+    return made(state=state, epochs=epochs)
+
+
+def _metric(values: Mapping[str, Any]) -> float | None:
+    if METRIC not in values:
+        return None
+    try:
+        return float(values[METRIC])  # NaN is what a training that diverged ends with
+    except (TypeError, ValueError):
+        raise SkippedError(f"its metric must be a number, but got {values[METRIC]!r}") from None
+
+
+def _state(said: _Said, options: ImportOptions, default: TrialState | None = None) -> TrialState:
+    status = str(said.values.get("state", said.run.status)).strip().lower()
+    told = options.states.get(status)
+    state = (
+        TrialState(told)
+        if told not in (None, SKIP)
+        else default
+        if default is not None and not status
+        else STATES.get(status)
+    )
+    if told == SKIP or state is None or (told is None and state is TrialState.FAILED):
+        raise SkippedError(
+            f"it ended as {status!r}"
+            + (
+                ""
+                if told == SKIP
+                else f"; --state {status}=censored takes what it shows until then"
+            )
+        )
+    return state
+
+
+def _reason(run: PastRun) -> str:
+    return f"imported: {run.label}"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

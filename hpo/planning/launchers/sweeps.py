@@ -1,0 +1,247 @@
+"""A sweep on a machine with a scheduler: Ray inside one allocation, or agents by a job array.
+
+Both write a folder with a script that a person can read, ``launch.sh``. The one of an allocation starts Ray on all
+hosts of the slot (`ray symmetric-run`) and `hpo run` on the first; it stops before the slot ends, asks for another
+slot, and goes on there from the database. The one of an array runs `hpo agent` in every task. Directives, and how
+hosts are found, ranks started and jobs submitted, are those of the launch scripts of plans
+(:mod:`hpo.planning.launchers.script`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpo.errors import LaunchError
+from hpo.planning.launchers import flux, lsf, pbs, slurm
+from hpo.planning.launchers.script import Scheduler, section
+
+ALLOCATIONS = {
+    "slurm": slurm.scheduler,
+    "lsf": lsf.scheduler,
+    "pbs": pbs.scheduler,
+    "flux": flux.scheduler,
+}
+ARRAYS = ("slurm", "lsf")
+"""Schedulers whose job arrays are written here."""
+
+SCRIPT, TOKEN = "launch.sh", "token"
+GOES_ON = 75
+"""What `hpo run --stop-after` leaves with where it stopped before its end: EX_TEMPFAIL, run it again."""
+
+LEAST_SECONDS = 300
+"""The shortest slot: Ray starts, a trial writes its checkpoint, the next slot is asked for."""
+
+
+@dataclass(frozen=True)
+class SweepSlot:
+    """What is asked of a scheduler for one slot: the values that its directives are made of.
+
+    ``ranks`` are tasks a node: one, which starts Ray or an agent. ``notice_seconds`` before the end the sweep stops.
+    """
+
+    name: str
+    nodes: int
+    slot_seconds: int
+    accelerators: int = 0
+    ranks: int = 1
+    notice_seconds: int = 120
+    data_path: str | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.slot_seconds < LEAST_SECONDS:
+            raise LaunchError(
+                f"a slot of a sweep must have at least {LEAST_SECONDS} seconds, but got {self.slot_seconds}"
+            )
+
+
+def write_allocation(
+    folder: Path, scheduler: str, slot: SweepSlot, study: Path, *, storage: str, slots: int
+) -> Path:
+    """Write the folder of a sweep in one allocation; ``study`` is its file. Returns the script.
+
+    ``storage`` is a database that every host of the machine reaches; ``slots`` is how many slots may be asked for.
+    """
+    made = ALLOCATIONS[scheduler](slot)
+    text = "\n".join(
+        [
+            _header(
+                f"{slot.name}: a sweep on {slot.nodes} node{'s' if slot.nodes > 1 else ''}, by Ray in one slot after "
+                "the other.",
+                made.submit,
+            ),
+            *_directives(made),
+            "",
+            _facts(made, slots),
+            section("The machine: its hosts, how tasks are started, how another slot is asked for"),
+            made.functions.strip(),
+            "",
+            _ALLOCATION.format(
+                section=section("The sweep"),
+                seconds=slot.slot_seconds - slot.notice_seconds,
+                nodes=slot.nodes,
+                storage=shlex.quote(storage),
+                study=shlex.quote(str(study.absolute())),
+                goes_on=GOES_ON,
+            ),
+        ]
+    )
+    return _write(folder, text)
+
+
+def write_array(
+    folder: Path,
+    scheduler: str,
+    slot: SweepSlot,
+    study: Path,
+    *,
+    name: str,
+    agents: int,
+    server: str,
+    token: str,
+) -> Path:
+    """Write the folder of an array of ``agents`` that train the study ``name`` of a server. Returns the script.
+
+    They run in the folder of ``study``, its file, where a workload of one's own is looked for. The token lies in a file
+    of its own that only its owner may read.
+    """
+    if scheduler not in ARRAYS:
+        raise LaunchError(
+            f"job arrays are written for {' and '.join(ARRAYS)}, but got {scheduler}: start `hpo agent {name}` in "
+            "jobs of your own, or leave --array out"
+        )
+    made = ALLOCATIONS[scheduler](slot)
+    index = {"slurm": "${SLURM_ARRAY_TASK_ID:-0}", "lsf": "${LSB_JOBINDEX:-0}"}[scheduler]
+    text = "\n".join(
+        [
+            _header(
+                f"{slot.name}: {agents} agents that train trials of the study at {server}.",
+                made.submit,
+            ),
+            *_array_directives(scheduler, made, agents),
+            "",
+            _ARRAY.format(
+                folder=made.folder,
+                environment=_ENVIRONMENT,
+                token=TOKEN,
+                server=shlex.quote(server),
+                study=shlex.quote(name),
+                study_folder=shlex.quote(str(study.absolute().parent)),
+                job=made.job,
+                index=index,
+                seconds=slot.slot_seconds - slot.notice_seconds,
+            ),
+        ]
+    )
+    script = _write(folder, text)
+    (folder / TOKEN).touch(mode=0o600)
+    (folder / TOKEN).write_text(f"{token}\n", encoding="utf-8")
+    return script
+
+
+def _write(folder: Path, text: str) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        script = folder / SCRIPT
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o755)
+    except OSError as error:
+        raise LaunchError(f"cannot write the script to {folder}: {error.strerror}") from error
+    return script
+
+
+def _header(said: str, submit: str) -> str:
+    return f"#!/usr/bin/env bash\n# {said}\n# Run it from this folder: {submit}\n#"
+
+
+def _directives(made: Scheduler) -> list[str]:
+    return [line.replace("`hpo launch", "`hpo run") for line in made.directives]
+
+
+def _array_directives(scheduler: str, made: Scheduler, agents: int) -> list[str]:
+    """Each task is a job of its own on one node, with a number in the name of its log."""
+    lines = []
+    for line in _directives(made):
+        if scheduler == "slurm" and line.startswith("#SBATCH --output="):
+            lines += [f"#SBATCH --array=0-{agents - 1}", "#SBATCH --output=launch-%A_%a.log"]
+        elif scheduler == "lsf" and line.startswith("#BSUB -J "):
+            lines.append(f'#BSUB -J "{line.removeprefix("#BSUB -J ")}[1-{agents}]"')
+        elif scheduler == "lsf" and line.startswith("#BSUB -o "):
+            lines.append("#BSUB -o launch-%J.%I.log")
+        elif line not in ("#SBATCH --exclusive", "#SBATCH --no-kill"):
+            lines.append(line)
+    return lines
+
+
+_ENVIRONMENT = """\
+# module load python                 # YOURS: as your site calls them
+environment=${HPO_ENVIRONMENT:-}      # YOURS: the virtual environment that holds this package, if it is not active
+if [[ -n $environment ]]; then
+  # shellcheck disable=SC1091
+  source "$environment/bin/activate"
+fi"""
+
+
+def _facts(made: Scheduler, slots: int) -> str:
+    return f"""\
+set -uo pipefail
+cd "{made.folder}" || exit 1
+account=${{HPO_ACCOUNT:-}}
+partition=${{HPO_PARTITION:-}}
+slot=${{HPO_SLOT:-1}}                  # which slot of the sweep this is, and how many it may take
+max_slots=${{HPO_MAX_SLOTS:-{slots}}}
+# shellcheck disable=SC2034  # further slots are asked for with them where a scheduler hands on what it is told
+max_restarts=${{HPO_MAX_RESTARTS:-0}} checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-0}}
+job={made.job}
+{_ENVIRONMENT}
+"""
+
+
+_ALLOCATION = """\
+{section}
+port=${{HPO_PORT:-6379}}
+storage={storage}
+mapfile -t hosts < <(healthy_hosts)
+if ((${{#hosts[@]}} == 0)); then
+  echo "no host of this slot answers" >&2
+  exit 1
+fi
+echo "slot $slot of $max_slots: ${{#hosts[@]}} of {nodes} hosts"
+# After a slot that was cut off, the study is free again when the lease of that run has ended.
+if ((slot > 1)); then sleep "${{HPO_LEASE_SECONDS:-35}}"; fi
+# On every host one task: they make one Ray, and the first host runs the command. It stops in time for the next slot,
+# and leaves its status in a file, as not every scheduler hands it on.
+status=status.$slot
+rm -f "$status"
+seconds=$(({seconds} - SECONDS))
+start 1 ray symmetric-run --address "${{hosts[0]}}:$port" --min-nodes "${{#hosts[@]}}" -- \\
+  bash -c '"$@"; echo $? > "$0"' "$status" \\
+  hpo run {study} --storage "$storage" --folder "$PWD/.hpo" --ray-address "${{hosts[0]}}:$port" --stop-after "$seconds"
+ended=$(cat "$status" 2>/dev/null || echo lost)
+case $ended in
+  0) echo "the sweep has ended" ;;
+  {goes_on} | lost)  # it stopped for the end of the slot, or its hosts were lost
+    if ((slot >= max_slots)); then
+      echo "the sweep has not ended after $max_slots slots: submit it again to go on" >&2
+      exit {goes_on}
+    fi
+    export HPO_SLOT=$((slot + 1))
+    resubmit
+    ;;
+  *) exit "$ended" ;;
+esac
+"""
+
+_ARRAY = """\
+set -uo pipefail
+cd "{folder}" || exit 1
+{environment}
+HPO_TOKEN=$(<{token})  # for no command line, which others on the host can read
+export HPO_TOKEN
+folder=$PWD
+cd {study_folder} || exit 1  # a workload of your own is looked for there
+# The agent gives back what it has before the slot ends; submit the array again while the study has not ended.
+exec hpo agent {study} --server {server} --name "{job}.{index}" --folder "$folder/.hpo" \\
+  --stop-after {seconds}
+"""

@@ -1,0 +1,97 @@
+"""Ask and tell on a storage of one's own: the Python interface without a server."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpo.asking.messages import LEASE_SECONDS, Asked, Verdict
+from hpo.asking.trial import AskTell
+from hpo.errors import StorageUnavailableError, TuningError
+from hpo.runs.desk import Desk
+from hpo.runs.lease import process_name
+from hpo.runs.repository import DEFAULT_STORAGE, enter_study, open_store
+from hpo.study.jobs import search_path
+from hpo.study.spec import StudySpec, load_study
+from storage.errors import Conflict, StoreError
+from trainers.report import ConvergencePoint, TrainingOutcome
+
+
+class _DeskChannel:
+    """A desk of this process, as a :class:`hpo.asking.messages.Channel`."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
+        """See the channel."""
+        try:
+            return self._desk.ask(key, holder, lease_seconds)
+        except Conflict as error:
+            raise TuningError(str(error)) from error
+        except StoreError as error:
+            raise StorageUnavailableError(str(error)) from error
+
+    def report(
+        self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
+    ) -> Verdict:
+        """See the channel."""
+        return self._desk.report(number, key, points, lease_seconds)
+
+    def end(
+        self,
+        number: int,
+        key: str,
+        points: Sequence[ConvergencePoint],
+        *,
+        outcome: TrainingOutcome | None,
+        state: str | None,
+        reason: str,
+    ) -> str:
+        """See the channel."""
+        return str(
+            self._desk.end(number, key, points, outcome=outcome, state=state, reason=reason).state
+        )
+
+    def release(self, number: int, key: str) -> None:
+        """See the channel."""
+        self._desk.release(number, key)
+
+
+def ask_tell(
+    spec: StudySpec | str | Path,
+    storage: str = DEFAULT_STORAGE,
+    *,
+    lease_seconds: float = LEASE_SECONDS,
+) -> AskTell:
+    """A study whose trials this process asks for, trains in a loop of its own, and tells.
+
+    ::
+
+        with hpo.ask_tell("study.yaml") as study:
+            while (trial := study.ask()) is not None:
+                with trial:
+                    for epoch, top1 in my_training(trial.settings, trial.global_batch_size, trial.seed):
+                        if not trial.report(epochs=epoch, metric=top1, steps=...):
+                            break
+
+    The trials are those of ``hpo run``: ladder, sampler, repetitions, stopping rules and budget of the study. Any
+    number of threads and processes may ask at once; a trial whose process vanishes is handed out again when its lease
+    of ``lease_seconds`` has ended. Close it, or use it as a context manager. Raises :class:`SpecError`, and
+    :class:`TuningError` where a worker runs the study.
+    """
+    spec = spec if isinstance(spec, StudySpec) else load_study(spec)
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(open_store(storage))
+        study = enter_study(store, spec)
+        store.update_spec(study.id, spec.text, search_path(spec))
+        desk = Desk(store, store.study_by_id(study.id))
+        opened = stack.pop_all()
+    return AskTell(
+        _DeskChannel(desk),
+        f"{process_name()}:{threading.get_ident()}",
+        lease_seconds=lease_seconds,
+        close=opened.close,
+    )

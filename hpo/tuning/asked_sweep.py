@@ -1,0 +1,181 @@
+"""A sweep whose trials are trained by whoever asks for them, one at a time, wherever they are.
+
+What is trained next, and what ends a trial early, is what the sweep's own agenda, samplers and scheduler say: those of
+:mod:`hpo.tuning.tuner`. Nothing is kept here that the database does not hold, so that another process goes on from
+there; trials that others added or ended are learnt of by :meth:`AskedSweep.look`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpo.study.jobs import training_job
+from hpo.study.spec import StudySpec
+from hpo.tuning.agenda import Done, Wait
+from hpo.tuning.patience import Patience
+from hpo.tuning.sweep import Sweep
+from hpo.tuning.tuner import scheduler_of
+from search_spaces.settings import TrainingSettings
+from storage.records import NewTrial, Study, Trial, TrialState
+from storage.store import Store
+from trainers.job import TrainingJob
+from trainers.report import ConvergencePoint
+
+
+@dataclass(frozen=True)
+class Suggested:
+    """A trial that is to be added, with the sampler's ticket for it, None for a repetition."""
+
+    new: NewTrial
+    ticket: int | None
+
+
+@dataclass
+class _AskedOf:
+    """What the scheduler looks at of a trial."""
+
+    trial_id: str
+    config: dict[str, Any]
+    last_result: dict[str, Any] = field(default_factory=dict)
+
+
+class _Nobody:
+    """What the scheduler asks of Tune: nothing, for whoever trains hears of an end with the next report."""
+
+    def request_stop_experiment(self) -> None:
+        """See the class."""
+
+
+class AskedSweep(Sweep):
+    """One study's sweep, told of what others do in its database; not for several threads at once."""
+
+    def __init__(self, spec: StudySpec, study: Study, store: Store) -> None:
+        super().__init__(
+            spec,
+            study,
+            store,
+            checkpoints=Path(),
+            progress=lambda trials, running: None,  # noqa: ARG005
+            patience=Patience(0),
+        )
+        self._scheduler = scheduler_of(spec, self)
+        self._asked: dict[int, _AskedOf] = {}
+        for trial in self.trials:
+            if trial.state is TrialState.RUNNING:
+                self.began(trial, None)
+                self.judge(trial, self.points(trial))
+
+    def _queue_again(self) -> None:
+        """Nothing: trials in flight are held by those who train them."""
+
+    def look(self) -> None:
+        """Learn of the trials that others have added, ended or given back."""
+        if self._store.counts(self._study.id, self.purpose) == self._counts():
+            return
+        for trial in self._stored():
+            before = self._trials.get(trial.id)
+            if before is not None and before.state is trial.state:
+                continue
+            if before is None:
+                self._sampler.began(trial)
+            if trial.state.finished:
+                self._take(trial)
+            self._trials[trial.id] = trial
+
+    def _take(self, trial: Trial) -> None:
+        """A trial that another process ended."""
+        points = self.points(trial)
+        if trial.id in self._asked:
+            self.judge(trial, points)
+            self.ended(trial, points)
+            return
+        self._trials[trial.id] = trial
+        if trial.id in self.explored and points:
+            results = [{"epochs": point.epochs, "metric": point.metric} for point in points]
+            last: dict[str, Any] = {**results[-1], "state": str(trial.state)}
+            self._scheduler.replay(
+                f"stored-{trial.id}", trial.global_batch_size, [*results[:-1], last]
+            )
+        self._ended(trial)
+
+    def next(self) -> Trial | Suggested | Done | None:
+        """A queued trial, or one that is to be added; None while that depends on running trials."""
+        self.check()
+        for trial in self.trials:
+            if trial.state is TrialState.QUEUED:
+                return trial
+        task = self._next_task()
+        if isinstance(task, Done):
+            return task
+        if isinstance(task, Wait):
+            return None
+        return Suggested(*self._new_trial(task))
+
+    def forget(self, suggested: Suggested) -> None:
+        """Know that nothing comes of a suggestion: others were quicker."""
+        if suggested.ticket is not None:
+            self._sampler.forget(suggested.ticket, suggested.new.global_batch_size)
+
+    def began(self, trial: Trial, suggested: Suggested | None) -> None:
+        """A trial is trained from now on."""
+        self._trials[trial.id] = trial
+        if suggested is not None and suggested.ticket is not None:
+            self._tickets[trial.id] = suggested.ticket
+        config = {"job": {"global_batch_size": trial.global_batch_size}, **self._config(trial)}
+        asked = _AskedOf(f"stored-{trial.id}", config)
+        self._asked[trial.id] = asked
+        self._scheduler.on_trial_add(_Nobody(), asked)
+
+    def judge(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> str:
+        """Why the trial is to be stopped after these further points; empty where it is to go on."""
+        asked = self._asked.get(trial.id)
+        if asked is None:
+            self.began(trial, None)
+            asked = self._asked[trial.id]
+        for point in points:
+            asked.last_result = {
+                "trial_id": asked.trial_id,
+                "state": "running",
+                "epochs": point.epochs,
+                "metric": point.metric,
+                "points": [{"epochs": point.epochs, "metric": point.metric}],
+            }
+            if asked.trial_id in self._scheduler.stopped:
+                break
+            self._scheduler.on_trial_result(_Nobody(), asked, asked.last_result)
+        if asked.trial_id not in self._scheduler.stopped:
+            return ""
+        return self._scheduler.reason(asked.trial_id, asked.last_result.get("epochs", 0.0))
+
+    def gone(self, trial: Trial) -> None:
+        """A trial is back in the queue."""
+        self._trials[trial.id] = trial
+
+    def ended(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> None:
+        """A trial has ended: learn from it, once."""
+        before = self._trials.get(trial.id)
+        if before is not None and before.state.finished:
+            return
+        self._trials[trial.id] = trial
+        asked = self._asked.pop(trial.id, None)
+        if asked is not None and points:
+            last = points[-1]
+            result = {"epochs": last.epochs, "metric": last.metric, "state": str(trial.state)}
+            self._scheduler.on_trial_complete(_Nobody(), asked, result)
+        self._ended(trial)
+        self.spent = self.spent or self._budget.spent()
+
+    def job(self, trial: Trial) -> TrainingJob:
+        """What is trained for a trial."""
+        settings = TrainingSettings.from_record(trial.settings)
+        return training_job(self._spec, settings, trial.global_batch_size, trial.seed)
+
+    def _counts(self) -> dict[int, dict[TrialState, int]]:
+        counts: dict[int, dict[TrialState, int]] = {}
+        for trial in self.trials:
+            of_batch = counts.setdefault(trial.global_batch_size, {})
+            of_batch[trial.state] = of_batch.get(trial.state, 0) + 1
+        return counts

@@ -1,0 +1,251 @@
+"""Leases on single trials, for trainings that are run by whoever asks for them; statements on one connection.
+
+Whoever asks for a trial brings a key that nobody else knows, and every later write under it first checks, in its own
+transaction, that the key is still the trial's: a fencing token, as the generation of a study's lease is one
+(``storage.statements.queue``). The key of a new holder replaces the one before, so that two never write one trial; and
+whoever sends a request twice, because the answer was lost, gets the same answer. The time only says when a silent
+holder's trial may be given to another. A holder that comes back before that goes on: its key is still the trial's.
+
+A study is run by a worker under its own lease or by holders of trials, never by both: :func:`lease` refuses a study
+with a live lease, and a study with a live trial is not taken by a worker (:func:`any_live`). Every function here locks
+the study's row first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from storage import clock
+from storage.errors import Conflict, LeaseLost
+from storage.records import NewTrial, Study, StudyState, Trial, TrialLease, TrialResult, TrialState
+from storage.schema.tables import studies as studies_table
+from storage.schema.tables import trial_leases as table
+from storage.schema.tables import trials
+from storage.statements import studies
+from storage.statements import trials as trial_statements
+from storage.statements.queue import end_lease, has_live_lease
+
+OPEN = (StudyState.QUEUED, StudyState.RUNNING, StudyState.INTERRUPTED)
+"""The states of a study in which its trials can be asked for."""
+
+
+def lease(
+    connection: Connection,
+    study_id: int,
+    what: int | NewTrial,
+    *,
+    known: int,
+    key: str,
+    holder: str,
+    seconds: float,
+) -> TrialLease | None:
+    """The queued trial of this number, or a new one, under a lease; the very trial that the key has already.
+
+    None where the trial is no longer queued, or where the study has another number of trials of the new one's purpose
+    than the ``known`` ones: the caller has to look again.
+    """
+    study, now = studies.lock(connection, study_id), clock.now(connection)
+    again = of_key(connection, study_id, key)
+    if again is not None:
+        return again
+    _check_open(study, now)
+    if isinstance(what, NewTrial):
+        count = select(func.count()).where(
+            trials.c.study_id == study_id, trials.c.purpose == what.purpose
+        )
+        if connection.execute(count).scalar_one() != known:
+            return None
+        (trial,) = trial_statements.add(connection, study_id, [what])
+    else:
+        trial = trial_statements.by_number(connection, study_id, what)
+        if trial.state is not TrialState.QUEUED:
+            return None
+    _take_from_workers(connection, study, now)
+    _set_trial(connection, trial.id, state=TrialState.RUNNING, started_at=now)
+    values = {
+        "key": key,
+        "holder": holder,
+        "seconds": seconds,
+        "expires_at": now + timedelta(seconds=seconds),
+    }
+    changed = update(table).where(table.c.trial_id == trial.id).values(values)
+    if connection.execute(changed).rowcount == 0:
+        connection.execute(insert(table).values(trial_id=trial.id, vanished=0, **values))
+    return of_key(connection, study_id, key)
+
+
+def of_key(connection: Connection, study_id: int, key: str) -> TrialLease | None:
+    """The trial of the study that was asked for with this key; None where none was, or another has it now."""
+    row = connection.execute(
+        select(table)
+        .join(trials, trials.c.id == table.c.trial_id)
+        .where(trials.c.study_id == study_id, table.c.key == key)
+    ).first()
+    return None if row is None else _to_lease(connection, row)
+
+
+def renew(
+    connection: Connection, study_id: int, number: int, key: str, seconds: float
+) -> TrialLease:
+    """The lease from now on; a trial that went back into the queue meanwhile is its holder's again."""
+    studies.lock(connection, study_id)
+    held, now = _held(connection, study_id, number, key), clock.now(connection)
+    if held.trial.state.finished:
+        raise LeaseLost(f"trial {number} has ended already, as {str(held.trial.state)!r}")
+    expires_at = now + timedelta(seconds=seconds)
+    _set(connection, held.trial.id, seconds=seconds, expires_at=expires_at)
+    trial = held.trial
+    if trial.state is TrialState.QUEUED:
+        _set_trial(connection, trial.id, state=TrialState.RUNNING, started_at=now)
+        trial = replace(trial, state=TrialState.RUNNING, started_at=now)
+    return replace(held, trial=trial, seconds=seconds, expires_at=expires_at)
+
+
+def finish(
+    connection: Connection, study_id: int, number: int, key: str, result: TrialResult
+) -> tuple[Trial, bool]:
+    """The trial with its result, and whether this call wrote it: the same end may be sent twice."""
+    studies.lock(connection, study_id)
+    held = _held(connection, study_id, number, key)
+    if held.trial.state.finished:
+        return held.trial, False
+    trial_statements.finish(connection, held.trial.id, result)
+    return trial_statements.by_number(connection, study_id, number), True
+
+
+def release(connection: Connection, study_id: int, number: int, key: str) -> Trial:
+    """The trial, back in its study's queue; one that has ended stays as it is."""
+    studies.lock(connection, study_id)
+    held = _held(connection, study_id, number, key)
+    if held.trial.state is TrialState.RUNNING:
+        _set_trial(connection, held.trial.id, state=TrialState.QUEUED, started_at=None)
+    return trial_statements.by_number(connection, study_id, number)
+
+
+def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Trial]:
+    """The trials whose holder fell silent: back in the queue, or failed where that happened too often.
+
+    A lease that ends later than a new one would, because a clock was put back, is shortened to its full length.
+    """
+    studies.lock(connection, study_id)
+    now, found = clock.now(connection), []
+    for row in _rows(connection, study_id):
+        latest = now + timedelta(seconds=row.seconds)
+        if row.expires_at > latest:
+            _set(connection, row.trial_id, expires_at=latest)
+        if row.expires_at > now:
+            continue
+        vanished = row.vanished + 1
+        _set(connection, row.trial_id, vanished=vanished)
+        if vanished > most_vanished:
+            reason = (
+                f"whoever trained it fell silent {vanished} times, the last being {row.holder}: it may kill its "
+                "process, such as by using up the memory"
+            )
+            result = TrialResult(state=TrialState.FAILED, reason=reason)
+            trial_statements.finish(connection, row.trial_id, result)
+            trial_statements.count_samples(connection, row.trial_id)
+        else:
+            _set_trial(connection, row.trial_id, state=TrialState.QUEUED, started_at=None)
+        found.append(_to_lease(connection, row).trial)
+    return found
+
+
+def running(connection: Connection, study_id: int) -> list[TrialLease]:
+    """The running trials that somebody has asked for, by number, whether or not their leases have ended."""
+    return [_to_lease(connection, row) for row in _rows(connection, study_id)]
+
+
+def any_live(connection: Connection, study_id: int) -> bool:
+    """Whether somebody trains a trial of the study, as far as can be known."""
+    now = clock.now(connection)
+    return any(row.expires_at > now for row in _rows(connection, study_id))
+
+
+def forget(connection: Connection, study_id: int) -> None:
+    """End the leases of all trials that have not ended: whoever held one can write no more."""
+    unfinished = select(trials.c.id).where(
+        trials.c.study_id == study_id,
+        trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING]),
+    )
+    connection.execute(delete(table).where(table.c.trial_id.in_(unfinished)))
+
+
+def _check_open(study: Study, now: datetime) -> None:
+    if has_live_lease(study, now):
+        raise Conflict(
+            f"worker {study.lease_worker!r} is running study {study.name!r}: its trials cannot be asked for; "
+            "cancel it first, or wait for its end"
+        )
+    if study.state not in OPEN:
+        raise Conflict(
+            f"study {study.name!r} is {study.state}: its trials cannot be asked for; resume it first"
+        )
+
+
+def _take_from_workers(connection: Connection, study: Study, now: datetime) -> None:
+    """From now on the study is for those who ask; what a worker that fell silent was training is queued again."""
+    if study.state is StudyState.RUNNING and study.for_agents and study.lease_worker is None:
+        return
+    connection.execute(
+        update(studies_table)
+        .where(studies_table.c.id == study.id)
+        .values({**end_lease(now), "state": StudyState.RUNNING, "message": "", "for_agents": True})
+    )
+    connection.execute(
+        update(trials)
+        .where(
+            trials.c.study_id == study.id,
+            trials.c.state == TrialState.RUNNING,
+            trials.c.id.not_in(select(table.c.trial_id)),
+        )
+        .values(state=TrialState.QUEUED, started_at=None)
+    )
+
+
+def _set(connection: Connection, trial_id: int, **values: Any) -> None:
+    connection.execute(update(table).where(table.c.trial_id == trial_id).values(values))
+
+
+def _set_trial(connection: Connection, trial_id: int, **values: Any) -> None:
+    connection.execute(update(trials).where(trials.c.id == trial_id).values(values))
+
+
+def _held(connection: Connection, study_id: int, number: int, key: str) -> TrialLease:
+    """The trial under this key; :class:`LeaseLost` where the key is not, or no longer, its own."""
+    trial = trial_statements.by_number(connection, study_id, number)
+    row = connection.execute(
+        select(table).where(table.c.trial_id == trial.id, table.c.key == key)
+    ).first()
+    if row is None:
+        raise LeaseLost(
+            f"trial {number} is no longer yours: it went back into the queue, and others go on with it; stop, and "
+            "ask for another"
+        )
+    return _lease_of(row, trial)
+
+
+def _rows(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
+    """The leases of running trials, by number."""
+    return connection.execute(
+        select(table)
+        .join(trials, trials.c.id == table.c.trial_id)
+        .where(trials.c.study_id == study_id, trials.c.state == TrialState.RUNNING)
+        .order_by(trials.c.number)
+    ).all()
+
+
+def _to_lease(connection: Connection, row: Row[Any]) -> TrialLease:
+    trial = connection.execute(select(trials).where(trials.c.id == row.trial_id)).one()
+    return _lease_of(row, trial_statements.to_trial(trial))
+
+
+def _lease_of(row: Row[Any], trial: Trial) -> TrialLease:
+    values = row._asdict()
+    del values["trial_id"]
+    return TrialLease(trial=trial, **values)

@@ -1,0 +1,140 @@
+"""Past runs become trials by the study's own target; what does not compare is left out, with its reason."""
+
+import math
+
+import pytest
+from past_run_samples import run, spec
+
+from hpo.errors import EvidenceError
+from hpo.past_runs.conversion import ImportOptions, SkippedError, check_options, trial_of
+from hpo.past_runs.past_run import PastRun, Reading
+from storage.records import TrialState
+
+
+def convert(past, options=None, mapping=None):
+    options = options or ImportOptions(mapping=mapping or {}, train_samples=320)
+    return trial_of(spec(), past, check_options(spec(), [past], options), lambda new: 7)
+
+
+def why(past, **given):
+    with pytest.raises(SkippedError) as error:
+        convert(past, **given)
+    return str(error.value)
+
+
+def test_a_curve_that_comes_to_the_target_is_reached_at_its_first_evaluation_there():
+    made = convert(run([0.5, 0.97, 0.8, 0.99]))
+    assert made.result.state is TrialState.REACHED
+    assert made.result.epochs_to_target == 2.0 and made.result.epochs == 4.0
+    assert made.result.resolution_epochs == 1.0 and made.result.steps == 40
+    assert made.result.best_metric == 0.99 and made.result.final_metric == 0.99
+    assert [point.samples for point in made.points] == [320, 640, 960, 1280]
+    assert made.new.settings["learning_rate"] == 0.1 and made.new.settings["momentum"] == 0.9
+    assert made.new.seed == 7 and made.new.purpose == "imported"
+
+
+@pytest.mark.parametrize(
+    ("axis", "steps"),
+    [
+        ("epochs", [1, 2]),
+        ("epoch-index", [0, 1]),
+        ("updates", [10, 20]),
+        ("samples", [320, 640]),
+    ],
+)
+def test_every_axis_tells_the_same_epochs(axis, steps):
+    past = PastRun(
+        "run",
+        {"learning_rate": 0.1, "global_batch_size": 32},
+        {"top1": [Reading(step, value) for step, value in zip(steps, (0.5, 0.97), strict=True)]},
+    )
+    made = convert(past, ImportOptions(axis=axis, train_samples=320))
+    assert [point.epochs for point in made.points] == [1.0, 2.0]
+    assert [point.step for point in made.points] == [10, 20]
+
+
+def test_a_curve_of_epochs_goes_before_the_axis():
+    past = run([0.5, 0.97])
+    epochs = [Reading(10, 0.25), Reading(20, 0.5)]
+    made = convert(
+        PastRun("run", past.values, {**past.curves, "epoch": epochs}), mapping={"epoch": "epochs"}
+    )
+    assert made.result.epochs_to_target == 0.5
+
+
+def test_how_a_run_ended_that_did_not_come_to_the_target():
+    assert convert(run([0.5, 0.6])).result.state is TrialState.CENSORED
+    assert convert(run([0.5, 0.6])).result.epochs == 2.0
+    assert convert(run([0.5, math.nan, 0.97])).result.state is TrialState.DIVERGED
+    assert convert(run([0.5, math.nan, 0.97])).result.epochs == 2.0
+    assert convert(run([0.5], status="pruned")).result.state is TrialState.PRUNED
+    assert convert(run([0.97, math.nan])).result.state is TrialState.REACHED
+    assert "'crashed'" in why(run([0.5], status="crashed"))
+    assert "--state killed=censored" in why(run([0.5], status="killed"))
+    assert "reached" in why(run([0.5], status="reached"))
+    # a run that crashed after it had come to the target had come to the target
+    assert convert(run([0.5, 0.97], status="crashed")).result.state is TrialState.REACHED
+
+
+def test_the_caller_says_what_a_status_stands_for():
+    options = ImportOptions(states={"killed": "censored", "finished": "skip"}, train_samples=320)
+    assert convert(run([0.5], status="killed"), options).result.state is TrialState.CENSORED
+    assert "finished" in why(run([0.5]), options=options)
+
+
+def test_runs_that_do_not_compare_are_left_out():
+    assert "momentum is 0.5, and the study fixes 0.9" in why(run([0.97], momentum=0.5))
+    assert "optimizer is lars" in why(run([0.97], optimizer="LARS"))
+    assert "weight_decay" in why(run([0.97], weight_decay="0.1"))
+    assert "learning_rate" in why(PastRun("run", {"global_batch_size": 32}))
+    assert "batch size" in why(PastRun("run", {"learning_rate": 0.1}))
+    assert "learning_rate must be a number" in why(run([0.97], lr="fast"))
+    assert "learning_rate must" in why(run([0.97], lr="-1"))
+    assert "whole number" in why(run([0.97], seed="1.5"))
+
+
+def test_texts_are_read_as_the_setting_asks():
+    made = convert(
+        run([0.97], lr="1e-1", optimizer="SGD", nesterov="False", momentum="0.90", seed="3")
+    )
+    assert made.new.settings["learning_rate"] == 0.1 and made.new.settings["nesterov"] is False
+    assert made.new.settings["optimizer"] == "sgd" and made.new.seed == 3
+
+
+def test_the_batch_may_be_told_by_its_parts():
+    past = run([0.97])
+    values = {"learning_rate": 0.1, "bs": "8", "world": 2, "accumulation": 2}
+    mapping = {"bs": "local_batch_size", "world": "workers"}
+    made = convert(PastRun("run", values, past.curves), mapping=mapping)
+    assert made.new.global_batch_size == 32
+
+
+def test_without_a_curve_nothing_is_guessed():
+    def of(**values):
+        return PastRun(
+            "run", {"learning_rate": 0.1, "global_batch_size": 32, **values}, {}, "finished"
+        )
+
+    assert convert(of(epochs_to_target="5.5")).result.epochs_to_target == 5.5
+    censored = convert(of(epochs=10, top1=0.9)).result
+    assert censored.state is TrialState.CENSORED and censored.epochs == 10
+    assert convert(of(epochs=3, top1="NaN")).result.state is TrialState.DIVERGED
+    assert "after how many epochs" in why(of(epochs=10, top1=0.97))
+    assert "no curve" in why(of(top1=0.9))
+    assert convert(of(epochs_to_target=4, state="diverged")).result.state is TrialState.DIVERGED
+    assert "above 0" in why(of(epochs_to_target=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (ImportOptions(mapping={"lr": "learning_rte"}), "did you mean 'learning_rate'"),
+        (ImportOptions(mapping={"learning_rat": "learning_rate"}), "did you mean 'learning_rate'"),
+        (ImportOptions(mapping={"top1": "metric", "learning_rate": "metric"}), "from one name"),
+        (ImportOptions(states={"finished": "done"}), "'done'"),
+        (ImportOptions(), "--train-samples"),
+    ],
+)
+def test_what_was_asked_wrongly_is_an_error(options, said):
+    with pytest.raises(EvidenceError, match=said):
+        check_options(spec(), [run([0.5])], options)

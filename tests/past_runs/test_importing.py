@@ -1,0 +1,204 @@
+"""Past runs in a storage: each once, with reasons for what is left out; then a forecast, or a sweep from there."""
+
+import json
+import math
+import re
+
+import optuna
+import pytest
+from click.testing import CliRunner
+from past_run_samples import STUDY, mlflow_database, mlflow_folder, run, spec
+
+import hpo
+from hpo.cli.main import main
+from hpo.errors import EvidenceError
+from hpo.past_runs.conversion import ImportOptions
+from hpo.past_runs.importing import import_runs
+from hpo.runs.repository import enter_study
+from storage.records import StudyState, TrialState
+from storage.store import Store
+
+OPTIONS = ImportOptions(train_samples=320)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
+        yield store
+
+
+def test_each_run_is_a_trial_once(store):
+    study = enter_study(store, spec())
+    runs = [
+        run([0.5, 0.97], label="a"),
+        run([0.5, 0.6], label="b"),
+        run([0.5], status="crashed", label="c"),
+    ]
+    assert import_runs(store, study, spec(), runs, OPTIONS, dry_run=True).trials == 2
+    assert store.trials(study.id) == []
+    done = import_runs(store, study, spec(), runs, OPTIONS)
+    assert done.states == {"reached": 1, "censored": 1} and done.known == 0
+    assert done.assumed == ["momentum", "optimizer"]
+    assert done.skipped == [
+        ("c", "it ended as 'crashed'; --state crashed=censored takes what it shows until then")
+    ]
+    first, second = store.trials(study.id)
+    assert (first.state, first.epochs_to_target) == (TrialState.REACHED, 2.0)
+    assert (first.seed, second.seed) == (0, 1)  # repetitions of one setting
+    assert first.samples == 640 and len(store.points(first.id)) == 2
+    assert store.study("images").state is StudyState.INTERRUPTED
+    again = import_runs(store, study, spec(), [*runs, run([0.99], label="d")], OPTIONS)
+    assert again.trials == 1 and again.known == 2
+    assert len(store.trials(study.id)) == 3
+
+
+def test_runs_of_which_none_compares_are_an_error_with_the_commonest_reasons(store):
+    study = enter_study(store, spec())
+    runs = [run([0.97], momentum=0.5, label=str(number)) for number in range(3)]
+    with pytest.raises(EvidenceError, match=r"3 of them: its momentum is 0\.5"):
+        import_runs(store, study, spec(), runs, OPTIONS)
+    assert store.trials(study.id) == []
+    with pytest.raises(EvidenceError, match="no runs"):
+        import_runs(store, study, spec(), [], OPTIONS)
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HPO_STORAGE", f"sqlite:///{tmp_path}/hpo.db")
+    (tmp_path / "images.yaml").write_text(STUDY)
+    return tmp_path
+
+
+MLFLOW_MAP = ("--map", "optim/lr=learning_rate", "--map", "batch=global_batch_size")
+EPOCHS = ("--axis", "epochs", "--train-samples", "320")
+
+
+@pytest.mark.parametrize("store_of", [mlflow_folder, mlflow_database])
+def test_mlflow_from_the_command_line(store_of, folder):
+    source = store_of(folder)
+    arguments = ("import", "mlflow", source, "--study", "images.yaml", *MLFLOW_MAP, *EPOCHS)
+    result = call(*arguments, "--map", "val_top1=metric", "--json")
+    assert result.exit_code == 0, result.output
+    done = json.loads(result.stdout)
+    assert done["states"] == {"reached": 3, "censored": 1, "diverged": 1} and done["assumed"] == [
+        "momentum"
+    ]
+    assert "left out: mlflow" in result.stderr and "ended as 'failed'" in result.stderr
+    trials = hpo.read_study("images").trials
+    assert sorted(
+        (t.global_batch_size, t.epochs_to_target) for t in trials if t.epochs_to_target
+    ) == [
+        (32, 3.0),
+        (64, 4.0),
+        (128, 4.0),
+    ]
+    again = call(*arguments, "--map", "top1=metric")
+    assert again.exit_code == 2 and "no run has 'top1'" in again.output
+
+
+def test_bad_options_are_usage_errors(folder):
+    mlflow_folder(folder)
+    base = ("import", "mlflow", "mlruns", "--study", "images.yaml")
+    for bad in (
+        ("--map", "lr"),
+        ("--map", "a=b", "--map", "a=c"),
+        ("--state", "=x"),
+        ("--axis", "x"),
+    ):
+        result = call(*base, *bad)
+        assert result.exit_code == 2 and "Traceback" not in result.output, result.output
+    result = call("import", "mlflow", "mlruns", "--study", "nothing")
+    assert result.exit_code == 2
+    result = call("import", "wandb", "no.csv", "--study", "images.yaml")
+    assert result.exit_code == 2 and "no.csv" in result.output
+
+
+def law(batch, factor):
+    """Epochs to target: 4 (1 + batch / 256) at the best rate of 0.1 batch / 32, more by the square of the log miss."""
+    return 4 * (1 + batch / 256) * math.exp(0.2 * math.log(factor) ** 2)
+
+
+FACTORS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
+
+
+def test_a_forecast_from_an_imported_table(folder):
+    rows = ["run,bs,lr,epochs_to_target"]
+    for batch in (32, 64, 128):
+        rows += [
+            f"r{batch}-{factor},{batch},{0.1 * batch / 32 * factor},{law(batch, factor)}"
+            for factor in FACTORS
+        ]
+    (folder / "runs.csv").write_text("\n".join(rows) + "\n")
+    done = call(
+        "import", "csv", "runs.csv", "--study", "images.yaml",
+        "--map", "bs=global_batch_size", "--map", "lr=learning_rate",
+    )  # fmt: skip
+    assert done.exit_code == 0 and re.search("images gained 18 trials: 18 reached", done.output)
+    (forecast,) = json.loads(call("forecast", "images", "--at", "256", "--json").stdout)
+    epochs, rate = forecast["epochs_to_target"], forecast["settings"]["learning_rate"]
+    assert epochs["low"] < law(256, 1.0) < epochs["high"]
+    assert rate["low"] < 0.8 < rate["high"]
+
+
+BOWL = """\
+name: bowl
+workload: noisy_quadratic
+data: {modes: 50, noise_scale: 0.5, train_samples: 512}
+target: {metric: loss, at_most: 0.05}
+ladder: [32, 64]
+search:
+  learning_rate: {log_uniform: [0.002, 2], role: scaled}
+  weight_decay: 0
+budget: {trials: 8, epochs_per_trial: 40}
+"""
+
+
+def test_an_optuna_study_of_ours_comes_back_and_the_sweep_goes_on_from_it(folder):
+    (folder / "bowl.yaml").write_text(BOWL)
+    (folder / "more.yaml").write_text(BOWL.replace("name: bowl", "name: more"))
+    swept = hpo.run_study(hpo.load_study("bowl.yaml"), f"sqlite:///{folder}/hpo.db")
+    assert call("export", "optuna", "bowl", "--to", "sqlite:///optuna.db").exit_code == 0
+    done = call(
+        "import", "optuna", "sqlite:///optuna.db", "--study", "more.yaml",
+        "--map", "value=epochs_to_target", "--map", "intermediate_value=metric", "--axis", "updates",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    imported = hpo.read_study("more").imported
+    mine = {
+        (t.global_batch_size, t.settings["learning_rate"], t.seed): (t.state, t.epochs_to_target)
+        for t in swept.trials
+    }
+    theirs = {
+        (t.global_batch_size, t.settings["learning_rate"], t.seed): (t.state, t.epochs_to_target)
+        for t in imported
+    }
+    assert theirs == mine
+    result = hpo.run_study(hpo.load_study("more.yaml"), f"sqlite:///{folder}/hpo.db")
+    assert result.complete and len(result.trials) == len(imported) + 8
+    # the first setting of a sweep without evidence is the middle of the range; this one began where the other ended
+    own = [trial for trial in result.trials if trial.purpose == "sweep"]
+    assert own[0].settings["learning_rate"] != swept.trials[0].settings["learning_rate"]
+
+
+def test_optuna_trials_of_anybody(folder):
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    def objective(trial):
+        rate = trial.suggest_float("lr", 0.01, 1, log=True)
+        batch = trial.suggest_categorical("bs", [32, 64])
+        for epoch in range(1, 6):
+            trial.report(min(0.99, 0.2 * epoch + 0.1 * rate), epoch)
+        return batch
+
+    optuna.create_study(storage="sqlite:///theirs.db", direction="maximize").optimize(objective, 5)
+    done = call(
+        "import", "optuna", "theirs.db", "--study", "images.yaml", "--map", "lr=learning_rate",
+        "--map", "bs=global_batch_size", "--map", "intermediate_value=metric", *EPOCHS,
+    )  # fmt: skip
+    assert done.exit_code == 0 and "gained 5 trials: 5 reached" in done.output
+    assert {trial.epochs_to_target for trial in hpo.read_study("images").trials} == {5.0}

@@ -1,0 +1,152 @@
+"""Sweeps on schedulers: a script that goes on from slot to slot, and arrays of agents, under the strict stand-ins."""
+
+import json
+import shutil
+import stat
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import hpo
+from benchmarks.agents import Server
+from hpo.cli.main import main
+from hpo.service.auth import create_token
+from storage.records import StudyState
+from storage.store import Store
+from tests.planning.launch_samples import ROOT, SUBMISSIONS, stand_in_path
+
+STUDY = """\
+name: paced
+workload: paced_workload:Paced
+data: {{modes: 20, noise_scale: 0.5, train_samples: 512, seconds: {seconds}}}
+target: {{metric: loss, at_most: 0.05}}
+ladder: [16, 32]
+search:
+  learning_rate: {{log_uniform: [0.02, 1], role: scaled}}
+  weight_decay: 0
+budget: {{trials: {trials}, epochs_per_trial: 10, evaluations_per_epoch: 1}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "benchmarks" / "paced_workload.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder, on, *more, trials=6, seconds=0.0):
+    """`hpo run --on SCHEDULER --no-submit`; the script's text."""
+    (folder / "study.yaml").write_text(STUDY.format(trials=trials, seconds=seconds))
+    arguments = ["run", "study.yaml", "--on", on, "--no-submit", *more]
+    done = CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return (folder / f"paced-{on}" / "launch.sh").read_text()
+
+
+def submit(folder, on, **variables):
+    """Hand the written script to the stand-in of its scheduler; the jobs that came of it, and their logs."""
+    programs = {
+        "ray": f'exec "{sys.executable}" -m tests.planning.stand_ins.symmetric_ray "$@"',
+        "hpo": f'exec "{sys.executable}" -m hpo.cli.main "$@"',
+    }
+    environment = stand_in_path(folder / "bin", on, **{**programs, **variables.pop("programs", {})})
+    done = subprocess.run(
+        SUBMISSIONS[on],
+        cwd=folder / f"paced-{on}",
+        env={**environment, "HPO_LEASE_SECONDS": "0", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (folder / "bin" / "spool" / "jobs.jsonl").read_text().splitlines()
+    logs = sorted((folder / f"paced-{on}").glob("launch-*.log"))
+    return [json.loads(line) for line in lines], "".join(path.read_text() for path in logs)
+
+
+@pytest.mark.parametrize("on", ["slurm", "lsf"])
+def test_a_sweep_goes_on_from_slot_to_slot_until_it_has_ended(folder, on):
+    write(folder, on, "--nodes", "2", trials=10)
+    bounded = f'exec "{sys.executable}" -m tests.planning.stand_ins.bounded_run "$@"'
+    jobs, log = submit(folder, on, programs={"hpo": bounded})
+    assert [job["status"] for job in jobs] == [0, 0, 0], log
+    assert "the sweep has ended" in log and "slot 3 of 20: 2 of 2 hosts" in log
+    result = hpo.read_study("paced", f"sqlite:///{folder}/hpo.db")
+    assert result.study.state is StudyState.FINISHED and len(result.trials) == 10
+    assert all(trial.state.finished for trial in result.trials)
+
+
+def test_a_run_stops_after_its_time_and_says_that_it_goes_on(folder):
+    (folder / "study.yaml").write_text(STUDY.format(trials=6, seconds=1.0))
+    arguments = ["run", "study.yaml", "--storage", f"sqlite:///{folder}/hpo.db"]
+    done = CliRunner().invoke(main, [*arguments, "--stop-after", "0.5"])
+    assert done.exit_code == 75, done.output
+    assert (
+        hpo.read_study("paced", f"sqlite:///{folder}/hpo.db").study.state is StudyState.INTERRUPTED
+    )
+
+
+@pytest.mark.parametrize("on", ["slurm", "lsf", "pbs", "flux"])
+@pytest.mark.parametrize(
+    ("status", "jobs_taken", "ends"), [("0", 1, 0), ("75", 2, 75), ("lost", 2, 75), ("1", 1, 1)]
+)
+def test_what_the_script_makes_of_how_the_run_ended(folder, on, status, jobs_taken, ends):
+    write(folder, on, "--nodes", "2", "--slots", "2")
+    ending = "kill -9 $PPID" if status == "lost" else f"exit {status}"
+    said = f'echo "$@" >> {folder}/calls; {ending}'
+    jobs, log = submit(folder, on, programs={"hpo": said})
+    assert len(jobs) == jobs_taken and jobs[-1]["status"] == ends, log
+    calls = (folder / "calls").read_text().splitlines()
+    assert len(calls) == jobs_taken
+    assert calls[0].startswith(f"run {folder}/study.yaml --storage sqlite:///{folder}/hpo.db")
+    seconds = int(calls[0].split("--stop-after ")[1])
+    assert 3400 < seconds <= 3480  # an hour less two minutes, and what the script has taken
+
+
+def test_the_names_of_account_and_partition_go_with_every_slot(folder):
+    write(folder, "slurm", "--nodes", "1", "--slots", "2")
+    jobs, log = submit(
+        folder, "slurm", programs={"hpo": "exit 75"}, HPO_ACCOUNT="physics", HPO_PARTITION="large"
+    )
+    assert jobs[1]["options"]["--account"] == "physics", log
+    assert jobs[1]["options"]["--dependency"] == "afterany:1"
+
+
+@pytest.mark.parametrize("on", ["slurm", "lsf"])
+def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
+    server = Server(folder)
+    with Store.open(f"sqlite:///{folder}/hpo.db") as store:
+        secret, _ = create_token(store, owner="ada", scope="submit")
+        server.start()
+        try:
+            text = write(folder, on, "--array", "3", "--server", server.url, "--token", secret)
+            with hpo.Client(server.url, secret) as client:
+                client.submit("study.yaml", for_agents=True)
+            assert secret not in text
+            token = folder / f"paced-{on}" / "token"
+            assert stat.S_IMODE(token.stat().st_mode) == 0o600
+            jobs, log = submit(folder, on)
+        finally:
+            server.kill()
+        assert jobs[0]["tasks"] == [0, 0, 0], log
+        study = store.study("paced")
+        assert study.state is StudyState.FINISHED and study.owner == "ada"
+        assert len(store.trials(study.id)) == 6
+
+
+def test_what_cannot_be_submitted(folder):
+    (folder / "study.yaml").write_text(STUDY.format(trials=6, seconds=0))
+    for arguments, said in (
+        (["--array", "3"], "--array needs --on"),
+        (["--on", "pbs", "--array", "3", "--server", "http://x", "--token", "t"], "slurm and lsf"),
+        (["--on", "slurm", "--array", "3"], "no server is named"),
+        (["--on", "slurm"], "there is no sbatch here"),
+    ):
+        done = CliRunner().invoke(
+            main, ["run", "study.yaml", *arguments], env={"HPO_SERVER": None, "HPO_TOKEN": None}
+        )
+        assert done.exit_code in (1, 2) and said in done.output, done.output
