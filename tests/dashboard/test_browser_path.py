@@ -87,7 +87,7 @@ def test_a_study_is_cancelled_and_the_next_in_the_queue_says_what_it_waits_for(
     page: Any, server: Server
 ) -> None:
     server.submit(
-        STUDY.format(name="endless", trials=5000).replace(
+        STUDY.format(name="endless", trials=2000).replace(
             "epochs_per_trial: 40", "epochs_per_trial: 4000"
         )
     )
