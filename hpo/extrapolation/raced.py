@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.discrepancy import MOST_MISS, correct, counted
+from hpo.extrapolation.discrepancy import MOST_MISS, SEED_SHARE, correct, counted
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
@@ -133,10 +133,21 @@ def after_race(
     found = dataclasses.replace(
         used.choices,
         log_shift=float(shift[at]),
+        log_sd=_seeds_leave_open(posterior, trainings),
         risk_factor=float(risk[at]) / before if before > 0 else 1.0,
     )
     runs = sum(len(place.trainings) for place in raced if place.beyond(used) and used.beyond(place))
     return found, dataclasses.replace(told, runs=runs)
+
+
+def _seeds_leave_open(posterior: Posterior, trainings: Sequence[Observation]) -> float:
+    """The seeds' part of the scatter, over as few seeds as the race had: all its trainings may be slow, or quick."""
+    seeds = {item.seed for item in trainings if item.state == "reached"}
+    return _scatter(posterior) * float(np.sqrt(SEED_SHARE / max(len(seeds), 1)))
+
+
+def _scatter(posterior: Posterior) -> float:
+    return float(np.exp(posterior.values["log_trial_scatter"]).mean())
 
 
 def _about(posterior: Posterior, held: _Place, global_batch_size: int) -> list[_Place]:
@@ -187,14 +198,13 @@ def _judged(
         return costs[:count], risk, np.zeros(count)
     seen = [float(np.log(counted(item.state, item.epochs, fewest))) for _, item in runs]
     where = np.stack([_coordinates(posterior, place) for place in every])
-    scatter = float(np.exp(posterior.values["log_trial_scatter"]).mean())
     corrected = correct(
         level + costs,
         where,
         where[count:],
         (level + costs)[count:],
         seen,
-        scatter,
+        _scatter(posterior),
         [item.seed for _, item in runs],
     )
     shift = corrected.mean[:count] - level - costs[:count]

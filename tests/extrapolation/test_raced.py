@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from ladders import Truth, sweep
 
+from hpo.extrapolation.discrepancy import SEED_SHARE
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit, thinned
+from hpo.extrapolation.prospects import log_epochs_samples
 from hpo.extrapolation.raced import BELOW_A_LOSS, RISK_COUNTS, after_race
 from hpo.extrapolation.recommend import recommend
 
@@ -131,6 +133,21 @@ def test_the_risk_falls_by_the_runs_that_stood_there_or_beyond(posterior, held):
     factor, choices, _ = used(posterior, held, *bolder)
     assert factor == pytest.approx(1.0)
     assert float(choices.risk(posterior).mean()) == pytest.approx(before / 2)
+
+
+def test_trainings_of_few_seeds_leave_the_epochs_open(posterior, held):
+    epochs, factors = expected(posterior), (0.8, 0.9, 1.0, 1.1)
+    one = [training(held, factor, epochs) for factor in factors]
+    four = [training(held, factor, epochs, seed=seed) for seed, factor in enumerate(factors)]
+    scatter = float(np.exp(posterior.values["log_trial_scatter"]).mean())
+    open_by = [used(posterior, held, *each)[1].log_sd for each in (one, four)]
+    assert open_by == pytest.approx([scatter * SEED_SHARE**0.5, scatter * SEED_SHARE**0.5 / 2])
+    choices = used(posterior, held, *one)[1]
+    spread = [
+        log_epochs_samples(posterior, each, 1, 1.0).std()
+        for each in (dataclasses.replace(choices, log_sd=0.0), choices)
+    ]
+    assert spread[1] ** 2 - spread[0] ** 2 == pytest.approx(open_by[0] ** 2, rel=0.1)
 
 
 def test_the_forecast_says_that_there_was_a_race_and_is_trusted_more_for_it():
