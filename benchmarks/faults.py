@@ -158,7 +158,10 @@ def full_disk(folder: Path, *, seed: int, trials: int = 16) -> Report:
 
 
 def lost_machine(folder: Path, *, seed: int, trials: int = 8, seconds: float = 0.1) -> Report:
-    """Kill one of three machines of a Ray cluster (Ray's own utility) in mid-sweep."""
+    """Kill one of three machines of a Ray cluster (Ray's own utility) in mid-sweep.
+
+    The environment must have RAY_AUTH_MODE=token and RAY_AUTH_TOKEN: a cluster without a token is refused.
+    """
     from ray.cluster_utils import Cluster
 
     rng = random.Random(seed)

@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from storage.clock import OPTION, Clock
-from storage.errors import Conflict, InvalidRecord, StoreError, StoreUnavailable
+from storage.errors import Conflict, InvalidRecord, NoDatabaseFile, StoreError, StoreUnavailable
 
 DATABASES = ("sqlite", "postgresql")
 NOTHING_STORED = "check the path or URL; running or submitting a study makes a new database"
@@ -149,7 +149,7 @@ def _check_path(url: URL, text: str) -> None:
 
 def _check_file(url: URL, text: str) -> None:
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-        raise StoreUnavailable(text, f"there is no file {url.database}", NOTHING_STORED)
+        raise NoDatabaseFile(text, f"there is no file {url.database}", NOTHING_STORED)
 
 
 def _make_private(path: Path) -> None:

@@ -28,6 +28,10 @@ class StoreUnavailable(StoreError):  # noqa: N818  (reads better where it is cau
         super().__init__(f"cannot use the database {self.url}: {cause.rstrip('.')}; {way_out}")
 
 
+class NoDatabaseFile(StoreUnavailable):
+    """There is no file of an SQLite database where one must be."""
+
+
 class SchemaTooNew(StoreUnavailable):
     """The database has a schema that this release does not know."""
 

@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from storage import migrations
 from storage.database import NOTHING_STORED, Database
-from storage.errors import Conflict, InvalidRecord, StoreUnavailable
+from storage.errors import Conflict, InvalidRecord, NoDatabaseFile, StoreUnavailable
 from storage.maintenance.archive import load_archive, write_archive
 from storage.maintenance.checks import Finding, check_database, orphan_checkpoints
 from storage.maintenance.retention import Pruned, prune_database
@@ -52,12 +52,11 @@ def upgrade(url: str) -> tuple[str | None, str]:
 
 def is_ours(url: str) -> bool:
     """Whether a database holds our tables; False where there is none yet. Other programs use the same table names."""
-    with opened(url) as database:
-        file = sqlite_file(database)
-        if file is not None and not file.exists():
-            return False
-        with database.read() as connection:
+    try:
+        with opened(url, create=False) as database, database.read() as connection:
             return migrations.revision(connection) is not None
+    except NoDatabaseFile:
+        return False
 
 
 def check(url: str, folder: Path | None = None) -> list[Finding]:

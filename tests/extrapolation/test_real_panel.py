@@ -10,7 +10,13 @@ import pytest
 import torch
 
 from benchmarks.real_panel import cases, scores, sweeps, trainings
-from benchmarks.real_panel.recommendations import FORECAST, METHODS, Recommended, recommendations
+from benchmarks.real_panel.recommendations import (
+    FORECAST,
+    METHODS,
+    RACED,
+    Recommended,
+    recommendations,
+)
 from benchmarks.real_panel.surface import Surface, log_optimum
 from benchmarks.real_panel.trainings import FIRST_SEED, LOST_EPOCHS, Training, Trainings
 from benchmarks.real_panel.workloads import convolutional_network, dense_network
@@ -143,11 +149,11 @@ def test_scores_count_lost_runs_and_pair_by_sweep_and_batch(panel, tmp_path):
             method: {"learning_rate": rate + number, "warmup_epochs": 1.0}
             for method, rate in rates.items()
         }
-        epochs = SimpleNamespace(low=9.0, high=11.0)
+        epochs = SimpleNamespace(low=9.0, median=10.0, high=11.0)
         forecast = SimpleNamespace(
             epochs_to_target=epochs, numbers=SimpleNamespace(divergence=0.02)
         )
-        made.append(Recommended(f"sweep-{number}", 512, settings, forecast))
+        made.append(Recommended(f"sweep-{number}", 512, settings, {FORECAST: forecast}))  # type: ignore[dict-item]
         for seed in range(2):
             for method, took in ((FORECAST, 10.0), ("none, best", 10.0 * 2 * growth)):
                 run = training(case, rates[method] + number, 1.0, seed, took)
@@ -220,7 +226,7 @@ def test_a_sweep_runs_in_this_process_and_every_method_recommends(panel, tmp_pat
     made = recommendations(case, result)
     assert [each.global_batch_size for each in made] == [64, 128]
     for each in made:
-        assert set(each.settings) == set(METHODS)
+        assert set(each.settings) == set(METHODS) - {RACED}
         start, linear = (
             each.settings[method]["learning_rate"] for method in ("none, best", "linear, best")
         )

@@ -125,7 +125,7 @@ def test_target_at_most() -> None:
         ("[16, 32, 64, 128]", "16", "line 5: ladder must be a list, but got 16"),
         ("16, 32", "0, 32", "line 5: ladder[0] must be above 0, but got 0"),
         ("16, 32", "16.0, 32", "line 5: ladder[0] must be a whole number, but got 16.0"),
-        ("64, 128", "64, 9999999999999", "line 5: ladder[3] must be at most 1,000,000,000,000"),
+        ("64, 128", "64, 9999999999999", "line 5: ladder[3] must be at most 2,147,483,647"),
         (
             "16, 32",
             "16, 24",
@@ -487,4 +487,5 @@ def test_every_error_says_how_the_command_line_leaves() -> None:
         "NotAllowedError": 2,
         "ConflictError": 2,
         "RequestError": 2,
+        "TrialLostError": 1,
     }

@@ -15,6 +15,8 @@ from trainers.report import ConvergencePoint, ReportFile, TrainingOutcome, read_
 
 ROOT = Path(__file__).parent.parent.parent
 OWN_TEXT = {
+    "hpo/reporting.py": "programs import it alone, and what is not finite becomes text there",
+    "hpo/service/checking.py": "question and answer of two processes of the service",
     "hpo/client/calls.py": "a key is made of it",
     "hpo/service/logs.py": "a log line holds anything",
     "hpo/service/reference.py": "a page shows it",
@@ -22,6 +24,8 @@ OWN_TEXT = {
     "trainers/staging/local_folder.py": "a journal of names and sizes",
     "trainers/staging/nodes.py": "names and sizes, sent between nodes",
     "trainers/staging/__main__.py": "seconds and bytes, counted",
+    "trainers/workloads/program/guard.py": "imports nothing, and writes text and whole numbers",
+    "trainers/workloads/program/process.py": "the command and folders of a program",
     "trainers/workloads/segmentation/data.py": "a key is made of it",
     "trainers/workloads/segmentation/generate.py": "a key is made of it",
 }

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpo.cli.commands import options
-from hpo.study.jobs import trial_folder
 
 if TYPE_CHECKING:
     from hpo.runs.results import StudyResult
@@ -260,6 +259,7 @@ def trials(study: str, storage: str, form: str, number: int | None, folder: Path
     """List the trials of a STUDY."""
     from hpo import api
     from hpo.cli.output import tables
+    from hpo.study.jobs import trial_folder
 
     result = api.read_study(study, storage)
     if number is not None:
