@@ -95,7 +95,9 @@ def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost
     )  # first, while the libraries hold no sample that is read again
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
-    batch = workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
+    batch = workload.prepare(
+        workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
+    )
     return model_cost(
         lambda: workload.build_model(settings),
         lambda model, samples: workload.loss(model, samples, settings),
