@@ -74,11 +74,16 @@ class Raced:
 
 @dataclass(frozen=True)
 class _Place:
-    """One configuration: its settings, and the trainings of it."""
+    """One configuration: its settings, what the laws say of them, and the trainings of it.
+
+    ``cost`` is the expected log factor on the epochs of the best settings, ``risk`` the probability of a loss.
+    """
 
     choices: Choices
     rate: float
     warmup: float
+    cost: float
+    risk: float
     trainings: tuple[Observation, ...] = ()
 
     @property
@@ -108,7 +113,7 @@ def after_race(
     """
     if not trainings or RATE not in choices or not posterior.knows_cost(RATE):
         return choices, None
-    held = _Place(choices, choices[RATE].interval.median, choices.warmup_epochs or 0.0)
+    held = _place(posterior, choices, choices[RATE].interval.median, choices.warmup_epochs or 0.0)
     raced = _places(posterior, choices, trainings)
     states = [item.state for item in trainings]
     told = Raced(
@@ -125,16 +130,15 @@ def after_race(
     else:
         rate = BELOW_A_LOSS * min(place.rate for place in raced)
         warmup = max(held.warmup, *(place.warmup for place in raced))
-        places = [_Place(_moved(posterior, choices, rate, warmup), rate, warmup)]
+        places = [_moved(posterior, choices, rate, warmup)]
     cost, risk, shift = _judged(posterior, places, raced)
     at = int(np.argmin(price(cost, risk)))
     used = places[at]
-    before = float(used.choices.risk(posterior).mean())
     found = dataclasses.replace(
         used.choices,
         log_shift=float(shift[at]),
         log_sd=_seeds_leave_open(posterior, trainings),
-        risk_factor=float(risk[at]) / before if before > 0 else 1.0,
+        risk_factor=float(risk[at]) / used.risk if used.risk > 0 else 1.0,
     )
     runs = sum(len(place.trainings) for place in raced if place.beyond(used) and used.beyond(place))
     return found, dataclasses.replace(told, runs=runs)
@@ -155,10 +159,10 @@ def _about(posterior: Posterior, held: _Place, global_batch_size: int) -> list[_
     if WARMUP not in held.choices or posterior.model.warmup is None:
         warmups = np.array([held.warmup])
     else:
-        update = 1 / float(posterior.model.warmup.updates_per_epoch(np.log(global_batch_size)))
-        warmups = np.unique(np.maximum(WARMUPS * held.warmup, update))
+        shortest = posterior.model.warmup.shortest(np.log(global_batch_size))
+        warmups = np.unique(np.maximum(WARMUPS * held.warmup, shortest))
     return [
-        _Place(_moved(posterior, held.choices, rate, warmup), rate, warmup)
+        _moved(posterior, held.choices, rate, warmup)
         for rate in (float(each) for each in RATES * held.rate)
         for warmup in (float(each) for each in warmups)
     ]
@@ -175,10 +179,7 @@ def _places(
             choices.warmup_epochs or 0.0 if warmup is None else float(warmup),
         )
         groups.setdefault(key, []).append(item)
-    return [
-        _Place(_moved(posterior, choices, *key), *key, tuple(group))
-        for key, group in groups.items()
-    ]
+    return [_moved(posterior, choices, *key, tuple(group)) for key, group in groups.items()]
 
 
 def _judged(
@@ -187,12 +188,10 @@ def _judged(
     """Expected log factor on the epochs, risk, and what the race adds to the log epochs by the laws: (places,) each."""
     runs = [(place, item) for place in raced for item in place.trainings]
     every = [*places, *(place for place, _ in runs)]
+    costs = np.array([place.cost for place in every])
     level = float(posterior.log_epochs(places[0].choices.log_batch)[0].mean())
-    costs = np.array(
-        [float(np.minimum(place.choices.cost(posterior), MOST_MISS).mean()) for place in every]
-    )
     count = len(places)
-    risk = _risk(posterior, places, raced)
+    risk = _risk(places, raced)
     fewest = min((item.epochs for _, item in runs if item.state == "reached"), default=None)
     if fewest is None:
         return costs[:count], risk, np.zeros(count)
@@ -211,15 +210,14 @@ def _judged(
     return costs[:count] + shift - shift.min(), risk, shift
 
 
-def _risk(posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
+def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
     """The risk by the laws, with what was lost and what was not: (places,), each a beta-binomial.
 
     A training that was dropped may have been lost or slow: it counts as lost by how likely the laws hold that.
     """
-    by_laws = [float(place.choices.risk(posterior).mean()) for place in (*places, *raced)]
     lost = []
-    for place, risk in zip(raced, by_laws[len(places) :], strict=True):
-        chance = risk / (risk + (1 - risk) * DROPPED)
+    for place in raced:
+        chance = place.risk / (place.risk + (1 - place.risk) * DROPPED)
         lost.append(
             sum(
                 1.0 if item.state == "diverged" else chance
@@ -228,10 +226,10 @@ def _risk(posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place
             )
         )
     found = []
-    for place, risk in zip(places, by_laws, strict=False):
+    for place in places:
         hits = sum(each for each, other in zip(lost, raced, strict=True) if place.lost_with(other))
         stood = sum(other.stood for other in raced if other.beyond(place))
-        found.append((RISK_COUNTS * risk + hits) / (RISK_COUNTS + hits + stood))
+        found.append((RISK_COUNTS * place.risk + hits) / (RISK_COUNTS + hits + stood))
     return np.array(found)
 
 
@@ -244,7 +242,13 @@ def _coordinates(posterior: Posterior, place: _Place) -> Array:
     return np.asarray(np.nan_to_num(np.array(found)))
 
 
-def _moved(posterior: Posterior, choices: Choices, rate: float, warmup: float) -> Choices:
+def _moved(
+    posterior: Posterior,
+    choices: Choices,
+    rate: float,
+    warmup: float,
+    trainings: tuple[Observation, ...] = (),
+) -> _Place:
     """The choices with another learning rate and warmup."""
     law, chosen = posterior.law(RATE), dict(choices.chosen)
     chosen[RATE] = Choice(
@@ -252,8 +256,28 @@ def _moved(posterior: Posterior, choices: Choices, rate: float, warmup: float) -
     )
     if WARMUP in chosen:
         chosen[WARMUP] = Choice(warmup, _around(warmup, chosen[WARMUP].interval))
-    return dataclasses.replace(
+    moved = dataclasses.replace(
         choices, chosen=chosen, warmup_epochs=None if choices.warmup_epochs is None else warmup
+    )
+    return _place(posterior, moved, rate, warmup, trainings)
+
+
+def _place(
+    posterior: Posterior,
+    choices: Choices,
+    rate: float,
+    warmup: float,
+    trainings: tuple[Observation, ...] = (),
+) -> _Place:
+    """A configuration, with what the laws say of it."""
+    cost, risk = choices.cost_and_risk(posterior)
+    return _Place(
+        choices,
+        rate,
+        warmup,
+        float(np.minimum(cost, MOST_MISS).mean()),
+        float(risk.mean()),
+        trainings,
     )
 
 
