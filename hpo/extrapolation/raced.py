@@ -3,10 +3,10 @@
 The race's trainings are evidence like any, and the laws are fitted to them. But the laws are only roughly right at one
 batch: so the recommended settings, those that were raced, and others about them are compared by what the laws predict
 and what was seen beyond it, shrunk by the scatter of a training and of its seed (:mod:`hpo.extrapolation.discrepancy`):
-one training, lucky or not, decides nothing, and nothing bolder is used than what was recommended or has reached the
-target here. A training that was lost speaks against its settings and against those with a rate at least as high and a
-warmup at most as long, and, where none of them stood, those near it; one that was not lost speaks for its own settings
-and for those with a lower rate and a longer warmup.
+one training, lucky or not, decides nothing, and nothing bolder is used than what the sweep recommended or two
+trainings have stood. A training that was lost speaks against its settings and against those with a rate at least as
+high and a warmup at most as long, and, where none of them stood, those near it; one that was not lost speaks for its
+own settings and for those with a lower rate and a longer warmup.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.discrepancy import MOST_MISS, SEED_SHARE, correct, counted
 from hpo.extrapolation.evidence.evidence import Observation
-from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.extrapolation.recommend import Choice, Choices, price
+from hpo.extrapolation.recommend import PARTICLES, Choice, Choices, price
 from hpo.intervals import Interval
 
 Array: TypeAlias = NDArray[np.float64]
@@ -34,6 +34,9 @@ Array: TypeAlias = NDArray[np.float64]
 RISK_COUNTS = 2.0
 # of the trainings that are not lost, so many are dropped as far behind: what tells one that was lost from a slow one
 DROPPED = 0.25
+# the laws' bound of stability is right within such a factor, in its logarithm: both ends and the middle count
+OFF, OFF_WEIGHTS = np.array([-0.35, 0.0, 0.35]), np.array([1.0, 4.0, 1.0]) / 6
+BOLD = 2  # trainings that reached the target at settings, or at bolder ones, until they are trusted
 WARMUP_LENGTH = 0.4  # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
 BELOW_A_LOSS = 0.7  # times the rate of a training that was lost: what is not near it any more
 SAME = 1e-6  # settings that differ by less are the same
@@ -76,7 +79,8 @@ class Raced:
 class _Place:
     """One configuration: its settings, what the laws say of them, and the trainings of it.
 
-    ``cost`` is the expected log factor on the epochs of the best settings, ``risk`` the probability of a loss.
+    ``cost`` is the expected log factor on the epochs of the best settings, ``risk`` the probability of a loss where the
+    laws may be off.
     """
 
     choices: Choices
@@ -113,6 +117,7 @@ def after_race(
     """
     if not trainings or RATE not in choices or not posterior.knows_cost(RATE):
         return choices, None
+    full, posterior = posterior, thinned(posterior, PARTICLES)
     held = _place(posterior, choices, choices[RATE].interval.median, choices.warmup_epochs or 0.0)
     raced = _places(posterior, choices, trainings)
     states = [item.state for item in trainings]
@@ -124,9 +129,13 @@ def after_race(
         states.count("diverged"),
     )
     if "reached" in states:
-        bold = [held, *(place for place in raced if place.stood)]
-        about = _about(posterior, held, global_batch_size)
-        places = [held, *raced, *(place for place in about if any(b.beyond(place) for b in bold))]
+        # a race begins with what the sweep recommended
+        bold = [raced[0], *(place for place in raced if _stood_beyond(place, raced) >= BOLD)]
+        places = [
+            place
+            for place in (held, *raced, *_about(posterior, held, global_batch_size))
+            if any(each.beyond(place) for each in bold)
+        ]
     else:
         rate = BELOW_A_LOSS * min(place.rate for place in raced)
         warmup = max(held.warmup, *(place.warmup for place in raced))
@@ -134,14 +143,20 @@ def after_race(
     cost, risk, shift = _judged(posterior, places, raced)
     at = int(np.argmin(price(cost, risk)))
     used = places[at]
+    by_laws = float(used.choices.risk(full).mean())
     found = dataclasses.replace(
         used.choices,
         log_shift=float(shift[at]),
         log_sd=_seeds_leave_open(posterior, trainings),
-        risk_factor=float(risk[at]) / used.risk if used.risk > 0 else 1.0,
+        risk_factor=float(risk[at]) / by_laws if by_laws > 0 else 1.0,
     )
     runs = sum(len(place.trainings) for place in raced if place.beyond(used) and used.beyond(place))
     return found, dataclasses.replace(told, runs=runs)
+
+
+def _stood_beyond(place: _Place, raced: Sequence[_Place]) -> int:
+    """How many trainings reached the target with these settings or bolder ones."""
+    return sum(other.stood for other in raced if other.beyond(place))
 
 
 def _seeds_leave_open(posterior: Posterior, trainings: Sequence[Observation]) -> float:
@@ -188,7 +203,8 @@ def _judged(
     """Expected log factor on the epochs, risk, and what the race adds to the log epochs by the laws: (places,) each."""
     runs = [(place, item) for place in raced for item in place.trainings]
     every = [*places, *(place for place, _ in runs)]
-    costs = np.array([place.cost for place in every])
+    by_laws = np.array([place.cost for place in every])
+    costs = np.minimum(by_laws - by_laws.min(), MOST_MISS)
     level = float(posterior.log_epochs(places[0].choices.log_batch)[0].mean())
     count = len(places)
     risk = _risk(places, raced)
@@ -206,8 +222,8 @@ def _judged(
         _scatter(posterior),
         [item.seed for _, item in runs],
     )
-    shift = corrected.mean[:count] - level - costs[:count]
-    return costs[:count] + shift - shift.min(), risk, shift
+    log_epochs = corrected.mean[:count]
+    return log_epochs - log_epochs.min(), risk, log_epochs - level - by_laws[:count]
 
 
 def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
@@ -228,7 +244,7 @@ def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
     found = []
     for place in places:
         hits = sum(each for each, other in zip(lost, raced, strict=True) if place.lost_with(other))
-        stood = sum(other.stood for other in raced if other.beyond(place))
+        stood = _stood_beyond(place, raced)
         found.append((RISK_COUNTS * place.risk + hits) / (RISK_COUNTS + hits + stood))
     return np.array(found)
 
@@ -270,15 +286,9 @@ def _place(
     trainings: tuple[Observation, ...] = (),
 ) -> _Place:
     """A configuration, with what the laws say of it."""
-    cost, risk = choices.cost_and_risk(posterior)
-    return _Place(
-        choices,
-        rate,
-        warmup,
-        float(np.minimum(cost, MOST_MISS).mean()),
-        float(risk.mean()),
-        trainings,
-    )
+    seen = [choices.cost_and_risk(posterior, float(np.exp(off))) for off in OFF]
+    risk = float(OFF_WEIGHTS @ [each.mean() for _, each in seen])
+    return _Place(choices, rate, warmup, float(seen[1][0].mean()), risk, trainings)
 
 
 def _around(value: float, interval: Interval) -> Interval:
