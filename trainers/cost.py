@@ -1,12 +1,14 @@
-"""What one sample of a workload costs: arithmetic, memory and bytes to read, and how much a gradient weighs.
+"""What one sample of a workload costs: arithmetic, memory, bytes to read, time to decode, and a gradient's size.
 
 A model is measured, not estimated: one forward and backward pass is run on PyTorch's meta device, which does no
-arithmetic, and every operation and every tensor kept for the backward pass is counted.
+arithmetic, and every operation and every tensor kept for the backward pass is counted. What the host does for a sample
+is timed, on this machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,9 @@ SAMPLES = 2
 READ_SAMPLES = 4
 """Samples whose reading is counted, after one that opens the files."""
 
+HOST_SAMPLES, HOST_SECONDS = 64, 0.5
+"""Samples of a batch whose preparation is timed, and the processor time after which no further batch is."""
+
 PROCESS_IO = Path("/proc/self/io")
 
 
@@ -35,6 +40,8 @@ class WorkloadCost:
     ``parameters`` that are trained, in ``gradient_tensors`` tensors. ``flops_per_sample``: forward and backward pass,
     2 for each multiply-add. ``activation_bytes_per_sample``: what the forward pass keeps for the backward pass, in
     fp32. ``sample_bytes``: read from storage for each sample; 0 for samples that stay in memory.
+    ``host_seconds_per_sample``: of one processor core, to decode and augment a sample up to a ready batch; 0 where that
+    is not to be counted. ``evaluation_samples``: of one evaluation; 0 where evaluations are not to be counted.
     """
 
     parameters: int
@@ -42,6 +49,13 @@ class WorkloadCost:
     flops_per_sample: float
     activation_bytes_per_sample: float
     sample_bytes: float
+    host_seconds_per_sample: float = 0.0
+    evaluation_samples: int = 0
+
+
+FIGURES = tuple(each.name for each in dataclasses.fields(WorkloadCost))
+NEEDED_FIGURES = FIGURES[:5]
+WHOLE_FIGURES = ("parameters", "gradient_tensors", "evaluation_samples")
 
 
 def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = None) -> WorkloadCost:
@@ -96,12 +110,37 @@ def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
     batch = workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
-    return model_cost(
+    counted = model_cost(
         lambda: workload.build_model(settings),
         lambda model, samples: workload.loss(model, samples, settings),
         batch,
         sample_bytes,
     )
+    return dataclasses.replace(
+        counted,
+        host_seconds_per_sample=host_seconds(workload),
+        evaluation_samples=workload.evaluation_samples,
+    )
+
+
+def host_seconds(workload: Workload) -> float:
+    """Processor seconds, over all threads of this process, that a training sample takes up to a ready batch.
+
+    The least of a few batches of HOST_SAMPLES, since other work can only slow one down; a batch's files have been read
+    once before, so that waiting for storage, which ``sample_bytes`` stand for, is not in it.
+    """
+    import torch
+
+    count = min(HOST_SAMPLES, workload.train_samples)
+    indices = torch.linspace(0, workload.train_samples - 1, count).long()
+    epochs, spent, found = torch.zeros(count, dtype=torch.int64), 0.0, float("inf")
+    workload.training_batch(indices, epochs, 0)
+    while spent < HOST_SECONDS:
+        started = time.process_time()
+        workload.training_batch(indices, epochs, 0)
+        taken = time.process_time() - started
+        found, spent = min(found, taken), spent + max(taken, HOST_SECONDS / 100)
+    return found / count
 
 
 def _counted(
@@ -150,13 +189,14 @@ def _counted(
 
 def _of_program(cost: Mapping[str, float] | None) -> WorkloadCost:
     """What the study says of its program: nobody else can know it."""
-    names = [each.name for each in dataclasses.fields(WorkloadCost)]
-    if cost is None or set(cost) != set(names):
+    if cost is None or not set(NEEDED_FIGURES) <= set(cost) <= set(FIGURES):
         raise WorkloadError(
-            f"a program's cost cannot be measured; give {', '.join(names)} under program.cost"
+            f"a program's cost cannot be measured; give {', '.join(NEEDED_FIGURES)} under "
+            f"program.cost, and {' and '.join(FIGURES[len(NEEDED_FIGURES) :])} where they count"
         )
-    parameters, tensors = int(cost["parameters"]), int(cost["gradient_tensors"])
-    return WorkloadCost(parameters, tensors, *(float(cost[name]) for name in names[2:]))
+    return WorkloadCost(
+        **{name: int(cost[name]) if name in WHOLE_FIGURES else float(cost[name]) for name in cost}  # type: ignore[arg-type]
+    )
 
 
 def _of_quadratic(modes: int) -> WorkloadCost:

@@ -1,4 +1,6 @@
 import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from torch import nn
 from hpo.planning.timing.costs import home_cost
 from search_spaces.settings import TrainingSettings
 from trainers import cost as cost_module
-from trainers.cost import WorkloadCost, model_cost, workload_cost
+from trainers.cost import WorkloadCost, host_seconds, model_cost, workload_cost
 from trainers.errors import WorkloadError
 from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads import CustomLoopWorkload, Workload, load_workload
@@ -97,8 +99,9 @@ def test_the_published_costs_are_those_of_the_networks_here(name, model, width):
 
 
 def test_the_published_cost_of_resnet50_is_that_of_the_network_here():
-    assert dataclasses.replace(resnet50(), sample_bytes=0) == dataclasses.replace(
-        home_cost("resnet50"), sample_bytes=0
+    data = {"sample_bytes": 0, "host_seconds_per_sample": 0, "evaluation_samples": 0}
+    assert dataclasses.replace(resnet50(), **data) == dataclasses.replace(
+        home_cost("resnet50"), **data
     )
 
 
@@ -111,10 +114,49 @@ def test_a_workload_of_small_images_in_memory():
     assert found.parameters == sum(each.numel() for each in model.parameters())
     assert found.gradient_tensors == len(list(model.parameters()))
     assert found.sample_bytes == 0
+    other = workload_cost(workload, TrainingSettings(normalization_batch_size=64, precision="bf16"))
     assert (
-        workload_cost(workload, TrainingSettings(normalization_batch_size=64, precision="bf16"))
-        == found
+        dataclasses.replace(other, host_seconds_per_sample=found.host_seconds_per_sample) == found
     )
+    assert found.evaluation_samples == workload.evaluation_samples
+    assert 0 < found.host_seconds_per_sample < 1e-3  # copies of 64 numbers each
+
+
+class Decoding(Workload):
+    """Samples that take a known time of a core each, in as many threads as there are cores."""
+
+    metrics = {"loss": False}
+    train_samples, evaluation_samples = 40, 3
+    seconds = 0.002
+
+    def __init__(self, data):
+        self.threads = ThreadPoolExecutor(2)
+
+    def build_model(self, settings):
+        return torch.nn.Linear(1, 1)
+
+    def training_batch(self, indices, epochs, seed):
+        list(self.threads.map(self._work, indices.tolist()))
+        time.sleep(0.01)  # waiting is no work
+        return torch.zeros(len(indices), 1)
+
+    def loss(self, model, batch, settings):
+        return model(batch).mean()
+
+    def evaluation_batch(self, indices):
+        return torch.zeros(len(indices), 1)
+
+    def _work(self, index):
+        started = time.thread_time()
+        while time.thread_time() - started < self.seconds:
+            pass
+
+
+def test_seconds_of_a_core_are_counted_over_all_threads_and_waiting_is_not():
+    assert host_seconds(Decoding({})) == pytest.approx(Decoding.seconds, rel=0.25)
+    found = workload_cost(Decoding({}))
+    assert found.host_seconds_per_sample == pytest.approx(Decoding.seconds, rel=0.25)
+    assert (found.parameters, found.evaluation_samples) == (2, 3)
 
 
 @pytest.mark.skipif(
