@@ -8,7 +8,6 @@ is timed, on this machine.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import WorkloadError
+from trainers.feed.host_work import host_seconds_per_sample
 from trainers.workloads.workload import AnyWorkload, Batch, Workload
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ SAMPLES = 2
 
 READ_SAMPLES = 4
 """Samples whose reading is counted, after one that opens the files."""
-
-HOST_SAMPLES, HOST_SECONDS = 64, 0.5
-"""Samples of a batch whose preparation is timed, and the processor time after which no further batch is."""
 
 PROCESS_IO = Path("/proc/self/io")
 
@@ -109,7 +106,9 @@ def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost
     )  # first, while the libraries hold no sample that is read again
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
-    batch = workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
+    batch = workload.prepare(
+        workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
+    )
     counted = model_cost(
         lambda: workload.build_model(settings),
         lambda model, samples: workload.loss(model, samples, settings),
@@ -118,29 +117,9 @@ def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost
     )
     return dataclasses.replace(
         counted,
-        host_seconds_per_sample=host_seconds(workload),
+        host_seconds_per_sample=host_seconds_per_sample(workload),
         evaluation_samples=workload.evaluation_samples,
     )
-
-
-def host_seconds(workload: Workload) -> float:
-    """Processor seconds, over all threads of this process, that a training sample takes up to a ready batch.
-
-    The least of a few batches of HOST_SAMPLES, since other work can only slow one down; a batch's files have been read
-    once before, so that waiting for storage, which ``sample_bytes`` stand for, is not in it.
-    """
-    import torch
-
-    count = min(HOST_SAMPLES, workload.train_samples)
-    indices = torch.linspace(0, workload.train_samples - 1, count).long()
-    epochs, spent, found = torch.zeros(count, dtype=torch.int64), 0.0, float("inf")
-    workload.training_batch(indices, epochs, 0)
-    while spent < HOST_SECONDS:
-        started = time.process_time()
-        workload.training_batch(indices, epochs, 0)
-        taken = time.process_time() - started
-        found, spent = min(found, taken), spent + max(taken, HOST_SECONDS / 100)
-    return found / count
 
 
 def _counted(

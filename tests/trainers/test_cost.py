@@ -12,7 +12,7 @@ from torch import nn
 from hpo.planning.timing.costs import home_cost
 from search_spaces.settings import TrainingSettings
 from trainers import cost as cost_module
-from trainers.cost import WorkloadCost, host_seconds, model_cost, workload_cost
+from trainers.cost import WorkloadCost, model_cost, workload_cost
 from trainers.errors import WorkloadError
 from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads import CustomLoopWorkload, Workload, load_workload
@@ -153,7 +153,6 @@ class Decoding(Workload):
 
 
 def test_seconds_of_a_core_are_counted_over_all_threads_and_waiting_is_not():
-    assert host_seconds(Decoding({})) == pytest.approx(Decoding.seconds, rel=0.25)
     found = workload_cost(Decoding({}))
     assert found.host_seconds_per_sample == pytest.approx(Decoding.seconds, rel=0.25)
     assert (found.parameters, found.evaluation_samples) == (2, 3)
@@ -203,9 +202,7 @@ def test_bytes_of_a_climate_sample_are_its_fields_and_labels(tmp_path):
 
 def test_without_a_count_of_what_is_read_the_tensors_of_a_sample_count(monkeypatch, tmp_path):
     monkeypatch.setattr(cost_module, "PROCESS_IO", tmp_path / "none")
-    assert (
-        workload_cost(load_workload("resnet", {"source": "digits"})).sample_bytes == 8 * 8 * 4 + 8
-    )
+    assert workload_cost(load_workload("resnet", {"source": "digits"})).sample_bytes == 8 * 8 + 8
 
 
 def test_the_noisy_quadratic_costs_what_its_dimensions_say():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trainers.distributed.communicator import Communicator
@@ -41,7 +42,7 @@ class MicroBatchLoader:
         replica: Replica,
     ) -> None:
         self._workload, self._seed, self._rank = workload, job.seed, communicator.rank
-        self._batch_schedule = batch_schedule
+        self._batch_schedule, self._copies = batch_schedule, replica.copies
         self._stream = SampleStream(workload.train_samples, job.seed)
         self._every = MEASURED_EVERY if job.settings.adascale_batch_size is None else 1
         self._layouts = {
@@ -66,7 +67,14 @@ class MicroBatchLoader:
         cuts = itertools.chain.from_iterable(
             self._cuts(step) for step in itertools.count(first_step, every)
         )
-        return prefetched(itertools.starmap(self._load, cuts), self._workload.prefetched_batches)
+        sent = prefetched(
+            (self._loading(*cut) for cut in cuts),
+            self._workload.prefetched_batches,
+            self._workload.concurrent_batches,
+        )
+        return (
+            dataclasses.replace(micro, batch=self._copies.receive(micro.batch)) for micro in sent
+        )
 
     def _cuts(self, step: int) -> Iterator[tuple[Cut, float, bool]]:
         layout = self.layout(step)
@@ -75,10 +83,15 @@ class MicroBatchLoader:
             left -= 1
             yield cut, cut.count / layout.local_batch_size, left == 0
 
-    def _load(self, cut: Cut, share: float, ends_update: bool) -> MicroBatch:
+    def _loading(self, cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
+        """What loads a micro batch and begins to copy it to the device, in any thread."""
         indices, epochs = self._stream.take(cut.first, cut.count)
-        batch = self._workload.training_batch(indices, epochs, self._seed)
-        return MicroBatch(batch, share, cut.ends_chunk, ends_update)
+
+        def load() -> MicroBatch:
+            batch = self._workload.training_batch(indices, epochs, self._seed)
+            return MicroBatch(self._copies.send(batch), share, cut.ends_chunk, ends_update)
+
+        return load
 
 
 def _layout(

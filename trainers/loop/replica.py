@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -9,6 +11,8 @@ from torch.utils._pytree import tree_map
 from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
 from trainers.errors import WorkloadError
+from trainers.feed.device_copies import DeviceCopies, Sent
+from trainers.loop.prefetch import prefetched
 from trainers.numerics.normalization import (
     common_group_size,
     end_update,
@@ -27,7 +31,8 @@ class Replica:
     Attributes:
         model: the module. parameters: those that are trained. kinds: what each parameter is. norms: its ghost batch
         norms, and ``group_size`` their normalization batch size. statistics: buffers that workers average before an
-        evaluation. computing: the context of every forward pass, which sets its precision.
+        evaluation. computing: the context of every forward pass, which sets its precision. copies: the way of batches
+        to the device.
     """
 
     def __init__(
@@ -46,6 +51,8 @@ class Replica:
         self.group_size = common_group_size(self.norms)
         self.statistics = persistent_statistics(self.model)
         self.computing = computing(settings, device)
+        self.copies = DeviceCopies(device)
+        workload.use_device(device)
 
     def seed_generators(self, step: int, rank: int) -> None:
         """Seed what dropout draws from, so that a checkpoint need not hold a generator's state."""
@@ -59,12 +66,12 @@ class Replica:
     def loss(self, batch: Batch) -> Tensor:
         """The mean training loss over a batch on any device, a scalar with its graph."""
         with self.computing:
-            return self.workload.loss(self.model, self._here(batch), self.settings)
+            return self.workload.loss(self.model, self._prepared(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """What the workload adds up over the evaluation set, of a batch on any device."""
         with self.computing:
-            return self.workload.counts(self.model, self._here(batch))
+            return self.workload.counts(self.model, self._prepared(batch))
 
     def gradients(self) -> list[Tensor]:
         """The gradient of each parameter; zeros where the loss did not depend on it."""
@@ -82,10 +89,10 @@ class Replica:
         """Move the running statistics of normalization by the update of so many samples over all workers."""
         end_update(self.norms, global_batch_size // self.group_size)
 
-    def _here(self, batch: Batch) -> Batch:
-        if self.device.type == "cpu":
-            return batch
-        return tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
+    def _prepared(self, batch: Batch) -> Batch:
+        if self.device.type != "cpu":  # whoever computes without the copies of `self.copies`
+            batch = tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
+        return self.workload.prepare(batch)
 
 
 @torch.no_grad()
@@ -104,18 +111,24 @@ def evaluate(
     rank, size, samples = communicator.rank, communicator.size, workload.evaluation_samples
     mine = torch.arange(samples * rank // size, samples * (rank + 1) // size)
     totals: dict[str, Tensor] = {}
-    for first in range(0, max(1, len(mine)), largest):
-        batch = mine[first : first + largest]
-        counts = replica.counts(workload.evaluation_batch(batch if len(mine) else torch.arange(1)))
+    # a worker without a share learns from one sample what is counted
+    parts = torch.split(mine, largest) if len(mine) else (torch.arange(1),)
+    sent = prefetched(
+        (partial(_evaluation_batch, replica, indices) for indices in parts),
+        workload.prefetched_batches,
+        workload.concurrent_batches,
+    )
+    for batch in sent:
+        counts = replica.counts(replica.copies.receive(batch))
         for name, count in counts.items():
             added = count.double() if len(mine) else torch.zeros_like(count, dtype=torch.float64)
             totals[name] = totals[name] + added if name in totals else added
     flat = torch.cat([totals[name].reshape(-1) for name in sorted(totals)])
     communicator.all_reduce_sum_([flat])
-    parts = torch.split(flat, [totals[name].numel() for name in sorted(totals)])
+    sums = torch.split(flat, [totals[name].numel() for name in sorted(totals)])
     found = {
-        name: part.reshape(totals[name].shape)
-        for name, part in zip(sorted(totals), parts, strict=True)
+        name: each.reshape(totals[name].shape)
+        for name, each in zip(sorted(totals), sums, strict=True)
     }
     metrics = workload.metrics_from(found, samples)
     missing = [name for name in workload.metrics if name not in metrics]
@@ -124,3 +137,7 @@ def evaluate(
             f"{type(workload).__name__}.metrics_from must give every metric, but gave no {', '.join(missing)}"
         )
     return {name: float(metrics[name]) for name in workload.metrics}
+
+
+def _evaluation_batch(replica: Replica, indices: Tensor) -> Sent:
+    return replica.copies.send(replica.workload.evaluation_batch(indices))

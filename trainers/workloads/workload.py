@@ -16,6 +16,7 @@ from trainers.errors import DataError
 from trainers.job import TrainingJob
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from trainers.distributed import Communicator
@@ -73,8 +74,10 @@ class Workload(AnyWorkload):
 
     Attributes:
         evaluation_samples: size of the evaluation set. largest_micro_batch: the most samples per forward
-        pass, where a job does not say. prefetched_batches: micro batches that a background thread prepares
-        ahead; for data that are slow to read. The others are those of every workload.
+        pass, where a job does not say. prefetched_batches: micro batches that are prepared ahead in the
+        background; for data that are slow to read. concurrent_batches: how many of them at the same time, each by a
+        thread of its own; more than 1 only where ``training_batch`` and ``evaluation_batch`` may be called by several
+        threads at once. The others are those of every workload.
 
     A workload may also define ``exhibit(model) -> dict``: what a report shows of the trained model, as plain values
     that JSON holds (pictures, predictors to compare with). The model is in evaluation mode, without gradients.
@@ -83,6 +86,10 @@ class Workload(AnyWorkload):
     evaluation_samples: int
     largest_micro_batch: int = 1024
     prefetched_batches: int = 0
+    concurrent_batches: int = 1
+
+    def use_device(self, device: torch.device) -> None:
+        """The device on which the model is trained; said before the first batch. A data set may be kept there."""
 
     @abstractmethod
     def build_model(self, settings: TrainingSettings) -> nn.Module:
@@ -106,6 +113,14 @@ class Workload(AnyWorkload):
 
         :func:`~trainers.numerics.random_numbers.sample_uniforms` gives random numbers that depend on nothing else.
         """
+
+    def prepare(self, batch: Batch) -> Batch:
+        """What :meth:`loss`, :meth:`score` and :meth:`counts` get of a training or evaluation batch.
+
+        Called when the batch is on the device. So batches may be small (bytes as they are stored) and what is done to
+        all of a batch alike (conversion, normalization, layout) is done there. By default the batch as it is.
+        """
+        return batch
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from search_spaces.names import nearest_or_all
 from trainers.errors import DataError
+from trainers.feed.pool import checked_threads
 from trainers.numerics.random_numbers import mixed_seed
 from trainers.workloads.resnet.images import Images, ImagesInMemory
 
+FOLDER_OPTIONS = ("path", "image_size", "decoder", "decoding_threads")
 _DIGITS_FOR_TRAINING = 0.8
 
 
@@ -27,14 +29,16 @@ def open_images(data: Mapping[str, Any]) -> Images:
     if not isinstance(augment, bool):
         raise DataError(f"augment must be true or false, but got {augment!r}")
     if source == "digits":
-        for option in ("path", "image_size"):
+        for option in FOLDER_OPTIONS:
             if option in data:
                 raise DataError(f"the source 'digits' has no option {option!r}; 'image_folder' has")
         return digits(augment)
     if source == "image_folder":
         from trainers.workloads.resnet.image_folder import open_folder
+        from trainers.workloads.resnet.image_reader import ImageReader
 
-        return open_folder(data.get("path"), data.get("image_size"), augment)
+        reader = ImageReader(data.get("decoder"), checked_threads(data.get("decoding_threads")))
+        return open_folder(data.get("path"), data.get("image_size"), augment, reader)
     raise DataError(
         f"there is no data source {source!r}{nearest_or_all(str(source), ('digits', 'image_folder'))}"
     )
