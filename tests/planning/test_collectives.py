@@ -330,9 +330,9 @@ def test_two_trees(nodes):
                 if child // group != parent // group:
                     leaving[child // group] += 0.5
                     leaving[parent // group] += 0.5
-        found = tree(RankLayout(nodes, 1, group)).volume_leaving
-        assert found == pytest.approx(max(leaving.values(), default=0.0) / group)
-        assert found <= 6 / group  # a dozen edges at most, however large the group
+        leaves = tree(RankLayout(nodes, 1, group)).volume_leaving
+        assert leaves == pytest.approx(max(leaving.values(), default=0.0) / group)
+        assert leaves <= 6 / group  # a dozen edges at most, however large the group
 
     def depth(node):
         return 0 if node == 0 else 1 + depth(first[node])

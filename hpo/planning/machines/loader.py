@@ -205,10 +205,8 @@ def _precisions(reader: FigureReader, location: Location) -> list[str]:
 
 
 def _link(reader: FigureReader, name: str) -> Link:
-    keys, optional = LINK_KEYS, ()
-    if name == "inter_node":  # within a node nothing is tapered
-        keys, optional = (*LINK_KEYS, "taper"), ("taper",)
-    if not (reader.has((name,)) and reader.mapping((name,), keys, optional)):
+    optional = ("taper",) if name == "inter_node" else ()  # within a node nothing is tapered
+    if not (reader.has((name,)) and reader.mapping((name,), (*LINK_KEYS, *optional), optional)):
         return Link("", 1.0, 1.0, "")
     group, oversubscription = _taper(reader, (name, "taper"))
     return Link(

@@ -279,14 +279,16 @@ def _parts(
 
 def _computing(cost: WorkloadCost, local: int, passes: int, figures: _Figures) -> Array:
     """Seconds of a rank's forward and backward passes over ``local`` samples."""
-    launching = passes * figures.seconds_per_tensor * cost.gradient_tensors
-    return launching + local * cost.flops_per_sample / figures.flops
+    launching: Array = passes * figures.seconds_per_tensor * cost.gradient_tensors
+    computing: Array = launching + local * cost.flops_per_sample / figures.flops
+    return computing
 
 
 def _straggling(compute: Array, layout: RankLayout, figures: _Figures) -> Array:
     """Seconds that all wait for the slowest rank, and that are lost as the nodes grow."""
     growth = np.exp2(-np.log2(1 - figures.loss_per_doubling) * math.log2(layout.nodes)) - 1
-    return (figures.step_variation * expected_slowest(layout.ranks) + growth) * compute
+    waited: Array = (figures.step_variation * expected_slowest(layout.ranks) + growth) * compute
+    return waited
 
 
 def _input(
