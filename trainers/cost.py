@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from search_spaces.settings import TrainingSettings
 from trainers.errors import WorkloadError
 from trainers.feed.host_work import host_seconds_per_sample
-from trainers.workloads.workload import AnyWorkload, Batch, Workload
+from trainers.workloads.workload import AnyWorkload, Batch, Workload, some_samples
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -99,16 +99,13 @@ def model_cost(
 
 
 def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost:
-    import torch
 
     sample_bytes = _sample_bytes(
         workload
     )  # first, while the libraries hold no sample that is read again
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
-    batch = workload.prepare(
-        workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
-    )
+    batch = workload.prepare(some_samples(workload, count))
     counted = model_cost(
         lambda: workload.build_model(settings),
         lambda model, samples: workload.loss(model, samples, settings),
@@ -186,11 +183,12 @@ def _of_quadratic(modes: int) -> WorkloadCost:
 def _sample_bytes(workload: Workload) -> float:
     """Bytes that the process reads for a sample, from files or from the cache of what was read before.
 
-    Where the operating system does not count them: the size of the sample's tensors.
+    Where the operating system does not count them, and of a stream, which reads ahead: the size of its tensors.
     """
     import torch
-    from torch.utils._pytree import tree_leaves
 
+    if workload.streamed:
+        return _bytes_of(some_samples(workload, 1))
     count = max(1, min(READ_SAMPLES, workload.train_samples - 1))
     indices = torch.linspace(0, workload.train_samples - 1, count + 1).long()
     epochs = torch.zeros(count, dtype=torch.int64)
@@ -199,12 +197,15 @@ def _sample_bytes(workload: Workload) -> float:
     batch = workload.training_batch(indices[1:], epochs, 0)
     after = _bytes_read()
     if before is None or again is None or after is None:
-        return (
-            float(sum(tensor.numel() * tensor.element_size() for tensor in tree_leaves(batch)))
-            / count
-        )
+        return _bytes_of(batch) / count
     looking = again - before  # what reading the counter itself adds to it
     return max(0.0, float(after - again - looking)) / count
+
+
+def _bytes_of(batch: Batch) -> float:
+    from torch.utils._pytree import tree_leaves
+
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in tree_leaves(batch)))
 
 
 def _bytes_read() -> int | None:

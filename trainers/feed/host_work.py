@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from trainers.workloads.workload import Workload, some_samples
+
 if TYPE_CHECKING:
     import torch
-
-    from trainers.workloads.workload import Workload
 
 SAMPLES = 64
 REPEATS = 3
@@ -42,6 +42,9 @@ def _seconds(workload: Workload, batches: tuple[torch.Tensor, ...], evaluation: 
 def _prepare(workload: Workload, batches: tuple[torch.Tensor, ...], evaluation: bool) -> None:
     import torch
 
+    if workload.streamed:
+        some_samples(workload, sum(map(len, batches)), evaluation=evaluation)
+        return
     for indices in batches:
         if evaluation:
             workload.evaluation_batch(indices)

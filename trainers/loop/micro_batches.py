@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.sampling import BatchLayout, Cut, SampleStream, batch_layout
-from trainers.errors import JobError
+from trainers.errors import JobError, WorkloadError
+from trainers.feed.streams import Part, training_queue
 from trainers.job import TrainingJob
 from trainers.loop.prefetch import prefetched
 from trainers.loop.replica import Replica
@@ -42,6 +43,7 @@ class MicroBatchLoader:
         replica: Replica,
     ) -> None:
         self._workload, self._seed, self._rank = workload, job.seed, communicator.rank
+        self._part = Part(communicator.rank, communicator.size)
         self._batch_schedule, self._copies = batch_schedule, replica.copies
         self._stream = SampleStream(workload.train_samples, job.seed)
         self._every = MEASURED_EVERY if job.settings.adascale_batch_size is None else 1
@@ -67,10 +69,13 @@ class MicroBatchLoader:
         cuts = itertools.chain.from_iterable(
             self._cuts(step) for step in itertools.count(first_step, every)
         )
+        loading = (
+            self._loading_streamed(first_step, every) if self._workload.streamed else self._loading
+        )
         sent = prefetched(
-            (self._loading(*cut) for cut in cuts),
+            (loading(*cut) for cut in cuts),
             self._workload.prefetched_batches,
-            self._workload.concurrent_batches,
+            1 if self._workload.streamed else self._workload.concurrent_batches,
         )
         return (
             dataclasses.replace(micro, batch=self._copies.receive(micro.batch)) for micro in sent
@@ -82,6 +87,27 @@ class MicroBatchLoader:
         for cut in layout.cuts(self._batch_schedule.samples(step), self._rank):
             left -= 1
             yield cut, cut.count / layout.local_batch_size, left == 0
+
+    def _loading_streamed(
+        self, first_step: int, every: int
+    ) -> Callable[[Cut, float, bool], Callable[[], MicroBatch]]:
+        """As :meth:`_loading`, from a stream that is read from its first sample of update ``first_step`` on."""
+        if every != 1:
+            raise WorkloadError(
+                f"an asynchronous training takes its samples by index, but those of {type(self._workload).__name__} "
+                "come as a stream; set update_mode 'synchronous'"
+            )
+        first = int(self._batch_schedule.samples(first_step)) // self._part.size
+        queue = training_queue(self._workload, self._seed, self._part, first)
+
+        def loading(cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
+            def load() -> MicroBatch:
+                sent = self._copies.send(queue.take(cut.count))
+                return MicroBatch(sent, share, cut.ends_chunk, ends_update)
+
+            return load
+
+        return loading
 
     def _loading(self, cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
         """What loads a micro batch and begins to copy it to the device, in any thread."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -12,6 +15,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
 from trainers.errors import WorkloadError
 from trainers.feed.device_copies import DeviceCopies, Sent
+from trainers.feed.streams import Part, check_evaluated, samples_in
 from trainers.loop.prefetch import prefetched
 from trainers.numerics.normalization import (
     common_group_size,
@@ -22,7 +26,7 @@ from trainers.numerics.normalization import (
 from trainers.numerics.precision import computing, store_reduced, zero_gradient
 from trainers.numerics.random_numbers import mixed_seed
 from trainers.optimizers import parameter_kinds
-from trainers.workloads.workload import Batch, Workload
+from trainers.workloads.workload import Batch, Workload, some_samples
 
 
 class Replica:
@@ -108,29 +112,35 @@ def evaluate(
     replica.model.eval()
     workload = replica.workload
     largest = micro_batch_size or workload.largest_micro_batch
-    rank, size, samples = communicator.rank, communicator.size, workload.evaluation_samples
-    mine = torch.arange(samples * rank // size, samples * (rank + 1) // size)
+    part = Part(communicator.rank, communicator.size)
     totals: dict[str, Tensor] = {}
-    # a worker without a share learns from one sample what is counted
-    parts = torch.split(mine, largest) if len(mine) else (torch.arange(1),)
-    sent = prefetched(
-        (partial(_evaluation_batch, replica, indices) for indices in parts),
+    counted = 0
+    prepared = prefetched(
+        _evaluation_batches(replica, part, largest),
         workload.prefetched_batches,
-        workload.concurrent_batches,
+        1 if workload.streamed else workload.concurrent_batches,
     )
-    for batch in sent:
-        counts = replica.counts(replica.copies.receive(batch))
-        for name, count in counts.items():
-            added = count.double() if len(mine) else torch.zeros_like(count, dtype=torch.float64)
-            totals[name] = totals[name] + added if name in totals else added
-    flat = torch.cat([totals[name].reshape(-1) for name in sorted(totals)])
+    for batch in prepared:
+        if batch is None:
+            break
+        for name, count in replica.counts(replica.copies.receive(batch.sent)).items():
+            totals[name] = totals[name] + count.double() if name in totals else count.double()
+        counted += batch.samples
+    if not counted:  # a worker without a share learns from a sample of others what is counted
+        one = replica.copies.send(some_samples(workload, 1, evaluation=True))
+        for name, count in replica.counts(replica.copies.receive(one)).items():
+            totals[name] = torch.zeros_like(count, dtype=torch.float64)
+    told = torch.tensor([counted], dtype=torch.float64, device=replica.device)
+    flat = torch.cat([told, *(totals[name].reshape(-1) for name in sorted(totals))])
     communicator.all_reduce_sum_([flat])
-    sums = torch.split(flat, [totals[name].numel() for name in sorted(totals)])
+    sums = torch.split(flat, [1, *(totals[name].numel() for name in sorted(totals))])
+    if workload.streamed:
+        check_evaluated(workload, int(sums[0]))
     found = {
         name: each.reshape(totals[name].shape)
-        for name, each in zip(sorted(totals), sums, strict=True)
+        for name, each in zip(sorted(totals), sums[1:], strict=True)
     }
-    metrics = workload.metrics_from(found, samples)
+    metrics = workload.metrics_from(found, workload.evaluation_samples)
     missing = [name for name in workload.metrics if name not in metrics]
     if missing:
         raise WorkloadError(
@@ -139,5 +149,33 @@ def evaluate(
     return {name: float(metrics[name]) for name in workload.metrics}
 
 
-def _evaluation_batch(replica: Replica, indices: Tensor) -> Sent:
-    return replica.copies.send(replica.workload.evaluation_batch(indices))
+@dataclass(frozen=True)
+class _EvaluationBatch:
+    sent: Sent
+    samples: int
+
+
+def _evaluation_batches(
+    replica: Replica, part: Part, largest: int
+) -> Iterator[Callable[[], _EvaluationBatch | None]]:
+    """What prepares each batch of a worker's share; of a stream without end, with None where it has ended."""
+    workload = replica.workload
+    if workload.streamed:
+        batches = iter(workload.evaluation_stream(part))
+
+        def following() -> _EvaluationBatch | None:
+            batch = next(batches, None)
+            if batch is None:
+                return None
+            return _EvaluationBatch(replica.copies.send(batch), samples_in(batch))
+
+        yield from itertools.repeat(following)
+
+    def of(indices: Tensor) -> _EvaluationBatch:
+        return _EvaluationBatch(
+            replica.copies.send(workload.evaluation_batch(indices)), len(indices)
+        )
+
+    samples, rank, size = workload.evaluation_samples, part.rank, part.size
+    mine = torch.arange(samples * rank // size, samples * (rank + 1) // size)
+    yield from (partial(of, indices) for indices in torch.split(mine, largest) if len(indices))

@@ -23,7 +23,12 @@ from trainers.workloads.resnet.image_reader import (
     ImageReader,
     normalized,
 )
-from trainers.workloads.resnet.images import LARGEST_IN_MEMORY, Images, ImagesInMemory
+from trainers.workloads.resnet.images import (
+    LARGEST_IN_MEMORY,
+    Images,
+    ImagesInMemory,
+    IndexedImages,
+)
 from trainers.workloads.workload import Batch
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
@@ -58,7 +63,7 @@ def open_folder(path: Any, image_size: Any, augment: bool, reader: ImageReader) 
     return ImagesOnDisk(pairs[0], pairs[1], len(names), size, reader, augment=augment)
 
 
-class ImagesOnDisk:
+class ImagesOnDisk(IndexedImages):
     """Large images, decoded by a pool of threads when a batch asks for them.
 
     Their bytes go to the device, where they are normalized by the mean and the deviation of ImageNet.

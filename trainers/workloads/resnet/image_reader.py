@@ -46,19 +46,32 @@ class ImageReader:
         uniforms: Sequence[Sequence[float]] | None = None,
         centre_share: float = CENTRE_SHARE,
     ) -> tuple[Tensor, Tensor]:
-        """Images ``(n, 3, size, size)`` uint8, channels last in memory, and classes ``(n,)`` int64.
+        """Images ``(n, 3, size, size)`` uint8 of files, channels last in memory, and classes ``(n,)`` int64.
 
         ``uniforms`` are the numbers of each image's random crop and, the first, of its mirroring; None: the centres.
         """
-        images = torch.empty(len(files), size, size, 3, dtype=torch.uint8, pin_memory=self._pinned)
+        images = self.images([(file, None) for file, _ in files], size, uniforms, centre_share)
+        return images, torch.tensor([number for _, number in files])
+
+    def images(
+        self,
+        named: Sequence[tuple[Path, None] | tuple[str, bytes]],
+        size: int,
+        uniforms: Sequence[Sequence[float]] | None = None,
+        centre_share: float = CENTRE_SHARE,
+    ) -> Tensor:
+        """Images ``(n, 3, size, size)`` as :meth:`batch` gives them, of files or of contents with their names."""
+        batch = torch.empty(len(named), size, size, 3, dtype=torch.uint8, pin_memory=self._pinned)
 
         def read(index: int) -> None:
+            name, content = named[index]
+            if content is None:
+                content = read_image(Path(name))
             drawn = None if uniforms is None else uniforms[index]
-            content, name = read_image(files[index][0]), files[index][0]
-            images[index] = self.image(content, name, size, drawn, centre_share)
+            batch[index] = self.image(content, name, size, drawn, centre_share)
 
-        self.pool.run(read, len(files))
-        return images.permute(0, 3, 1, 2), torch.tensor([number for _, number in files])
+        self.pool.run(read, len(named))
+        return batch.permute(0, 3, 1, 2)
 
     def image(
         self,

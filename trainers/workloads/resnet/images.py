@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from trainers.feed.streams import Part
 from trainers.numerics.random_numbers import sample_uniforms
 from trainers.workloads.workload import Batch
 
@@ -28,6 +30,7 @@ class Images(Protocol):
     largest_micro_batch: int
     prefetched_batches: int
     concurrent_batches: int
+    streamed: bool
 
     def use_device(self, device: torch.device) -> None:
         """Where the batches are going to be used; said once, before the first of them."""
@@ -38,11 +41,31 @@ class Images(Protocol):
     def evaluation_batch(self, indices: Tensor) -> Batch:
         """The same, without augmentation."""
 
+    def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
+        """The same as ``training_batch``, where the images are ``streamed``."""
+
+    def evaluation_stream(self, part: Part) -> Iterable[Batch]:
+        """The same as ``evaluation_batch``, where the images are ``streamed``."""
+
     def prepare(self, batch: Batch) -> Batch:
         """The images of a batch, wherever it lies, normalized: floating point, of mean about 0 and variance about 1."""
 
 
-class ImagesInMemory:
+class IndexedImages:
+    """Images that are addressed by their index."""
+
+    streamed = False
+
+    def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
+        """There is none."""
+        raise NotImplementedError
+
+    def evaluation_stream(self, part: Part) -> Iterable[Batch]:
+        """There is none."""
+        raise NotImplementedError
+
+
+class ImagesInMemory(IndexedImages):
     """Small images, as bytes, shifted at random by up to ``shift`` pixels and, if asked, mirrored.
 
     They lie on the device, so that a batch is picked there.

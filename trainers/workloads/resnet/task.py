@@ -1,12 +1,12 @@
 """Image classification with residual networks.
 
-Data options: ``source`` (digits or image_folder), ``path``, ``image_size``, ``augment``, ``decoder``,
-``decoding_threads``, ``model``, ``width``.
+Data options: ``source`` (digits, image_folder or tar_shards), ``path``, ``image_size``, ``augment``, ``decoder``,
+``decoding_threads``, ``classes``, ``train_samples``, ``evaluation_samples`` (of tar shards), ``model``, ``width``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
-from trainers.workloads.resnet.data import FOLDER_OPTIONS, open_images
+from trainers.feed.streams import Part
+from trainers.workloads.resnet.data import SOURCE_OPTIONS, open_images
 from trainers.workloads.resnet.model import NAMES, SMALL_NETWORKS, build_resnet
 from trainers.workloads.workload import Batch, Workload, check_options
 
@@ -27,13 +28,14 @@ class ResNetWorkload(Workload):
     metrics: ClassVar[Mapping[str, bool]] = {"top1": True, "top5": True, "loss": False}
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        check_options(data, ("source", "augment", "model", "width", *FOLDER_OPTIONS))
+        check_options(data, ("source", "augment", "model", "width", *SOURCE_OPTIONS))
         self.images = open_images(data)
         self.train_samples = self.images.train_samples
         self.evaluation_samples = self.images.evaluation_samples
         self.largest_micro_batch = self.images.largest_micro_batch
         self.prefetched_batches = self.images.prefetched_batches
         self.concurrent_batches = self.images.concurrent_batches
+        self.streamed = self.images.streamed
         self.model_name = _model_name(data.get("model"), self.images.size)
         self.width = _width(data.get("width"), self.model_name)
 
@@ -70,6 +72,14 @@ class ResNetWorkload(Workload):
     def evaluation_batch(self, indices: Tensor) -> Batch:
         """Images ``(n, channels, size, size)``, uint8, and their classes ``(n,)``."""
         return self.images.evaluation_batch(indices)
+
+    def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
+        """The same as a stream, of images in tar files."""
+        return self.images.training_stream(epoch, seed, part)
+
+    def evaluation_stream(self, part: Part) -> Iterable[Batch]:
+        """The same as a stream, of images in tar files."""
+        return self.images.evaluation_stream(part)
 
     def prepare(self, batch: Batch) -> Batch:
         """The images normalized, in floating point."""
