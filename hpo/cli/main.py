@@ -16,6 +16,7 @@ from hpo.cli.commands import (
     database,
     doctor,
     evidence,
+    exports,
     full_machine,
     imports,
     remote,
@@ -82,7 +83,7 @@ for command in (
     remote.cancel,
     remote.logs,
     database.db,
-    database.export,
+    exports.export,
     doctor.doctor,
 ):
     main.add_command(command)

@@ -23,6 +23,7 @@ from hpo.service.config import ServerConfig
 from hpo.service.context import allowed_hosts
 from hpo.service.serving import _uvicorn, listening_socket, worker_command
 from hpo.service.submission import faults_of_data
+from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial
 from trainers.workloads import _OWN
 
@@ -756,7 +757,8 @@ def test_a_cancelled_study_ends_where_its_worker_died_and_there_is_no_other(tmp_
         assert api.submit("left").status_code == 201
         lease = api.store.claim_study("dead:1", lease_seconds=0.5)
         (trial,) = api.store.leased(lease).add_trials(
-            lease.study.id, [NewTrial(global_batch_size=16, seed=0, settings={})]
+            lease.study.id,
+            [NewTrial(global_batch_size=16, seed=0, settings=TrainingSettings().to_dict())],
         )
         api.store.leased(lease).start_trials([trial.id])
         assert api.call("POST", "/studies/left/cancel").json()["state"] == "running"
