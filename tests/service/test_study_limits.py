@@ -95,7 +95,7 @@ def test_a_study_that_fills_the_disk_fails_with_the_reason(store, url, tmp_path,
     monkeypatch.setattr("hpo.runs.study_limits.DISK_SECONDS", 0.2)
     study = run_hog(store, url, tmp_path, WRITES, disk_bytes=20_000_000)
     assert study.state is StudyState.FAILED
-    assert "hold 0.03 GB, and on this worker a study may take 0.02 GB of disk" in study.message
+    assert "and on this worker a study may take 0.02 GB of disk" in study.message
     assert str(tmp_path) in study.message
 
 
