@@ -15,8 +15,11 @@ from hpo.cli.commands import (
     database,
     doctor,
     evidence,
+    example,
     full_machine,
+    horovod,
     imports,
+    init,
     remote,
     server,
     study,
@@ -49,6 +52,9 @@ def main() -> None:
 
 
 for command in (
+    example.example,
+    init.init,
+    study.study,
     study.run,
     study.studies,
     study.show,
@@ -75,6 +81,7 @@ for command in (
     database.db,
     database.export,
     doctor.doctor,
+    horovod.install_horovod,
 ):
     main.add_command(command)
 
