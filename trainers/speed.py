@@ -2,8 +2,8 @@
 
     python -m trainers.speed JOBS.json SECONDS
 
-reads a list of training jobs and prints lines of JSON: ``[0, accelerators]``, then ``[global_batch_size, seconds_per_sample]`` for
-each job, as soon as it is known.
+reads a list of training jobs and prints lines of JSON: ``[0, accelerators]``, then for each job, once it is known,
+``[global_batch_size, seconds_per_sample]``.
 A process of its own, so that a workload that crashes, or takes all memory of a GPU, harms nobody.
 """
 

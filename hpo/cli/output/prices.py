@@ -35,8 +35,8 @@ def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
 def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
     """The price, one sentence a line."""
     yield (
-        f"sweep: {price.trials} trials, each at most {price.epochs_per_trial:g} epochs of {price.train_samples:,} samples, "
-        f"at most {price.sweep_samples:,} samples"
+        f"sweep: {price.trials} trials, each at most {price.epochs_per_trial:g} epochs of {price.train_samples:,} "
+        f"samples, at most {price.sweep_samples:,} samples"
     )
     full = spec.full_scale
     if full is not None and price.race_samples:
