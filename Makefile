@@ -38,8 +38,8 @@ coverage: setup
 	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report term:skip-covered
 
 docs: setup
-	$(BIN)/python -m search_spaces.settings_table > docs/settings.md
-	$(BIN)/python -m scripts.api_reference > docs/api.md
+	$(BIN)/python -m search_spaces.settings_table > docs/reference/settings.md
+	$(BIN)/python -m scripts.api_reference > docs/reference/api.md
 
 # without what other builds left behind; the wheel is built from the source distribution, which shows that it is complete
 dist: setup

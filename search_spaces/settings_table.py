@@ -1,6 +1,6 @@
-"""The page of all settings, docs/settings.md, from what they say of themselves.
+"""The page of all settings, docs/reference/settings.md, from what they say of themselves.
 
-python -m search_spaces.settings_table > docs/settings.md
+python -m search_spaces.settings_table > docs/reference/settings.md
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from search_spaces.settings import Range, TrainingSettings, names
 
 _HEAD = """# Settings
 
-<!-- written by: python -m search_spaces.settings_table > docs/settings.md -->
+<!-- written by: python -m search_spaces.settings_table > docs/reference/settings.md -->
 
 What `search` in a study file and `settings` in a training's job may name. A plain value fixes a setting, a domain
 tunes it (`search_spaces/space.py`); what is not named has its default. Epochs are samples processed over the size of

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/extrapolation.md from real fits: python -m benchmarks.extrapolation.pictures.
+"""Draws the pictures of docs/concepts/extrapolation.md from real fits: python -m benchmarks.extrapolation.pictures.
 
 1. a published series: the forecast from its first rungs, and the rungs that it had not seen
 2. a noisy quadratic: trials of a ladder by state, the law of the best rate, the bound of stability, and the truth
