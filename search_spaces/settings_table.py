@@ -21,7 +21,7 @@ _HEAD = """# Settings
 What `search` in a study file and `settings` in a training's job may name. A plain value fixes a setting, a domain
 tunes it (`search_spaces/space.py`); what is not named has its default. Epochs are samples processed over the size of
 the data set. A setting that is named must be used: a study whose values never make use of it is refused. Settings of
-one's own are named in `search` beside these ([programs](programs.md#settings-of-your-own)).
+one's own are named in `search` beside these ([programs](../guides/programs.md#settings-of-your-own)).
 
 | setting | default | values | meaning | used with |
 |---|---|---|---|---|

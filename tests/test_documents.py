@@ -186,9 +186,9 @@ def test_every_package_of_the_house_is_in_its_plan() -> None:
 
 
 def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
-    words = re.findall(r"^\| (.+?) \|", (ROOT / "docs" / "reference" / "glossary.md").read_text("utf-8"), re.M)[
-        1:
-    ]
+    words = re.findall(
+        r"^\| (.+?) \|", (ROOT / "docs" / "reference" / "glossary.md").read_text("utf-8"), re.M
+    )[1:]
     words.remove("---") if "---" in words else None
     assert len(words) > 40
     assert words == sorted(set(words), key=str.lower)

@@ -142,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, default=Path("docs"))
+    parser.add_argument("--output", type=Path, default=Path("docs/concepts"))
     output = parser.parse_args().output
     ladder = make_ladder(SEED, MOMENTUM)
     posterior = fit(ladder.evidence, rng=np.random.default_rng(0))
