@@ -1,7 +1,8 @@
-"""What one sample of a workload costs: arithmetic, memory and bytes to read, and how much a gradient weighs.
+"""What one sample of a workload costs: arithmetic, memory, bytes to read, time to decode, and a gradient's size.
 
 A model is measured, not estimated: one forward and backward pass is run on PyTorch's meta device, which does no
-arithmetic, and every operation and every tensor kept for the backward pass is counted.
+arithmetic, and every operation and every tensor kept for the backward pass is counted. What the host does for a sample
+is timed, on this machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import WorkloadError
+from trainers.feed.host_work import host_seconds_per_sample
 from trainers.workloads.workload import AnyWorkload, Batch, Workload, some_samples
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class WorkloadCost:
     ``parameters`` that are trained, in ``gradient_tensors`` tensors. ``flops_per_sample``: forward and backward pass,
     2 for each multiply-add. ``activation_bytes_per_sample``: what the forward pass keeps for the backward pass, in
     fp32. ``sample_bytes``: read from storage for each sample; 0 for samples that stay in memory.
+    ``host_seconds_per_sample``: of one processor core, to decode and augment a sample up to a ready batch; 0 where that
+    is not to be counted. ``evaluation_samples``: of one evaluation; 0 where evaluations are not to be counted.
     """
 
     parameters: int
@@ -42,6 +46,13 @@ class WorkloadCost:
     flops_per_sample: float
     activation_bytes_per_sample: float
     sample_bytes: float
+    host_seconds_per_sample: float = 0.0
+    evaluation_samples: int = 0
+
+
+FIGURES = tuple(each.name for each in dataclasses.fields(WorkloadCost))
+NEEDED_FIGURES = FIGURES[:5]
+WHOLE_FIGURES = ("parameters", "gradient_tensors", "evaluation_samples")
 
 
 def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = None) -> WorkloadCost:
@@ -95,11 +106,16 @@ def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
     batch = workload.prepare(some_samples(workload, count))
-    return model_cost(
+    counted = model_cost(
         lambda: workload.build_model(settings),
         lambda model, samples: workload.loss(model, samples, settings),
         batch,
         sample_bytes,
+    )
+    return dataclasses.replace(
+        counted,
+        host_seconds_per_sample=host_seconds_per_sample(workload),
+        evaluation_samples=workload.evaluation_samples,
     )
 
 
@@ -149,13 +165,14 @@ def _counted(
 
 def _of_program(cost: Mapping[str, float] | None) -> WorkloadCost:
     """What the study says of its program: nobody else can know it."""
-    names = [each.name for each in dataclasses.fields(WorkloadCost)]
-    if cost is None or set(cost) != set(names):
+    if cost is None or not set(NEEDED_FIGURES) <= set(cost) <= set(FIGURES):
         raise WorkloadError(
-            f"a program's cost cannot be measured; give {', '.join(names)} under program.cost"
+            f"a program's cost cannot be measured; give {', '.join(NEEDED_FIGURES)} under "
+            f"program.cost, and {' and '.join(FIGURES[len(NEEDED_FIGURES) :])} where they count"
         )
-    parameters, tensors = int(cost["parameters"]), int(cost["gradient_tensors"])
-    return WorkloadCost(parameters, tensors, *(float(cost[name]) for name in names[2:]))
+    return WorkloadCost(
+        **{name: int(cost[name]) if name in WHOLE_FIGURES else float(cost[name]) for name in cost}  # type: ignore[arg-type]
+    )
 
 
 def _of_quadratic(modes: int) -> WorkloadCost:
