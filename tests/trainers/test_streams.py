@@ -23,6 +23,7 @@ from trainers.feed.streams import SampleQueue, training_queue
 from trainers.feed.tar_shards import TarShards
 from trainers.loop.replica import Replica, evaluate
 from trainers.loop.synchronous import Training
+from trainers.speed import seconds_per_sample
 from trainers.workloads import Part, StreamWorkload, load_model_workload, load_workload
 from trainers.workloads.resnet.task import ResNetWorkload
 
@@ -186,6 +187,10 @@ def test_a_stream_has_no_index_and_no_asynchronous_replicas():
     with pytest.raises(WorkloadError, match="set update_mode 'synchronous'"):
         training.loader.micro_batches(0, every=2)
     assert 0 < host_seconds_per_sample(workload, 32) < 0.1
+
+
+def test_the_speed_of_a_streamed_training_is_that_of_a_part_of_it():
+    assert 0 < seconds_per_sample(job("streamed:StreamedDigits", {}), 0.01) < 1
 
 
 def write_shards(folder, shards=4, samples=5, size=(90, 80)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,6 +80,18 @@ def samples_in(batch: Batch) -> int:
     return len(tree_leaves(batch)[0])
 
 
+def first_samples(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
+    """The batches up to their first ``count`` samples; no batch is asked for that is not needed."""
+    if not count:
+        return
+    for batch in batches:
+        left_over = samples_in(batch) - count
+        yield batch if left_over <= 0 else SampleQueue(iter([batch])).take(count)
+        if left_over >= 0:
+            return
+        count = -left_over
+
+
 def training_queue(workload: Workload, seed: int, part: Part, first: int) -> SampleQueue:
     """A worker's training samples, epoch after epoch without end, from its sample ``first`` on.
 
@@ -99,13 +111,10 @@ def _epochs(workload: Workload, seed: int, part: Part, share: int, epoch: int) -
         given = 0
         while given < share:
             before = given
-            for batch in workload.training_stream(epoch, seed, part):
-                left = share - given
-                cut = samples_in(batch) > left
-                given += min(left, samples_in(batch))
-                yield SampleQueue(iter([batch])).take(left) if cut else batch
-                if given == share:
-                    break
+            stream = workload.training_stream(epoch, seed, part)
+            for batch in first_samples(stream, share - given):
+                given += samples_in(batch)
+                yield batch
             if given < share and (part.size == 1 or given == before):
                 raise DataError(
                     f"{name}.training_stream gave {given - before} samples to worker {part.rank} of {part.size} in "
