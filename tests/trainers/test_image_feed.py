@@ -34,6 +34,7 @@ from trainers.workloads.resnet.image_reader import IMAGENET_DEVIATION, IMAGENET_
 from trainers.workloads.resnet.task import ResNetWorkload
 
 DRAWS = 40_000
+CPU = torch.device("cpu")
 
 
 def published_crop(generator, width, height):
@@ -239,10 +240,14 @@ def test_the_weights_do_not_depend_on_the_number_of_decoding_threads(tmp_path, s
             "model": "resnet8",
             "decoding_threads": threads,
         }
-        training = Training(job(options), SingleProcess(torch.device("cpu")))
-        while not training.finished:
-            training.advance()
-        weights.append(training.model.state_dict())
+        training = Training(job(options), SingleProcess(CPU))
+        training.advance()
+        checkpoint = training.state_dict()
+        resumed = Training(job({**options, "decoding_threads": 4}), SingleProcess(CPU))
+        resumed.load_state_dict(checkpoint)  # the threads may be others when a training goes on
+        while not resumed.finished:
+            resumed.advance()
+        weights.append(resumed.model.state_dict())
     for other in weights[1:]:
         assert all(torch.equal(other[name], value) for name, value in weights[0].items())
 
