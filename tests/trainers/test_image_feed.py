@@ -25,11 +25,11 @@ from trainers.feed.crops import (
     random_crop,
 )
 from trainers.feed.decoders import DECODERS, REDUCTIONS, open_decoder
-from trainers.feed.host_work import host_seconds_per_sample
 from trainers.feed.pool import DecodingPool
 from trainers.loop.synchronous import Training
 from trainers.numerics import threads as shares
 from trainers.numerics.random_numbers import sample_uniforms
+from trainers.workloads.host_work import host_seconds_per_sample
 from trainers.workloads.resnet.image_reader import IMAGENET_DEVIATION, IMAGENET_MEAN, normalized
 from trainers.workloads.resnet.task import ResNetWorkload
 

@@ -18,13 +18,14 @@ from search_spaces.settings import TrainingSettings
 from tests.trainers.image_samples import jpeg, scene
 from trainers import DataError, Target, TrainingJob, WorkloadError
 from trainers.distributed.single import SingleProcess
-from trainers.feed.host_work import host_seconds_per_sample
-from trainers.feed.streams import SampleQueue, training_queue
+from trainers.feed.streams import SampleQueue
 from trainers.feed.tar_shards import TarShards
 from trainers.loop.replica import Replica, evaluate
+from trainers.loop.streamed import training_queue
 from trainers.loop.synchronous import Training
 from trainers.speed import seconds_per_sample
 from trainers.workloads import Part, StreamWorkload, load_model_workload, load_workload
+from trainers.workloads.host_work import host_seconds_per_sample
 from trainers.workloads.resnet.task import ResNetWorkload
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples" / "own_workload")

@@ -8,14 +8,13 @@ batches ahead (``prefetched_batches``) one is copied while another is used.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-if TYPE_CHECKING:
-    from trainers.workloads.workload import Batch
+from trainers.feed.streams import Batch
 
 
 class SideStream(Protocol):

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.sampling import BatchLayout, Cut, SampleStream, batch_layout
 from trainers.errors import JobError, WorkloadError
-from trainers.feed.streams import Part, training_queue
+from trainers.feed.streams import Part
 from trainers.job import TrainingJob
 from trainers.loop.prefetch import prefetched
 from trainers.loop.replica import Replica
+from trainers.loop.streamed import training_queue
 from trainers.numerics.normalization import statistics_depend_on_micro_batches
 from trainers.schedules.adascale import adascale_layout
 from trainers.schedules.batch_size import BatchSchedule, Phase

@@ -15,8 +15,9 @@ from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
 from trainers.errors import WorkloadError
 from trainers.feed.device_copies import DeviceCopies, Sent
-from trainers.feed.streams import Part, check_evaluated, samples_in
+from trainers.feed.streams import Part, samples_in
 from trainers.loop.prefetch import prefetched
+from trainers.loop.streamed import check_evaluated
 from trainers.numerics.normalization import (
     common_group_size,
     end_update,

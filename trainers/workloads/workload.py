@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, WorkloadError
-from trainers.feed.streams import Part, SampleQueue
+from trainers.feed.streams import Batch, Part, SampleQueue
 from trainers.job import TrainingJob
 
 if TYPE_CHECKING:
@@ -23,8 +23,15 @@ if TYPE_CHECKING:
     from trainers.distributed import Communicator
     from trainers.workloads.training_run import TrainingRun
 
-Batch = Any
-"""Tensors of one micro batch, samples first, in tuples, lists or dictionaries; usually ``(inputs, targets)``."""
+__all__ = [
+    "AnyWorkload",
+    "Batch",
+    "CustomLoopWorkload",
+    "StreamWorkload",
+    "Workload",
+    "check_options",
+    "some_samples",
+]
 
 
 class AnyWorkload(ABC):
