@@ -9,7 +9,7 @@ import torch
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
-from trainers.feed.device_copies import DeviceCopies, Sent
+from trainers.feed.device_copies import DeviceCopies
 from trainers.loop.synchronous import Training
 from trainers.workloads.resnet.task import ResNetWorkload
 
@@ -62,7 +62,7 @@ def train(stream=None):
     )
     training = Training(job, SingleProcess(CPU), workload=Slow({}))
     if stream is not None:
-        training.replica.copies = DeviceCopies(CPU, stream)
+        training.replica.copies = DeviceCopies(CPU, training.workload.prepare, stream)
         training.loader._copies = training.replica.copies
     return training.advance(), training.model.state_dict()
 
@@ -77,7 +77,22 @@ def test_copies_that_are_awaited_train_the_same_weights_and_run_ahead():
     assert all(name.startswith("prefetch") for name in stream.threads)
 
 
-def test_a_batch_on_the_cpu_is_handed_on_as_it_is():
-    copies, batch = DeviceCopies(CPU), (torch.ones(2), torch.zeros(2))
-    assert copies.send(batch) == Sent(batch)
-    assert copies.receive(copies.send(batch)) is batch
+def test_a_batch_on_the_cpu_is_prepared_by_the_thread_that_loads_it():
+    copies, batch = DeviceCopies(CPU, lambda batch: (batch[0] + 1, batch[1])), (torch.ones(2), 0)
+    sent = copies.send(batch)
+    assert sent.event is None and torch.equal(sent.batch[0], torch.full((2,), 2.0))
+    assert copies.receive(sent) is sent.batch
+
+
+def test_a_batch_on_its_way_is_prepared_once_it_is_there():
+    stream, prepared = Recorded(), []
+
+    def prepare(batch):
+        prepared.append(batch[0].clone())
+        return batch
+
+    copies = DeviceCopies(CPU, prepare, stream)
+    sent = copies.send((torch.ones(2),))
+    assert not prepared
+    copies.receive(sent)
+    assert torch.equal(prepared[0], torch.ones(2))

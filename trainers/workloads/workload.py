@@ -140,8 +140,9 @@ class Workload(AnyWorkload):
     def prepare(self, batch: Batch) -> Batch:
         """What :meth:`loss`, :meth:`score` and :meth:`counts` get of a training or evaluation batch.
 
-        Called when the batch is on the device. So batches may be small (bytes as they are stored) and what is done to
-        all of a batch alike (conversion, normalization, layout) is done there. By default the batch as it is.
+        Called when the batch is on the device; on a CPU in the background, where batches are prefetched. So batches may
+        be small (bytes as they are stored), and what is done to all of a batch alike (conversion, normalization,
+        layout) is done there. By default the batch as it is.
         """
         return batch
 
