@@ -17,6 +17,10 @@ import sys, sysconfig, torch
 print(f"py{sys.version_info.major}{sys.version_info.minor}-torch{torch.__version__}-{sysconfig.get_platform()}")
 PY
 )
+export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=${HOROVOD_WITH_GLOO:-1} HOROVOD_WITHOUT_MPI=${HOROVOD_WITHOUT_MPI-1}
+export HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
+# a wheel for other flags (with NCCL, with MPI) is another wheel
+tag+=-$(env | grep '^HOROVOD_' | LC_ALL=C sort | sha256sum | cut -c1-12)
 cache=${LARGEBATCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/largebatch}/horovod-$version-$tag
 mkdir -p "$cache"
 
@@ -32,8 +36,6 @@ if ! ls "$cache"/horovod-*.whl >/dev/null 2>&1; then
     sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 20)/' \
         "$build/horovod-$version/CMakeLists.txt" "$build/horovod-$version/horovod/torch/CMakeLists.txt"
     if ! (cd "$build/horovod-$version" &&
-        HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=${HOROVOD_WITH_GLOO:-1} HOROVOD_WITHOUT_MPI=${HOROVOD_WITHOUT_MPI-1} \
-        HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
         "$python" -m pip wheel --no-deps --no-build-isolation --wheel-dir "$build/wheel" . \
         >"$build/log" 2>&1); then
         tail -n 20 "$build/log" >&2

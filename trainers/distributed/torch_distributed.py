@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainers.device import choose_device, claim
 from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import WorkerGrid, all_gather, row_size, sum_function
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
-from trainers.distributed.communicator import STORE_FILE, Work, local_device
+from trainers.distributed.communicator import STORE_FILE, Work
 from trainers.distributed.monitor import (
     Monitor,
     beat_seconds,
@@ -26,6 +27,7 @@ from trainers.distributed.monitor import (
     open_store,
 )
 from trainers.errors import CommunicationError
+from trainers.numerics.threads import local_size
 
 
 class TorchCommunicator(BucketedCommunicator):
@@ -35,10 +37,17 @@ class TorchCommunicator(BucketedCommunicator):
     """
 
     def __init__(
-        self, timeout_seconds: float, all_reduce: str = "default", group_size: int | None = None
+        self,
+        timeout_seconds: float,
+        all_reduce: str = "default",
+        group_size: int | None = None,
+        *,
+        device: str = "auto",
     ) -> None:
         self.rank, self.size = _place()
-        self.device = local_device(int(os.environ.get("LOCAL_RANK", "0")))
+        self.device = choose_device(
+            int(os.environ.get("LOCAL_RANK", "0")), local_size(os.environ) or 1, device
+        )
         row = row_size(all_reduce, self.size, group_size)
         self._monitor = self._join(timeout_seconds)
         self._background = Background(self.device)
@@ -82,6 +91,7 @@ class TorchCommunicator(BucketedCommunicator):
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store = open_store(host, port, self.rank, self.size, timeout_seconds)
             holder = f"the launcher on {host}" if held_by_agent() else "worker 0"
+        claim(store, self.device, self.rank)
         monitor = Monitor(
             store,
             self.rank,

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from search_spaces.settings import TrainingSettings
+from trainers.device import configure
 from trainers.distributed.communicator import Communicator
 from trainers.errors import WorkloadError
 from trainers.feed.device_copies import DeviceCopies, Sent
@@ -55,6 +56,7 @@ class Replica:
         self.group_size = common_group_size(self.norms)
         self.statistics = persistent_statistics(self.model)
         self.computing = computing(settings, device)
+        configure(device, settings.precision)
         self.copies = DeviceCopies(device)
         workload.use_device(device)
 
