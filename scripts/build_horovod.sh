@@ -19,8 +19,10 @@ PY
 )
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=${HOROVOD_WITH_GLOO:-1} HOROVOD_WITHOUT_MPI=${HOROVOD_WITHOUT_MPI-1}
 export HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
-# a wheel for other flags (with NCCL, with MPI) is another wheel
-tag+=-$(env | grep '^HOROVOD_' | LC_ALL=C sort | sha256sum | cut -c1-12)
+# a build with other flags (with NCCL, with MPI) is another wheel
+usual="HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 "
+flags=$(env | grep '^HOROVOD_' | LC_ALL=C sort | tr '\n' ' ')
+if [[ $flags != "$usual" ]]; then tag+=-$(sha256sum <<<"$flags" | cut -c1-12); fi
 cache=${LARGEBATCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/largebatch}/horovod-$version-$tag
 mkdir -p "$cache"
 

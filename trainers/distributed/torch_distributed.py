@@ -26,6 +26,7 @@ from trainers.distributed.monitor import (
     open_file_store,
     open_store,
 )
+from trainers.distributed.operation_watch import OperationWatch
 from trainers.errors import CommunicationError
 from trainers.numerics.threads import local_size
 
@@ -50,6 +51,16 @@ class TorchCommunicator(BucketedCommunicator):
         )
         row = row_size(all_reduce, self.size, group_size)
         self._monitor = self._join(timeout_seconds)
+        self._watch = (
+            OperationWatch(
+                timeout_seconds - finding_seconds(timeout_seconds),
+                beat_seconds(timeout_seconds),
+                find=self._monitor.lost,
+                check=self._monitor.check,
+            )
+            if self.device.type == "cuda"
+            else None
+        )
         self._background = Background(self.device)
         self._exchange: _TorchExchange | None = None
         with self._peer_errors():
@@ -79,6 +90,8 @@ class TorchCommunicator(BucketedCommunicator):
     def close(self) -> None:
         """Leave the group."""
         self._background.close()
+        if self._watch is not None:
+            self._watch.close()
         self._monitor.close()
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -100,10 +113,13 @@ class TorchCommunicator(BucketedCommunicator):
             holder=holder,
             holds_store=self.rank == 0 and not (file or held_by_agent()),
         )
-        patience = timedelta(seconds=timeout_seconds - finding_seconds(timeout_seconds))
+        on_gpu = self.device.type == "cuda"
+        finding = finding_seconds(timeout_seconds)  # NCCL's watchdog comes after ours
+        patience = timedelta(seconds=timeout_seconds + (finding if on_gpu else -finding))
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
         try:
             dist.init_process_group(
-                "nccl" if self.device.type == "cuda" else "gloo",
+                "nccl" if on_gpu else "gloo",
                 store=store,
                 rank=self.rank,
                 world_size=self.size,
@@ -131,8 +147,9 @@ class TorchCommunicator(BucketedCommunicator):
 
     def _wait(self, work: dist.Work) -> None:
         """Wait for an operation, but no longer than until a survivor tells that a worker is lost."""
-        if self.device.type == "cuda":
-            work.wait()
+        if self._watch is not None:
+            work.wait()  # the GPU does; where the host gets stuck, the watch ends it
+            self._watch.add(work)
             return
         while True:
             try:
