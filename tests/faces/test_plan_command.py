@@ -10,27 +10,11 @@ import hpo
 from hpo import api
 from hpo.cli.main import main
 from hpo.errors import PlanError
-from hpo.extrapolation.inference.posterior import fit
 from hpo.planning.launchers import LAUNCHERS
-from hpo.runs import forecasts
 from storage.records import NewThroughput
 from storage.store import Store
 
-FITTED = {}
 SUMMIT = ("--machine", "summit", "--cost", "resnet50")
-
-
-@pytest.fixture(autouse=True)
-def one_fit(monkeypatch):
-    """The fit takes most of a command's time, and is the same for all."""
-
-    def fit_once(evidence, rng):
-        key = repr(evidence)
-        if key not in FITTED:
-            FITTED[key] = fit(evidence, rng=rng)
-        return FITTED[key]
-
-    monkeypatch.setattr(forecasts, "fit", fit_once)
 
 
 def call(*arguments, code=0):
