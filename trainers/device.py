@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from search_spaces.names import nearest_or_all
 from trainers.errors import DeviceError
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 DEVICES = ("auto", "cpu", "cuda")
 """A GPU where PyTorch sees one, the processor, or a GPU."""
@@ -66,7 +67,7 @@ def choose_device(local_rank: int = 0, local_size: int = 1, wanted: str = "auto"
     return device
 
 
-def claim(store: torch.distributed.Store, device: torch.device, rank: int) -> None:
+def claim(store: Store, device: torch.device, rank: int) -> None:
     """Take the GPU in the workers' common store; raises :class:`DeviceError` where another worker has it already."""
     if device.type != "cuda":
         return
@@ -91,7 +92,7 @@ def configure(device: torch.device, precision: str) -> None:
     if device.type != "cuda":
         return
     kind = "tf32" if precision == "tf32" else "ieee"
-    backends = torch.backends
+    backends: Any = torch.backends  # whose types leave these switches out
     for each in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
         each.fp32_precision = kind
     backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
@@ -149,7 +150,9 @@ def _identity(device: torch.device) -> str:
 def _pci_address(index: int) -> str:
     import torch
 
-    found = torch.cuda.get_device_properties(index)
+    found: Any = torch.cuda.get_device_properties(index)
+    if not hasattr(found, "pci_bus_id"):  # an older PyTorch: then no NUMA node is found
+        return ""
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 

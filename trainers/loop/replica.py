@@ -128,12 +128,13 @@ def evaluate(
         if batch is None:
             break
         for name, count in replica.counts(replica.copies.receive(batch.sent)).items():
-            totals[name] = totals[name] + count.double() if name in totals else count.double()
+            added = count.to(replica.device, torch.float64)  # a score may lie on any device
+            totals[name] = totals[name] + added if name in totals else added
         counted += batch.samples
     if not counted:  # a worker without a share learns from a sample of others what is counted
         one = replica.copies.send(some_samples(workload, 1, evaluation=True))
         for name, count in replica.counts(replica.copies.receive(one)).items():
-            totals[name] = torch.zeros_like(count, dtype=torch.float64)
+            totals[name] = torch.zeros_like(count, dtype=torch.float64, device=replica.device)
     told = torch.tensor([counted], dtype=torch.float64, device=replica.device)
     flat = torch.cat([told, *(totals[name].reshape(-1) for name in sorted(totals))])
     communicator.all_reduce_sum_([flat])
