@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import types
+from typing import Any
 
 import pytest
 import torch
-from torch.distributed import HashStore
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from search_spaces.settings import SettingError, TrainingSettings
 from trainers import device as device_module
@@ -106,7 +107,7 @@ def test_the_environment_stands_for_an_option_that_is_not_given(monkeypatch):
 @pytest.fixture
 def kept_backends():
     """What is set of PyTorch's backends is as before after the test."""
-    backends = torch.backends
+    backends: Any = torch.backends
     each = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
     before, benchmark = [one.fp32_precision for one in each], backends.cudnn.benchmark
     yield each
