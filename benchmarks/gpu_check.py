@@ -184,7 +184,7 @@ def _with_batch_norm(model: nn.Module) -> nn.Module:
 def input_(check: Check) -> None:
     """Images a second that all cores decode, and that ResNet-50 trains on from files."""
     with tempfile.TemporaryDirectory() as folder:
-        count, size = (32, 64) if check.small else (2048, 224)
+        count, size = (32, 96) if check.small else (2048, 224)
         write_images(Path(folder), count)
         job = TrainingJob(
             workload="resnet",
