@@ -23,7 +23,7 @@ LOST_STATUS = 2
 """The exit status of a worker that lost another, as :func:`trainers.command.exit_status` has it."""
 
 
-class Pending(Protocol):
+class WaitedFor(Protocol):
     """An operation of torch.distributed that was waited for."""
 
     def is_completed(self) -> bool:
@@ -51,13 +51,13 @@ class OperationWatch:
     ) -> None:
         self._patience_seconds, self._look_seconds = patience_seconds, look_seconds
         self._find, self._check, self._end = find, check, end or end_process
-        self._pending: deque[tuple[float, Pending]] = deque()
+        self._pending: deque[tuple[float, WaitedFor]] = deque()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="operation watch", daemon=True)
         self._thread.start()
 
-    def add(self, operation: Pending) -> None:
+    def add(self, operation: WaitedFor) -> None:
         """Look after one more operation, which began now."""
         with self._lock:
             self._pending.append((time.monotonic(), operation))
