@@ -59,7 +59,8 @@ def main() -> None:
             f"{WIDTH}x{HEIGHT}, {kilobytes:.0f} kB each; medians of {options.rounds} rounds\n"
         )
         taken: dict[tuple[str, int], list[tuple[float, float]]] = {}
-        for _ in range(options.rounds):
+        for done in range(options.rounds):
+            print(f"round {done + 1} of {options.rounds}", file=sys.stderr, flush=True)
             for cores in options.cores:
                 for way in WAYS:
                     once = in_a_process(way, Path(folder), cores)
