@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import hypothesis
@@ -12,6 +13,9 @@ import pytest
 
 from benchmarks.private_postgres import PrivatePostgres, private_postgres
 from storage.store import Store
+
+# also in the processes that tests start: they compare numbers with those of the processor
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # how long an example takes depends on the machine, and on whether its lines are counted
 hypothesis.settings.register_profile("no deadline", deadline=None)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from search_spaces.settings import TrainingSettings
+from trainers.device import configure
 from trainers.distributed.communicator import Communicator
 from trainers.errors import WorkloadError
 from trainers.feed.device_copies import DeviceCopies, Sent
@@ -56,6 +57,7 @@ class Replica:
         self.group_size = common_group_size(self.norms)
         self.statistics = persistent_statistics(self.model)
         self.computing = computing(settings, device)
+        configure(device, settings.precision)
         self.copies = DeviceCopies(device, workload.prepare)
         workload.use_device(device)
 
@@ -126,12 +128,13 @@ def evaluate(
         if batch is None:
             break
         for name, count in replica.counts(replica.copies.receive(batch.sent)).items():
-            totals[name] = totals[name] + count.double() if name in totals else count.double()
+            added = count.to(replica.device, torch.float64)  # a score may lie on any device
+            totals[name] = totals[name] + added if name in totals else added
         counted += batch.samples
     if not counted:  # a worker without a share learns from a sample of others what is counted
         one = replica.copies.send(some_samples(workload, 1, evaluation=True))
         for name, count in replica.counts(replica.copies.receive(one)).items():
-            totals[name] = torch.zeros_like(count, dtype=torch.float64)
+            totals[name] = torch.zeros_like(count, dtype=torch.float64, device=replica.device)
     told = torch.tensor([counted], dtype=torch.float64, device=replica.device)
     flat = torch.cat([told, *(totals[name].reshape(-1) for name in sorted(totals))])
     communicator.all_reduce_sum_([flat])
