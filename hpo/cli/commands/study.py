@@ -51,7 +51,7 @@ SECONDS_OF_TIMING = 20.0
     "--array",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With --on slurm or lsf: submit the study to a server, and a job array of N agents that train it.",
+    help="With --on: submit the study to a server, and a job array of N agents that train it.",
 )
 @click.option(
     "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Of a slot."
@@ -201,7 +201,12 @@ def _submit_sweep(
     from hpo.client.address import address
     from hpo.client.client import Client
     from hpo.planning.launchers.submit import submit
-    from hpo.planning.launchers.sweeps import SweepSlot, write_allocation, write_array
+    from hpo.planning.launchers.sweeps import (
+        SweepSlot,
+        array_command,
+        write_allocation,
+        write_array,
+    )
 
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", spec.name).strip("-.") or "sweep"
     folder = (output or Path(f"{name}-{on}")).absolute()
@@ -228,7 +233,12 @@ def _submit_sweep(
         if not no_submit:
             with Client(place.url, place.token) as client:
                 client.submit(spec, for_agents=True)
-    job = "" if no_submit else submit(on, folder, account=account, partition=partition).job
+    program = array_command(slot, array) if array is not None and on == "flux" else ()
+    job = (
+        ""
+        if no_submit
+        else submit(on, folder, account=account, partition=partition, program=program).job
+    )
     options.show(
         lambda: {"folder": str(folder), "job": job or None},
         lambda: click.echo(
