@@ -314,12 +314,11 @@ class Place:
 
     def run(self, line: str) -> str:
         """What a command prints; one that looks at a study of `hpo init` finds it, and `hpo init` finds none."""
-        written = Path(line.split()[-1])
+        checked = re.match(r"hpo study check (\w+\.yaml)", line)
         if line.startswith("hpo init"):
-            written.unlink(missing_ok=True)
-        elif found := re.match(r"hpo study check (\w+\.yaml)", line):
-            if not Path(found[1]).exists():
-                self.run(f"hpo init --defaults --output {found[1]}")
+            Path(line.rsplit(maxsplit=1)[-1]).unlink(missing_ok=True)
+        elif checked and not Path(checked[1]).exists():
+            self.run(f"hpo init --defaults --output {checked[1]}")
         result = CliRunner().invoke(main, shlex.split(line)[1:])
         assert result.exit_code == 0, f"{line}\n{result.output}"
         return result.output
