@@ -40,6 +40,7 @@ coverage: setup
 docs: setup
 	$(BIN)/python -m search_spaces.settings_table > docs/reference/settings.md
 	$(BIN)/python -m scripts.api_reference > docs/reference/api.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # without what other builds left behind; the wheel is built from the source distribution, which shows that it is complete
 dist: setup
@@ -76,4 +77,4 @@ $(VENV)/.horovod: trainers/distributed/build_horovod.sh $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .hpo hpo.db hpo.db-wal hpo.db-shm report.html .coverage .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist site .hpo hpo.db hpo.db-wal hpo.db-shm report.html .coverage .mypy_cache .ruff_cache .pytest_cache

@@ -114,8 +114,8 @@ def machines() -> str:
         if name != "local":
             each = load_machine(name)
             lines.append(
-                f"| `{name}` | {each.title} | {each.nodes:,} | {each.accelerators_per_node} x {each.accelerator.name} | "
-                f"{each.scheduler} |"
+                f"| `{name}` | {each.title} | {each.nodes:,} | {each.accelerators_per_node} x {each.accelerator.name} "
+                f"| {each.scheduler} |"
             )
     about = (ROOT / "hpo" / "planning" / "machines" / "README.md").read_text("utf-8")
     return about + "\n## The machines\n\n" + "\n".join(lines) + "\n"

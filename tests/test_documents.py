@@ -81,6 +81,14 @@ ON_A_CLUSTER = {
     "hpo worker --storage postgresql://hpo@db.example/hpo --folder /scratch/hpo",
     "hpo worker --ray-address cluster-head:6379",
 }
+LANGUAGES = {"", "bash", "python", "yaml"}
+"""Of blocks whose commands are run, whose Python is run, and whose YAML is read as a study."""
+NOT_RUN = {
+    "text": "needs a cluster, a browser, a shell's start-up file, root, or another program's own files",
+    "nginx": "a proxy's configuration",
+    "caddy": "a proxy's configuration",
+}
+"""Languages of blocks that are only read, and why."""
 OTHER_PROGRAMS = {"pip", "export", "cat", "curl", "python", "make", "pytest"}
 """First words of lines that call other programs; other tests look at `make` targets and the paths of `pytest`."""
 
@@ -142,6 +150,35 @@ def test_the_pages_have_commands_and_examples() -> None:
         "recipes.md",
         "CONTRIBUTING.md",
     } <= {block.page.name for block in SHELL}
+
+
+def test_every_block_says_how_it_is_tested() -> None:
+    """A block in a language of its own would be run by nobody, and nobody would know."""
+    unknown = {str(block) for block in BLOCKS if block.language not in LANGUAGES | set(NOT_RUN)}
+    assert unknown == set()
+
+
+def test_a_block_that_is_not_run_calls_only_commands_that_exist() -> None:
+    """Its first words are those of the command line, also where the line cannot be run here."""
+    called = {
+        tuple(found.split()[1:])
+        for block in BLOCKS
+        if block.language == "text"
+        for found in re.findall(r"^(?:.* )?(hpo [a-z-]+)", block.text, re.M)
+    }
+    assert called
+    assert {words[0] for words in called} <= set(main.commands)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    """Also to files that the site does not show, or to a page that is written when the site is built."""
+    built = {"reference/cli.md", "reference/rest.md", "reference/machines.md"}
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        path = link.partition("#")[0]
+        if path and not re.match(r"[a-z]+:", link):
+            there = (page.parent / path).resolve()
+            assert there.exists() or str(there.relative_to(ROOT / "docs")) in built, link
 
 
 # paths, names and words
@@ -276,6 +313,12 @@ class Place:
     folder: Path
 
     def run(self, line: str) -> str:
+        """What a command prints; one that looks at a study of `hpo init` finds it, and `hpo init` finds none."""
+        checked = re.match(r"hpo study check (\w+\.yaml)", line)
+        if line.startswith("hpo init"):
+            Path(line.rsplit(maxsplit=1)[-1]).unlink(missing_ok=True)
+        elif checked and not Path(checked[1]).exists():
+            self.run(f"hpo init --defaults --output {checked[1]}")
         result = CliRunner().invoke(main, shlex.split(line)[1:])
         assert result.exit_code == 0, f"{line}\n{result.output}"
         return result.output
@@ -290,7 +333,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         data={**spec["data"], "modes": 50},
         ladder=[16, 64],
         full_scale={"global_batch_size": 512, "machine": "local", "workers": 2},
-        budget={"trials": 8, "epochs_per_trial": 80},
+        budget={"trials": 8, "epochs_per_trial": 80, "race": 100_000},
     )
     (folder / "study.yaml").write_text(yaml.safe_dump(spec))
     (folder / "table.csv").write_text(TABLE)

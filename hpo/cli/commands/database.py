@@ -27,7 +27,7 @@ _folder = click.option(
 )
 
 
-class Age(click.ParamType[Any]):
+class Age(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
     """A time such as 12h, 90d or 8w."""
 
     name = "age"

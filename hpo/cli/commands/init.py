@@ -99,7 +99,7 @@ OWN = Kind(
 )
 
 
-class _Answer(click.ParamType[Any]):
+class _Answer(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
     """A value that a function of ours reads, or refuses with the rule."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:

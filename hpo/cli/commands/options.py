@@ -37,7 +37,7 @@ json_output = click.option(
 )
 
 
-class _BatchOrBest(click.ParamType[int | str]):
+class _BatchOrBest(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
     """A batch size, or the word best."""
 
     name = "batch"

@@ -15,7 +15,7 @@ from hpo.cli.commands import options
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class Lifetime(click.ParamType):  # type: ignore[type-arg]  # no click before 8.2 takes an argument
+class Lifetime(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
     """A time such as 12h, 30d or 8w; ``never``."""
 
     name = "lifetime"
