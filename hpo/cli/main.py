@@ -16,9 +16,12 @@ from hpo.cli.commands import (
     database,
     doctor,
     evidence,
+    example,
     exports,
     full_machine,
+    horovod,
     imports,
+    init,
     remote,
     server,
     study,
@@ -59,6 +62,9 @@ def main() -> None:
 
 
 for command in (
+    example.example,
+    init.init,
+    study.study,
     study.run,
     study.studies,
     study.show,
@@ -85,6 +91,7 @@ for command in (
     database.db,
     exports.export,
     doctor.doctor,
+    horovod.install_horovod,
 ):
     main.add_command(command)
 

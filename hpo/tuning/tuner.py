@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import gc
 import logging
 import os
@@ -184,6 +183,8 @@ def only_runner(folder: Path, study: Study) -> Iterator[None]:
 
     The lock goes with the process that holds it, however that ends.
     """
+    import fcntl  # not on Windows, where results can be read
+
     make_folder(folder)
     with open(folder / f"study-{study.id}.lock", "w", opener=open_private) as lock:
         try:
