@@ -34,7 +34,7 @@ RACE_TRAININGS = 5
 
 DIRECT_TRAININGS = 10
 """What a search at the target batch itself takes, by TPE with halving, to come within 5 % of the best: 9.3 trainings on
-noisy quadratics, 6.5 on digits (docs/extrapolation.md)."""
+noisy quadratics, 6.5 on digits (docs/concepts/extrapolation.md)."""
 
 
 def forecast(

@@ -1,6 +1,6 @@
-"""Images to learn from: scikit-learn's digits, or a folder in ImageNet's layout.
+"""Images to learn from: scikit-learn's digits, a folder in ImageNet's layout, or tar files as WebDataset writes them.
 
-Small images are decoded once and stay in memory; large ones are read as they are needed (``image_folder``).
+Small images of a folder are decoded once and stay in memory; large ones are read as they are needed (``image_folder``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,21 @@ from torch import Tensor
 
 from search_spaces.names import nearest_or_all
 from trainers.errors import DataError
+from trainers.feed.pool import checked_threads
 from trainers.numerics.random_numbers import mixed_seed
 from trainers.workloads.resnet.images import Images, ImagesInMemory
 
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "digits": (),
+    "image_folder": ("path", "image_size", "decoder", "decoding_threads"),
+    "tar_shards": (
+        *("path", "image_size", "decoder", "decoding_threads"),
+        *("classes", "train_samples", "evaluation_samples"),
+    ),
+}
+"""The options of each source, besides ``source`` and ``augment``."""
+
+SOURCE_OPTIONS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 _DIGITS_FOR_TRAINING = 0.8
 _DIGITS_FILE = ("datasets", "data", "digits.csv.gz")
 """Inside scikit-learn's package."""
@@ -30,18 +42,24 @@ def open_images(data: Mapping[str, Any]) -> Images:
     augment = data.get("augment", True)
     if not isinstance(augment, bool):
         raise DataError(f"augment must be true or false, but got {augment!r}")
+    if source not in OPTIONS:
+        raise DataError(f"there is no data source {source!r}{nearest_or_all(str(source), OPTIONS)}")
+    for option in SOURCE_OPTIONS:
+        if option in data and option not in OPTIONS[source]:
+            having = " and ".join(repr(name) for name, known in OPTIONS.items() if option in known)
+            raise DataError(f"the source {source!r} has no option {option!r}; {having} has")
     if source == "digits":
-        for option in ("path", "image_size"):
-            if option in data:
-                raise DataError(f"the source 'digits' has no option {option!r}; 'image_folder' has")
         return digits(augment)
-    if source == "image_folder":
-        from trainers.workloads.resnet.image_folder import open_folder
+    from trainers.workloads.resnet.image_reader import ImageReader
 
-        return open_folder(data.get("path"), data.get("image_size"), augment)
-    raise DataError(
-        f"there is no data source {source!r}{nearest_or_all(str(source), ('digits', 'image_folder'))}"
-    )
+    reader = ImageReader(data.get("decoder"), checked_threads(data.get("decoding_threads")))
+    if source == "tar_shards":
+        from trainers.workloads.resnet.image_stream import ImageStream
+
+        return ImageStream(data, reader, augment=augment)
+    from trainers.workloads.resnet.image_folder import open_folder
+
+    return open_folder(data.get("path"), data.get("image_size"), augment, reader)
 
 
 def digits(augment: bool) -> ImagesInMemory:
