@@ -76,7 +76,7 @@ class Context:
 
     @property
     def suspects(self) -> CapacityLimiter:
-        """One thread for the tokens of addresses that have guessed too often."""
+        """One thread that looks up tokens for addresses that have guessed too often."""
         self._suspects = self._suspects or CapacityLimiter(1)
         return self._suspects
 
