@@ -12,6 +12,7 @@ own settings and for those with a lower rate and a longer warmup.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.discrepancy import MOST_MISS, SEED_SHARE, correct, counted
+from hpo.extrapolation.discrepancy import AMPLITUDE, MOST_MISS, SEED_SHARE, correct, counted
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
@@ -36,6 +37,8 @@ RISK_COUNTS = 2.0
 DROPPED = 0.25
 # the laws' bound of stability is right within such a factor, in its logarithm: both ends and the middle count
 OFF, OFF_WEIGHTS = np.array([-0.35, 0.0, 0.35]), np.array([1.0, 4.0, 1.0]) / 6
+# of log epochs between seeds, at least: 0.09 on digits, 0.5 on a network without normalization, whose ladder told 0.2
+SEED_SD = 0.2
 BOLD = 2  # trainings that reached the target at settings, or at bolder ones, until they are trusted
 WARMUP_LENGTH = 0.4  # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
 BELOW_A_LOSS = 0.7  # times the rate of a training that was lost: what is not near it any more
@@ -144,10 +147,14 @@ def after_race(
     at = int(np.argmin(price(cost, risk)))
     used = places[at]
     by_laws = float(used.choices.risk(full).mean())
+    # the trainings tell what is beyond the laws, as far as their few seeds do
+    seed_variance = _seed_variance(posterior, trainings)
+    law_variance = float(posterior.log_epochs(choices.log_batch)[0].var()) + AMPLITUDE**2
+    told_by_race = law_variance / (law_variance + seed_variance)
     found = dataclasses.replace(
         used.choices,
-        log_shift=float(shift[at]),
-        log_sd=_seeds_leave_open(posterior, trainings),
+        log_shift=told_by_race * float(shift[at]),
+        log_sd=math.sqrt(told_by_race * seed_variance),
         risk_factor=float(risk[at]) / by_laws if by_laws > 0 else 1.0,
     )
     runs = sum(len(place.trainings) for place in raced if place.beyond(used) and used.beyond(place))
@@ -159,10 +166,11 @@ def _stood_beyond(place: _Place, raced: Sequence[_Place]) -> int:
     return sum(other.stood for other in raced if other.beyond(place))
 
 
-def _seeds_leave_open(posterior: Posterior, trainings: Sequence[Observation]) -> float:
-    """The seeds' part of the scatter, over as few seeds as the race had: all its trainings may be slow, or quick."""
+def _seed_variance(posterior: Posterior, trainings: Sequence[Observation]) -> float:
+    """Of the log epochs, over as few seeds as the race had: all its trainings may be slow, or quick."""
     seeds = {item.seed for item in trainings if item.state == "reached"}
-    return _scatter(posterior) * float(np.sqrt(SEED_SHARE / max(len(seeds), 1)))
+    of_one = max(SEED_SHARE * _scatter(posterior) ** 2, SEED_SD**2)
+    return of_one / max(len(seeds), 1)
 
 
 def _scatter(posterior: Posterior) -> float:

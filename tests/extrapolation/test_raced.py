@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from ladders import Truth, sweep
 
-from hpo.extrapolation.discrepancy import SEED_SHARE
+from hpo.extrapolation.discrepancy import AMPLITUDE
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit, thinned
 from hpo.extrapolation.prospects import log_epochs_samples
-from hpo.extrapolation.raced import BELOW_A_LOSS, RISK_COUNTS, after_race
-from hpo.extrapolation.recommend import recommend
+from hpo.extrapolation.raced import BELOW_A_LOSS, RISK_COUNTS, SEED_SD, after_race
+from hpo.extrapolation.recommend import PARTICLES, recommend
 
 BATCH = 512
 
@@ -164,15 +164,29 @@ def test_trainings_of_few_seeds_leave_the_epochs_open(posterior, held):
     epochs, factors = expected(posterior), (0.8, 0.9, 1.0, 1.1)
     one = [training(held, factor, epochs) for factor in factors]
     four = [training(held, factor, epochs, seed=seed) for seed, factor in enumerate(factors)]
-    scatter = float(np.exp(posterior.values["log_trial_scatter"]).mean())
+    laws = thinned(posterior, PARTICLES).log_epochs(float(np.log(BATCH)))[0].var() + AMPLITUDE**2
     open_by = [used(posterior, held, *each)[1].log_sd for each in (one, four)]
-    assert open_by == pytest.approx([scatter * SEED_SHARE**0.5, scatter * SEED_SHARE**0.5 / 2])
+    seeds = [SEED_SD**2 / count for count in (1, 4)]
+    assert open_by == pytest.approx([(laws * each / (laws + each)) ** 0.5 for each in seeds])
     choices = used(posterior, held, *one)[1]
     spread = [
         log_epochs_samples(posterior, each, 1, 1.0).std()
         for each in (dataclasses.replace(choices, log_sd=0.0), choices)
     ]
     assert spread[1] ** 2 - spread[0] ** 2 == pytest.approx(open_by[0] ** 2, rel=0.1)
+
+
+def test_the_more_seeds_were_slow_the_more_epochs_are_told(posterior, held):
+    took = 2 * expected(posterior)
+    told = []
+    for count in (1, 3, 30):
+        slow = [training(held, 1.0, took, seed=seed) for seed in range(count)]
+        slow += [training(held, 0.9, took, seed=seed) for seed in range(count)]
+        choices = used(posterior, held, *slow)[1]
+        log_epochs = posterior.log_epochs(float(np.log(BATCH)))[0] + choices.cost(posterior)
+        told.append(float(np.exp(log_epochs.mean())))
+    assert 0.6 * took < told[0] < told[1] < told[2]
+    assert told[2] == pytest.approx(took, rel=0.05)
 
 
 def test_the_forecast_says_that_there_was_a_race_and_is_trusted_more_for_it():
