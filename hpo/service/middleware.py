@@ -87,8 +87,9 @@ class RequestMiddleware:
 
     def _host(self, headers: Headers) -> Response | None:
         """The refusal of a request by a name that is not this server's."""
-        allowed, host = self.context.hosts, headers.get("host", "")
-        if allowed is None or host_name(host) in allowed:
+        allowed, names = self.context.hosts, headers.getlist("host")
+        host = ", ".join(names)  # more than one is refused, as RFC 9112 says in section 3.2
+        if allowed is None or (len(names) == 1 and host_name(host) in allowed):
             return None
         return error_reply(
             400,

@@ -390,6 +390,7 @@ RAW = {
     "a header of 200 kB": ("X-A: " + "a" * 200_000, (400, 401, 431)),
     "two lengths": ("Content-Length: 1\r\nContent-Length: 2", (400,)),
     "NUL in a header": ("X-A: a\x00b", (400,)),
+    "a second host": ("Host: evil.example", (400,)),
 }
 
 
