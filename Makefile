@@ -2,9 +2,9 @@
 # make run        the main job: a sweep on real images, a forecast, a plan, the proof
 # make quick      under a minute: the tests of what a change breaks most often
 # make test       all tests
-# make check      format, linter, types
+# make check      format, linter, types, and the coverage that was measured last
 # make format     puts the code into the format, and repairs what the linter can
-# make coverage   all tests, and the share of lines that they run
+# make coverage   all tests, and the share of lines that they run, kept in CONTRIBUTING.md
 # make docs       the pages that are written from the code, and the documentation as a site in site/
 # make dist       the wheel and the source distribution, in dist/
 .PHONY: run test quick check format coverage docs dist bench screenshots setup clean
@@ -13,6 +13,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
+# images of Python turn bytecode off; then every process of a test compiles this project again
+export PYTHONDONTWRITEBYTECODE :=
 
 run: setup
 	$(BIN)/hpo run examples/digits.yaml
@@ -29,13 +31,15 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m scripts.coverage_figure
 
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 coverage: setup
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report term:skip-covered
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report term:skip-covered --cov-report json:coverage.json
+	$(BIN)/python -m scripts.coverage_figure --write coverage.json
 
 docs: setup
 	$(BIN)/python -m search_spaces.settings_table > docs/reference/settings.md
@@ -77,4 +81,4 @@ $(VENV)/.horovod: trainers/distributed/build_horovod.sh $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist site .hpo hpo.db hpo.db-wal hpo.db-shm report.html .coverage .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist site .hpo hpo.db hpo.db-wal hpo.db-shm report.html .coverage coverage.json .mypy_cache .ruff_cache .pytest_cache

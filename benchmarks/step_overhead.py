@@ -118,8 +118,8 @@ class HandWritten:
             if at + batch > samples:
                 order, at, epoch = torch.randperm(samples), 0, epoch + 1
             chosen = order[at : at + batch]
-            images, classes = self.workload.training_batch(
-                chosen, torch.full_like(chosen, epoch), 0
+            images, classes = self.workload.prepare(
+                self.workload.training_batch(chosen, torch.full_like(chosen, epoch), 0)
             )
             loss = F.cross_entropy(self.model(images), classes)
             loss.backward()
@@ -139,7 +139,8 @@ class HandWritten:
         """Top-1 over the evaluation samples."""
         self.model.eval()
         indices = torch.arange(self.workload.evaluation_samples)
-        scores = self.workload.score(self.model, self.workload.evaluation_batch(indices))
+        batch = self.workload.prepare(self.workload.evaluation_batch(indices))
+        scores = self.workload.score(self.model, batch)
         return float(scores["top1"].float().mean())
 
 

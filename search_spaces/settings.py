@@ -271,7 +271,14 @@ class TrainingSettings:
         1,
         open_high=True,
     )
-    precision: str = _choice("type of the matrix products", "fp32", "fp32", "bf16", "fp16")
+    precision: str = _choice(
+        "type of the matrix products; tf32: fp32 with a GPU's shorter products",
+        "fp32",
+        "fp32",
+        "tf32",
+        "bf16",
+        "fp16",
+    )
     reduced_weights: bool = _flag(
         "keep weights in the reduced type, with fp32 masters in the optimizer", False
     )
@@ -538,8 +545,11 @@ def _faults_of_batch_control(settings: TrainingSettings) -> Iterator[str]:
 
 
 def _faults_of_precision(settings: TrainingSettings) -> Iterator[str]:
-    if settings.reduced_weights and settings.precision == "fp32":
-        yield "reduced_weights needs a precision of bf16 or fp16, but got precision 'fp32'"
+    if settings.reduced_weights and settings.precision not in ("bf16", "fp16"):
+        yield (
+            "reduced_weights needs a precision of bf16 or fp16, but got precision "
+            f"{settings.precision!r}"
+        )
 
 
 def _faults_of_update_mode(settings: TrainingSettings) -> Iterator[str]:

@@ -1,11 +1,14 @@
 """Marks that say what a test costs; a private PostgreSQL, started with the first test that needs it.
 
-``postgres`` and ``browser`` follow from the fixtures of a test; those of the other marks are listed here.
+``postgres`` and ``browser`` follow from the fixtures of a test; those of the other marks are listed here. One that
+takes more than :data:`MOST_SECONDS` of processor time and has no mark fails, and those that take more than a fifth of
+that are named at the end of a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 
 import hypothesis
 import pytest
@@ -13,26 +16,43 @@ import pytest
 from benchmarks.private_postgres import PrivatePostgres, private_postgres
 from storage.store import Store
 
+# also in the processes that tests start: they compare numbers with those of the processor
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # how long an example takes depends on the machine, and on whether its lines are counted
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
+
+MARKS = ("slow", "fit", "postgres", "processes", "browser")
+MOST_SECONDS = 10.0
+"""Processor time of a test without a mark, that of its child processes included; most take a tenth of a second."""
 
 SLOW = (
     "faces/test_program_examples.py",
     "tuning/test_program_sweep.py",
     "tuning/test_trial_workers.py",
     "trainers/test_noisy_quadratic_dynamics.py",
+    "service/test_openapi.py::test_made_up_requests",
     "trainers/test_precision.py::test_reduced_precision_trains_almost_as_fp32_does",
 )
 """Tests that take more than ten seconds of a core, as do those that say so themselves."""
 
 FIT = (
+    "asking/test_ask_tell.py::test_a_desk_that_is_made_anew_before_every_call_changes_nothing",
+    "asking/test_ask_tell.py::test_one_that_asks_trains_the_very_trials_of_the_sweep",
+    "extrapolation/test_adam_law.py::test_a_known_answer",
+    "extrapolation/test_adam_law.py::test_learning_moves_the_belief_to_what_sweeps_say_and_narrows_it",
+    "extrapolation/test_adam_law.py::test_only_adam_and_adamw_with_a_tuned_rate_get_the_law",
     "extrapolation/test_degenerate_evidence.py",
     "extrapolation/test_descent.py",
     "extrapolation/test_extrapolation_score.py",
     "extrapolation/test_forecast_recovery.py",
     "extrapolation/test_prospects.py",
+    "extrapolation/test_raced.py",
     "extrapolation/test_tempering.py",
+    "extrapolation/test_warmup_law.py::test_a_hard_start_is_given_the_updates_that_it_needs",
+    "dashboard/test_exhibit_figures.py::test_the_report_shows_the_newest_run_of_the_forecast",
+    "dashboard/test_figures.py",
     "dashboard/test_page_routes.py",
     "dashboard/test_report.py",
     "faces/test_command_line.py",
@@ -48,6 +68,7 @@ FIT = (
     "planning/test_plan_costs.py",
     "planning/test_throughput_factors.py",
     "planning/test_throughput_model.py",
+    "planning/test_throughput_score.py",
     "service/test_api_trials.py",
     "service/test_client.py::test_a_forecast_and_a_plan_with_its_files",
     "service/test_fit_process.py",
@@ -57,6 +78,7 @@ FIT = (
     "tuning/test_acquisition.py",
     "tuning/test_acquisition_sweep.py",
     "tuning/test_program_sweep.py",
+    "tuning/test_race.py",
     "tuning/test_sweeps.py",
     "test_documents.py::test_a_command_of_the_pages_runs",
     "test_documents.py::test_python_of_the_pages_runs",
@@ -112,11 +134,14 @@ PROCESSES = (
 """Tests that start worker processes, servers, Ray or the scripts of launchers."""
 
 
+LISTED = {"slow": SLOW, "fit": FIT, "processes": PROCESSES}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test by what it costs."""
     for item in items:
         place = item.nodeid.split("[")[0].removeprefix("tests/")
-        for mark, places in (("slow", SLOW), ("fit", FIT), ("processes", PROCESSES)):
+        for mark, places in LISTED.items():
             if place.startswith(places):
                 item.add_marker(mark)
         fixtures = set(getattr(item, "fixturenames", ()))
@@ -125,6 +150,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("postgres")
         if "chromium" in fixtures:
             item.add_marker("browser")
+
+
+def fault_of_cost(seconds: float, marks: Collection[str]) -> str:
+    """What is wrong with a test that took ``seconds`` of processor time; "" where nothing is."""
+    if seconds <= MOST_SECONDS or set(marks) & set(MARKS):
+        return ""
+    return (
+        f"a test without a mark of its cost may take {MOST_SECONDS:g} s of processor time, but this one took "
+        f"{seconds:.1f} s: make it cheaper, or add it to SLOW, FIT or PROCESSES in tests/conftest.py"
+    )
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Measure every test, and fail one that needs a mark; not where lines are counted, which costs as much again."""
+    before = processor_seconds()
+    yield
+    spent = processor_seconds() - before
+    item.user_properties.append(("processor_seconds", spent))
+    fault = fault_of_cost(spent, [mark.name for mark in item.iter_markers()])
+    if fault and not item.config.pluginmanager.hasplugin("_cov"):
+        pytest.fail(fault, pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the dear ones among the tests without a mark."""
+    found = [
+        (spent, report.nodeid)
+        for report in terminalreporter.getreports("passed")
+        if not set(report.keywords) & set(MARKS)
+        for name, spent in report.user_properties
+        if name == "processor_seconds" and spent > MOST_SECONDS / 5
+    ]
+    if found:
+        terminalreporter.section("dear tests without a mark of their cost (tests/conftest.py)")
+        for spent, test in sorted(found, reverse=True)[:20]:
+            terminalreporter.line(f"{spent:5.1f} s of processor time  {test}")
 
 
 @pytest.fixture(scope="session")

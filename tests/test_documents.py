@@ -73,6 +73,8 @@ ELSEWHERE = {
         ),
         "tests/past_runs/test_importing.py",
     ),
+    "hpo export mlflow digits --to sqlite:///mlflow.db": "tests/past_runs/test_trackers.py",
+    "hpo export mlflow digits --to sqlite:///mlflow.db --follow": "tests/past_runs/test_trackers.py",
     "hpo record plan outcome.jsonl": "tests/faces/test_command_line.py",
 }
 ON_A_CLUSTER = {

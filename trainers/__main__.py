@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainers.command import exit_status, leave
+from trainers.device import DEVICES, stay_near
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS
 from trainers.job import TrainingJob
 from trainers.lifeline import end_with_launcher
@@ -34,6 +35,7 @@ from trainers.loop.restarts import (
     stopped_status,
 )
 from trainers.numerics.memory import keep_freed_memory
+from trainers.numerics.threads import own_cores, place_on_node
 from trainers.report import ReportFile, TrainingStart
 
 if TYPE_CHECKING:
@@ -88,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--threads", type=int, help="CPU threads per worker (default: PyTorch's choice)"
+    )
+    parser.add_argument(
+        "--device",
+        choices=DEVICES,
+        help="where to compute (default: what HPO_DEVICE says, else a GPU where there is one)",
     )
     parser.add_argument(
         "--timeout",
@@ -160,7 +167,12 @@ def _run(options: argparse.Namespace) -> int | None:
         group_size=options.group_size,
         fusion_megabytes=options.fusion_megabytes,
         cycle_milliseconds=options.cycle_milliseconds,
+        device=options.device,
     )
+    here, of = place_on_node(os.environ)
+    cores = stay_near(communicator.device, here, of)
+    if cores is not None and options.threads is None:
+        own_cores(cores)
     ended = _train(job, communicator, ReportFile(options.report), options)
     communicator.close()
     return None if ended else stopped_status(os.environ)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import WorkloadError
-from trainers.feed.host_work import host_seconds_per_sample
+from trainers.workloads.host_work import host_seconds_per_sample
 from trainers.workloads.workload import AnyWorkload, Batch, Workload, some_samples
 
 if TYPE_CHECKING:

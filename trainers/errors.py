@@ -5,7 +5,8 @@ TrainerError
 ├── DataError           the data are missing, too few, or have the wrong shape
 ├── JobError            the job contradicts itself, its settings, or the number of workers
 ├── CheckpointError     a checkpoint cannot be read, or belongs to another job
-└── CommunicationError  the workers cannot find each other, or a backend is missing
+├── CommunicationError  the workers cannot find each other, or a backend is missing
+└── DeviceError         there is no such device, or more workers than there are devices
 """
 
 from __future__ import annotations
@@ -33,3 +34,7 @@ class CheckpointError(TrainerError):
 
 class CommunicationError(TrainerError):
     """Workers that cannot find each other, or a backend that is not installed."""
+
+
+class DeviceError(TrainerError):
+    """A device that there is not, or more workers than there are devices."""

@@ -14,13 +14,15 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainers.begin import begin_training
+from trainers.feed.streams import Part, first_samples
 from trainers.job import TrainingJob
 from trainers.numerics.threads import use_threads
 from trainers.workloads import AnyWorkload, load_workload
-from trainers.workloads.workload import Workload
+from trainers.workloads.workload import Batch, Workload
 
 UPDATES = 4
 """Updates between two evaluations of the timed training, at most."""
@@ -48,6 +50,8 @@ def seconds_per_sample(
         share = stretch * job.evaluations_per_epoch / whole
         workload.train_samples = max(1, round(whole * share))
         workload.evaluation_samples = max(1, round(workload.evaluation_samples * share))
+        if workload.streamed:
+            _cut_evaluation_stream(workload)
     training = begin_training(job, workload=workload)
     samples, took, warm = 0, 0.0, False
     before = 0
@@ -66,6 +70,16 @@ def seconds_per_sample(
             training, before = begin_training(job, workload=workload), 0
     training.close()
     return took / samples if samples else math.nan
+
+
+def _cut_evaluation_stream(workload: Workload) -> None:
+    """Let the stream end after ``evaluation_samples``."""
+    whole = workload.evaluation_stream
+
+    def cut(part: Part) -> Iterator[Batch]:
+        return first_samples(whole(part), part.share(workload.evaluation_samples))
+
+    workload.evaluation_stream = cut  # type: ignore[method-assign]
 
 
 def main(jobs: str, seconds: str) -> None:

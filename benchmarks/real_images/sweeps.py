@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hpo
 from benchmarks.real_images.cases import Case
-from hpo.runs.results import StudyForecast, StudyResult
+from hpo.runs.results import StudyForecast, StudyResult, epochs_trained
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def rounded(forecast: StudyForecast) -> float:
 
 def samples_of(result: StudyResult, trials: int) -> float:
     """Samples that the first so many trials were trained on."""
-    return sum((trial.epochs or 0.0) for trial in result.trials[:trials]) * result.train_samples
+    return epochs_trained(result.trials[:trials]) * result.train_samples
 
 
 def _storage(folder: Path) -> str:

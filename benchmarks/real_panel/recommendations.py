@@ -7,16 +7,15 @@ No forecast and no race knows of a race at the other target batch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import hpo
 from benchmarks.real_panel.cases import Case
 from benchmarks.real_panel.trainings import rounded
-from hpo.runs.results import RACE, StudyForecast, StudyResult, best_settings
+from hpo.runs.results import RACE, StudyForecast, StudyResult, best_settings, epochs_trained
 from search_spaces.scaling_rules import SCALING_RULES
 from search_spaces.settings import TrainingSettings
-from storage.records import Trial
 
 FORECAST = "forecast"
 RACED = "forecast, raced"
@@ -64,7 +63,7 @@ def recommendations(case: Case, result: StudyResult) -> list[Recommended]:
                 settings[f"{rule}, {start}"] = _tuned(
                     SCALING_RULES[rule](start_settings, top, batch), names
                 )
-        share = _epochs(raced.raced) / _epochs(swept.trials) if raced.raced else None
+        share = epochs_trained(raced.raced) / epochs_trained(swept.trials) if raced.raced else None
         found.append(Recommended(result.spec.name, batch, settings, made, share))
     return found
 
@@ -77,10 +76,6 @@ def with_race_at(result: StudyResult, global_batch_size: int | None) -> StudyRes
         if trial.purpose != RACE or trial.global_batch_size == global_batch_size
     )
     return dataclasses.replace(result, trials=trials)
-
-
-def _epochs(trials: Sequence[Trial]) -> float:
-    return sum(trial.epochs or 0.0 for trial in trials)
 
 
 def _tuned(settings: TrainingSettings, names: tuple[str, ...]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import hpo
 from benchmarks.real_panel.cases import Case
 from benchmarks.real_panel.recommendations import with_race_at
 from hpo.errors import EvidenceError
-from hpo.runs.results import StudyResult
+from hpo.runs.results import StudyResult, epochs_trained
 from storage.records import StudyState
 
 
@@ -20,7 +20,7 @@ def run(cases: Sequence[Case], folder: Path) -> None:
         for spec in (each[number] for each in specs if number < len(each)):
             if spec.name not in finished(folder):
                 result = hpo.run_study(spec, storage(folder), folder=folder / "work")
-                spent = sum(trial.epochs or 0.0 for trial in result.trials)
+                spent = epochs_trained(result.trials)
                 print(f"{spec.name}: {len(result.trials)} trials, {spent:.4g} epochs", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What the pages ask of the server that carries them, so that neither knows the other's modules."""
+"""What the dashboard needs of the server, as callables that the server hands over: neither imports the other."""
 
 from __future__ import annotations
 

@@ -37,6 +37,8 @@ from storage.records import TrialState
 
 BAND_POINTS = 32
 REGIME_STEPS = 120
+REGIME = "regime"
+"""What plots.js knows the names of regimes by: on a narrow page each gets a line of its own."""
 BEYOND_SIGHT = 12.0
 """An interval may stretch an axis to this many times the largest point; what is beyond is cut off."""
 
@@ -360,7 +362,8 @@ def _mark_critical(
     place = math.log(critical.median / low) / math.log(high / low)
     if not 0 <= place <= 1:
         label |= (
-            {"x": 0.99, "xanchor": "right", "text": f"{text} →"}
+            # the forecast stands on that side, above
+            {"x": 0.99, "xanchor": "right", "y": 0.015, "yanchor": "bottom", "text": f"{text} →"}
             if place > 1
             else {"x": 0.01, "xanchor": "left", "text": f"← {text}"}
         )
@@ -407,6 +410,7 @@ def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
         if stop - start >= REGIME_STEPS / 8:
             wide = stop - start >= REGIME_STEPS / 4
             figure.add_annotation(
+                name=REGIME,
                 text=names[start] if wide else names[start].replace(" ", "<br>", 1),
                 xref="paper",
                 yref="paper",

@@ -21,7 +21,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from hpo.errors import EvidenceError
 from hpo.past_runs.past_run import PastRun, Reading
@@ -45,7 +45,6 @@ PURPOSE = "imported"
 Axis = Literal["epochs", "epoch-index", "updates", "samples"]
 """What a step of a curve counts: epochs that are done, epochs from 0, optimizer updates, or samples."""
 
-AXES: tuple[Axis, ...] = get_args(Axis)
 METRIC = "metric"
 BATCH_NAMES = ("global_batch_size", "local_batch_size", "workers", "accumulation")
 """The batch: as a whole, or as the product of what one worker takes, the workers, and the micro-batches each."""

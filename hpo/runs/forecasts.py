@@ -23,6 +23,7 @@ from hpo.runs.results import (
     StudyResult,
     best_settings,
     complete_settings,
+    epochs_trained,
     throughput,
 )
 
@@ -122,7 +123,7 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
     """That a search at the batch of a forecast itself would be cheaper than the sweep was; "" where it would not."""
     batch, epochs = made.global_batch_size, made.epochs_to_target.median
-    spent = math.fsum(trial.epochs or 0.0 for trial in result.swept)
+    spent = epochs_trained(result.swept)
     if batch in result.spec.ladder or spent <= DIRECT_TRAININGS * epochs:
         return ""
     return (
@@ -160,8 +161,8 @@ def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[P
 def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -> Posterior:
     """The laws fitted to a study's trials and outcomes, for bands and forecasts at many batch sizes.
 
-    Outcomes at ``batches``, the study's full-scale batch if not given, are left out, so that a forecast for them is
-    one. The last few fits of the process are kept: the same evidence is not fitted twice.
+    Outcomes at ``batches``, the study's full-scale batch if not given, are left out: a forecast is compared with them,
+    and so must not know them. The last few fits of the process are kept: the same evidence is not fitted twice.
     """
     evidence = evidence_of(result, batches)
     return _fitted(_Fingerprinted(fingerprint(evidence), evidence))

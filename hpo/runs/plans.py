@@ -85,7 +85,7 @@ def choose_plan(
     figures = cost_of(made.source.cost if made.source else None, asked.cost)
     memory = (
         None
-        if figures is None or target.name == "local"
+        if figures is None or (target.name == "local" and target.computes_on_cores)
         else memory_needs(figures, made.settings, target.accelerator.memory_bytes)
     )
     rates = _rates(made, target, figures, asked.cost)

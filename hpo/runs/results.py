@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -362,6 +362,11 @@ def complete_settings(
         name: round(value) for name, value in moved.items() if isinstance(space.domains[name], Int)
     }
     return best.replace(**{**moved, **whole})
+
+
+def epochs_trained(trials: Iterable[Trial]) -> float:
+    """Epochs that trials have trained, added up over them; one that has not ended counts as none."""
+    return math.fsum(trial.epochs or 0.0 for trial in trials)
 
 
 def throughput(trials: Sequence[Trial], train_samples: int) -> float | None:

@@ -141,7 +141,7 @@ class TrialAnswer(Answer):
 
 
 class AskAnswer(Answer):
-    """The answer to who asked for a trial: what to train, when to ask again, or that there is nothing left."""
+    """What a request for a trial gets: a job to train, a time to ask again, or that no trial is left."""
 
     trial: TrialAnswer | None
     job: dict[str, Any] | None = Field(

@@ -45,7 +45,7 @@ class CheckedStudy:
     def of(
         cls, text: str, config: ServerConfig, metrics: Mapping[str, Mapping[str, bool] | None]
     ) -> CheckedStudy:
-        """The study of a text from the network, read in this process; :class:`SpecError` with all it may not say.
+        """The study of a text from the network, read in this process; :class:`SpecError` lists every fault.
 
         KeyError with the workload where its ``metrics`` are not given.
         """
@@ -76,7 +76,7 @@ class Checker:
     def check(self, text: str) -> CheckedStudy:
         """The study of a text from the network.
 
-        :class:`SpecError` with all that it may not say, RefusedError (422) where that takes too long to find out, and
+        :class:`SpecError` with every fault, RefusedError (422) where that takes too long to find out, and
         RefusedError (503) where others are being checked for as long.
         """
         answer = self._answer(text)

@@ -1,4 +1,4 @@
-"""Connections that are not held for ever, nor in any number: what uvicorn leaves to a proxy.
+"""Limits that uvicorn leaves to a proxy: the time that a request head may take, and connections per address.
 
 A head must arrive within a time, counted from the connection or from the first byte of a later request, and one
 address may have so many connections open. Bodies have their time in :mod:`hpo.service.middleware`.

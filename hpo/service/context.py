@@ -76,7 +76,7 @@ class Context:
 
     @property
     def suspects(self) -> CapacityLimiter:
-        """One thread for the tokens of addresses that have guessed too often."""
+        """One thread that looks up tokens for addresses that have guessed too often."""
         self._suspects = self._suspects or CapacityLimiter(1)
         return self._suspects
 
@@ -287,13 +287,15 @@ def check_own_page(request: Request) -> None:
     """Refuse a changing request that another site makes a browser send along with the cookie."""
     if request.method in ("GET", "HEAD"):
         return
-    origin = request.headers.get("origin")
-    own = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    own = origin is not None and urlsplit(origin).netloc == host
     if not own and "x-requested-with" not in request.headers:
         raise RefusedError(
             403,
-            "a request with a login cookie must come from a page of this server",
-            way_out="send the header X-Requested-With, or a bearer token",
+            "a request with a login cookie must come from a page of this server"
+            + (f", and it came from {origin[:100]!r} to {host[:100]!r}" if origin else ""),
+            way_out="send the header X-Requested-With, or a bearer token"
+            + ("; a proxy must hand on the Host header that it got" if origin else ""),
         )
 
 

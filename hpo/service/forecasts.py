@@ -34,7 +34,7 @@ MOST_FORECASTS = 256  # of one state of one study
 class Fitted:
     """A study, the laws fitted to it, and the forecasts that were made from them.
 
-    A forecast for a batch that was launched is fitted without those launches, so that it is one.
+    For a batch size that was launched the laws are fitted without those launches: a forecast is compared with them.
     """
 
     result: StudyResult

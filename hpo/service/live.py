@@ -92,7 +92,7 @@ class Live:
 
     @property
     def streams(self) -> int:
-        """How many streams are open, or about to."""
+        """How many streams are open, or granted and about to open."""
         return self._open.total()
 
     def streams_of(self, token_id: int) -> int:

@@ -30,6 +30,7 @@ class RequestMiddleware:
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
         self.app, self.context = app, context
+        self._proxy_told = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request pass, or refuse it."""
@@ -43,6 +44,7 @@ class RequestMiddleware:
         )
         scope.setdefault("state", {})["request_id"] = passing.request_id
         scope["path"] = _path(scope)
+        self._look_for_proxy(headers)
         try:
             refusal, body = self._host(headers), None
             if refusal is None and _has_body(scope, headers):
@@ -71,6 +73,17 @@ class RequestMiddleware:
                 await answer(scope, receive, passing.send)
         finally:
             self._tell(scope, passing)
+
+    def _look_for_proxy(self, headers: Headers) -> None:
+        """Say once where requests are handed on by a proxy that the configuration does not name."""
+        if self._proxy_told or self.context.config.trusted_proxies:
+            return
+        if "x-forwarded-proto" in headers or "x-forwarded-for" in headers:
+            self._proxy_told = True
+            LOG.warning(
+                "a request was handed on by a proxy (X-Forwarded-...), and trusted_proxies names none: all clients "
+                "share the proxy's address and its limits, and cookies of https are not marked Secure"
+            )
 
     def _host(self, headers: Headers) -> Response | None:
         """The refusal of a request by a name that is not this server's."""

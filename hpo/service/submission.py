@@ -42,7 +42,7 @@ def read_submission(
     config: ServerConfig,
     metrics_of: Callable[[str], Mapping[str, bool] | None] | None = None,
 ) -> StudySpec:
-    """The study of a text from the network; :class:`SpecError` with all that it may not say.
+    """The study of a text from the network; :class:`SpecError` lists every fault.
 
     ``metrics_of`` gives the metrics of an allowed workload, as :func:`workload_metrics` does.
     """

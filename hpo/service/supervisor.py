@@ -39,7 +39,7 @@ class WorkerProcess:
         self._thread.start()
 
     def stop(self, seconds: float = GRACE_SECONDS) -> None:
-        """Ask the worker to stop, which puts its study back into the queue; make it after ``seconds``."""
+        """Ask the worker to stop, which puts its study back into the queue; kill it after ``seconds``."""
         self._stopping.set()
         process = self._process
         if process is not None and process.poll() is None:

@@ -69,7 +69,7 @@ class ProgramSection(Section):
 def faults_of_program(
     workload: str, program: ProgramSection | None, search: SearchSpace, *, seeded: bool
 ) -> list[tuple[Location, str]]:
-    """What the section lacks for the settings of the study; ``seeded``: configurations are repeated."""
+    """What the section lacks for the study's settings; ``seeded``: configurations are repeated with other seeds."""
     if program is None:
         if workload != PROGRAM:
             return []

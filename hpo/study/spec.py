@@ -105,7 +105,7 @@ class ResourceSection(Section):
     """What one trial gets: ``nodes`` of ``workers_per_node`` processes, each with its cores and GPUs.
 
     GPUs may be shared, as by ``gpus_per_worker: 0.25``. Where ``gpus_per_worker`` is None a worker gets one where there
-    are any; machine by machine the rest is as many trials at once as there is room for.
+    are any; as many trials run at once as fit on the free cores and GPUs of the machines.
     """
 
     nodes: Count = 1

@@ -12,6 +12,7 @@ from benchmarks.extrapolation.reference_points import fact
 from benchmarks.extrapolation.runs import CoarseRow
 from benchmarks.extrapolation.simulated import LAWS, simulate
 from hpo.extrapolation.evidence.evidence import Aggregate
+from hpo.extrapolation.inference import posterior
 from hpo.extrapolation.inference.learn import Series, learn, read_reference_points
 from hpo.extrapolation.laws.priors import Priors
 
@@ -239,7 +240,9 @@ def test_the_priors_in_the_code_are_those_that_the_table_teaches():
 
 
 @pytest.mark.slow
-def test_the_joint_model_beats_the_hyperbola_with_the_scored_series_left_out():
+def test_the_joint_model_beats_the_hyperbola_with_the_scored_series_left_out(monkeypatch):
+    """By a quarter of the particles: that moves a median by a hundredth, and the errors differ by several."""
+    monkeypatch.setattr(posterior, "MOST_PARTICLES", posterior.MOST_PARTICLES // 4)
     series = load(None)
     ours, theirs = (
         score([case for one in series for case in cases(one, forecaster)])

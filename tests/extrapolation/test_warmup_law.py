@@ -97,13 +97,19 @@ def hard_start(rng: np.random.Generator) -> Evidence:
     return Evidence(observations=trials, tuned=tuned, samples_per_epoch=SAMPLES)
 
 
-@pytest.mark.parametrize("batch", [512, 1024])
-def test_a_hard_start_is_given_the_updates_that_it_needs(batch):
-    """The warmup is long enough for the rate within a fifth of what is borne, in every draw of the same study."""
-    found = [
-        forecast(fit(hard_start(np.random.default_rng(seed)), rng=np.random.default_rng(0)), batch)
+@pytest.fixture(scope="module")
+def draws():
+    """The laws by each of four draws of the same study."""
+    return [
+        fit(hard_start(np.random.default_rng(seed)), rng=np.random.default_rng(0))
         for seed in range(4)
     ]
+
+
+@pytest.mark.parametrize("batch", [512, 1024])
+def test_a_hard_start_is_given_the_updates_that_it_needs(draws, batch):
+    """The warmup is long enough for the rate within a fifth of what is borne, in every draw of the same study."""
+    found = [forecast(drawn, batch) for drawn in draws]
     for each in found:
         rate, warmup = each.settings["learning_rate"].median, each.settings["warmup_epochs"].median
         borne = 0.5 * np.exp(-1.8 / (1 + warmup * SAMPLES / batch / 30))

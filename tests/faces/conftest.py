@@ -10,6 +10,7 @@ import pytest
 
 import hpo
 from search_spaces.settings import TrainingSettings
+from storage.maintenance.maintenance import backup
 from storage.records import NewTrial, TrialResult, TrialState
 from storage.store import Store
 
@@ -31,14 +32,12 @@ class StudyInFolder:
         return hpo.read_study("cells", self.storage)
 
 
-@pytest.fixture
-def study(tmp_path, monkeypatch):
-    for name in ("cells.py", "cells.yaml"):
-        shutil.copy(EXAMPLE / name, tmp_path / name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HPO_STORAGE", f"sqlite:///{tmp_path}/hpo.db")
-    spec = hpo.load_study(tmp_path / "cells.yaml")
-    with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
+@pytest.fixture(scope="session")
+def study_database(tmp_path_factory):
+    """The database of the study, written once; a test gets a copy."""
+    folder = tmp_path_factory.mktemp("study")
+    spec = hpo.load_study(EXAMPLE / "cells.yaml")
+    with Store.open(f"sqlite:///{folder}/hpo.db") as store:
         made = store.create_study(
             "cells",
             workload=spec.workload,
@@ -67,6 +66,17 @@ def study(tmp_path, monkeypatch):
                     resolution_epochs=0.25,
                 ),
             )
+    backup(f"sqlite:///{folder}/hpo.db", folder / "copy.db")
+    return folder / "copy.db"
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch, study_database):
+    for name in ("cells.py", "cells.yaml"):
+        shutil.copy(EXAMPLE / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HPO_STORAGE", f"sqlite:///{tmp_path}/hpo.db")
+    shutil.copy(study_database, tmp_path / "hpo.db")
     return StudyInFolder(tmp_path)
 
 

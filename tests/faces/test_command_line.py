@@ -14,7 +14,17 @@ from hpo.cli.main import main
 from hpo.formatting import number, percent
 
 COMMANDS = sorted(main.commands)
-SILENT = ("record", "report", "trials", "serve", "worker", "revoke")
+SILENT = (
+    "record",
+    "report",
+    "trials",
+    "serve",
+    "worker",
+    "revoke",
+    "example",
+    "init",
+    "install-horovod",
+)
 
 
 def every_command():

@@ -156,7 +156,9 @@ def test_environment_variables_follow_the_options_of_the_plan():
     ring = plan_for("superpod", details={"options": {"all_reduce": "ring", "fusion_bytes": 2**26}})
     _, text = script_of(ring, load_machine("superpod"), backend="torch")
     assert (
-        "export NCCL_ALGO=Ring  #" in text and "HOROVOD" not in text and "--all-reduce" not in text
+        "export NCCL_ALGO=allreduce:ring  #" in text
+        and "HOROVOD" not in text
+        and "--all-reduce" not in text
     )
 
 

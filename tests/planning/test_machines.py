@@ -1,4 +1,5 @@
 import json
+import os
 import re
 
 import pytest
@@ -268,6 +269,55 @@ def test_this_machine_counts_its_cores_and_says_what_is_assumed():
     assert machine.processor.computes and machine.processor.cores_per_node == local.cores()
     assert machine.sources["accelerator.peak_flops.fp32"].assumed
     assert not machine.sources["accelerators_per_node"].assumed
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """A function that puts a stand-in for nvidia-smi into the path, which prints these lines."""
+
+    def put(*lines):
+        program = tmp_path / "bin" / "nvidia-smi"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    return put
+
+
+def test_this_machine_counts_its_gpus(nvidia_smi, monkeypatch):
+    nvidia_smi("NVIDIA H200, 143771", "NVIDIA H200, 143771")
+    machine = load_machine("local")
+    assert (machine.accelerators_per_node, machine.accelerator.name) == (2, "NVIDIA H200")
+    assert machine.accelerator.memory_bytes == 143771 * 2**20
+    assert machine.accelerator.peak_flops["bf16"] == 9.89e14
+    assert not machine.computes_on_cores
+    assert machine.processor.cores_per_node == local.cores()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert load_machine("local").accelerators_per_node == 1
+    for name, value in (("CUDA_VISIBLE_DEVICES", ""), ("HPO_DEVICE", "cpu")):
+        monkeypatch.setenv(name, value)
+        assert load_machine("local").computes_on_cores
+        monkeypatch.delenv(name)
+    nvidia_smi("Some Card, 8192")
+    assert load_machine("local").accelerator.peak_flops["fp32"] == 1.5e13
+    nvidia_smi("NVIDIA-SMI has failed because it could not communicate with the driver")
+    assert load_machine("local").computes_on_cores
+
+
+def test_what_was_measured_with_gpus_does_not_stand_without(nvidia_smi, monkeypatch):
+    found = measure.Measured(1e10, 1e9, 1e-5, 1e9, 0.7, {"fp32": 5e13, "bf16": 7e14})
+    monkeypatch.setattr(measure, "measure", lambda cores, folder, gpu: found)
+    nvidia_smi("NVIDIA H200, 143771")
+    measure_local()
+    device = load_machine("local").accelerator
+    assert (device.peak_flops["fp32"], device.peak_flops["bf16"]) == (5e13, 7e14)
+    assert device.peak_flops["tf32"] == 4.95e14  # rated, as nothing was measured
+    assert load_machine("local").processor.core_speed == 0.7
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert load_machine("local").computes_on_cores
+    assert load_machine("local").processor.core_speed is None
 
 
 def test_this_machine_measured(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -735,17 +736,18 @@ def test_streams_asked_for_at_once_are_counted(tmp_path):
     with served(tmp_path, limits={"streams_per_token": 5}) as api:
         address, head = api.client.base_url, f"Authorization: Bearer {api.token('eve', 'read')}"
         request = f"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode()
-        opened = [
-            socket.create_connection((address.host, address.port), timeout=10) for _ in range(15)
-        ]
-        for connection in opened:
-            connection.sendall(request)
-        statuses = [connection.recv(15).split()[1] for connection in opened]
+        with contextlib.ExitStack() as stack:
+            opened = [
+                stack.enter_context(
+                    socket.create_connection((address.host, address.port), timeout=60)
+                )
+                for _ in range(15)
+            ]
+            for connection in opened:
+                connection.sendall(request)
+            statuses = [connection.recv(15).split()[1] for connection in opened]
         assert (statuses.count(b"200"), statuses.count(b"429")) == (5, 10)
-        for connection in opened:
-            connection.close()
-        live = api.app.state.context.live
-        until = time.monotonic() + 10
+        live, until = api.app.state.context.live, time.monotonic() + 60
         while live.streams:  # those that were closed are given back
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -755,14 +757,14 @@ def test_a_cancelled_study_ends_where_its_worker_died_and_there_is_no_other(tmp_
     monkeypatch.setattr("hpo.service.app.SETTLE_SECONDS", 0.1)
     with served(tmp_path) as api:
         assert api.submit("left").status_code == 201
-        lease = api.store.claim_study("dead:1", lease_seconds=0.5)
+        lease = api.store.claim_study("dead:1", lease_seconds=4)
         (trial,) = api.store.leased(lease).add_trials(
             lease.study.id,
             [NewTrial(global_batch_size=16, seed=0, settings=TrainingSettings().to_dict())],
         )
         api.store.leased(lease).start_trials([trial.id])
         assert api.call("POST", "/studies/left/cancel").json()["state"] == "running"
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while api.call("GET", "/studies/left").json()["state"] != "cancelled":
             assert time.monotonic() < until
             time.sleep(0.05)

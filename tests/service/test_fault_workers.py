@@ -73,7 +73,13 @@ def test_a_ray_cluster_of_three_machines_loses_one(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)},
+        env={
+            **os.environ,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_health_check_initial_delay_ms": "1000",
+            "RAY_health_check_period_ms": "1000",  # how soon a machine that is gone counts as gone
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -59,7 +59,7 @@ def test_a_stop_is_heard(tmp_path, store, url, monkeypatch, how, way):
         return begun("stopped", tmp_path)
 
     # the usual time between two renewals of a lease
-    fleet = Fleet(url, tmp_path, ["--lease-seconds", "30"])
+    fleet = Fleet(url, tmp_path, ["--lease-seconds", "30", "--cores", "1"])
     try:
         worker = fleet.start()
         wait_for(at_it, 120, phase)

@@ -19,3 +19,9 @@ class DoubleDigits(ResNetWorkload):
     def evaluation_batch(self, indices):
         images, classes = super().evaluation_batch(indices)
         return images.double(), classes
+
+
+class Here(DoubleDigits):
+    """The same, trained in the process of a sweep, as simulations are."""
+
+    simulated = True

@@ -24,7 +24,7 @@ from trainers.workloads.noisy_quadratic.optimum import (
 from trainers.workloads.noisy_quadratic.problem import Problem
 from trainers.workloads.noisy_quadratic.random_problem import random_problem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
-from trainers.workloads.noisy_quadratic.trajectories import Sampled
+from trainers.workloads.noisy_quadratic.trajectories import SampledWeights
 
 PROBLEM = Problem(modes=60, noise_scale=5.0, train_samples=1024)
 TARGET = 0.08
@@ -82,7 +82,7 @@ def test_the_recursion_is_the_mean_over_many_sampled_trainings(momentum, nestero
         momentum=momentum,
         nesterov=nesterov,
     )
-    sampled = Sampled(np.tile(problem.initial_squares, copies), seed=3)
+    sampled = SampledWeights(np.tile(problem.initial_squares, copies), seed=3)
     sampled.move(many, steps, 0)
     theta, velocity = sampled.state.reshape(2, copies, 4)
     products = np.stack([theta * theta, theta * velocity, velocity * velocity])
@@ -328,7 +328,7 @@ def test_every_move_draws_fresh_noise_and_the_same_move_the_same():
     still = make_update(np.ones(1000), np.full(1000, 4.0), learning_rate=0.0, global_batch_size=4)
     noise = []
     for first_step in (0, 5, 5):
-        sampled = Sampled(np.zeros(1000), seed=1)
+        sampled = SampledWeights(np.zeros(1000), seed=1)
         sampled.move(still, 5, first_step)
         noise.append(
             sampled.state[1]

@@ -226,7 +226,8 @@ def test_what_a_workload_exhibits_is_computed_in_the_precision_of_the_training()
         digits_job(precision="bf16", reduced_weights=True), SingleProcess(torch.device("cpu"))
     )
     assert training.exhibit() is None
-    images = training.workload.evaluation_batch(torch.arange(4))[0]
+    batch = training.workload.evaluation_batch(torch.arange(4))
+    images = training.workload.prepare(batch)[0]
 
     def exhibit(model):
         return {"classes": model(images).argmax(1).tolist(), "training": model.training}

@@ -123,13 +123,13 @@ def test_a_program_is_told_what_to_train_and_its_reports_are_the_curve(train, tm
 
 
 def test_the_words_of_a_command_are_arguments_and_never_a_shells():
-    assert command.filled(["a {x}", "$({x})", "{x};rm"], {"x": "`b` c"}) == [
+    assert command.fill_placeholders(["a {x}", "$({x})", "{x};rm"], {"x": "`b` c"}) == [
         "a `b` c",
         "$(`b` c)",
         "`b` c;rm",
     ]
     values = {"a": True, "b": None, "c": [1.5, 2.0], "d": 1e-7, "e": 12}
-    assert command.filled(["{a}", "{b}", "{c}", "{d}", "{e:04d}"], values) == [
+    assert command.fill_placeholders(["{a}", "{b}", "{c}", "{d}", "{e:04d}"], values) == [
         "true",
         "none",
         "1.5,2.0",

@@ -1,4 +1,4 @@
-"""A small training that takes its time and writes down every batch that it trains."""
+"""A small training that takes its time and writes down every batch that it trains, on Ray or in the sweep's process."""
 
 import os
 import time
@@ -47,3 +47,9 @@ class Slow(Workload):
             "accuracy": answers.argmax(1) == batch[1],
             "loss": F.cross_entropy(answers, batch[1], reduction="none"),
         }
+
+
+class Here(Slow):
+    """The same, trained in the sweep's own process as simulations are."""
+
+    simulated = True

@@ -1,6 +1,4 @@
-"""A whole study with ``sampler: forecast`` on Ray: it leaves the smallest rung, stops early, and goes on when rerun."""
-
-import pytest
+"""A whole study with ``sampler: forecast``: it leaves the smallest rung, stops early, and goes on when rerun."""
 
 import hpo
 from hpo.tuning.agenda import explorations
@@ -28,21 +26,16 @@ sampler: forecast
 def test_a_study_by_the_acquisition_spends_its_budget_over_the_ladder_and_goes_on_with_a_larger_one(
     tmp_path,
 ):
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        found = []
-        for trials in (8, 12):
-            (tmp_path / "study.yaml").write_text(STUDY.format(trials=trials))
-            found.append(
-                hpo.run_study(
-                    hpo.load_study(tmp_path / "study.yaml"),
-                    f"sqlite:///{tmp_path}/hpo.db",
-                    folder=tmp_path / ".hpo",
-                )
+    found = []
+    for trials in (8, 12):
+        (tmp_path / "study.yaml").write_text(STUDY.format(trials=trials))
+        found.append(
+            hpo.run_study(
+                hpo.load_study(tmp_path / "study.yaml"),
+                f"sqlite:///{tmp_path}/hpo.db",
+                folder=tmp_path / ".hpo",
             )
-    finally:
-        ray.shutdown()
+        )
     first, second = found
     assert first.complete and len(first.trials) == 8
     assert second.complete and len(second.trials) == 12

@@ -57,9 +57,9 @@ def test_a_ray_that_is_started_here_lets_nobody_in_without_its_token(tmp_path):
 @pytest.mark.parametrize("version", ["2.58.9", "2.9.3", "1.13.0"])
 def test_a_ray_whose_ports_ask_for_no_token_is_refused(version):
     with pytest.raises(CommunicationError, match=r"at least 2\.59.*pip install"):
-        ray_session.check_version(version)
-    ray_session.check_version("2.59.0")
-    ray_session.check_version("3.0.0rc1")
+        ray_session.check_ray_version(version)
+    ray_session.check_ray_version("2.59.0")
+    ray_session.check_ray_version("3.0.0rc1")
 
 
 @pytest.mark.parametrize("mode", ["disabled", "", "none"])

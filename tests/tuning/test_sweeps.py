@@ -1,5 +1,6 @@
-"""Sweeps on Ray: what ends a trial, what stops a sweep, and what happens when it is run again."""
+"""Sweeps: what ends a trial, what stops a sweep, and what happens when it is run again; on Ray where it can differ."""
 
+import functools
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from storage.records import StudyState, TrialState
 HERE = Path(__file__).parent
 STUDY = """\
 name: a study
-workload: slow_workload:Slow
+workload: slow_workload:{workload}
 data: {{log: {folder}/batches, seconds: 0.0{data}}}
 target: {{metric: accuracy, at_least: 0.95}}
 ladder: [4, 8]
@@ -27,23 +28,23 @@ seeds: 2
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def one_ray():
-    """Every sweep of this module in one Ray, as a workflow would have it."""
+    """Every sweep on Ray of this module in one Ray, as a workflow would have it; one actor starts in half the time."""
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a study of the given number of trials in a folder of its own."""
+    """Run a study of the given number of trials in a folder of its own, its trials in this process."""
     (tmp_path / "slow_workload.py").write_text((HERE / "slow_workload.py").read_text())
 
-    def run_study(trials=4, data="", progress=None, change=("", "")):
-        text = STUDY.format(folder=tmp_path, trials=trials, data=data).replace(*change)
-        (tmp_path / "study.yaml").write_text(text)
+    def run_study(trials=4, data="", progress=None, change=("", ""), workload="Here"):
+        text = STUDY.format(folder=tmp_path, trials=trials, data=data, workload=workload)
+        (tmp_path / "study.yaml").write_text(text.replace(*change))
         return hpo.run_study(
             hpo.load_study(tmp_path / "study.yaml"),
             f"sqlite:///{tmp_path}/hpo.db",
@@ -54,8 +55,13 @@ def run(tmp_path):
     return run_study
 
 
-def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(run):
-    first = run(trials=4)
+@pytest.fixture
+def run_on_ray(one_ray, run):
+    return functools.partial(run, workload="Slow")
+
+
+def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(run_on_ray):
+    first = run_on_ray(trials=4)
     assert first.complete and len(first.trials) == 4
     assert {trial.state for trial in first.trials} <= {
         TrialState.REACHED,
@@ -63,9 +69,9 @@ def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(ru
         TrialState.PRUNED,
     }
     assert any(trial.state is TrialState.REACHED for trial in first.trials)
-    again = run(trials=4)
+    again = run_on_ray(trials=4)
     assert again.trials == first.trials
-    more = run(trials=8)
+    more = run_on_ray(trials=8)
     assert more.trials[:4] == first.trials and len(more.trials) == 8
 
 
@@ -76,8 +82,8 @@ def test_a_ladder_may_change_and_the_trials_of_a_rung_that_went_stay(run):
     assert sorted(trial.global_batch_size for trial in second.trials) == [4, 4, 4, 8, 8, 16, 16, 16]
 
 
-def test_every_trial_has_its_curve_and_its_end(run):
-    result = run(trials=4)
+def test_every_trial_has_its_curve_and_its_end(run_on_ray):
+    result = run_on_ray(trials=4)
     from storage.store import Store
 
     with Store.open(result.storage) as store:
@@ -99,38 +105,38 @@ def test_a_study_of_the_same_name_that_would_not_compare_is_refused(run):
         run(trials=4, change=("0.95", "0.9"))
 
 
-def test_a_trial_whose_process_dies_is_failed_with_its_reason(run, monkeypatch):
+def test_a_trial_whose_process_dies_is_failed_with_its_reason(run_on_ray, monkeypatch):
     monkeypatch.setattr(tuner, "RESTARTS", 0)
     with pytest.raises(TuningError, match="first 4 trials all failed"):
-        run(trials=8, data=", dies_after: 0")
+        run_on_ray(trials=8, data=", dies_after: 0")
 
 
-def test_an_error_of_the_workload_is_the_reason_of_the_trial(run):
+def test_an_error_of_the_workload_is_the_reason_of_the_trial(run_on_ray):
     with pytest.raises(TuningError, match=r"trial 0: TypeError"):
-        run(trials=8, data=", dies_after: one")
+        run_on_ray(trials=8, data=", dies_after: one")
 
 
-def test_an_interrupted_sweep_goes_on_where_it_was(run):
+def test_an_interrupted_sweep_goes_on_where_it_was(run_on_ray):
     class Interrupt(hpo.Progress):
         def sweep(self, spec, trials, running):
             if sum(trial.state.finished for trial in trials) >= 2:
                 raise KeyboardInterrupt
 
-    first = run(trials=6, progress=Interrupt())
+    first = run_on_ray(trials=6, progress=Interrupt())
     assert first.study.state is StudyState.INTERRUPTED and not first.complete
     finished = [trial for trial in first.trials if trial.state.finished]
     assert 2 <= len(finished) < 6
     assert all(
         trial.state is TrialState.QUEUED for trial in first.trials if not trial.state.finished
     )
-    second = run(trials=6)
+    second = run_on_ray(trials=6)
     assert second.complete and len(second.trials) == 6
     assert [
         trial for trial in second.trials if trial.number in {t.number for t in finished}
     ] == finished
 
 
-def test_convergence_is_in_the_database_while_the_trial_runs(run, tmp_path):
+def test_convergence_is_in_the_database_while_the_trial_runs(run_on_ray, tmp_path):
     from storage.store import Store
 
     seen = []
@@ -145,7 +151,7 @@ def test_convergence_is_in_the_database_while_the_trial_runs(run, tmp_path):
                 )
 
     started = time.monotonic()
-    run(trials=2, data="", progress=Watch(), change=("seconds: 0.0", "seconds: 0.005"))
+    run_on_ray(trials=2, data="", progress=Watch(), change=("seconds: 0.0", "seconds: 0.005"))
     assert time.monotonic() - started > 1.0
     assert max(count for _, count in seen) > 0
 

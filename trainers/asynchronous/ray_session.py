@@ -34,7 +34,7 @@ def start_ray(address: str | None = None, **options: Any) -> None:
     """
     import ray
 
-    check_version(ray.__version__)
+    check_ray_version(ray.__version__)
     # that its token is on is no news: it must be
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel("ERROR")
     check_mode(os.environ.get(MODE))  # unset, it turns the token on and sets it
@@ -67,7 +67,7 @@ def check_running() -> None:
     """:class:`CommunicationError` where the Ray that this process has joined already takes anybody's code."""
     import ray
 
-    check_version(ray.__version__)
+    check_ray_version(ray.__version__)
     if os.environ.get(MODE, "").lower() != "token":
         raise CommunicationError(
             f"the Ray that runs already has no token, so that whoever reaches its ports runs code as you; set "
@@ -75,7 +75,7 @@ def check_running() -> None:
         )
 
 
-def check_version(version: str) -> None:
+def check_ray_version(version: str) -> None:
     """:class:`CommunicationError` for a Ray whose token is not on by itself."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < LEAST_VERSION:

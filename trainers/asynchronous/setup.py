@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from trainers.asynchronous.messages import Setup
-from trainers.distributed.communicator import local_device
+from trainers.device import choose_device, gpus, wanted_device
 from trainers.job import TrainingJob
 from trainers.loop.replica import Replica
 from trainers.numerics.threads import use_threads
@@ -30,7 +30,10 @@ def build(setup: Setup, number: int) -> Built:
     use_threads(setup.threads)
     job = TrainingJob.from_dict(setup.job)
     workload = load_model_workload(job)
-    replica = Replica(workload, job.settings, job.seed, local_device(number))
+    device = choose_device(
+        number % max(1, gpus()), wanted=wanted_device()
+    )  # replicas may share one
+    replica = Replica(workload, job.settings, job.seed, device)
     planned = batch_schedule(
         job.settings,
         job.global_batch_size,

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from search_spaces.names import nearest_or_all
+from trainers.device import choose_device, wanted_device
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS, Communicator
 from trainers.errors import CommunicationError
 
@@ -21,18 +22,22 @@ def connect(
     group_size: int | None = None,
     fusion_megabytes: float | None = None,
     cycle_milliseconds: float | None = None,
+    device: str | None = None,
 ) -> Communicator:
     """Join the other workers; a peer silent for ``timeout_seconds`` is an error on every worker.
+
+    ``device`` is one of :data:`trainers.device.DEVICES`; None: what ``HPO_DEVICE`` says, else a GPU where there is one.
 
     ``all_reduce`` is how sums travel: default (the backend's own), torus, hierarchical or masters
     (:mod:`trainers.distributed.all_reduce`), the last three with ``group_size`` workers in a row or node.
     ``fusion_megabytes`` and ``cycle_milliseconds`` are Horovod's fusion threshold and cycle time.
     """
     _check_options(backend, all_reduce, group_size, fusion_megabytes, cycle_milliseconds)
+    wanted = wanted_device(device)
     if backend == "single":
         from trainers.distributed.single import SingleProcess
 
-        return SingleProcess()
+        return SingleProcess(choose_device(wanted=wanted))
     if backend == "horovod":
         from trainers.distributed.horovod import HorovodCommunicator
 
@@ -41,10 +46,11 @@ def connect(
             all_reduce,
             fusion_megabytes=fusion_megabytes,
             cycle_milliseconds=cycle_milliseconds,
+            device=wanted,
         )
     from trainers.distributed.torch_distributed import TorchCommunicator
 
-    return TorchCommunicator(timeout_seconds, all_reduce, group_size)
+    return TorchCommunicator(timeout_seconds, all_reduce, group_size, device=wanted)
 
 
 def _check_options(

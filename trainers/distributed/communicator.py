@@ -70,14 +70,3 @@ class Communicator(Protocol):
 
     def close(self) -> None:
         """Leave the group."""
-
-
-def local_device(local_rank: int) -> torch.device:
-    """The accelerator of the worker with this number on its node, or the CPU where there is none."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device

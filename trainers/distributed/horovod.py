@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainers.device import choose_device, claim
 from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import sum_of_parts
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
-from trainers.distributed.communicator import Work, local_device
+from trainers.distributed.communicator import Work
 from trainers.distributed.listening import serve_store
 from trainers.distributed.monitor import Monitor, beat_seconds, finding_seconds
 from trainers.errors import CommunicationError
@@ -50,6 +51,7 @@ class HorovodCommunicator(BucketedCommunicator):
         *,
         fusion_megabytes: float | None = None,
         cycle_milliseconds: float | None = None,
+        device: str = "auto",
     ) -> None:
         self._hvd = _import_horovod()
         self._choose(all_reduce)
@@ -69,11 +71,12 @@ class HorovodCommunicator(BucketedCommunicator):
             self._hvd.init()
         self.rank: int = self._hvd.rank()
         self.size: int = self._hvd.size()
-        self.device = local_device(self._hvd.local_rank())
+        self.device = choose_device(self._hvd.local_rank(), self._hvd.local_size(), device)
+        check_carries(self._hvd, self.device)
         self._names = _Names()
         self._background = Background(self.device)
         with self._peer_errors():
-            self._monitor = _monitor(self._hvd, timeout_seconds)
+            self._monitor = _monitor(self._hvd, timeout_seconds, self.device)
 
     def start_sum_(self, flat: Tensor) -> Work:
         """Begin to replace ``flat`` by its sum over the workers."""
@@ -234,7 +237,20 @@ class _HorovodExchange:
         return received.view(flat.dtype)
 
 
-def _monitor(hvd: Any, timeout_seconds: float) -> Monitor | None:
+def check_carries(hvd: Any, device: torch.device) -> None:
+    """Raise :class:`CommunicationError` where this build of Horovod cannot sum what lies on the device.
+
+    Gloo carries what is in main memory; a GPU's tensors need NCCL, or an MPI that was built for CUDA.
+    """
+    if device.type != "cuda" or hvd.nccl_built() or (hvd.mpi_built() and hvd.cuda_built()):
+        return
+    raise CommunicationError(
+        "Horovod was built without NCCL here and cannot sum what lies on a GPU; use --backend torch, build it with "
+        "HOROVOD_GPU_OPERATIONS=NCCL scripts/build_horovod.sh PYTHON, or train on the processor with --device cpu"
+    )
+
+
+def _monitor(hvd: Any, timeout_seconds: float, device: torch.device) -> Monitor | None:
     """The monitor over a store that worker 0 holds, or None where a worker cannot reach it."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -253,6 +269,7 @@ def _monitor(hvd: Any, timeout_seconds: float) -> Monitor | None:
     hvd.allreduce_(reached, op=hvd.Sum, name="monitor.reached")
     if store is None or int(reached) < hvd.size():
         return None
+    claim(store, device, hvd.rank())
     return Monitor(
         store,
         hvd.rank(),

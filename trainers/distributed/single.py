@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainers.distributed.communicator import Work, local_device
+from trainers.device import choose_device, wanted_device
+from trainers.distributed.communicator import Work
 
 
 class _Done:
@@ -25,7 +26,7 @@ class SingleProcess:
     size = 1
 
     def __init__(self, device: torch.device | None = None) -> None:
-        self.device = device or local_device(0)
+        self.device = device or choose_device(wanted=wanted_device())
 
     def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
         """The mean over one worker."""

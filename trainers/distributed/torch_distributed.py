@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainers.device import choose_device, claim
 from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import WorkerGrid, all_gather, row_size, sum_function
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
-from trainers.distributed.communicator import STORE_FILE, Work, local_device
+from trainers.distributed.communicator import STORE_FILE, Work
 from trainers.distributed.monitor import (
     Monitor,
     beat_seconds,
@@ -25,7 +26,9 @@ from trainers.distributed.monitor import (
     open_file_store,
     open_store,
 )
+from trainers.distributed.operation_watch import OperationWatch
 from trainers.errors import CommunicationError
+from trainers.numerics.threads import local_size
 
 
 class TorchCommunicator(BucketedCommunicator):
@@ -35,12 +38,29 @@ class TorchCommunicator(BucketedCommunicator):
     """
 
     def __init__(
-        self, timeout_seconds: float, all_reduce: str = "default", group_size: int | None = None
+        self,
+        timeout_seconds: float,
+        all_reduce: str = "default",
+        group_size: int | None = None,
+        *,
+        device: str = "auto",
     ) -> None:
         self.rank, self.size = _place()
-        self.device = local_device(int(os.environ.get("LOCAL_RANK", "0")))
+        self.device = choose_device(
+            int(os.environ.get("LOCAL_RANK", "0")), local_size(os.environ) or 1, device
+        )
         row = row_size(all_reduce, self.size, group_size)
         self._monitor = self._join(timeout_seconds)
+        self._watch = (
+            OperationWatch(
+                timeout_seconds - finding_seconds(timeout_seconds),
+                beat_seconds(timeout_seconds),
+                find=self._monitor.lost,
+                check=self._monitor.check,
+            )
+            if self.device.type == "cuda"
+            else None
+        )
         self._background = Background(self.device)
         self._exchange: _TorchExchange | None = None
         with self._peer_errors():
@@ -70,6 +90,8 @@ class TorchCommunicator(BucketedCommunicator):
     def close(self) -> None:
         """Leave the group."""
         self._background.close()
+        if self._watch is not None:
+            self._watch.close()
         self._monitor.close()
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -82,6 +104,7 @@ class TorchCommunicator(BucketedCommunicator):
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store = open_store(host, port, self.rank, self.size, timeout_seconds)
             holder = f"the launcher on {host}" if held_by_agent() else "worker 0"
+        claim(store, self.device, self.rank)
         monitor = Monitor(
             store,
             self.rank,
@@ -90,10 +113,13 @@ class TorchCommunicator(BucketedCommunicator):
             holder=holder,
             holds_store=self.rank == 0 and not (file or held_by_agent()),
         )
-        patience = timedelta(seconds=timeout_seconds - finding_seconds(timeout_seconds))
+        on_gpu = self.device.type == "cuda"
+        finding = finding_seconds(timeout_seconds)  # NCCL's watchdog comes after ours
+        patience = timedelta(seconds=timeout_seconds + (finding if on_gpu else -finding))
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
         try:
             dist.init_process_group(
-                "nccl" if self.device.type == "cuda" else "gloo",
+                "nccl" if on_gpu else "gloo",
                 store=store,
                 rank=self.rank,
                 world_size=self.size,
@@ -121,8 +147,9 @@ class TorchCommunicator(BucketedCommunicator):
 
     def _wait(self, work: dist.Work) -> None:
         """Wait for an operation, but no longer than until a survivor tells that a worker is lost."""
-        if self.device.type == "cuda":
-            work.wait()
+        if self._watch is not None:
+            work.wait()  # the GPU does; where the host gets stuck, the watch ends it
+            self._watch.add(work)
             return
         while True:
             try:

@@ -53,7 +53,7 @@ class PillowDecoder:
         with Image.open(io.BytesIO(content)) as image:
             if reduction > 1:
                 image.draft("RGB", (image.width // reduction, image.height // reduction))
-            return np.asarray(image.convert("RGB"))
+            return np.array(image.convert("RGB"))  # a copy: Pillow's own may not be written to
 
 
 class SimpleJpegDecoder:

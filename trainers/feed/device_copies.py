@@ -7,15 +7,15 @@ batches ahead (``prefetched_batches``) one is copied while another is used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-if TYPE_CHECKING:
-    from trainers.workloads.workload import Batch
+from trainers.feed.streams import Batch
 
 
 class SideStream(Protocol):
@@ -64,27 +64,37 @@ class CudaStream:
 
 @dataclass(frozen=True)
 class Sent:
-    """A batch whose copy has begun; ``event`` is None where nothing had to be copied."""
+    """A batch whose copy has begun, or which is prepared on the CPU; ``event`` is None there."""
 
     batch: Batch
     event: Any = None
 
 
 class DeviceCopies:
-    """The way of batches to a device; on the CPU there is nothing to do."""
+    """The way of batches to a device, where ``prepare`` makes the model's input of them.
 
-    def __init__(self, device: torch.device, stream: SideStream | None = None) -> None:
+    On the CPU there is nothing to copy, and the thread that has loaded a batch prepares it.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        prepare: Callable[[Batch], Batch],
+        stream: SideStream | None = None,
+    ) -> None:
+        self._prepare = prepare
         self._stream = stream or (CudaStream(device) if device.type == "cuda" else None)
 
     def send(self, batch: Batch) -> Sent:
-        """Begin the copy; by whichever thread has prepared the batch."""
+        """Begin the copy; by whichever thread has loaded the batch."""
         if self._stream is None:
-            return Sent(batch)
+            return Sent(self._prepare(batch))
         copied = self._stream.copy(batch)
         return Sent(copied, self._stream.mark())
 
     def receive(self, sent: Sent) -> Batch:
-        """The batch on the device, for the computation that the calling thread asks for next."""
-        if self._stream is not None:
-            self._stream.await_on_device(sent.event, sent.batch)
-        return sent.batch
+        """The batch on the device, prepared, for the computation that the calling thread asks for next."""
+        if self._stream is None:
+            return sent.batch
+        self._stream.await_on_device(sent.event, sent.batch)
+        return self._prepare(sent.batch)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from trainers.errors import DataError
-
-if TYPE_CHECKING:
-    from trainers.workloads.workload import Batch, Workload
+Batch = Any
+"""Tensors of some samples, samples first, in tuples, lists or dictionaries; usually ``(inputs, targets)``."""
 
 
 @dataclass(frozen=True)
@@ -80,46 +78,13 @@ def samples_in(batch: Batch) -> int:
     return len(tree_leaves(batch)[0])
 
 
-def training_queue(workload: Workload, seed: int, part: Part, first: int) -> SampleQueue:
-    """A worker's training samples, epoch after epoch without end, from its sample ``first`` on.
-
-    An epoch of the worker is its share of the declared ``train_samples``: what its stream gives beyond that is left
-    out, and where the stream ends before, it begins again. A single worker's stream has to give as many as declared.
-    """
-    share = part.share(workload.train_samples)
-    epoch, skipped = divmod(first, share)
-    queue = SampleQueue(_epochs(workload, seed, part, share, epoch))
-    queue.skip(skipped)
-    return queue
-
-
-def _epochs(workload: Workload, seed: int, part: Part, share: int, epoch: int) -> Iterator[Batch]:
-    name = type(workload).__name__
-    while True:
-        given = 0
-        while given < share:
-            before = given
-            for batch in workload.training_stream(epoch, seed, part):
-                left = share - given
-                cut = samples_in(batch) > left
-                given += min(left, samples_in(batch))
-                yield SampleQueue(iter([batch])).take(left) if cut else batch
-                if given == share:
-                    break
-            if given < share and (part.size == 1 or given == before):
-                raise DataError(
-                    f"{name}.training_stream gave {given - before} samples to worker {part.rank} of {part.size} in "
-                    f"epoch {epoch}, but train_samples declares {workload.train_samples}; correct train_samples, or "
-                    "let the stream give as many"
-                )
-        epoch += 1
-
-
-def check_evaluated(workload: Workload, counted: int) -> None:
-    """Raise :class:`~trainers.errors.DataError` where the workers' streams did not give the declared samples."""
-    if counted != workload.evaluation_samples:
-        raise DataError(
-            f"{type(workload).__name__}.evaluation_stream gave {counted} samples to all workers together, but "
-            f"evaluation_samples declares {workload.evaluation_samples}; every sample must come once: correct "
-            "evaluation_samples, or how the stream is divided by part.rank and part.size"
-        )
+def first_samples(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
+    """The batches up to their first ``count`` samples; no batch is asked for that is not needed."""
+    if not count:
+        return
+    for batch in batches:
+        left_over = samples_in(batch) - count
+        yield batch if left_over <= 0 else SampleQueue(iter([batch])).take(count)
+        if left_over >= 0:
+            return
+        count = -left_over

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.sampling import BatchLayout, Cut, SampleStream, batch_layout
 from trainers.errors import JobError, WorkloadError
-from trainers.feed.streams import Part, training_queue
+from trainers.feed.streams import Part
 from trainers.job import TrainingJob
 from trainers.loop.prefetch import prefetched
 from trainers.loop.replica import Replica
+from trainers.loop.streamed import training_queue
 from trainers.numerics.normalization import statistics_depend_on_micro_batches
 from trainers.schedules.adascale import adascale_layout
 from trainers.schedules.batch_size import BatchSchedule, Phase
@@ -67,7 +68,7 @@ class MicroBatchLoader:
     def micro_batches(self, first_step: int, every: int = 1) -> Iterator[MicroBatch]:
         """This worker's micro batches of update ``first_step`` and each ``every``-th after it, without end."""
         cuts = itertools.chain.from_iterable(
-            self._cuts(step) for step in itertools.count(first_step, every)
+            self.cuts(step, self.layout(step)) for step in itertools.count(first_step, every)
         )
         loading = (
             self._loading_streamed(first_step, every) if self._workload.streamed else self._loading
@@ -77,16 +78,21 @@ class MicroBatchLoader:
             self._workload.prefetched_batches,
             1 if self._workload.streamed else self._workload.concurrent_batches,
         )
-        return (
-            dataclasses.replace(micro, batch=self._copies.receive(micro.batch)) for micro in sent
-        )
+        return map(self._received, sent)
 
-    def _cuts(self, step: int) -> Iterator[tuple[Cut, float, bool]]:
-        layout = self.layout(step)
+    def cuts(self, step: int, layout: BatchLayout) -> Iterator[tuple[Cut, float, bool]]:
+        """Update ``step`` in the given layout: each cut, its share of the local batch, and whether it is the last."""
         left = layout.micro_batches
         for cut in layout.cuts(self._batch_schedule.samples(step), self._rank):
             left -= 1
             yield cut, cut.count / layout.local_batch_size, left == 0
+
+    def load(self, cut: Cut, share: float, ends_update: bool) -> MicroBatch:
+        """The samples of one cut of an update, on the device, with its share of the local batch."""
+        return self._received(self._loading(cut, share, ends_update)())
+
+    def _received(self, micro: MicroBatch) -> MicroBatch:
+        return dataclasses.replace(micro, batch=self._copies.receive(micro.batch))
 
     def _loading_streamed(
         self, first_step: int, every: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 def prefetched(
     calls: Iterator[Callable[[], Item]], depth: int, concurrent: int = 1
-) -> Iterator[Item]:
+) -> Generator[Item, None, None]:
     """The results of the calls in their order, up to ``depth`` of them prepared ahead; an error arrives with its item.
 
     ``concurrent`` threads prepare as many items at the same time. With a ``depth`` of 0 each call is made when its

@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from search_spaces.settings import TrainingSettings
+from trainers.device import configure
 from trainers.distributed.communicator import Communicator
 from trainers.errors import WorkloadError
 from trainers.feed.device_copies import DeviceCopies, Sent
-from trainers.feed.streams import Part, check_evaluated, samples_in
+from trainers.feed.streams import Part, samples_in
 from trainers.loop.prefetch import prefetched
+from trainers.loop.streamed import check_evaluated
 from trainers.numerics.normalization import (
     common_group_size,
     end_update,
@@ -55,7 +57,8 @@ class Replica:
         self.group_size = common_group_size(self.norms)
         self.statistics = persistent_statistics(self.model)
         self.computing = computing(settings, device)
-        self.copies = DeviceCopies(device)
+        configure(device, settings.precision)
+        self.copies = DeviceCopies(device, workload.prepare)
         workload.use_device(device)
 
     def seed_generators(self, step: int, rank: int) -> None:
@@ -68,14 +71,14 @@ class Replica:
             torch.cuda.manual_seed(seed)
 
     def loss(self, batch: Batch) -> Tensor:
-        """The mean training loss over a batch on any device, a scalar with its graph."""
+        """The mean training loss over a prepared batch on any device, a scalar with its graph."""
         with self.computing:
-            return self.workload.loss(self.model, self._prepared(batch), self.settings)
+            return self.workload.loss(self.model, self.here(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """What the workload adds up over the evaluation set, of a batch on any device."""
+        """What the workload adds up over the evaluation set, of a prepared batch on any device."""
         with self.computing:
-            return self.workload.counts(self.model, self._prepared(batch))
+            return self.workload.counts(self.model, self.here(batch))
 
     def gradients(self) -> list[Tensor]:
         """The gradient of each parameter; zeros where the loss did not depend on it."""
@@ -93,10 +96,11 @@ class Replica:
         """Move the running statistics of normalization by the update of so many samples over all workers."""
         end_update(self.norms, global_batch_size // self.group_size)
 
-    def _prepared(self, batch: Batch) -> Batch:
-        if self.device.type != "cpu":  # whoever computes without the copies of `self.copies`
-            batch = tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
-        return self.workload.prepare(batch)
+    def here(self, batch: Batch) -> Batch:
+        """A batch on any device, on the replica's."""
+        if self.device.type == "cpu":
+            return batch
+        return tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
 
 
 @torch.no_grad()
@@ -124,12 +128,13 @@ def evaluate(
         if batch is None:
             break
         for name, count in replica.counts(replica.copies.receive(batch.sent)).items():
-            totals[name] = totals[name] + count.double() if name in totals else count.double()
+            added = count.to(replica.device, torch.float64)  # a score may lie on any device
+            totals[name] = totals[name] + added if name in totals else added
         counted += batch.samples
     if not counted:  # a worker without a share learns from a sample of others what is counted
         one = replica.copies.send(some_samples(workload, 1, evaluation=True))
         for name, count in replica.counts(replica.copies.receive(one)).items():
-            totals[name] = torch.zeros_like(count, dtype=torch.float64)
+            totals[name] = torch.zeros_like(count, dtype=torch.float64, device=replica.device)
     told = torch.tensor([counted], dtype=torch.float64, device=replica.device)
     flat = torch.cat([told, *(totals[name].reshape(-1) for name in sorted(totals))])
     communicator.all_reduce_sum_([flat])
@@ -140,7 +145,12 @@ def evaluate(
         name: each.reshape(totals[name].shape)
         for name, each in zip(sorted(totals), sums[1:], strict=True)
     }
-    metrics = workload.metrics_from(found, workload.evaluation_samples)
+    return metrics_of_counts(workload, found)
+
+
+def metrics_of_counts(workload: Workload, counts: dict[str, Tensor]) -> dict[str, float]:
+    """Every metric, from what was counted over the whole evaluation set."""
+    metrics = workload.metrics_from(counts, workload.evaluation_samples)
     missing = [name for name in workload.metrics if name not in metrics]
     if missing:
         raise WorkloadError(

@@ -33,7 +33,7 @@ _MATRIX_PRODUCTS = (
 
 def computing(settings: TrainingSettings, device: torch.device) -> AbstractContextManager[Any]:
     """The context in which loss and scores are computed; may be entered again and again."""
-    if settings.precision == "fp32":
+    if settings.precision not in REDUCED_TYPES:  # tf32 is how a GPU computes with fp32
         return nullcontext()
     return torch.autocast(device.type, dtype=REDUCED_TYPES[settings.precision])
 

@@ -17,6 +17,16 @@ LOCAL_SIZES = (
 )
 """Variables by which launchers tell a process how many of its kind run on this node."""
 
+LOCAL_RANKS = (
+    "LOCAL_RANK",
+    "HOROVOD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "PALS_LOCAL_RANKID",
+    "SLURM_LOCALID",
+)
+"""Variables by which launchers tell a process its number on this node."""
+
 
 @dataclass
 class _Share:
@@ -35,6 +45,19 @@ def use_threads(count: int) -> None:
         import torch
 
         torch.set_num_threads(count)
+
+
+def own_cores(count: int) -> None:
+    """The process has so many cores to itself; with how many threads it computes is left as it is."""
+    _share.threads = count
+
+
+def place_on_node(environment: Mapping[str, str]) -> tuple[int, int]:
+    """This worker's number among those of its node, and how many these are, from what launchers tell; else 0 of 1."""
+    number = next(
+        (int(environment[name]) for name in LOCAL_RANKS if environment.get(name, "").isdigit()), 0
+    )
+    return number, max(number + 1, local_size(environment) or 1)
 
 
 def local_size(environment: Mapping[str, str]) -> int | None:

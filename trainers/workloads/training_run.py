@@ -238,9 +238,13 @@ def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:
 
 
 def _identity(job: TrainingJob) -> dict[str, Any]:
-    """What decides the weights; where the files lie and the micro batch do not."""
+    """What decides the weights; where the files lie, the micro batch and the threads that decode do not."""
     incidental = ("micro_batch_size", "search_path")
-    return {name: value for name, value in job.to_dict().items() if name not in incidental}
+    identity = {name: value for name, value in job.to_dict().items() if name not in incidental}
+    identity["data"] = {
+        name: value for name, value in job.data.items() if name != "decoding_threads"
+    }
+    return identity
 
 
 def _check_same_job(identity: Mapping[str, Any], job: TrainingJob) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, WorkloadError
-from trainers.feed.streams import Part, SampleQueue
+from trainers.feed.streams import Batch, Part, SampleQueue
 from trainers.job import TrainingJob
 
 if TYPE_CHECKING:
@@ -23,8 +23,15 @@ if TYPE_CHECKING:
     from trainers.distributed import Communicator
     from trainers.workloads.training_run import TrainingRun
 
-Batch = Any
-"""Tensors of one micro batch, samples first, in tuples, lists or dictionaries; usually ``(inputs, targets)``."""
+__all__ = [
+    "AnyWorkload",
+    "Batch",
+    "CustomLoopWorkload",
+    "StreamWorkload",
+    "Workload",
+    "check_options",
+    "some_samples",
+]
 
 
 class AnyWorkload(ABC):
@@ -133,8 +140,9 @@ class Workload(AnyWorkload):
     def prepare(self, batch: Batch) -> Batch:
         """What :meth:`loss`, :meth:`score` and :meth:`counts` get of a training or evaluation batch.
 
-        Called when the batch is on the device. So batches may be small (bytes as they are stored) and what is done to
-        all of a batch alike (conversion, normalization, layout) is done there. By default the batch as it is.
+        Called when the batch is on the device; on a CPU in the background, where batches are prefetched. So batches may
+        be small (bytes as they are stored), and what is done to all of a batch alike (conversion, normalization,
+        layout) is done there. By default the batch as it is.
         """
         return batch
 

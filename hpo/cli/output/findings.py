@@ -1,4 +1,4 @@
-"""What a check found: a line each, with the way out below what does not stand well."""
+"""What a check found: a line each, with the way out below each warning and failure."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hpo.planning.plan import Plan
 
 WIDTH = 100
-OBJECTIVES = {"time": "time", "accelerator_hours": "accelerator hours", "energy": "energy"}
 
 
 def show_plan(plan: Plan, folder: Path) -> None:

@@ -3,9 +3,12 @@ import { number, words } from "./app.js";
 import { COLOURS } from "./curves.js";
 
 const MOST = 1200;      // lines that are drawn; of more, evenly spaced ones
-const TOP = 30;
+const LINE = 14;        // of the names above the axes
+const HEAD = 16;        // above them, and for the largest values
 const BOTTOM = 16;
 const SIDE = 56;
+const WIDEST = 110;     // of a name; wider ones are drawn narrower
+const FONT = "12px system-ui, sans-serif";
 
 /** At most ``most`` of the rows, evenly spaced. */
 function few(rows, most) {
@@ -15,7 +18,7 @@ function few(rows, most) {
 
 export class ParallelCoordinates {
   constructor(canvas, onbrush) {
-    Object.assign(this, { canvas, onbrush, brushes: {}, axes: [], selected: new Set() });
+    Object.assign(this, { canvas, onbrush, brushes: {}, axes: [], selected: new Set(), lines: 1 });
     canvas.addEventListener("pointerdown", (event) => this.#down(event));
     canvas.addEventListener("pointermove", (event) => this.#move(event));
     canvas.addEventListener("pointerup", () => this.#up());
@@ -68,7 +71,17 @@ export class ParallelCoordinates {
   }
 
   #height(share) {
-    return this.canvas.clientHeight - BOTTOM - share * (this.canvas.clientHeight - TOP - BOTTOM);
+    return this.canvas.clientHeight - BOTTOM - share * (this.canvas.clientHeight - this.#top - BOTTOM);
+  }
+
+  /** Where the axes begin: below their names, on as many lines as keep those of neighbours apart. */
+  get #top() {
+    return HEAD + LINE * this.lines;
+  }
+
+  /** Pixels between two axes. */
+  get #gap() {
+    return this.axes.length > 1 ? this.#place(1) - this.#place(0) : this.canvas.clientWidth;
   }
 
   draw() {
@@ -80,6 +93,9 @@ export class ParallelCoordinates {
     pen.scale(ratio, ratio);
     pen.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
     if (!this.axes.length) return;
+    pen.font = FONT;
+    const widest = Math.max(...this.axes.map((axis) => Math.min(pen.measureText(words(axis.name)).width, WIDEST)));
+    this.lines = Math.max(1, Math.ceil((widest + 8) / this.#gap));
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
     const chosen = new Set(this.rows);
@@ -91,8 +107,8 @@ export class ParallelCoordinates {
     const picked = this.selected.size ? columns.number.flatMap((trial, row) => this.selected.has(trial) ? [row] : []) : [];
     this.#lines(pen, picked, colour("--accent"), 1, 3);
     pen.globalAlpha = 1;
-    pen.font = "12px system-ui, sans-serif";
-    this.axes.forEach((axis, index) => this.#drawAxis(pen, axis, this.#place(index), colour));
+    pen.font = FONT;
+    this.axes.forEach((axis, index) => this.#drawAxis(pen, axis, this.#place(index), index % this.lines, colour));
   }
 
   #byRung(drawn) {
@@ -120,7 +136,7 @@ export class ParallelCoordinates {
     pen.stroke();
   }
 
-  #drawAxis(pen, axis, x, colour) {
+  #drawAxis(pen, axis, x, line, colour) {
     pen.lineWidth = 1;
     pen.strokeStyle = colour("--muted");
     pen.fillStyle = colour("--muted");
@@ -129,9 +145,10 @@ export class ParallelCoordinates {
     pen.lineTo(x, this.#height(1));
     pen.stroke();
     pen.textAlign = "center";
-    pen.fillText(words(axis.name), x, 12, 110);
-    pen.fillText(axis.ends[1], x, TOP - 5, 100);
-    pen.fillText(axis.ends[0], x, this.canvas.clientHeight - 3, 100);
+    pen.fillText(words(axis.name), x, LINE * (line + 1) - 2, WIDEST);
+    const room = Math.min(100, this.#gap - 6);
+    pen.fillText(axis.ends[1], x, this.#top - 5, room);
+    pen.fillText(axis.ends[0], x, this.canvas.clientHeight - 3, room);
     const brush = this.brushes[axis.name];
     if (!brush) return;
     const [low, high] = brush.map((value) => this.#height(axis.of(value)));
@@ -144,7 +161,7 @@ export class ParallelCoordinates {
   #at(event) {
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left;
-    const share = (this.canvas.clientHeight - BOTTOM - (event.clientY - box.top)) / (this.canvas.clientHeight - TOP - BOTTOM);
+    const share = (this.canvas.clientHeight - BOTTOM - (event.clientY - box.top)) / (this.canvas.clientHeight - this.#top - BOTTOM);
     const index = this.axes.findIndex((_, place) => Math.abs(this.#place(place) - x) < 22);
     return { axis: this.axes[index], share: Math.min(1, Math.max(0, share)) };
   }

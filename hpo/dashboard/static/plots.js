@@ -52,8 +52,24 @@ export async function plot(place, figure) {
   drawn.set(place, figure);
   place.querySelector(":scope > .skeleton")?.remove();
   const { data, layout } = inked({ data: figure.data, layout: figure.layout });
-  if (place.clientWidth < 560 && layout.legend?.orientation === "h") layout.font = { ...layout.font, size: 11 };
-  await library.react(place, data, themed(layout), { ...CONFIG, ...figure.config });
+  const narrow = place.clientWidth < NARROW;
+  if (narrow && layout.legend?.orientation === "h") layout.font = { ...layout.font, size: 11 };
+  if (narrow) separate(layout);
+  await library.react(place, data, themed(layout), { ...CONFIG, displayModeBar: narrow ? false : "hover", ...figure.config });
+}
+
+const NARROW = 560;     // pixels
+const LINE = 15;
+
+/** Put the names of regimes, which would meet on a narrow page, on lines of their own above the figure. */
+function separate(layout) {
+  const names = (layout.annotations ?? []).filter((each) => each.name === "regime");
+  if (names.length < 2) return;
+  names.forEach((each, at) => {
+    each.text = each.text.replace("<br>", " ");
+    each.yshift = LINE * (names.length - 1 - at);
+  });
+  layout.margin = { ...layout.margin, t: Math.max(layout.margin?.t ?? 0, 12 + LINE * names.length) };
 }
 
 /** Do some work when a place comes near the window: what is far below costs nothing. */

@@ -11,7 +11,8 @@ from hpo.planning.plan import Plan
 
 MIB = 2**20
 MANY_NODES = 512
-BETWEEN_NODES = {"ring": "Ring", "tree": "Tree"}
+BETWEEN_NODES = {"ring": "allreduce:ring", "tree": "allreduce:tree"}
+"""As NCCL takes it since 2.24: an algorithm alone would hold for every collective, and a tree cannot broadcast."""
 WITHIN_THEN_BETWEEN = ("hierarchical", "hybrid")
 
 

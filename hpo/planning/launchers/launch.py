@@ -95,7 +95,8 @@ def check_script(plan: Plan, backend: str) -> None:
 def choose_backend(backend: str | None, launcher: str = "local", workload: str = "") -> str:
     """The named backend, or the usual one.
 
-    Here that is Horovod where it is installed and torch.distributed where not; with LSF Horovod, whose ranks
+    Here that is Horovod where it is installed, and was built for the GPUs where there are any, and torch.distributed
+    where not; with LSF Horovod, whose ranks
     ``jsrun`` starts as it starts those of MPI; with every other scheduler torch.distributed under torchrun. A program
     starts its own workers.
     """
@@ -111,7 +112,7 @@ def choose_backend(backend: str | None, launcher: str = "local", workload: str =
         raise LaunchError(
             "horovod is not installed here; --backend torch runs the same plan on torch.distributed"
         )
-    return backend or ("horovod" if local.has_horovod() else "torch")
+    return backend or ("horovod" if local.has_horovod() and local.carries_gpus() else "torch")
 
 
 def backend_of(plan: Plan, backend: str | None) -> str:

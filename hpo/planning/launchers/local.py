@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
 from hpo.planning.launchers.run import FILES, Run
 from hpo.planning.launchers.script import Scheduler
+from hpo.planning.machines.local import gpus
 from hpo.study.program import PROGRAM
 from trainers.distributed.communicator import BACKENDS as TRAINER_BACKENDS
 
@@ -22,6 +24,18 @@ resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for a
 def has_horovod() -> bool:
     """Whether Horovod is installed, without importing it."""
     return importlib.util.find_spec("horovod") is not None
+
+
+def carries_gpus() -> bool:
+    """Whether Horovod can sum what lies on this machine's GPUs: it was built with NCCL, or there are none."""
+    if not gpus():
+        return True
+    asked = [
+        sys.executable,
+        "-c",
+        "import horovod.torch as h; raise SystemExit(not h.nccl_built())",
+    ]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
 def command(

@@ -77,9 +77,7 @@ class Run:
 
 def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
     """The facts of a plan; a ``machine`` of None is one that is known by its name alone."""
-    on_cores = (
-        machine is None or machine.name == "local" or "core" in machine.accelerator.name.lower()
-    )
+    on_cores = machine is None or machine.computes_on_cores
     data_path = (
         staged_path(plan)
         if machine is not None and machine.node_storage and plan.launcher != "local"

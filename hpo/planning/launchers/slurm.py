@@ -10,12 +10,14 @@ healthy_hosts() {  # of the hosts of this job, those that answer
   { sinfo --responding --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format=%n ||
     scontrol show hostnames "$SLURM_JOB_NODELIST"; } | sort -u
 }
-start() {  # PER_NODE COMMAND...; where one rank fails all end, so that the loop below can start them again
+# where one rank fails all end, so that the loop below can start them again. A rank sees all GPUs of its node, which
+# NCCL needs to copy between them, takes that of its number and keeps to the cores of that GPU's NUMA node by itself
+start() {  # PER_NODE COMMAND...
   local per_node=$1 list
   shift
   list=$(IFS=,; echo "${hosts[*]}")
   srun --nodes="${#hosts[@]}" --nodelist="$list" --ntasks=$((${#hosts[@]} * per_node)) --ntasks-per-node="$per_node" \\
-    --cpu-bind=none --no-kill --kill-on-bad-exit=1 "$@"
+    --cpu-bind=none GPU_BIND--no-kill --kill-on-bad-exit=1 "$@"
 }
 resubmit() {  # the new job waits for the end of this one; sbatch hands on the environment
   sbatch --dependency=afterany:"$SLURM_JOB_ID" ${account:+--account="$account"} \\
@@ -32,7 +34,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
         folder="${SLURM_SUBMIT_DIR:-.}",
         job="$SLURM_JOB_ID",
         notice=True,
-        functions=FUNCTIONS,
+        functions=FUNCTIONS.replace("GPU_BIND", "--gpu-bind=none " if run.accelerators else ""),
         directives=(
             f"#SBATCH --job-name={run.name}",
             f"#SBATCH --nodes={run.nodes}",

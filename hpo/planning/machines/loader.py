@@ -85,18 +85,18 @@ def load_machine(name: str | Path) -> Machine:
 
 
 def local_machine() -> Machine:
-    """This machine, as measured; where nothing was measured, with assumed figures."""
+    """This machine, as measured; where nothing was measured, or GPUs came or went since, with assumed figures."""
     path = local.local_file()
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return local.with_cores(parse_machine(local.assumed(), LOCAL))
+        return parse_machine(local.assumed(), LOCAL)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(
             f"{path}: what was measured of this machine cannot be read: {error}; remove the file or "
             "measure again with `hpo machines local --measure`"
         ) from error
-    return local.with_cores(parse_machine(text, str(path)))
+    return local.as_now(parse_machine(text, str(path))) or parse_machine(local.assumed(), LOCAL)
 
 
 def machine_text(name: str) -> str:

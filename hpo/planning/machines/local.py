@@ -1,4 +1,4 @@
-"""This machine: its processor cores are its accelerators, with figures as measured, or assumed until they are.
+"""This machine: its GPUs are its accelerators, or without any its cores, as measured, or assumed until they are.
 
 ``hpo machines local --measure`` writes them to a machine file like any other, ``HPO_LOCAL_MACHINE`` or
 ``~/.config/hpo/local-machine.yaml``.
@@ -10,16 +10,67 @@ import dataclasses
 import datetime
 import os
 import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpo.planning.machines.machine import FigureSource, Machine
 from hpo.study import yaml_text
+from trainers.device import DEVICE_VARIABLE
 
 FILE_VARIABLE = "HPO_LOCAL_MACHINE"
 USUAL = "of a usual server of 2020; `hpo machines local --measure` measures it"
+RATED = "rated by its maker; `hpo machines local --measure` measures it"
 SHARE_NOTE = "what small networks reach of a matrix product's speed; depends on the network"
+SHARES = {"vector": (0.28, 0.45, 0.80), "matrix": (0.10, 0.20, 0.33)}
+SHARES_NOTE = (
+    "shares of the peak that published trainings reach; see hpo/planning/machines/README.md"
+)
+QUERY_SECONDS = 10.0
+PEAKS: Mapping[str, Mapping[str, float]] = {
+    "H200": {"fp32": 6.7e13, "tf32": 4.95e14, "bf16": 9.89e14, "fp16": 9.89e14},
+    "H100": {"fp32": 6.7e13, "tf32": 4.95e14, "bf16": 9.89e14, "fp16": 9.89e14},
+    "A100": {"fp32": 1.95e13, "tf32": 1.56e14, "bf16": 3.12e14, "fp16": 3.12e14},
+    "V100": {"fp32": 1.57e13, "fp16": 1.25e14},
+    "": {"fp32": 1.5e13, "tf32": 6e13, "bf16": 1.2e14, "fp16": 1.2e14},
+}
+"""Rated flop/s by what a GPU's name holds, without sparsity (NVIDIA's data sheets of the SXM cards); "": any other."""
 COUNTED = FigureSource("counted on this machine", checked=True)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine."""
+
+    name: str
+    memory_bytes: float
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs that a training here may use, as ``nvidia-smi`` lists them; as many as CUDA_VISIBLE_DEVICES names.
+
+    None where HPO_DEVICE says cpu, and where there is no ``nvidia-smi``, or it does not answer.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible == "" or os.environ.get(DEVICE_VARIABLE) == "cpu" or not shutil.which("nvidia-smi"):
+        return []
+    command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(
+            command, capture_output=True, text=True, timeout=QUERY_SECONDS, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found = [Gpu(name.strip(), 2**20 * float(size)) for name, size in _pairs(told)]
+    return found if visible is None else found[: len(visible.split(","))]
+
+
+def _pairs(told: str) -> list[tuple[str, str]]:
+    """Name and MiB of each line; lines without a number (a GPU whose memory is not told) are left out."""
+    lines = [line.rpartition(",") for line in told.splitlines()]
+    return [(name, size) for name, _, size in lines if size.strip().isdigit()]
 
 
 def local_file() -> Path:
@@ -59,10 +110,11 @@ def document(
         "topology": "one node",
     }
     counted = {"source": "counted"}
-    processor = {
-        "name": "the same cores",
+    here = gpus()
+    processor: dict[str, Any] = {
+        "name": "cores beside the GPUs" if here else "the same cores",
         "cores_per_node": {"value": cores(), **counted},
-        "computes": True,
+        "computes": not here,
     }
     if "core_speed" in figures:
         processor["core_speed"] = figure("core_speed")
@@ -71,19 +123,13 @@ def document(
         "read_bytes_per_second": figure("disk"),
         "capacity_bytes": {"value": float(shutil.disk_usage(Path.cwd()).total), **counted},
     }
-    share = {"low": 0.1, "median": 0.3, "high": 0.6, "source": "assumed", "note": SHARE_NOTE}
     return {
         "name": "local",
         "title": "this machine",
         "sources": {**sources, "counted": {"title": COUNTED.title, "checked": True}},
         "nodes": {"value": 1, **counted},
-        "accelerators_per_node": {"value": cores(), **counted},
-        "accelerator": {
-            "name": "processor core",
-            "memory_bytes": {"value": memory_bytes() / cores(), **counted},
-            "peak_flops": {"fp32": figure("flops")},
-            "achieved_fraction": {"fp32": share},
-        },
+        "accelerators_per_node": {"value": len(here) or cores(), **counted},
+        "accelerator": _of_gpu(here[0], figures) if here else _of_core(figure("flops")),
         "processor": processor,
         "intra_node": link,
         "inter_node": link,
@@ -91,6 +137,47 @@ def document(
         "node_storage": disk,
         "scheduler": "local",
     }
+
+
+def _of_core(flops: dict[str, Any]) -> dict[str, Any]:
+    share = {"low": 0.1, "median": 0.3, "high": 0.6, "source": "assumed", "note": SHARE_NOTE}
+    return {
+        "name": "processor core",
+        "memory_bytes": {"value": memory_bytes() / cores(), "source": "counted"},
+        "peak_flops": {"fp32": flops},
+        "achieved_fraction": {"fp32": share},
+    }
+
+
+def _of_gpu(gpu: Gpu, figures: Mapping[str, float]) -> dict[str, Any]:
+    """Its rated peaks, or those that were measured of products of matrices."""
+    rated = next(peaks for name, peaks in PEAKS.items() if name in gpu.name)
+    peaks = {}
+    for precision, flops in rated.items():
+        measured = figures.get(f"gpu_{precision}")
+        peaks[precision] = (
+            {"value": measured, "source": "measured"}
+            if measured
+            else {"value": flops, "source": "assumed", "note": RATED}
+        )
+    shares = {
+        precision: dict(
+            zip(("low", "median", "high"), SHARES[_unit(precision)], strict=True),
+            source="assumed",
+            note=SHARES_NOTE,
+        )
+        for precision in peaks
+    }
+    return {
+        "name": gpu.name,
+        "memory_bytes": {"value": gpu.memory_bytes, "source": "counted"},
+        "peak_flops": peaks,
+        "achieved_fraction": shares,
+    }
+
+
+def _unit(precision: str) -> str:
+    return "vector" if precision == "fp32" else "matrix"
 
 
 def assumed() -> str:
@@ -108,13 +195,14 @@ def measure_local() -> Path:
     """Measure this machine and keep its figures; returns the file."""
     from hpo.planning.machines.measure import measure
 
-    found = measure(cores(), Path.cwd())
+    found = measure(cores(), Path.cwd(), gpu=bool(gpus()))
     figures = {
         "flops": found.flops_per_core,
         "bandwidth": found.loopback_bytes_per_second,
         "latency": found.loopback_seconds,
         "disk": found.disk_bytes_per_second,
         "core_speed": found.core_speed,
+        **{f"gpu_{precision}": flops for precision, flops in found.gpu_flops.items()},
     }
     title = f"measured by `hpo machines local --measure` on {datetime.datetime.now().astimezone():%Y-%m-%d}"
     path = local_file()
@@ -132,9 +220,19 @@ def measure_local() -> Path:
     return path
 
 
-def with_cores(machine: Machine) -> Machine:
-    """The machine with the cores that this process may use now, whatever they were when it was measured."""
+def as_now(machine: Machine) -> Machine | None:
+    """The machine with the GPUs and cores that may be used now, whatever they were when it was measured.
+
+    None where it was measured with GPUs and has none now, or the other way round.
+    """
+    here = gpus()
+    if machine.computes_on_cores == bool(here):
+        return None
     processor = machine.processor and dataclasses.replace(machine.processor, cores_per_node=cores())
     return dataclasses.replace(
-        machine, name="local", nodes=1, accelerators_per_node=cores(), processor=processor
+        machine,
+        name="local",
+        nodes=1,
+        accelerators_per_node=len(here) or cores(),
+        processor=processor,
     )

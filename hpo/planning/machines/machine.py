@@ -115,6 +115,13 @@ class Machine:
         """All accelerators of the machine; on a machine without any, its processor cores."""
         return self.nodes * self.accelerators_per_node
 
+    @property
+    def computes_on_cores(self) -> bool:
+        """Whether its ranks compute on processor cores, and not on accelerators beside them."""
+        if self.processor is not None:
+            return self.processor.computes
+        return "core" in self.accelerator.name.lower()
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)

@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpo.errors import PlanError
 
-MATRIX_SIZE, MATRIX_SECONDS = 768, 1.0
+MATRIX_SIZE, GPU_MATRIX_SIZE, MATRIX_SECONDS = 768, 8192, 1.0
 IMAGE_WIDTH, IMAGE_HEIGHT, IMAGE_SECONDS = 500, 375, 1.0
 LOOPBACK_BYTES, CHUNK_BYTES, ROUND_TRIPS = 2**28, 2**20, 2000
 DISK_BYTES = 2**28
@@ -56,6 +56,25 @@ while time.perf_counter() - started < {IMAGE_SECONDS}:
 print(json.dumps(count / (time.perf_counter() - started)))
 """
 
+GPU_MULTIPLY = f"""
+import json, time
+import torch
+found = {{}}
+kinds = {{"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}}
+for precision, kind in kinds.items():
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    a = torch.randn({GPU_MATRIX_SIZE}, {GPU_MATRIX_SIZE}, device="cuda").to(kind)
+    (a @ a)[0, 0].item()
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() - started < {MATRIX_SECONDS}:
+        for _ in range(10):
+            b = a @ a
+        b[0, 0].item()
+        count += 10
+    found[precision] = 2 * {GPU_MATRIX_SIZE}**3 * count / (time.perf_counter() - started)
+print(json.dumps(found))
+"""
+
 ANSWER = f"""
 import socket, sys
 link = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -75,7 +94,7 @@ while left:
 class Measured:
     """What was measured: flop/s in fp32 of one core while all work, bytes per second and seconds of a message over the
     loopback, bytes per second of reading a file that is not in memory, and how fast a core decodes images while all do,
-    over one that does so alone.
+    over one that does so alone; flop/s of a GPU by precision, empty where there is none.
     """
 
     flops_per_core: float
@@ -83,10 +102,11 @@ class Measured:
     loopback_seconds: float
     disk_bytes_per_second: float
     core_speed: float
+    gpu_flops: dict[str, float] = field(default_factory=dict)
 
 
-def measure(cores: int, folder: Path) -> Measured:
-    """Measure this machine; ``folder`` lies on the disk that counts. Takes about 15 seconds.
+def measure(cores: int, folder: Path, *, gpu: bool = False) -> Measured:
+    """Measure this machine, with ``gpu`` its first GPU too; ``folder`` lies on the disk that counts. Takes 15 seconds.
 
     Raises :class:`PlanError` where a process cannot be started or a file cannot be written.
     """
@@ -98,6 +118,7 @@ def measure(cores: int, folder: Path) -> Measured:
             seconds,
             disk_bandwidth(folder),
             images_per_second(cores) / images_per_second(1),
+            gpu_flops() if gpu else {},
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise PlanError(f"this machine cannot be measured in {folder}: {error}") from error
@@ -106,6 +127,14 @@ def measure(cores: int, folder: Path) -> Measured:
 def matrix_flops(cores: int) -> float:
     """flop/s in fp32 of one core while all of them multiply matrices."""
     return _rate_of_one(MULTIPLY, cores)
+
+
+def gpu_flops() -> dict[str, float]:
+    """flop/s of the first GPU in products of matrices, by precision."""
+    done = subprocess.run(
+        [sys.executable, "-c", GPU_MULTIPLY], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return dict(json.loads(done.stdout))
 
 
 def images_per_second(cores: int) -> float:

@@ -70,7 +70,7 @@ def placement_space(context: PlanningContext, constraints: PlanConstraints) -> P
     """The placements that the constraints and the machine allow together."""
     machine = context.machine
     per_node = machine.accelerators_per_node
-    if machine.name == "local" and constraints.workers:
+    if machine.name == "local" and machine.computes_on_cores and constraints.workers:
         per_node = max(per_node, constraints.workers)  # cores may be shared
     nodes = (constraints.nodes, constraints.nodes) if constraints.nodes else (1, machine.nodes)
     ranks = (

@@ -16,7 +16,6 @@ Array: TypeAlias = NDArray[np.float64]
 LEAST_STEP = (
     0.05  # from every trial before: nearer settings differ by less than two trainings scatter
 )
-LEAST_GAIN = 0.005  # expected improvement, in log epochs, below which another trial is not worth it
 
 
 def apart(coordinates: Array, tried: Array) -> NDArray[np.bool_]:

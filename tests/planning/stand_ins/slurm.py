@@ -40,6 +40,7 @@ RUN = {
     "--ntasks": r"\d+",
     "--ntasks-per-node": r"\d+",
     "--cpu-bind": "none",
+    "--gpu-bind": "none",
     "--no-kill": None,
     "--kill-on-bad-exit": "1",
 }

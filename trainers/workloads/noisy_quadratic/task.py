@@ -20,7 +20,11 @@ from trainers.job import TrainingJob
 from trainers.schedules.learning_rate import learning_rate
 from trainers.workloads.noisy_quadratic.dynamics import Update, make_update
 from trainers.workloads.noisy_quadratic.problem import Problem, check_number, option_names
-from trainers.workloads.noisy_quadratic.trajectories import Expected, Sampled, Trajectory
+from trainers.workloads.noisy_quadratic.trajectories import (
+    ExpectedWeights,
+    SampledWeights,
+    Trajectory,
+)
 from trainers.workloads.training_run import TrainingRun, TrainingSegment
 from trainers.workloads.workload import CustomLoopWorkload, check_options
 
@@ -89,7 +93,7 @@ class SimulatedTraining(TrainingRun):
         self._seconds_per_global_sample = workload.seconds_per_sample / workers
         squares = self.problem.initial_squares
         self._trajectory: Trajectory = (
-            Sampled(squares, job.seed) if workload.sampled else Expected(squares)
+            SampledWeights(squares, job.seed) if workload.sampled else ExpectedWeights(squares)
         )
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:

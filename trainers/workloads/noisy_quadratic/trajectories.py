@@ -32,7 +32,7 @@ class Trajectory(Protocol):
         """Do ``steps`` updates; returns the sum of ``squares`` before each of them, ``(modes,)``."""
 
 
-class Expected:
+class ExpectedWeights:
     """The expected second moments; no seed makes a difference."""
 
     def __init__(self, initial_squares: Array) -> None:
@@ -67,7 +67,7 @@ class Expected:
         return self._map[1]
 
 
-class Sampled:
+class SampledWeights:
     """theta and v themselves, from theta = sqrt(initial_squares), with normal noise drawn for each update.
 
     The draws are a function of the seed and of the first update of each move, so that a resumed training

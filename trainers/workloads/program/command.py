@@ -55,7 +55,7 @@ def own_placeholders(words: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def filled(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+def fill_placeholders(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """The words with every placeholder replaced by its value, in all its digits."""
     values = {name: _Value(value) for name, value in values.items()}
     return [string.Formatter().vformat(word, (), values) for word in words]

@@ -19,7 +19,7 @@ from trainers.json_text import json_text
 from trainers.report import ConvergencePoint
 from trainers.workloads.program.command import (
     PLACEHOLDERS,
-    filled,
+    fill_placeholders,
     own_placeholders,
     placeholders,
 )
@@ -290,10 +290,12 @@ def start_program(
     )
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     given = zip(
-        options.environment, filled(list(options.environment.values()), values), strict=True
+        options.environment,
+        fill_placeholders(list(options.environment.values()), values),
+        strict=True,
     )
     return ProgramProcess(
-        filled(options.command, values),
+        fill_placeholders(options.command, values),
         files,
         folder=Path(job.search_path or "."),
         environment={

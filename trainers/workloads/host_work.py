@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 SAMPLES = 64
 REPEATS = 3
+MOST_SECONDS = 1.0
+"""Of a repetition: of samples that take longer, fewer are measured."""
 
 
 def host_seconds_per_sample(
@@ -27,10 +29,12 @@ def host_seconds_per_sample(
 
     total = workload.evaluation_samples if evaluation else workload.train_samples
     count = min(samples, total)
-    spread = torch.arange(count) * total // count
-    batches = torch.split(spread, workload.largest_micro_batch)
+    batches = torch.split(torch.arange(count) * total // count, workload.largest_micro_batch)
     _prepare(workload, batches[:1], evaluation)  # starts threads, fills caches
-    return min(_seconds(workload, batches, evaluation) for _ in range(REPEATS)) / count
+    first = _seconds(workload, batches[:1], evaluation)
+    batches = batches[: max(1, int(MOST_SECONDS / max(first, 1e-6)))]
+    least = min(_seconds(workload, batches, evaluation) for _ in range(REPEATS))
+    return least / sum(map(len, batches))
 
 
 def _seconds(workload: Workload, batches: tuple[torch.Tensor, ...], evaluation: bool) -> float:

@@ -1,0 +1,40 @@
+"""The marks of cost: what they are for, and that what they name is there."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LISTED, MARKS, MOST_SECONDS, fault_of_cost, processor_seconds
+
+HERE = Path(__file__).parent
+
+
+def test_a_test_that_takes_long_needs_a_mark():
+    assert fault_of_cost(MOST_SECONDS, []) == ""
+    assert "took 10.5 s" in fault_of_cost(10.5, ["parametrize"])
+    assert all(fault_of_cost(100.0, ["parametrize", mark]) == "" for mark in MARKS)
+
+
+def test_the_time_of_children_counts():
+    import subprocess
+    import sys
+
+    before = processor_seconds()
+    program = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert processor_seconds() - before >= 0.25
+
+
+@pytest.mark.parametrize(("mark", "places"), LISTED.items())
+def test_what_is_listed_is_there(mark, places):
+    """A test that was renamed would lose its mark in silence."""
+    assert len(set(places)) == len(places)
+    for place in places:
+        file, _, name = place.partition("::")
+        text = (HERE / file).read_text(encoding="utf-8")
+        assert not name or f"def {name.split('[')[0]}(" in text or f"class {name}" in text, place
+
+
+def test_every_mark_is_explained(pytestconfig):
+    explained = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
+    assert set(MARKS) <= explained

@@ -1,0 +1,178 @@
+"""The device that a worker computes on: which one, how it computes in fp32, and the processor cores beside it.
+
+A worker takes the GPU that has its number on the node. Two workers never share one: NCCL refuses that, and each would
+be half as fast. Importing this does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from search_spaces.names import nearest_or_all
+from trainers.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+DEVICES = ("auto", "cpu", "cuda")
+"""A GPU where PyTorch sees one, the processor, or a GPU."""
+
+DEVICE_VARIABLE = "HPO_DEVICE"
+"""What stands for ``--device`` where that is not given; workers inherit it from ``hpo launch``."""
+
+SYSTEM_FILES = Path("/sys")
+
+
+def wanted_device(given: str | None = None) -> str:
+    """One of DEVICES: the one that is given, else that of the environment; raises :class:`DeviceError`."""
+    wanted = given or os.environ.get(DEVICE_VARIABLE) or "auto"
+    if wanted not in DEVICES:
+        raise DeviceError(f"there is no device {wanted!r}{nearest_or_all(wanted, DEVICES)}")
+    return wanted
+
+
+def gpus() -> int:
+    """The GPUs that PyTorch can use here."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def choose_device(local_rank: int = 0, local_size: int = 1, wanted: str = "auto") -> torch.device:
+    """The device of the worker ``local_rank`` of ``local_size`` on this node; a GPU becomes the current one.
+
+    A worker that sees one GPU among several workers takes it: its launcher has given each one of its own, which
+    :func:`claim` checks. Raises :class:`DeviceError` where there are more workers than GPUs, or none was found.
+    """
+    import torch
+
+    count = 0 if wanted == "cpu" else gpus()
+    if not count:
+        if wanted == "cuda":
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            raise DeviceError(
+                "--device cuda needs a GPU that PyTorch can use, but it finds none here "
+                f"({'CUDA_VISIBLE_DEVICES is not set' if visible is None else f'CUDA_VISIBLE_DEVICES={visible!r}'}; "
+                f"CUDA {torch.version.cuda or 'is not in this build of PyTorch'}); use --device cpu"
+            )
+        return torch.device("cpu")
+    if 1 < count < local_size:
+        raise DeviceError(_too_many(f"{local_size} workers on this node", count))
+    device = torch.device("cuda", 0 if count == 1 else local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def claim(store: Store, device: torch.device, rank: int) -> None:
+    """Take the GPU in the workers' common store; raises :class:`DeviceError` where another worker has it already."""
+    if device.type != "cuda":
+        return
+    first: bytes = store.compare_set(f"gpu/{_identity(device)}", "", str(rank))
+    if first.decode() != str(rank):
+        raise DeviceError(
+            _too_many(
+                f"workers {first.decode()} and {rank}, which came to the same GPU of {socket.gethostname()}",
+                gpus(),
+            )
+        )
+
+
+def configure(device: torch.device, precision: str) -> None:
+    """How a GPU computes from now on: matrix products and convolutions of fp32 in TF32 only for ``tf32``.
+
+    PyTorch's own default is TF32 in convolutions and fp32 in products. cuDNN measures its algorithms for each shape of
+    input, unless ``torch.use_deterministic_algorithms`` is on. On a processor nothing is changed.
+    """
+    import torch
+
+    if device.type != "cuda":
+        return
+    kind = "tf32" if precision == "tf32" else "ieee"
+    backends: Any = torch.backends  # whose types leave these switches out
+    for each in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+        each.fp32_precision = kind
+    backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+
+
+def stay_near(device: torch.device, local_rank: int, local_size: int) -> int | None:
+    """Keep this process to its share of the cores of its GPU's NUMA node; how many these are.
+
+    None, and nothing is changed, where the system does not tell, a launcher has chosen cores, or there is no GPU.
+    """
+    if device.type != "cuda" or not hasattr(os, "sched_setaffinity"):
+        return None
+    shared_with = [_pci_address(each) for each in (range(local_size) if gpus() > 1 else ())]
+    mine = cores_near(_pci_address(device.index or 0), shared_with, local_rank)
+    if not mine:
+        return None
+    os.sched_setaffinity(0, mine)
+    return len(mine)
+
+
+def cores_near(
+    address: str, addresses: list[str], local_rank: int, files: Path | None = None
+) -> set[int]:
+    """Cores of the NUMA node of the GPU at a PCI address, shared with the workers whose GPUs are there too.
+
+    ``addresses`` are those of the GPUs of the node's workers, in their order; ``files`` is where Linux shows its
+    devices (SYSTEM_FILES if None). Empty where the node is not known, or the process has not all cores now. The two
+    threads of a core go to one worker.
+    """
+    files = files or SYSTEM_FILES
+    nodes = {each: _numa_node(each, files) for each in {address, *addresses}}
+    allowed = os.sched_getaffinity(0)
+    if nodes[address] is None or allowed != _listed(files / "devices/system/cpu/online"):
+        return set()
+    cores = sorted(_listed(files / f"devices/system/node/node{nodes[address]}/cpulist") & allowed)
+    sharing = [rank for rank, each in enumerate(addresses) if nodes[each] == nodes[address]] or [
+        local_rank
+    ]
+    return set(cores[sharing.index(local_rank) :: len(sharing)] if local_rank in sharing else cores)
+
+
+def _too_many(who: str, count: int) -> str:
+    return (
+        f"each worker needs a GPU of its own (NCCL refuses two on one), but there are {count} for {who}; start at most "
+        f"{count} a node, or train on the processor with --device cpu"
+    )
+
+
+def _identity(device: torch.device) -> str:
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def _pci_address(index: int) -> str:
+    import torch
+
+    found: Any = torch.cuda.get_device_properties(index)
+    if not hasattr(found, "pci_bus_id"):  # an older PyTorch: then no NUMA node is found
+        return ""
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+
+
+def _numa_node(address: str, files: Path) -> int | None:
+    """The number of the node; None where the system does not tell (it says -1 on machines with one)."""
+    try:
+        number = int((files / f"bus/pci/devices/{address}/numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if number < 0 else number
+
+
+def _listed(file: Path) -> set[int]:
+    """The numbers of a list such as ``0-3,8-11``; empty where there is no such file."""
+    try:
+        parts = file.read_text().strip().split(",")
+    except OSError:
+        return set()
+    found = set[int]()
+    for part in filter(None, parts):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found

@@ -1,0 +1,97 @@
+"""Ends a worker whose collective operations on a GPU do not come to their end, naming the worker that is lost.
+
+To wait for an operation of NCCL is to let the GPU wait: the host goes on, and is stuck where it next reads a number
+from the GPU, in a call that no exception leaves. So a thread looks whether the operations that were waited for come to
+their end; where one does not within the time-out, it finds the lost worker
+(:class:`~trainers.distributed.monitor.Monitor`), says so on standard error as :mod:`trainers.command` would, and ends
+the process. NCCL's own watchdog, which names nobody, is given longer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from trainers.errors import CommunicationError
+
+LOST_STATUS = 2
+"""The exit status of a worker that lost another, as :func:`trainers.command.exit_status` has it."""
+
+
+class WaitedFor(Protocol):
+    """An operation of torch.distributed that was waited for."""
+
+    def is_completed(self) -> bool:
+        """Whether it has come to its end, well or not."""
+
+    def wait(self) -> object:
+        """Raises RuntimeError where it failed."""
+
+
+class OperationWatch:
+    """Looks every ``look_seconds`` at the oldest operation; one older than ``patience_seconds`` is lost.
+
+    ``find`` makes the error that names the lost worker, ``check`` raises where a survivor has found it already, and
+    ``end`` is called with the error, by the watching thread.
+    """
+
+    def __init__(
+        self,
+        patience_seconds: float,
+        look_seconds: float,
+        *,
+        find: Callable[[BaseException], CommunicationError],
+        check: Callable[[], None],
+        end: Callable[[CommunicationError], object] | None = None,
+    ) -> None:
+        self._patience_seconds, self._look_seconds = patience_seconds, look_seconds
+        self._find, self._check, self._end = find, check, end or end_process
+        self._pending: deque[tuple[float, WaitedFor]] = deque()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="operation watch", daemon=True)
+        self._thread.start()
+
+    def add(self, operation: WaitedFor) -> None:
+        """Look after one more operation, which began now."""
+        with self._lock:
+            self._pending.append((time.monotonic(), operation))
+
+    def close(self) -> None:
+        """Look after nothing more."""
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._look_seconds):
+            try:
+                self._look()
+            except RuntimeError as error:
+                self._end(self._find(error))
+                return
+            except CommunicationError as error:
+                self._end(error)
+                return
+
+    def _look(self) -> None:
+        with self._lock:
+            while self._pending and self._pending[0][1].is_completed():
+                self._pending.popleft()[1].wait()
+            began = self._pending[0][0] if self._pending else None
+        if began is None:
+            return
+        self._check()
+        if time.monotonic() - began > self._patience_seconds:
+            raise RuntimeError(f"an operation has not ended for {self._patience_seconds:.3g} s")
+
+
+def end_process(error: CommunicationError) -> NoReturn:
+    """Say what is wrong and end, whatever the main thread is stuck in."""
+    sys.stderr.write(f"error: {error}\n")
+    sys.stderr.flush()
+    os._exit(LOST_STATUS)

@@ -1,0 +1,51 @@
+"""The samples of a streamed workload, as a training and an evaluation take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainers.errors import DataError
+from trainers.feed.streams import Batch, Part, SampleQueue, first_samples, samples_in
+from trainers.workloads.workload import Workload
+
+
+def training_queue(workload: Workload, seed: int, part: Part, first: int) -> SampleQueue:
+    """A worker's training samples, epoch after epoch without end, from its sample ``first`` on.
+
+    An epoch of the worker is its share of the declared ``train_samples``: what its stream gives beyond that is left
+    out, and where the stream ends before, it begins again. A single worker's stream has to give as many as declared.
+    """
+    share = part.share(workload.train_samples)
+    epoch, skipped = divmod(first, share)
+    queue = SampleQueue(_epochs(workload, seed, part, share, epoch))
+    queue.skip(skipped)
+    return queue
+
+
+def _epochs(workload: Workload, seed: int, part: Part, share: int, epoch: int) -> Iterator[Batch]:
+    name = type(workload).__name__
+    while True:
+        given = 0
+        while given < share:
+            before = given
+            stream = workload.training_stream(epoch, seed, part)
+            for batch in first_samples(stream, share - given):
+                given += samples_in(batch)
+                yield batch
+            if given < share and (part.size == 1 or given == before):
+                raise DataError(
+                    f"{name}.training_stream gave {given - before} samples to worker {part.rank} of {part.size} in "
+                    f"epoch {epoch}, but train_samples declares {workload.train_samples}; correct train_samples, or "
+                    "let the stream give as many"
+                )
+        epoch += 1
+
+
+def check_evaluated(workload: Workload, counted: int) -> None:
+    """Raise :class:`~trainers.errors.DataError` where the workers' streams did not give the declared samples."""
+    if counted != workload.evaluation_samples:
+        raise DataError(
+            f"{type(workload).__name__}.evaluation_stream gave {counted} samples to all workers together, but "
+            f"evaluation_samples declares {workload.evaluation_samples}; every sample must come once: correct "
+            "evaluation_samples, or how the stream is divided by part.rank and part.size"
+        )
