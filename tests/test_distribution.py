@@ -103,6 +103,7 @@ def test_the_source_distribution_can_be_tested_and_built(distribution: tuple[Pat
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_an_installed_wheel_sweeps_its_example(installed: Path, tmp_path: Path) -> None:
     """Example, check, a sweep of real trainings on Ray; the whole main job is `scripts/try_installation.sh`."""
     where = run(installed / "python", "-c", "import hpo; print(hpo.__file__)", folder=tmp_path)

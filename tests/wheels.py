@@ -25,7 +25,7 @@ def run(*command: object, folder: Path, **environment: str) -> subprocess.Comple
         capture_output=True,
         text=True,
         check=False,
-        timeout=500,
+        timeout=1200,
     )
 
 
