@@ -49,7 +49,7 @@ def accumulate(
     before_last: Callable[[], None],
 ) -> Tensor:
     """Add the gradient of the local batch's mean loss, times ``loss_scale``; returns that loss."""
-    total = torch.zeros((), device=replica.device)
+    total = torch.zeros((), device=replica.device, dtype=torch.float64)
     for micro in micro_batches:
         loss = replica.loss(micro.batch) * micro.share
         if micro.ends_update:
@@ -66,10 +66,7 @@ def accumulate_chunks(
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """
-    total, squares = (
-        torch.zeros((), device=replica.device, dtype=dtype)
-        for dtype in (torch.float32, torch.float64)
-    )
+    total, squares = (torch.zeros((), device=replica.device, dtype=torch.float64) for _ in range(2))
     gradients: list[Tensor] = []
     share = 0.0
     for micro in micro_batches:
@@ -205,11 +202,9 @@ class Gradients:
 def _measured(origin: Origin, square: Tensor) -> SquaredNorms | None:
     if origin.of_chunks is None:
         return None
-    norms = SquaredNorms(
+    return SquaredNorms(
         origin.of_chunks / origin.loss_scale**2,
         float(square),
         origin.chunk_samples,
         origin.global_batch_size,
     )
-    finite = torch.tensor([norms.of_chunks, norms.of_batch]).isfinite().all()
-    return norms if finite else None

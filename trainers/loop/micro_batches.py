@@ -64,18 +64,19 @@ class MicroBatchLoader:
     def micro_batches(self, first_step: int, every: int = 1) -> Iterator[MicroBatch]:
         """This worker's micro batches of update ``first_step`` and each ``every``-th after it, without end."""
         cuts = itertools.chain.from_iterable(
-            self._cuts(step) for step in itertools.count(first_step, every)
+            self.cuts(step, self.layout(step)) for step in itertools.count(first_step, every)
         )
-        return prefetched(itertools.starmap(self._load, cuts), self._workload.prefetched_batches)
+        return prefetched(itertools.starmap(self.load, cuts), self._workload.prefetched_batches)
 
-    def _cuts(self, step: int) -> Iterator[tuple[Cut, float, bool]]:
-        layout = self.layout(step)
+    def cuts(self, step: int, layout: BatchLayout) -> Iterator[tuple[Cut, float, bool]]:
+        """Update ``step`` in the given layout: each cut, its share of the local batch, and whether it is the last."""
         left = layout.micro_batches
         for cut in layout.cuts(self._batch_schedule.samples(step), self._rank):
             left -= 1
             yield cut, cut.count / layout.local_batch_size, left == 0
 
-    def _load(self, cut: Cut, share: float, ends_update: bool) -> MicroBatch:
+    def load(self, cut: Cut, share: float, ends_update: bool) -> MicroBatch:
+        """The samples of one cut of an update, with its share of the local batch."""
         indices, epochs = self._stream.take(cut.first, cut.count)
         batch = self._workload.training_batch(indices, epochs, self._seed)
         return MicroBatch(batch, share, cut.ends_chunk, ends_update)

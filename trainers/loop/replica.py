@@ -59,12 +59,12 @@ class Replica:
     def loss(self, batch: Batch) -> Tensor:
         """The mean training loss over a batch on any device, a scalar with its graph."""
         with self.computing:
-            return self.workload.loss(self.model, self._here(batch), self.settings)
+            return self.workload.loss(self.model, self.here(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """What the workload adds up over the evaluation set, of a batch on any device."""
         with self.computing:
-            return self.workload.counts(self.model, self._here(batch))
+            return self.workload.counts(self.model, self.here(batch))
 
     def gradients(self) -> list[Tensor]:
         """The gradient of each parameter; zeros where the loss did not depend on it."""
@@ -82,7 +82,8 @@ class Replica:
         """Move the running statistics of normalization by the update of so many samples over all workers."""
         end_update(self.norms, global_batch_size // self.group_size)
 
-    def _here(self, batch: Batch) -> Batch:
+    def here(self, batch: Batch) -> Batch:
+        """A batch on any device, on the replica's."""
         if self.device.type == "cpu":
             return batch
         return tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
@@ -117,7 +118,12 @@ def evaluate(
         name: part.reshape(totals[name].shape)
         for name, part in zip(sorted(totals), parts, strict=True)
     }
-    metrics = workload.metrics_from(found, samples)
+    return metrics_of_counts(workload, found)
+
+
+def metrics_of_counts(workload: Workload, counts: dict[str, Tensor]) -> dict[str, float]:
+    """Every metric, from what was counted over the whole evaluation set."""
+    metrics = workload.metrics_from(counts, workload.evaluation_samples)
     missing = [name for name in workload.metrics if name not in metrics]
     if missing:
         raise WorkloadError(

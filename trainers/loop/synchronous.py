@@ -56,7 +56,7 @@ class Training(TrainingRun):
                 job.settings.adascale_batch_size, job.global_batch_size, self.train_samples
             )
         )
-        self._micro_batches = self.loader.micro_batches(0)
+        self._micro_batches, self._loaded_to = self.loader.micro_batches(0), 0
 
     @property
     def model(self) -> nn.Module:
@@ -69,6 +69,9 @@ class Training(TrainingRun):
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         started = time.perf_counter()
+        if first_step != self._loaded_to:  # updates were done elsewhere, as by trainers.fused
+            self._go_to(first_step)
+        self._loaded_to = last_step
         with torch.random.fork_rng(
             devices=[self.replica.device] if self.replica.device.type == "cuda" else []
         ):
@@ -82,6 +85,10 @@ class Training(TrainingRun):
             seconds=time.perf_counter() - started,
             gradient_noise_scale=self.statistics.noise_scale,
         )
+
+    def _go_to(self, step: int) -> None:
+        """Let the micro batches of update ``step`` be the next ones."""
+        self._micro_batches, self._loaded_to = self.loader.micro_batches(step), step
 
     def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:
         """The mean loss of each update over all workers, shape ``(updates,)``, and the last learning rate."""
@@ -137,7 +144,7 @@ class Training(TrainingRun):
         self.statistics.load_state_dict(state["statistics"])
         if self.adascale is not None:
             self.adascale.load_state_dict(state["adascale"])
-        self._micro_batches = self.loader.micro_batches(self.progress.step)
+        self._go_to(self.progress.step)
 
 
 def _check_settings(settings: TrainingSettings) -> None:
