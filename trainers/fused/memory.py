@@ -1,7 +1,7 @@
 """The common memory of fused trainings: parameters, optimizer state and buffers, with an axis (K, ...).
 
-A parameter of shape (...) lies K times in a row, so that all of a kind is one tensor ``(elements,)`` that an update moves
-at once, and the stacked parameter a view ``(K, ...)`` of it::
+A parameter of shape (...) lies K times in a row, so that all of a kind is one tensor ``(elements,)`` that an update
+moves at once, and the stacked parameter a view ``(K, ...)`` of it::
 
     first parameter of training 0, of training 1, ..., second parameter of training 0, of training 1, ...
 
