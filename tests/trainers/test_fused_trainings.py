@@ -5,17 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from search_spaces.settings import TrainingSettings
-from tests.trainers.double_digits import DoubleDigits
+from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
 from trainers.errors import JobError
 from trainers.fused import FusedTrainings, fusion_key
 from trainers.loop import checkpoint as checkpoints
 from trainers.loop.synchronous import Training
-from trainers.numerics.normalization import GhostBatchNorm
 from trainers.optimizers import OPTIMIZERS
 
 TOLERANCE = 1e-12
@@ -45,27 +43,6 @@ VARIANTS = {
     "larc on adam": ("larc", {"larc_optimizer": "adam", "larc_mode": "scale", "rate": 0.002}),
 }
 CASES = {name: (name, {}) for name in OPTIMIZERS} | VARIANTS
-
-
-class Small(DoubleDigits):
-    """A network with what is treated in ways of its own: convolutions, ghost batch norms, biases, a constant."""
-
-    def build_model(self, settings):
-        size, momentum = settings.normalization_batch_size, settings.normalization_momentum
-        model = nn.Sequential(
-            nn.Conv2d(1, 4, 3, stride=2, padding=1, bias=False),
-            GhostBatchNorm(4, size, momentum=momentum),
-            nn.ReLU(),
-            nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
-            GhostBatchNorm(6, size, momentum=momentum),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(24, 24),
-            nn.PReLU(),
-            nn.Linear(24, 10),
-        ).to(memory_format=torch.channels_last)
-        model[7].weight.requires_grad_(False)
-        return model.double()
 
 
 @pytest.fixture(scope="module")
@@ -289,6 +266,7 @@ def test_what_cannot_be_fused_is_refused(workload):
         fused.add(training(job("adam", 0), workload))
     random = FusedTrainings()
     random.add(training(job("sgd", 0), Dropping(DATA)))
+    random.add(training(job("sgd", 1), Dropping(DATA)))
     with pytest.raises(JobError, match=r"torch.func.vmap.*leave resources.fused_trials out"):
         random.advance()
     with pytest.raises(JobError, match="no trainings"):

@@ -86,6 +86,8 @@ class FusedTrainings:
         for training in self.trainings:
             if training.finished:
                 raise JobError(f"a training is finished: {training.progress.reason}; remove it")
+        if len(self._members) == 1 and not self._members[0].losses:
+            return [self._advance_alone(self._members[0])]
         started = time.perf_counter()
         if self._fused is None:
             self._fused = _Fused(self._members)
@@ -99,6 +101,13 @@ class FusedTrainings:
             (member.training, _evaluated(member, found))
             for member, found in zip(due, scores, strict=True)
         ]
+
+    def _advance_alone(self, member: _Member) -> tuple[Training, ConvergencePoint]:
+        """The only training that is there trains faster by itself."""
+        self._dissolve()
+        point = member.training.advance()
+        member.step = member.training.progress.step
+        return member.training, point
 
     def close(self) -> None:
         """Let all trainings leave."""
