@@ -30,9 +30,9 @@ def swept(folder, study):
     (folder / "study.yaml").write_text(study)
     storage = f"sqlite:///{folder}/hpo.db"
     result = hpo.run_study(hpo.load_study(folder / "study.yaml"), storage, folder=folder / ".hpo")
-    with Store(storage) as store:
+    with Store.open(storage) as store:
         study_id = store.study("fused").id
-        trials = store.trials(study_id)
+        trials = store.trials(study_id, purpose="sweep")
         return result, {each.number: (each, store.points(each.id)) for each in trials}
 
 

@@ -20,7 +20,7 @@ from trainers.distributed.communicator import Communicator
 from trainers.errors import JobError
 from trainers.job import TrainingJob
 from trainers.loop.exhibits import exhibit_of
-from trainers.loop.gradients import Gradients
+from trainers.loop.gradients import Gradients, Measured
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
@@ -57,6 +57,7 @@ class Training(TrainingRun):
             )
         )
         self._micro_batches, self._loaded_to = self.loader.micro_batches(0), 0
+        self._measured: list[Measured] = []
 
     @property
     def model(self) -> nn.Module:
@@ -98,6 +99,9 @@ class Training(TrainingRun):
             loss, rate = self._update(step)
             losses.append(loss)
         self.gradients.settle()
+        for measured in self._measured:
+            self.statistics.add(measured.read())
+        self._measured.clear()
         means = torch.stack(losses).double()
         self.communicator.all_reduce_mean_([means])
         return means, rate
@@ -110,9 +114,11 @@ class Training(TrainingRun):
         loss, arrived = self.gradients.compute(micro_batches, self.loader.measured(step))
         self.replica.end_update(layout.global_batch_size)
         if arrived.measured is not None:
-            self.statistics.add(arrived.measured)
-            if self.adascale is not None:
-                self.adascale.add(arrived.measured)
+            self._measured.append(arrived.measured)
+            if (
+                self.adascale is not None
+            ):  # whose rate depends on it: here the host waits for the device
+                self.adascale.add(arrived.measured.read())
         rate = self._step_optimizer(step, overflowed=arrived.overflowed)
         self.replica.set_gradients(None)
         return loss, rate
