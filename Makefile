@@ -5,8 +5,9 @@
 # make check      format, linter, types
 # make format     puts the code into the format, and repairs what the linter can
 # make coverage   all tests, and the share of lines that they run
-# make docs       the pages that are written from the code
-.PHONY: run test quick check format coverage docs bench screenshots setup clean
+# make docs       the pages that are written from the code, and the documentation as a site in site/
+# make dist       the wheel and the source distribution, in dist/
+.PHONY: run test quick check format coverage docs dist bench screenshots setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -37,8 +38,14 @@ coverage: setup
 	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report term:skip-covered
 
 docs: setup
-	$(BIN)/python -m search_spaces.settings_table > docs/settings.md
-	$(BIN)/python -m scripts.api_reference > docs/api.md
+	$(BIN)/python -m search_spaces.settings_table > docs/reference/settings.md
+	$(BIN)/python -m scripts.api_reference > docs/reference/api.md
+
+# without what other builds left behind; the wheel is built from the source distribution, which shows that it is complete
+dist: setup
+	rm -rf build dist *.egg-info
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	rm -rf build
 
 bench: setup
 	$(BIN)/python benchmarks/trial_overhead.py
@@ -60,11 +67,11 @@ setup: $(VENV)/.installed $(VENV)/.horovod
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,serve,export,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,serve,export,docs,dev]'
 	touch $@
 
-$(VENV)/.horovod: scripts/build_horovod.sh $(VENV)/.installed
-	scripts/build_horovod.sh $(abspath $(BIN)/python) || \
+$(VENV)/.horovod: trainers/distributed/build_horovod.sh $(VENV)/.installed
+	PIP_CONSTRAINT=$(abspath constraints.txt) bash $< $(abspath $(BIN)/python) || \
 		echo "horovod: could not be built here (see above); everything runs on torch.distributed instead" >&2
 	touch $@
 

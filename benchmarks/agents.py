@@ -68,6 +68,8 @@ class Result:
     killed: int = 0
     begun_again: int = 0
     overheads: list[float] = field(default_factory=list)
+    cpu_overheads: list[float] = field(default_factory=list)
+    server_cpu: float = 0.0
 
     @property
     def median(self) -> float:
@@ -96,6 +98,7 @@ class Server:
         (folder / "server.yaml").write_text(json.dumps(config))
         self.url = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
+        self.cpu_seconds = 0.0
 
     def start(self) -> None:
         """Start, and wait until it answers."""
@@ -120,6 +123,9 @@ class Server:
     def kill(self) -> None:
         """As a machine that loses its power."""
         if self._process is not None:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
+            ticks = stat.rpartition(")")[2].split()[11:13]  # utime and stime of proc(5)
+            self.cpu_seconds += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
             self._process.kill()
             self._process.wait()
 
@@ -172,6 +178,7 @@ def run(
                 time.sleep(0.2)
             result.seconds = time.monotonic() - began
         server.kill()
+        result.server_cpu = server.cpu_seconds
         result.states = _states(store)
         _check(result, store, folder, log, victims)
     return result
@@ -213,6 +220,7 @@ def _check(result: Result, store: Store, folder: Path, log: Path, victims: list[
             result.faults.append(f"agent {number} said nothing: {said[-300:]}")
             continue
         result.overheads += told["overheads"]
+        result.cpu_overheads += told["cpu_overheads"]
 
 
 def _begun_after_end(result: Result, stored: list[Trial], log: Path) -> list[str]:
@@ -290,7 +298,9 @@ def main() -> None:
         f"{given.agents} agents, {result.killed} killed, server restarted {given.restarts} times: "
         f"{sum(result.states.values())} trials in {result.seconds:.0f} s {result.states}, "
         f"{result.begun_again} trainings begun again; overhead a trial: median {result.median:.3f} s, "
-        f"mean {result.mean:.3f} s, 95th percentile {overheads[int(0.95 * len(overheads))]:.3f} s"
+        f"mean {result.mean:.3f} s, 95th percentile {overheads[int(0.95 * len(overheads))]:.3f} s; processor time a "
+        f"trial: agent {statistics.median(result.cpu_overheads):.3f} s (median), server with its starts "
+        f"{result.server_cpu / max(1, sum(result.states.values())):.3f} s; load {os.getloadavg()[0]:.1f}"
     )
     if result.median > given.limit:
         result.faults.append(

@@ -3,7 +3,8 @@
 Random noisy quadratics (trainers.workloads.noisy_quadratic), whose best settings and fewest epochs are known at every
 batch. Each is swept on the same ladder from 16 to 256 by a simple sampler; critical batch sizes are drawn between 2^4
 and 2^14, so that some ladders end far below theirs and some lie above. Scored are the epochs that the recommended
-settings really need over those of the best ones, and how often the 90 % intervals hold.
+settings really need over those of the best ones, beside three rules of thumb from the best of the top rung, and how
+often the 90 % intervals hold.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ TRIALS, REPEATS = (
 MOMENTA = (0.0, 0.5, 0.9)
 SEED_SCATTER = 0.03
 EVALUATIONS_PER_EPOCH = 4
+RULES = {"none": 0.0, "square root": 0.5, "linear": 1.0}  # powers of the batch
+LOST = 25.0  # times the fewest epochs: what settings count as that never reach the target
 BUDGET = 4.0  # times the fewest epochs at the largest rung
 
 
@@ -73,11 +76,16 @@ class Case:
     best_epochs: float
     best_rate: float
     epochs: float
+    by_rule: dict[str, float]  # epochs of the settings of each rule of thumb
 
     @property
     def loss(self) -> float:
         """Epochs of the recommended settings over those of the best ones."""
         return self.epochs / self.best_epochs
+
+    def regret(self, epochs: float) -> float:
+        """Logarithm of these epochs over those of the best settings."""
+        return float(np.log(min(epochs / self.best_epochs, LOST)))
 
     @property
     def epochs_inside(self) -> bool:
@@ -243,7 +251,31 @@ def cases(ladder: Ladder) -> Iterator[Case]:
         )
         best = optimum(ladder.problem, ladder.target_loss, batch, momentum=ladder.momentum)
         epochs = ladder.epochs(batch, found.settings["learning_rate"].median, momentum)
-        yield Case(ladder, found, best.epochs, best.learning_rate, epochs)
+        yield Case(
+            ladder, found, best.epochs, best.learning_rate, epochs, _by_rule(ladder, distance)
+        )
+
+
+def _by_rule(ladder: Ladder, distance: int) -> dict[str, float]:
+    """Epochs at so many times the top rung with the rate of its best settings scaled by each rule of thumb.
+
+    The best are those repeated with the fewest epochs in the mean: the fewest of single trainings would be lucky ones.
+    """
+    seen: dict[tuple[float, float], list[float]] = {}
+    for trial in ladder.evidence.observations:
+        if trial.global_batch_size == LADDER[-1] and trial.state == "reached":
+            key = trial.settings["learning_rate"], trial.settings["momentum"]
+            seen.setdefault(key, []).append(trial.epochs)
+    if not seen:
+        return {rule: float("inf") for rule in RULES}
+    most = max(map(len, seen.values()))
+    rate, momentum = min(
+        (key for key, epochs in seen.items() if len(epochs) == most), key=lambda key: sum(seen[key])
+    )
+    return {
+        rule: ladder.epochs(distance * LADDER[-1], rate * distance**power, momentum)
+        for rule, power in RULES.items()
+    }
 
 
 def line(name: str, found: Sequence[Case]) -> str:
@@ -258,6 +290,19 @@ def line(name: str, found: Sequence[Case]) -> str:
         f"| {np.exp(np.median(errors)) - 1:.0%} | {np.mean([case.epochs_inside for case in found]):.0%} "
         f"| {np.median(widths):.2f} | {np.mean([case.rate_inside for case in found]):.0%} |"
     )
+
+
+def regrets(name: str, found: Sequence[Case]) -> str:
+    """A row of the table of regrets: means and standard errors."""
+    columns = [
+        [case.regret(case.epochs) for case in found],
+        *([case.regret(case.by_rule[rule]) for case in found] for rule in RULES),
+    ]
+    told = (
+        f"{np.mean(values):.2f} +- {np.std(values) / max(len(values) - 1, 1) ** 0.5:.2f}"
+        for values in columns
+    )
+    return f"| {name} | {len(found)} | {' | '.join(told)} |"
 
 
 def main() -> None:
@@ -299,6 +344,16 @@ def main() -> None:
                 line(
                     f"... momentum {name}",
                     [case for case in here if case.ladder.momentum == momentum],
+                )
+            )
+    print(f"\n| regret at | cases | forecast | {' | '.join(RULES)} |\n|---|---|---|---|---|---|")
+    for distance in DISTANCES:
+        here = [case for case in found if case.forecast.global_batch_size == distance * LADDER[-1]]
+        for name, tuned in (("fixed", False), ("tuned", True)):
+            print(
+                regrets(
+                    f"{distance} x, momentum {name}",
+                    [case for case in here if (case.ladder.momentum is None) == tuned],
                 )
             )
     print(f"{time.process_time() - begun:.0f} s of one core")

@@ -1,6 +1,6 @@
-"""The page of the Python interface, docs/api.md, from the docstrings of what the packages name as public.
+"""The page of the Python interface, docs/reference/api.md, from the docstrings of what the packages name as public.
 
-    python -m scripts.api_reference > docs/api.md
+    python -m scripts.api_reference > docs/reference/api.md
 
 The code is read, not imported: a public name is one of a package's ``__all__``, and is followed through the imports to
 the file that defines it.
@@ -22,7 +22,7 @@ MODULES = ("storage.store", "storage.records", "storage.errors")
 
 HEAD = """# Python interface
 
-<!-- written by: python -m scripts.api_reference > docs/api.md -->
+<!-- written by: python -m scripts.api_reference > docs/reference/api.md -->
 
 What may be relied on: the names of this page. What is not here may change without notice.
 """

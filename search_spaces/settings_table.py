@@ -1,6 +1,6 @@
-"""The page of all settings, docs/settings.md, from what they say of themselves.
+"""The page of all settings, docs/reference/settings.md, from what they say of themselves.
 
-python -m search_spaces.settings_table > docs/settings.md
+python -m search_spaces.settings_table > docs/reference/settings.md
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from search_spaces.settings import Range, TrainingSettings, names
 
 _HEAD = """# Settings
 
-<!-- written by: python -m search_spaces.settings_table > docs/settings.md -->
+<!-- written by: python -m search_spaces.settings_table > docs/reference/settings.md -->
 
 What `search` in a study file and `settings` in a training's job may name. A plain value fixes a setting, a domain
 tunes it (`search_spaces/space.py`); what is not named has its default. Epochs are samples processed over the size of
 the data set. A setting that is named must be used: a study whose values never make use of it is refused. Settings of
-one's own are named in `search` beside these ([programs](programs.md#settings-of-your-own)).
+one's own are named in `search` beside these ([programs](../guides/programs.md#settings-of-your-own)).
 
 | setting | default | values | meaning | used with |
 |---|---|---|---|---|

@@ -389,6 +389,13 @@ class AbstractStore(ABC):
         """
 
     @abstractmethod
+    def settle_studies(self) -> list[Study]:
+        """Cancel the studies whose worker fell silent before it heard that they were to be cancelled; returns them.
+
+        Their trials in flight go back into the queue. :meth:`claim_study` does so too, where there is a worker.
+        """
+
+    @abstractmethod
     def take_study(
         self, study_id: int, worker: str, *, lease_seconds: float, instead_of: str | None = None
     ) -> Lease | None:

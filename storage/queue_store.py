@@ -70,6 +70,13 @@ class QueueStore(Transactions):
                 return found
             passed_over |= {found}
 
+    def settle_studies(self) -> list[Study]:
+        with self._read() as connection:
+            if not queue.has_abandoned(connection):
+                return []
+        with self._write() as connection:
+            return [studies.by_id(connection, each) for each in queue.settle(connection)]
+
     def take_study(
         self, study_id: int, worker: str, *, lease_seconds: float, instead_of: str | None = None
     ) -> Lease | None:

@@ -83,7 +83,8 @@ class WorkloadCost:
     """What one sample of a workload costs.
 
     ``flops_per_sample``: floating-point operations, forward and backward, two per multiply-add.
-    ``sample_bytes``: read from storage per sample.
+    ``sample_bytes``: read from storage per sample. ``host_seconds_per_sample``: of a processor core, to decode and
+    augment it. ``evaluation_samples``: of one evaluation.
     """
 
     parameters: int
@@ -91,6 +92,8 @@ class WorkloadCost:
     flops_per_sample: float
     activation_bytes_per_sample: float
     sample_bytes: float
+    host_seconds_per_sample: float = 0.0
+    evaluation_samples: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ FIT = (
     "dashboard/test_report.py",
     "faces/test_command_line.py",
     "faces/test_exhibit_of_a_launch.py",
+    "faces/test_first_steps.py::test_a_run_that_begins_says_its_price_and_one_that_goes_on_does_not",
     "faces/test_growing_batch.py",
     "faces/test_own_workload.py",
     "faces/test_plan_command.py",
@@ -70,6 +71,7 @@ PROCESSES = (
     "faces/test_study_folder.py",
     "planning/test_launch_restarts.py",
     "planning/test_launch_submission.py",
+    "planning/test_launch_surroundings.py",
     "planning/test_launchers_loop.py",
     "planning/test_launchers_scripts.py",
     "planning/test_launchers_training.py",
@@ -103,7 +105,9 @@ PROCESSES = (
     "tuning/test_program_sweep.py",
     "tuning/test_sweeps.py",
     "tuning/test_trial_workers.py",
+    "test_distribution.py",
     "test_documents.py::test_python_of_the_pages_runs",
+    "test_site.py",
 )
 """Tests that start worker processes, servers, Ray or the scripts of launchers."""
 

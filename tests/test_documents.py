@@ -29,13 +29,13 @@ EXAMPLES = ROOT / "examples"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     EXAMPLES / "workflows" / "README.md",
 ]
 BUILDERS = [
     ROOT / "CONTRIBUTING.md",
-    ROOT / "docs" / "architecture.md",
-    ROOT / "docs" / "glossary.md",
+    ROOT / "docs" / "development" / "architecture.md",
+    ROOT / "docs" / "reference" / "glossary.md",
 ]
 GENERATED = {"api.md": "scripts.api_reference", "settings.md": "search_spaces.settings_table"}
 """Pages that are written from the code, by the modules that write them."""
@@ -174,7 +174,7 @@ def test_every_name_of_the_builders_pages_is_in_its_file(page: Path) -> None:
 
 
 def test_every_package_of_the_house_is_in_its_plan() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    text = (ROOT / "docs" / "development" / "architecture.md").read_text("utf-8")
     folders = [
         folder.relative_to(ROOT)
         for package in ("hpo", "trainers", "storage")
@@ -186,9 +186,9 @@ def test_every_package_of_the_house_is_in_its_plan() -> None:
 
 
 def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
-    words = re.findall(r"^\| (.+?) \|", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.M)[
-        1:
-    ]
+    words = re.findall(
+        r"^\| (.+?) \|", (ROOT / "docs" / "reference" / "glossary.md").read_text("utf-8"), re.M
+    )[1:]
     words.remove("---") if "---" in words else None
     assert len(words) > 40
     assert words == sorted(set(words), key=str.lower)
@@ -218,7 +218,7 @@ def test_every_test_that_a_recipe_names_exists() -> None:
 
 
 def test_the_page_of_the_python_interface_is_current() -> None:
-    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
     assert page == api_reference.page(), "run: make docs"
 
 

@@ -1,7 +1,8 @@
-"""What one sample of a workload costs: arithmetic, memory and bytes to read, and how much a gradient weighs.
+"""What one sample of a workload costs: arithmetic, memory, bytes to read, time to decode, and a gradient's size.
 
 A model is measured, not estimated: one forward and backward pass is run on PyTorch's meta device, which does no
-arithmetic, and every operation and every tensor kept for the backward pass is counted.
+arithmetic, and every operation and every tensor kept for the backward pass is counted. What the host does for a sample
+is timed, on this machine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import WorkloadError
-from trainers.workloads.workload import AnyWorkload, Batch, Workload
+from trainers.feed.host_work import host_seconds_per_sample
+from trainers.workloads.workload import AnyWorkload, Batch, Workload, some_samples
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,6 +37,8 @@ class WorkloadCost:
     ``parameters`` that are trained, in ``gradient_tensors`` tensors. ``flops_per_sample``: forward and backward pass,
     2 for each multiply-add. ``activation_bytes_per_sample``: what the forward pass keeps for the backward pass, in
     fp32. ``sample_bytes``: read from storage for each sample; 0 for samples that stay in memory.
+    ``host_seconds_per_sample``: of one processor core, to decode and augment a sample up to a ready batch; 0 where that
+    is not to be counted. ``evaluation_samples``: of one evaluation; 0 where evaluations are not to be counted.
     """
 
     parameters: int
@@ -42,6 +46,13 @@ class WorkloadCost:
     flops_per_sample: float
     activation_bytes_per_sample: float
     sample_bytes: float
+    host_seconds_per_sample: float = 0.0
+    evaluation_samples: int = 0
+
+
+FIGURES = tuple(each.name for each in dataclasses.fields(WorkloadCost))
+NEEDED_FIGURES = FIGURES[:5]
+WHOLE_FIGURES = ("parameters", "gradient_tensors", "evaluation_samples")
 
 
 def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = None) -> WorkloadCost:
@@ -88,19 +99,23 @@ def model_cost(
 
 
 def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost:
-    import torch
 
     sample_bytes = _sample_bytes(
         workload
     )  # first, while the libraries hold no sample that is read again
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
-    batch = workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
-    return model_cost(
+    batch = workload.prepare(some_samples(workload, count))
+    counted = model_cost(
         lambda: workload.build_model(settings),
         lambda model, samples: workload.loss(model, samples, settings),
         batch,
         sample_bytes,
+    )
+    return dataclasses.replace(
+        counted,
+        host_seconds_per_sample=host_seconds_per_sample(workload),
+        evaluation_samples=workload.evaluation_samples,
     )
 
 
@@ -150,13 +165,14 @@ def _counted(
 
 def _of_program(cost: Mapping[str, float] | None) -> WorkloadCost:
     """What the study says of its program: nobody else can know it."""
-    names = [each.name for each in dataclasses.fields(WorkloadCost)]
-    if cost is None or set(cost) != set(names):
+    if cost is None or not set(NEEDED_FIGURES) <= set(cost) <= set(FIGURES):
         raise WorkloadError(
-            f"a program's cost cannot be measured; give {', '.join(names)} under program.cost"
+            f"a program's cost cannot be measured; give {', '.join(NEEDED_FIGURES)} under "
+            f"program.cost, and {' and '.join(FIGURES[len(NEEDED_FIGURES) :])} where they count"
         )
-    parameters, tensors = int(cost["parameters"]), int(cost["gradient_tensors"])
-    return WorkloadCost(parameters, tensors, *(float(cost[name]) for name in names[2:]))
+    return WorkloadCost(
+        **{name: int(cost[name]) if name in WHOLE_FIGURES else float(cost[name]) for name in cost}  # type: ignore[arg-type]
+    )
 
 
 def _of_quadratic(modes: int) -> WorkloadCost:
@@ -167,11 +183,12 @@ def _of_quadratic(modes: int) -> WorkloadCost:
 def _sample_bytes(workload: Workload) -> float:
     """Bytes that the process reads for a sample, from files or from the cache of what was read before.
 
-    Where the operating system does not count them: the size of the sample's tensors.
+    Where the operating system does not count them, and of a stream, which reads ahead: the size of its tensors.
     """
     import torch
-    from torch.utils._pytree import tree_leaves
 
+    if workload.streamed:
+        return _bytes_of(some_samples(workload, 1))
     count = max(1, min(READ_SAMPLES, workload.train_samples - 1))
     indices = torch.linspace(0, workload.train_samples - 1, count + 1).long()
     epochs = torch.zeros(count, dtype=torch.int64)
@@ -180,12 +197,15 @@ def _sample_bytes(workload: Workload) -> float:
     batch = workload.training_batch(indices[1:], epochs, 0)
     after = _bytes_read()
     if before is None or again is None or after is None:
-        return (
-            float(sum(tensor.numel() * tensor.element_size() for tensor in tree_leaves(batch)))
-            / count
-        )
+        return _bytes_of(batch) / count
     looking = again - before  # what reading the counter itself adds to it
     return max(0.0, float(after - again - looking)) / count
+
+
+def _bytes_of(batch: Batch) -> float:
+    from torch.utils._pytree import tree_leaves
+
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in tree_leaves(batch)))
 
 
 def _bytes_read() -> int | None:

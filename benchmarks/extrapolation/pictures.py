@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/extrapolation.md from real fits: python -m benchmarks.extrapolation.pictures.
+"""Draws the pictures of docs/concepts/extrapolation.md from real fits: python -m benchmarks.extrapolation.pictures.
 
 1. a published series: the forecast from its first rungs, and the rungs that it had not seen
 2. a noisy quadratic: trials of a ladder by state, the law of the best rate, the bound of stability, and the truth
@@ -142,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, default=Path("docs"))
+    parser.add_argument("--output", type=Path, default=Path("docs/concepts"))
     output = parser.parse_args().output
     ladder = make_ladder(SEED, MOMENTUM)
     posterior = fit(ladder.evidence, rng=np.random.default_rng(0))

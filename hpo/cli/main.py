@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it, so that ``hpo --help`` answ
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -15,8 +16,12 @@ from hpo.cli.commands import (
     database,
     doctor,
     evidence,
+    example,
+    exports,
     full_machine,
+    horovod,
     imports,
+    init,
     remote,
     server,
     study,
@@ -26,6 +31,14 @@ from hpo.cli.commands import (
 
 class _Commands(click.Group):
     """Prints the service's own errors without a traceback, and leaves with their exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        """Run a command; one that was started from a shell hides a password first."""
+        if args is None and any("--storage" in word for word in sys.argv):
+            from hpo.cli.own_arguments import hide_password
+
+            hide_password()
+        return super().main(args, *more, **options)
 
     def invoke(self, context: click.Context) -> Any:
         from hpo.errors import HpoError
@@ -49,6 +62,9 @@ def main() -> None:
 
 
 for command in (
+    example.example,
+    init.init,
+    study.study,
     study.run,
     study.studies,
     study.show,
@@ -73,8 +89,9 @@ for command in (
     remote.cancel,
     remote.logs,
     database.db,
-    database.export,
+    exports.export,
     doctor.doctor,
+    horovod.install_horovod,
 ):
     main.add_command(command)
 

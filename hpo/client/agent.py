@@ -48,14 +48,17 @@ class AgentReport:
     """What an agent did: trials by how they ended, the seconds that trainings took, and all seconds since its begin.
 
     ``waited`` are the seconds in which there was nothing to train; ``overheads`` has, for each trial, those that went
-    neither into its training nor into waiting: what asking, reporting and telling took.
+    neither into its training nor into waiting: what asking, reporting and telling took. ``cpu_trained`` are the seconds
+    of the processor that trainings in this process took, ``cpu_overheads``, for each trial, those of all else.
     """
 
     ended: dict[str, int] = field(default_factory=dict)
     trained: float = 0.0
+    cpu_trained: float = 0.0
     waited: float = 0.0
     seconds: float = 0.0
     overheads: list[float] = field(default_factory=list)
+    cpu_overheads: list[float] = field(default_factory=list)
 
     @property
     def trials(self) -> int:
@@ -94,6 +97,7 @@ class TrialAgent:
 
         while not over() and report.trials != self._options.trials:
             asked_at, before = time.monotonic(), report.trained + report.waited
+            cpu_at, cpu_before = time.process_time(), report.cpu_trained
             trial = self._ask(over, report)
             if trial is None:
                 break
@@ -107,6 +111,8 @@ class TrialAgent:
                 report.ended[state] = report.ended.get(state, 0) + 1
                 spent = report.trained + report.waited - before
                 report.overheads.append(time.monotonic() - asked_at - spent)
+                cpu_spent = report.cpu_trained - cpu_before
+                report.cpu_overheads.append(time.process_time() - cpu_at - cpu_spent)
         report.seconds = time.monotonic() - began
         return report
 
@@ -175,7 +181,8 @@ class _timed:  # noqa: N801  (reads as a statement)
         self._report = report
 
     def __enter__(self) -> None:
-        self._began = time.monotonic()
+        self._began, self._cpu_began = time.monotonic(), time.thread_time()
 
     def __exit__(self, *error: object) -> None:
         self._report.trained += time.monotonic() - self._began
+        self._report.cpu_trained += time.thread_time() - self._cpu_began

@@ -79,9 +79,9 @@ def sensitivity(posterior: Posterior, choices: Choices) -> tuple[Sensitivity, ..
         return ()
     right, found = choices.cost(posterior), []
     for factor in WRONG_RATES:
-        ratio = np.exp(choices.cost(posterior, factor) - right)
-        ends = Interval(*(float(value) for value in np.quantile(ratio, LEVELS)))
-        found.append(Sensitivity(factor, ends, float(choices.risk(posterior, factor).mean())))
+        cost, risk = choices.cost_and_risk(posterior, factor)
+        ends = Interval(*(float(value) for value in np.quantile(np.exp(cost - right), LEVELS)))
+        found.append(Sensitivity(factor, ends, float(risk.mean())))
     return tuple(found)
 
 

@@ -3,10 +3,10 @@
 The race's trainings are evidence like any, and the laws are fitted to them. But the laws are only roughly right at one
 batch: so the recommended settings, those that were raced, and others about them are compared by what the laws predict
 and what was seen beyond it, shrunk by the scatter of a training and of its seed (:mod:`hpo.extrapolation.discrepancy`):
-one training, lucky or not, decides nothing, and nothing bolder is used than what was recommended or has reached the
-target here. A training that was lost speaks against its settings and against those with a rate at least as high and a
-warmup at most as long, and, where none of them stood, those near it; one that was not lost speaks for its own settings
-and for those with a lower rate and a longer warmup.
+one training, lucky or not, decides nothing, and nothing bolder is used than what the sweep recommended or two
+trainings have stood. A training that was lost speaks against its settings and against those with a rate at least as
+high and a warmup at most as long, and, where none of them stood, those near it; one that was not lost speaks for its
+own settings and for those with a lower rate and a longer warmup.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.discrepancy import MOST_MISS, SEED_SHARE, correct, counted
 from hpo.extrapolation.evidence.evidence import Observation
-from hpo.extrapolation.inference.posterior import Posterior
+from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.extrapolation.recommend import Choice, Choices, price
+from hpo.extrapolation.recommend import PARTICLES, Choice, Choices, price
 from hpo.intervals import Interval
 
 Array: TypeAlias = NDArray[np.float64]
@@ -34,6 +34,9 @@ Array: TypeAlias = NDArray[np.float64]
 RISK_COUNTS = 2.0
 # of the trainings that are not lost, so many are dropped as far behind: what tells one that was lost from a slow one
 DROPPED = 0.25
+# the laws' bound of stability is right within such a factor, in its logarithm: both ends and the middle count
+OFF, OFF_WEIGHTS = np.array([-0.35, 0.0, 0.35]), np.array([1.0, 4.0, 1.0]) / 6
+BOLD = 2  # trainings that reached the target at settings, or at bolder ones, until they are trusted
 WARMUP_LENGTH = 0.4  # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
 BELOW_A_LOSS = 0.7  # times the rate of a training that was lost: what is not near it any more
 SAME = 1e-6  # settings that differ by less are the same
@@ -74,11 +77,17 @@ class Raced:
 
 @dataclass(frozen=True)
 class _Place:
-    """One configuration: its settings, and the trainings of it."""
+    """One configuration: its settings, what the laws say of them, and the trainings of it.
+
+    ``cost`` is the expected log factor on the epochs of the best settings, ``risk`` the probability of a loss where the
+    laws may be off.
+    """
 
     choices: Choices
     rate: float
     warmup: float
+    cost: float
+    risk: float
     trainings: tuple[Observation, ...] = ()
 
     @property
@@ -108,7 +117,8 @@ def after_race(
     """
     if not trainings or RATE not in choices or not posterior.knows_cost(RATE):
         return choices, None
-    held = _Place(choices, choices[RATE].interval.median, choices.warmup_epochs or 0.0)
+    full, posterior = posterior, thinned(posterior, PARTICLES)
+    held = _place(posterior, choices, choices[RATE].interval.median, choices.warmup_epochs or 0.0)
     raced = _places(posterior, choices, trainings)
     states = [item.state for item in trainings]
     told = Raced(
@@ -119,25 +129,34 @@ def after_race(
         states.count("diverged"),
     )
     if "reached" in states:
-        bold = [held, *(place for place in raced if place.stood)]
-        about = _about(posterior, held, global_batch_size)
-        places = [held, *raced, *(place for place in about if any(b.beyond(place) for b in bold))]
+        # a race begins with what the sweep recommended
+        bold = [raced[0], *(place for place in raced if _stood_beyond(place, raced) >= BOLD)]
+        places = [
+            place
+            for place in (held, *raced, *_about(posterior, held, global_batch_size))
+            if any(each.beyond(place) for each in bold)
+        ]
     else:
         rate = BELOW_A_LOSS * min(place.rate for place in raced)
         warmup = max(held.warmup, *(place.warmup for place in raced))
-        places = [_Place(_moved(posterior, choices, rate, warmup), rate, warmup)]
+        places = [_moved(posterior, choices, rate, warmup)]
     cost, risk, shift = _judged(posterior, places, raced)
     at = int(np.argmin(price(cost, risk)))
     used = places[at]
-    before = float(used.choices.risk(posterior).mean())
+    by_laws = float(used.choices.risk(full).mean())
     found = dataclasses.replace(
         used.choices,
         log_shift=float(shift[at]),
         log_sd=_seeds_leave_open(posterior, trainings),
-        risk_factor=float(risk[at]) / before if before > 0 else 1.0,
+        risk_factor=float(risk[at]) / by_laws if by_laws > 0 else 1.0,
     )
     runs = sum(len(place.trainings) for place in raced if place.beyond(used) and used.beyond(place))
     return found, dataclasses.replace(told, runs=runs)
+
+
+def _stood_beyond(place: _Place, raced: Sequence[_Place]) -> int:
+    """How many trainings reached the target with these settings or bolder ones."""
+    return sum(other.stood for other in raced if other.beyond(place))
 
 
 def _seeds_leave_open(posterior: Posterior, trainings: Sequence[Observation]) -> float:
@@ -155,10 +174,10 @@ def _about(posterior: Posterior, held: _Place, global_batch_size: int) -> list[_
     if WARMUP not in held.choices or posterior.model.warmup is None:
         warmups = np.array([held.warmup])
     else:
-        update = 1 / float(posterior.model.warmup.updates_per_epoch(np.log(global_batch_size)))
-        warmups = np.unique(np.maximum(WARMUPS * held.warmup, update))
+        shortest = posterior.model.warmup.shortest(np.log(global_batch_size))
+        warmups = np.unique(np.maximum(WARMUPS * held.warmup, shortest))
     return [
-        _Place(_moved(posterior, held.choices, rate, warmup), rate, warmup)
+        _moved(posterior, held.choices, rate, warmup)
         for rate in (float(each) for each in RATES * held.rate)
         for warmup in (float(each) for each in warmups)
     ]
@@ -175,10 +194,7 @@ def _places(
             choices.warmup_epochs or 0.0 if warmup is None else float(warmup),
         )
         groups.setdefault(key, []).append(item)
-    return [
-        _Place(_moved(posterior, choices, *key), *key, tuple(group))
-        for key, group in groups.items()
-    ]
+    return [_moved(posterior, choices, *key, tuple(group)) for key, group in groups.items()]
 
 
 def _judged(
@@ -187,12 +203,11 @@ def _judged(
     """Expected log factor on the epochs, risk, and what the race adds to the log epochs by the laws: (places,) each."""
     runs = [(place, item) for place in raced for item in place.trainings]
     every = [*places, *(place for place, _ in runs)]
+    by_laws = np.array([place.cost for place in every])
+    costs = np.minimum(by_laws - by_laws.min(), MOST_MISS)
     level = float(posterior.log_epochs(places[0].choices.log_batch)[0].mean())
-    costs = np.array(
-        [float(np.minimum(place.choices.cost(posterior), MOST_MISS).mean()) for place in every]
-    )
     count = len(places)
-    risk = _risk(posterior, places, raced)
+    risk = _risk(places, raced)
     fewest = min((item.epochs for _, item in runs if item.state == "reached"), default=None)
     if fewest is None:
         return costs[:count], risk, np.zeros(count)
@@ -207,19 +222,18 @@ def _judged(
         _scatter(posterior),
         [item.seed for _, item in runs],
     )
-    shift = corrected.mean[:count] - level - costs[:count]
-    return costs[:count] + shift - shift.min(), risk, shift
+    log_epochs = corrected.mean[:count]
+    return log_epochs - log_epochs.min(), risk, log_epochs - level - by_laws[:count]
 
 
-def _risk(posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
+def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
     """The risk by the laws, with what was lost and what was not: (places,), each a beta-binomial.
 
     A training that was dropped may have been lost or slow: it counts as lost by how likely the laws hold that.
     """
-    by_laws = [float(place.choices.risk(posterior).mean()) for place in (*places, *raced)]
     lost = []
-    for place, risk in zip(raced, by_laws[len(places) :], strict=True):
-        chance = risk / (risk + (1 - risk) * DROPPED)
+    for place in raced:
+        chance = place.risk / (place.risk + (1 - place.risk) * DROPPED)
         lost.append(
             sum(
                 1.0 if item.state == "diverged" else chance
@@ -228,10 +242,10 @@ def _risk(posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place
             )
         )
     found = []
-    for place, risk in zip(places, by_laws, strict=False):
+    for place in places:
         hits = sum(each for each, other in zip(lost, raced, strict=True) if place.lost_with(other))
-        stood = sum(other.stood for other in raced if other.beyond(place))
-        found.append((RISK_COUNTS * risk + hits) / (RISK_COUNTS + hits + stood))
+        stood = _stood_beyond(place, raced)
+        found.append((RISK_COUNTS * place.risk + hits) / (RISK_COUNTS + hits + stood))
     return np.array(found)
 
 
@@ -244,7 +258,13 @@ def _coordinates(posterior: Posterior, place: _Place) -> Array:
     return np.asarray(np.nan_to_num(np.array(found)))
 
 
-def _moved(posterior: Posterior, choices: Choices, rate: float, warmup: float) -> Choices:
+def _moved(
+    posterior: Posterior,
+    choices: Choices,
+    rate: float,
+    warmup: float,
+    trainings: tuple[Observation, ...] = (),
+) -> _Place:
     """The choices with another learning rate and warmup."""
     law, chosen = posterior.law(RATE), dict(choices.chosen)
     chosen[RATE] = Choice(
@@ -252,9 +272,23 @@ def _moved(posterior: Posterior, choices: Choices, rate: float, warmup: float) -
     )
     if WARMUP in chosen:
         chosen[WARMUP] = Choice(warmup, _around(warmup, chosen[WARMUP].interval))
-    return dataclasses.replace(
+    moved = dataclasses.replace(
         choices, chosen=chosen, warmup_epochs=None if choices.warmup_epochs is None else warmup
     )
+    return _place(posterior, moved, rate, warmup, trainings)
+
+
+def _place(
+    posterior: Posterior,
+    choices: Choices,
+    rate: float,
+    warmup: float,
+    trainings: tuple[Observation, ...] = (),
+) -> _Place:
+    """A configuration, with what the laws say of it."""
+    seen = [choices.cost_and_risk(posterior, float(np.exp(off))) for off in OFF]
+    risk = float(OFF_WEIGHTS @ [each.mean() for _, each in seen])
+    return _Place(choices, rate, warmup, float(seen[1][0].mean()), risk, trainings)
 
 
 def _around(value: float, interval: Interval) -> Interval:

@@ -81,19 +81,22 @@ class Choices(Mapping[str, Choice]):
 
         What missing the best settings costs, with the rate off by a factor, and what the warmup does.
         """
-        here = self._configuration(posterior, rate_factor)
-        level = posterior.log_epochs(self.log_batch)[0]
-        cost = outlook(posterior.values, posterior.model.laws, posterior.model.warmup, here).cost
-        needed = log_epochs(posterior.values, posterior.model.warmup, here, level[:, None] + cost)[
-            :, 0
-        ]
-        return np.minimum(needed - level, np.log(SLOW)) + self.log_shift
+        return self.cost_and_risk(posterior, rate_factor)[0]
 
     def risk(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
         """Probability that a training is lost, with the rate off by a factor: (particles,)."""
-        here = self._configuration(posterior, rate_factor)
-        risk = outlook(posterior.values, posterior.model.laws, posterior.model.warmup, here).risk
-        return np.zeros(len(posterior.residuals)) if risk is None else risk[:, 0] * self.risk_factor
+        return self.cost_and_risk(posterior, rate_factor)[1]
+
+    def cost_and_risk(self, posterior: Posterior, rate_factor: float = 1.0) -> tuple[Array, Array]:
+        """``cost`` and ``risk`` together, which the laws tell in one go."""
+        model, here = posterior.model, self._configuration(posterior, rate_factor)
+        seen = outlook(posterior.values, model.laws, model.warmup, here)
+        level = posterior.log_epochs(self.log_batch)[0]
+        needed = log_epochs(posterior.values, model.warmup, here, level[:, None] + seen.cost)[:, 0]
+        cost = np.minimum(needed - level, np.log(SLOW)) + self.log_shift
+        if seen.risk is None:
+            return cost, np.zeros(len(posterior.residuals))
+        return cost, seen.risk[:, 0] * self.risk_factor
 
     def _configuration(self, posterior: Posterior, rate_factor: float) -> Configurations:
         """The chosen settings as one configuration; what no cost is known of is left out."""
@@ -187,9 +190,9 @@ def price(cost: Array, risk: Array | None) -> Array:
 
 def warmups_tried(warmup: WarmupLaw, log_batch: float, level: Array) -> Array:
     """Epochs of warmup to choose from at a batch, from one update on; ``level`` are the log epochs, (particles,)."""
-    per_epoch = float(warmup.updates_per_epoch(log_batch))
-    longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 / per_epoch)
-    return np.geomspace(1 / per_epoch, longest, WARMUPS)
+    shortest = warmup.shortest(log_batch)
+    longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 * shortest)
+    return np.geomspace(shortest, longest, WARMUPS)
 
 
 def _start(posterior: Posterior, others: Choices) -> Choices:

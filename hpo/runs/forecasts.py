@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection, Sequence
 
@@ -15,6 +16,7 @@ from hpo.extrapolation.evidence.stored import observation, study_evidence
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.posterior import Posterior, fit
+from hpo.runs.fits import fingerprint
 from hpo.runs.results import (
     RACE,
     StudyForecast,
@@ -24,12 +26,15 @@ from hpo.runs.results import (
     throughput,
 )
 
+KEPT_FITS = 8
+"""Fits that a process keeps, a few megabytes each: a forecast at one batch size after another, then a plan."""
+
 RACE_TRAININGS = 5
 """About what a race trains."""
 
 DIRECT_TRAININGS = 10
 """What a search at the target batch itself takes, by TPE with halving, to come within 5 % of the best: 9.3 trainings on
-noisy quadratics, 6.5 on digits (docs/extrapolation.md)."""
+noisy quadratics, 6.5 on digits (docs/concepts/extrapolation.md)."""
 
 
 def forecast(
@@ -156,9 +161,23 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
     """The laws fitted to a study's trials and outcomes, for bands and forecasts at many batch sizes.
 
     Outcomes at ``batches``, the study's full-scale batch if not given, are left out, so that a forecast for them is
-    one.
+    one. The last few fits of the process are kept: the same evidence is not fitted twice.
     """
-    return fit(evidence_of(result, batches), rng=np.random.default_rng(0))
+    evidence = evidence_of(result, batches)
+    return _fitted(_Fingerprinted(fingerprint(evidence), evidence))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fingerprinted:
+    """Evidence that equals other evidence of the same fingerprint."""
+
+    fingerprint: str
+    evidence: Evidence = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(maxsize=KEPT_FITS)
+def _fitted(asked: _Fingerprinted) -> Posterior:
+    return fit(asked.evidence, rng=np.random.default_rng(0))
 
 
 def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> Evidence:

@@ -98,6 +98,7 @@ def choose_plan(
         memory,
         _overhead(made.spec, target),
         Failures(asked.node_failure_hours) if asked.node_failure_hours is not None else None,
+        made.spec.budget.evaluations_per_epoch,
     )
     selection = None if rates is None else plan_placement(context, constraints, notes)
     place = selection.best.placement if selection else plan_untimed(context, constraints)
@@ -260,7 +261,10 @@ def _rates(
 ) -> Rates | None:
     """What was measured on the machine with this workload, else the time model; here what the sweep measured."""
     if machine.name == "local":
-        return SweepRates(made.samples_per_second) if made.samples_per_second else None
+        if not made.samples_per_second:
+            return None
+        host = figures.host_seconds_per_sample if figures else 0.0
+        return SweepRates(made.samples_per_second, host, made.spec.resources.cpus_per_worker)
     rows = [
         row
         for row in (made.source.throughputs if made.source else ())
@@ -268,9 +272,8 @@ def _rates(
         and row.precision in ("", made.settings.precision)
         and _is_of(row, made.spec, cost)
     ]
-    return measured_rates(rows, machine) or (
-        ModelledRates(machine, figures, step_options(made.settings)) if figures else None
-    )
+    modelled = ModelledRates(machine, figures, step_options(made.settings)) if figures else None
+    return measured_rates(rows, machine, modelled) or modelled
 
 
 def _is_of(row: Throughput, spec: StudySpec, cost: str | WorkloadCost | None) -> bool:

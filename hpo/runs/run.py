@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from hpo.runs.race import plan_race
 from hpo.runs.race import run_plan as run_plan_of_race
 from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
+from hpo.runs.study_limits import LimitWatch, StudyLimits
 from hpo.study.jobs import search_path, workload_data
 from hpo.study.spec import StudySpec, check_target
 from search_spaces.settings import TrainingSettings
@@ -55,7 +56,7 @@ class RunOptions:
 
     ``folder`` takes checkpoints of trials in flight and plans. ``storage_patience`` is how many seconds a database may
     be away. ``stop`` is asked often; once it says so, the study is left in ``stopped_state``. ``check`` looks first
-    whether the study can be run here at all.
+    whether the study can be run here at all. A study that takes more memory or disk than its ``limits`` fails.
     """
 
     folder: Path
@@ -66,6 +67,7 @@ class RunOptions:
     stopped_message: str = "run it again to go on"
     progress: Progress = field(default_factory=Progress)
     check: bool = False
+    limits: StudyLimits | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
     )
     run = _Run(spec, held, storage, options, patience)
     try:
-        with Interrupter(run.must_stop) as interrupter:
+        with run.watched(), Interrupter(run.must_stop) as interrupter:
             run.region = interrupter.region
             made, state, message = run.all()
     except (_Stopped, WorkInterrupted, KeyboardInterrupt):
@@ -129,7 +131,19 @@ class _Run:
         self._spec, self._held, self._storage, self._options = spec, held, storage, options
         self._store, self._progress, self._patience = held.store, options.progress, patience
         self._ended, self._told_at = -1, time.monotonic()
+        self._watch: LimitWatch | None = None
         self.region: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Hold the study to its limits."""
+        if self._options.limits is None:
+            yield
+            return
+        folder, number = self._options.folder, str(self._held.study.id)
+        folders = [folder / "checkpoints" / number, folder / "trials" / number]
+        with LimitWatch(self._options.limits, folders) as self._watch:
+            yield
 
     def all(self) -> tuple[StudyForecast | None, StudyState, str]:
         """Sweep, then conclude; returns the forecast, the state that the study is to have, and what is to be said."""
@@ -229,6 +243,8 @@ class _Run:
                 StudyState.CANCELLED,
                 "cancelled; what has ended is kept, resuming the study goes on from there",
             )
+        if self._excess:
+            return StudyState.FAILED, self._excess
         return self._options.stopped_state, self._options.stopped_message
 
     def release(self, state: StudyState, message: str) -> Study:
@@ -244,7 +260,11 @@ class _Run:
 
     def must_stop(self) -> bool:
         """Whether the run has to end: asked from any thread."""
-        return self._held.stopping or self._options.stop()
+        return self._held.stopping or bool(self._excess) or self._options.stop()
+
+    @property
+    def _excess(self) -> str:
+        return self._watch.excess if self._watch else ""
 
     def _check(self) -> None:
         if self.must_stop():

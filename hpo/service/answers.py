@@ -126,7 +126,7 @@ class TrialAnswer(Answer):
     seed: int
     purpose: str
     settings: dict[str, Any] = Field(
-        description="Every setting by its name, in the unit of docs/settings.md."
+        description="Every setting by its name, in the unit of docs/reference/settings.md."
     )
     epochs_to_target: float | None
     epochs: float | None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from anyio.to_thread import current_default_thread_limiter
+from anyio import CapacityLimiter
+from anyio.to_thread import current_default_thread_limiter, run_sync
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
@@ -26,8 +28,11 @@ from hpo.service.routes import (
     tokens,
     trials,
 )
+from storage.errors import StoreError
 
 PREFIX = "/api/v1"
+SETTLE_SECONDS = 5.0
+"""Seconds between two looks for studies that were to be cancelled and whose workers fell silent."""
 TAGS = [
     {
         "name": "studies",
@@ -75,7 +80,11 @@ def create_app(
         current_default_thread_limiter().total_tokens = config.threads
         if on_start is not None:
             on_start(context)
+        settling = asyncio.create_task(_settle(context))
         yield
+        settling.cancel()
+        with suppress(asyncio.CancelledError):
+            await settling
         context.live.close()
         context.close()
 
@@ -111,6 +120,21 @@ def create_app(
     _add_documents(app)
     app.add_middleware(RequestMiddleware, context=context)
     return app
+
+
+async def _settle(context: Context) -> None:
+    """Cancel, as was asked, the studies whose workers fell silent: there may be no other worker that would."""
+
+    def settle() -> None:
+        store = context.open_store()
+        for study in store.settle_studies():
+            store.add_event(study.id, str(study.state), study.message)
+
+    limiter = CapacityLimiter(1)  # a busy server must not keep it waiting for a thread
+    while True:
+        await asyncio.sleep(SETTLE_SECONDS)
+        with suppress(StoreError):  # a database that is away comes back
+            await run_sync(settle, limiter=limiter)
 
 
 def _add_documents(app: FastAPI) -> None:

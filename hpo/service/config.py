@@ -72,6 +72,16 @@ class Limits(_ConfigSection):
     stored_bytes: int | None = Field(
         10_000_000_000, ge=1, description="What the studies of one owner may take in the database."
     )
+    study_memory_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="What the processes of a study may take in the worker inside; 90 % of the machine's if none.",
+    )
+    study_disk_bytes: int = Field(
+        100_000_000_000,
+        ge=1,
+        description="What a study may take of the folder of the worker inside.",
+    )
     forecasts_per_minute: int = Field(
         60, ge=1, description="Forecasts and plans of one owner that take a computation."
     )

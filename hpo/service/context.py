@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -34,6 +35,7 @@ SLASH = "\ue000"
 BIGGEST_ID = 2**63 - 1
 COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::[0-9]{1,5})?")
 
 bearer = HTTPBearer(
     auto_error=False,
@@ -276,11 +278,9 @@ def allowed_hosts(config: ServerConfig) -> frozenset[str] | None:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without port, in small letters."""
-    name = header.strip().lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.rpartition(":")[0] if name.count(":") == 1 else name
+    """The name in a Host header, without port, in small letters; "" for what is no name with or without a port."""
+    found = _HOST.fullmatch(header.strip().lower())
+    return "" if found is None else found["address"] or found["name"]
 
 
 def check_own_page(request: Request) -> None:

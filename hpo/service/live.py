@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,7 @@ class Live:
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open_store = open_store
         self._listeners: set[Listener] = set()
+        self._open: Counter[int] = Counter()  # streams by token, from the moment they were granted
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limiter: CapacityLimiter | None = None
@@ -89,13 +91,23 @@ class Live:
         self.closed = False
 
     @property
-    def listeners(self) -> int:
-        """How many streams are open."""
-        return len(self._listeners)
+    def streams(self) -> int:
+        """How many streams are open, or about to."""
+        return self._open.total()
 
-    def listeners_of(self, token_id: int) -> int:
+    def streams_of(self, token_id: int) -> int:
         """How many of them a token has."""
-        return sum(each.token_id == token_id for each in self._listeners)
+        return self._open[token_id]
+
+    def opened(self, token_id: int) -> None:
+        """Count a stream, as soon as it is granted: a client may ask for many before the first has begun."""
+        self._open[token_id] += 1
+
+    def ended(self, token_id: int) -> None:
+        """Count a stream no more."""
+        self._open[token_id] -= 1
+        if self._open[token_id] <= 0:
+            del self._open[token_id]
 
     @contextlib.asynccontextmanager
     async def listen(self, study: Study | None, token_id: int) -> AsyncIterator[Listener]:

@@ -149,6 +149,8 @@ def user_name() -> str:
 
 def worker_command(config: ServerConfig) -> list[str]:
     """The worker of this server, in the interpreter of this process."""
+    limits = config.limits
+    memory = ["--memory", str(limits.study_memory_bytes)] if limits.study_memory_bytes else []
     folders = [part for folder in config.data_folders for part in ("--data-folder", str(folder))]
     return [
         sys.executable,
@@ -159,6 +161,9 @@ def worker_command(config: ServerConfig) -> list[str]:
         str(config.folder),
         "--log-format",
         config.log_format,
+        "--disk",
+        str(limits.study_disk_bytes),
+        *memory,
         *folders,
     ]
 

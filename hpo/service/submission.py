@@ -29,6 +29,7 @@ from search_spaces.names import nearest
 PATH_OPTIONS = ("path", "folder", "file", "directory", "root", "dir")
 METRICS_SECONDS = 60.0
 MOST_PATHS = 100
+LONGEST_NAME = 200
 LONGEST_PATH = 4096
 """Characters of a path: Linux opens none that is longer, and following its links takes minutes."""
 NOISY_QUADRATIC_SAMPLES = 4096
@@ -80,6 +81,12 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
             "data.folder is where generated samples are written, and what a server's studies read they may not write; "
             "leave it out: the samples go to the worker's cache",
         )
+    for name in spec.data:
+        if len(name) > LONGEST_NAME:
+            yield (
+                ("data",),
+                f"the names of data options have at most {LONGEST_NAME} characters, but got {shown(name)}",
+            )
     limits, full = config.limits, spec.full_scale
     yield from _faults_of_size(spec, limits)
     if full is None:

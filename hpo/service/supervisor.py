@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -10,11 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hpo.service.logs import LOG
+from trainers.lifeline import ask_for_signal
 
-_PRCTL: Any = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 STEADY_SECONDS = 30.0
 LONGEST_WAIT_SECONDS = 60.0
 GRACE_SECONDS = 30.0
@@ -65,7 +63,8 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),
                 start_new_session=True,
-                preexec_fn=_end_with_server,  # noqa: PLW1509  (one system call)
+                # the server may be killed; one system call, that the noqa allows
+                preexec_fn=lambda: ask_for_signal(signal.SIGTERM),  # noqa: PLW1509
             )
             self.starts += 1
             code = self._process.wait()
@@ -80,12 +79,6 @@ class WorkerProcess:
                 "the worker ended with exit code %s; it is started again in %g s", code, wait
             )
             self._stopping.wait(wait)
-
-
-def _end_with_server() -> None:
-    """Have Linux tell the worker to stop when the server is killed; elsewhere it goes on by itself."""
-    if _PRCTL is not None:
-        _PRCTL(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG, see prctl(2)
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

@@ -29,6 +29,7 @@ from hpo.runs.lease import LEASE_SECONDS, HeldLease, process_name
 from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store, stored_spec
 from hpo.runs.run import RunOptions, run_held
+from hpo.runs.study_limits import StudyLimits
 from hpo.service.submission import faults_of_data
 from hpo.study.jobs import workload_data
 from hpo.study.spec import StudySpec
@@ -62,7 +63,8 @@ class WorkerOptions:
     machine, all if None; ``ray_address`` is a cluster to use instead. ``per_owner`` is the most studies of one user
     that run at a time, over all workers that say so. A study whose workers died ``max_attempts`` times fails.
     ``once`` ends after one study, ``drain`` when the queue is empty. Where ``data_folders`` are given, a study whose
-    data lies elsewhere fails: links may have changed since the server looked.
+    data lies elsewhere fails: links may have changed since the server looked. A study may take ``memory_bytes`` of
+    memory, 90 % of what there is if None, and ``disk_bytes`` of the folder, 100 GB if None.
     """
 
     storage: str
@@ -78,6 +80,8 @@ class WorkerOptions:
     once: bool = False
     drain: bool = False
     data_folders: tuple[Path, ...] = ()
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
 
 
 class Worker:
@@ -85,6 +89,7 @@ class Worker:
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options, self.name = options, options.name or process_name()
+        self._limits = StudyLimits.of(options.memory_bytes, options.disk_bytes)
         self._stopping = threading.Event()
         self._empty = 0
 
@@ -195,6 +200,7 @@ class Worker:
                     stopped_state=StudyState.QUEUED,
                     stopped_message=f"{self.name} was stopped; another worker goes on",
                     progress=_Log(study.name),
+                    limits=self._limits,
                 ),
             )
         except (HpoError, TrainerError) as error:

@@ -114,8 +114,8 @@ class ResourceSection(Section):
 
     nodes: Count = 1
     workers_per_node: Count = 1
-    gpus_per_worker: Annotated[float, Field(ge=0)] | None = None
-    cpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
+    gpus_per_worker: Annotated[float, Field(ge=0, le=1000)] | None = None
+    cpus_per_worker: Annotated[float, Field(gt=0, le=10_000)] = 1.0
     fused_trials: Count = 1
 
     @model_validator(mode="after")

@@ -1,5 +1,7 @@
 """The race: a few configurations are trained at the full-scale batch itself, and the best two once more.
 
+Where the quickest has the highest rate of all, or the lowest, the best lies beyond: the race goes a step further.
+
 A batch of any size is trained here by accumulation, at the price of its samples. The laws say where the best settings
 lie, but not exactly, and a training that is lost costs the slot on the full machine: so a few configurations about the
 forecast's start, those that are far behind are dropped, and the best two are repeated, for the scatter between seeds
@@ -28,6 +30,8 @@ PURPOSE = "race"
 FIRST_SEED = (
     100_000  # the trainings of the sweep have the seeds from 0, those of plans the ones that follow
 )
+# where the quickest, by a thirtieth at least, has the highest or lowest rate: so many further ones, this factor apart
+STEPS, STEP, QUICKER = 3, 1.6, 0.03
 FINALISTS, SEEDS = 2, 2  # so many of the best are trained with so many seeds
 RESCUES = 2  # where nothing reached the target: so often a lower rate with a longer warmup is tried
 LOWER_RATE, LONGER_WARMUP = 0.5, 2.0
@@ -58,6 +62,9 @@ def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | W
         return fresh[0]
     if not all(trial.state.finished for trial in trials):
         return Wait()
+    further = _further(explorations(trials))
+    if further is not None and len(trained) < len(course.lineup) + STEPS:
+        return further
     ranked = sorted(
         (_mean_log_epochs(runs), _key(runs[0].settings), runs)
         for runs in trained.values()
@@ -186,6 +193,30 @@ class Race(Trainings):
 def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial]) -> int:
     """The seed of the next training of these settings: as many after the first as they have had trainings."""
     return FIRST_SEED + sum(_key(trial.settings) == _key(settings) for trial in trials)
+
+
+def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
+    """The quickest settings a step up in the rate where theirs is the highest, a step down where it is the lowest.
+
+    None where it is neither, or not clearly the quickest.
+    """
+    reached = sorted(
+        (trial for trial in tried if trial.epochs_to_target),
+        key=lambda trial: trial.epochs_to_target or math.inf,
+    )
+    if len(reached) < 2:
+        return None
+    quickest, second = reached[:2]
+    if (quickest.epochs_to_target or 0.0) > (1 - QUICKER) * (second.epochs_to_target or 0.0):
+        return None
+    rate = float(quickest.settings["learning_rate"])
+    others = [float(trial.settings["learning_rate"]) for trial in tried if trial is not quickest]
+    if min(others) <= rate <= max(others):
+        return None
+    return {
+        **quickest.settings,
+        "learning_rate": rate * STEP if rate > max(others) else rate / STEP,
+    }
 
 
 def _rescue(tried: Sequence[Trial]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import gc
 import logging
 import os
@@ -30,7 +29,7 @@ from hpo.tuning.trainings import Ending, Progress, Trainings
 from storage.records import Study
 from storage.store import Store
 from trainers.errors import CommunicationError
-from trainers.private_files import make_folder
+from trainers.private_files import make_folder, open_private
 
 if TYPE_CHECKING:
     from hpo.tuning.stopping import CurveStopping, LadderASHA
@@ -184,8 +183,10 @@ def only_runner(folder: Path, study: Study) -> Iterator[None]:
 
     The lock goes with the process that holds it, however that ends.
     """
+    import fcntl  # not on Windows, where results can be read
+
     make_folder(folder)
-    with (folder / f"study-{study.id}.lock").open("w") as lock:
+    with open(folder / f"study-{study.id}.lock", "w", opener=open_private) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

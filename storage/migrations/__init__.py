@@ -10,14 +10,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    inspect,
+    text,
+)
 
 from storage.database import NOTHING_STORED
 from storage.errors import SchemaTooNew, StoreUnavailable
 from storage.schema import tables
 
 VERSION_TABLE = "largebatch_schema"
-HEAD = "0009"  # the newest revision; a test holds it to the files in versions/
+HEAD = "0010"  # the newest revision; a test holds it to the files in versions/
 _LOCK_KEY = 0x6C617262  # any number, as long as every process that upgrades takes the same
 
 
@@ -79,8 +89,17 @@ def differences(connection: Connection) -> list[str]:
     ]
 
 
-def bring_to(connection: Connection, to: str = "head") -> None:
-    """Create the tables as of a revision, or bring them up to it, in the transaction of :func:`changing`."""
+def bring_to(connection: Connection, to: str = HEAD) -> None:
+    """Create the tables as of a revision, or bring them up to it, in the transaction of :func:`changing`.
+
+    A new database gets the present tables at once, not revision by revision: tests hold the two to the same.
+    """
+    url, found = connection.engine.url.render_as_string(), revision(connection)
+    if found is None:
+        _refuse_foreign_tables(connection, url)
+        if to == HEAD:
+            _create_tables(connection)
+            return
     # Alembic takes a tenth of a second to import, and most databases that are opened are up to date.
     from alembic import command
     from alembic.config import Config
@@ -90,14 +109,24 @@ def bring_to(connection: Connection, to: str = "head") -> None:
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    url, found = connection.engine.url.render_as_string(), revision(connection)
-    if found is None:
-        _refuse_foreign_tables(connection, url)
-    elif found not in {
-        known.revision for known in ScriptDirectory.from_config(config).walk_revisions()
-    }:
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if found is not None and found not in known:
         raise SchemaTooNew(url, found, HEAD)
     command.upgrade(config, to)
+
+
+def _create_tables(connection: Connection) -> None:
+    """The tables of this release in a database without any, and its revision as Alembic writes it."""
+    tables.metadata.create_all(connection, checkfirst=False)
+    number = Column("version_num", String(32), nullable=False)
+    version = Table(
+        VERSION_TABLE,
+        MetaData(),
+        number,
+        PrimaryKeyConstraint(number, name=f"{VERSION_TABLE}_pkc"),
+    )
+    version.create(connection)
+    connection.execute(version.insert().values(version_num=HEAD))
 
 
 def _refuse_foreign_tables(connection: Connection, url: str) -> None:

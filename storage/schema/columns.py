@@ -60,9 +60,14 @@ def one_of(kind: type[StrEnum], rule: str) -> Enum:
     )
 
 
-def number(name: str, *, nullable: bool = False) -> Column[float]:
-    """A double; NaN is NULL."""
-    return Column(name, Number, nullable=nullable)
+def number(name: str, *, nullable: bool = False, earlier: str | None = None) -> Column[float]:
+    """A double; NaN is NULL. ``earlier`` is that of rows older than the column."""
+    return Column(
+        name,
+        Number,
+        nullable=nullable,
+        server_default=sql(earlier) if earlier is not None else None,
+    )
 
 
 def whole(name: str, *, nullable: bool = False, earlier: str | None = None) -> Column[int]:

@@ -62,6 +62,8 @@ workload_costs = Table(
     number("flops_per_sample"),
     number("activation_bytes_per_sample"),
     number("sample_bytes"),
+    number("host_seconds_per_sample", earlier="0"),
+    whole("evaluation_samples", earlier="0"),
 )
 
 throughputs = Table(

@@ -53,13 +53,21 @@ def has_work(connection: Connection) -> bool:
     )
 
 
-def settle(connection: Connection) -> None:
-    """Put right what no worker will: a study that was cancelled after its worker died, a lease from the future."""
+def has_abandoned(connection: Connection) -> bool:
+    """Whether a study was to be cancelled whose worker is silent; takes no lock."""
+    abandoned = select(studies.c.id).where(_abandoned(clock.now(connection))).limit(1)
+    return connection.execute(abandoned).first() is not None
+
+
+def settle(connection: Connection) -> list[int]:
+    """Put right what no worker will: a study that was cancelled after its worker died, a lease from the future.
+
+    Returns the ids of the studies that were cancelled.
+    """
     now = clock.now(connection)
-    dead = _LEASED & (studies.c.lease_expires_at <= now) & studies.c.cancel_requested
-    cancelled = connection.execute(
+    found = connection.execute(
         update(studies)
-        .where(_unlocked(dead))
+        .where(_unlocked(_abandoned(now)))
         .values(
             {
                 **end_lease(now),
@@ -69,7 +77,8 @@ def settle(connection: Connection) -> None:
         )
         .returning(studies.c.id)
     )
-    for study_id in cancelled.scalars().all():
+    cancelled = list(found.scalars().all())
+    for study_id in cancelled:
         trials.requeue(connection, study_id)
     for lease in _leases(connection):
         if lease.lease_expires_at > _latest(lease, now):
@@ -79,6 +88,7 @@ def settle(connection: Connection) -> None:
             connection.execute(
                 update(studies).where(_unlocked(same)).values(lease_expires_at=_latest(lease, now))
             )
+    return cancelled
 
 
 def claim(
@@ -238,6 +248,10 @@ def _claimable(now: datetime) -> ColumnElement[bool]:
     waiting = (studies.c.state == StudyState.QUEUED) & studies.c.queued_at.is_not(None)
     silent = _LEASED & (studies.c.lease_expires_at <= now)
     return or_(waiting, silent) & studies.c.for_agents.is_(False)
+
+
+def _abandoned(now: datetime) -> ColumnElement[bool]:
+    return _LEASED & (studies.c.lease_expires_at <= now) & studies.c.cancel_requested
 
 
 def _live(now: datetime) -> ColumnElement[bool]:

@@ -163,6 +163,13 @@ def test_plan_launch_and_calibration(study):
         "launch.sh",
     }
     assert json.loads((study.folder / "plan" / "plan.json").read_text()) == plan
+    again = json.loads(
+        call("plan", "cells", "--output", study.folder / "again", "--workers", "1", "--json")
+    )
+    assert again["id"] == plan["id"]  # it exists, and its folder is written all the same
+    assert (study.folder / "again" / "job.json").read_text() == (
+        study.folder / "plan" / "job.json"
+    ).read_text()
     outcome = json.loads(call("launch", plan["id"], "--backend", "torch", "--json"))[0]
     assert outcome["state"] == "reached"
     row = json.loads(call("calibration", "--json"))[0]

@@ -10,27 +10,11 @@ import hpo
 from hpo import api
 from hpo.cli.main import main
 from hpo.errors import PlanError
-from hpo.extrapolation.inference.posterior import fit
 from hpo.planning.launchers import LAUNCHERS
-from hpo.runs import forecasts
 from storage.records import NewThroughput
 from storage.store import Store
 
-FITTED = {}
 SUMMIT = ("--machine", "summit", "--cost", "resnet50")
-
-
-@pytest.fixture(autouse=True)
-def one_fit(monkeypatch):
-    """The fit takes most of a command's time, and is the same for all."""
-
-    def fit_once(evidence, rng):
-        key = repr(evidence)
-        if key not in FITTED:
-            FITTED[key] = fit(evidence, rng=rng)
-        return FITTED[key]
-
-    monkeypatch.setattr(forecasts, "fit", fit_once)
 
 
 def call(*arguments, code=0):
@@ -275,9 +259,18 @@ def test_costs_from_a_file(study):
     cost.write_text(text)
     small, large = planned(study, "--machine", "summit", "--cost", cost), planned(study, *SUMMIT)
     assert small["seconds_to_target"]["median"] < large["seconds_to_target"]["median"]
+    assert small["details"]["evaluation"] is None
+    cost.write_text(text + "host_seconds_per_sample: 10.0\nevaluation_samples: 1000\n")
+    decoding = planned(study, "--machine", "summit", "--cost", cost)
+    assert decoding["details"]["rate"]["limited_by"] == "input"
+    assert decoding["details"]["evaluation"]["seconds"] > 0
+    assert "evaluation   " in call("--machine", "summit", "--cost", cost)
     for broken, words in (
         (text.replace("1000000", "1.5"), "parameters must be a whole number above 0"),
-        (text.replace("sample_bytes: 0\n", ""), "exactly the keys"),
+        (text.replace("sample_bytes: 0\n", ""), "has the keys parameters"),
+        (text + "host_seconds: 1\n", "may have host_seconds_per_sample and evaluation_samples"),
+        (text + "evaluation_samples: 1.5\n", "evaluation_samples must be a whole number"),
+        (text + "host_seconds_per_sample: -1\n", "host_seconds_per_sample must be a finite"),
         (text.replace("1.0e+9", "-1"), "flops_per_sample must be a finite number above 0"),
     ):
         cost.write_text(broken)

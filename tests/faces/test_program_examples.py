@@ -1,4 +1,4 @@
-"""The example programs through the whole of `hpo run`, as docs/programs.md has it."""
+"""The example programs through the whole of `hpo run`, as docs/guides/programs.md has it."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def test_the_example_with_two_workers_has_six_lines_for_hpo():
 
 
 def test_the_study_of_the_page_is_one():
-    text = (ROOT / "docs" / "programs.md").read_text()
+    text = (ROOT / "docs" / "guides" / "programs.md").read_text()
     study = next(
         block
         for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)

@@ -11,8 +11,10 @@ import pytest
 
 import hpo
 from hpo.errors import EvidenceError, LaunchError, PlanError
+from hpo.extrapolation.inference import posterior
 from hpo.planning.launchers.local import has_horovod
 from hpo.planning.plan import folder_name
+from hpo.runs import forecasts
 from storage.records import PlanKind
 
 SIX_CARDS = """\
@@ -46,8 +48,25 @@ def test_a_forecast_knows_the_law_that_the_trials_follow(study):
 
 
 def test_a_forecast_is_the_same_each_time(study):
-    first, second = (hpo.forecast(study.result, 64).to_dict() for _ in range(2))
-    assert first == second
+    first = hpo.forecast(study.result, 64).to_dict()
+    forecasts._fitted.cache_clear()
+    assert hpo.forecast(study.result, 64).to_dict() == first
+
+
+def test_the_same_evidence_is_fitted_once(study, monkeypatch):
+    forecasts._fitted.cache_clear()
+    fitted = []
+
+    def fit(evidence, *, rng):
+        fitted.append(evidence)
+        return posterior.fit(evidence, rng=rng)
+
+    monkeypatch.setattr(forecasts, "fit", fit)
+    first = hpo.fit_posterior(study.result)
+    assert hpo.fit_posterior(study.result) is first and len(fitted) == 1
+    fewer = dataclasses.replace(study.result, trials=study.result.trials[:-1])
+    assert hpo.fit_posterior(fewer) is not first and len(fitted) == 2
+    forecasts._fitted.cache_clear()
 
 
 def test_a_batch_size_below_one_is_refused(study):

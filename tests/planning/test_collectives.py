@@ -1,5 +1,6 @@
 """Formulas against algorithms that are really run: every message moves numbers, and is counted."""
 
+import dataclasses
 import math
 from collections import Counter
 
@@ -31,10 +32,13 @@ class Run:
         self.expected = self.values.sum(0)
         self.rounds = 0
         self.crossing_rounds = 0
-        self.in_node, self.between = Counter(), Counter()
+        self.in_node, self.between, self.leaving = Counter(), Counter(), Counter()
 
     def node(self, rank):
         return rank // self.layout.ranks_per_node
+
+    def group(self, rank):
+        return self.node(rank) // self.layout.group
 
     def send(self, messages):
         """One round of (sender, receiver, slice, whether to add)."""
@@ -48,6 +52,8 @@ class Run:
                 self.in_node[sender] += share
             else:
                 self.between[self.node(sender)] += share
+            if self.group(sender) != self.group(receiver):
+                self.leaving[self.group(sender)] += share
         for receiver, part, add, load in loads:
             self.values[receiver, part] = load + (self.values[receiver, part] if add else 0)
         self.rounds += 1
@@ -65,6 +71,11 @@ class Run:
     @property
     def volume_between(self):
         return max(self.between.values(), default=0.0)
+
+    @property
+    def volume_leaving(self):
+        """Of the busiest group, over its nodes."""
+        return max(self.leaving.values(), default=0.0) / self.layout.group
 
 
 def cut(part, number):
@@ -111,9 +122,12 @@ def whole(run):
     return slice(0, run.elements)
 
 
-@pytest.mark.parametrize(("nodes", "local"), [(1, 4), (4, 1), (3, 2), (2, 4)])
-def test_ring(nodes, local):
-    layout = RankLayout(nodes, local)
+@pytest.mark.parametrize(
+    ("nodes", "local", "group"),
+    [(1, 4, None), (4, 1, 2), (3, 2, 1), (2, 4, 2), (6, 2, 3), (6, 1, 4)],
+)
+def test_ring(nodes, local, group):
+    layout = RankLayout(nodes, local, group)
     run = Run(layout, 2 * layout.ranks)
     rings = [(list(range(layout.ranks)), whole(run))]
     scatter_rings(run, rings)
@@ -125,8 +139,8 @@ def test_ring(nodes, local):
         == pytest.approx(run.rounds)
         == 2 * (layout.ranks - 1)
     )
-    assert (found.volume_in_node, found.volume_between) == pytest.approx(
-        (run.volume_in_node, run.volume_between)
+    assert (found.volume_in_node, found.volume_between, found.volume_leaving) == pytest.approx(
+        (run.volume_in_node, run.volume_between, run.volume_leaving)
     )
 
 
@@ -144,11 +158,12 @@ def test_of_the_hops_that_a_piece_makes_around_a_ring_the_share_that_leaves_a_no
     assert ring(layout).messages_between == pytest.approx(np.mean(crossings))
 
 
-@pytest.mark.parametrize("nodes", [2, 4, 8, 16])
-def test_halving_and_doubling(nodes):
-    run = Run(RankLayout(nodes, 1), 2 * nodes)
+@pytest.mark.parametrize(("nodes", "group"), [(2, 1), (4, None), (8, 2), (16, 4), (16, 8)])
+def test_halving_and_doubling(nodes, group):
+    layout = RankLayout(nodes, 1, group)
+    run = Run(layout, 2 * nodes)
     parts = [whole(run)] * nodes
-    for distance in (2**k for k in reversed(range(int(math.log2(nodes))))):
+    for distance in (2**k for k in range(int(math.log2(nodes)))):
         halves = [cut(part, 2) for part in parts]
         run.send(
             [
@@ -157,7 +172,7 @@ def test_halving_and_doubling(nodes):
             ]
         )
         parts = [halves[rank][bool(rank & distance)] for rank in range(nodes)]
-    for distance in (2**k for k in range(int(math.log2(nodes)))):
+    for distance in (2**k for k in reversed(range(int(math.log2(nodes))))):
         run.send([(rank, rank ^ distance, parts[rank], False) for rank in range(nodes)])
         parts = [
             slice(
@@ -167,9 +182,19 @@ def test_halving_and_doubling(nodes):
             for rank in range(nodes)
         ]
     run.check()
-    found = halving_doubling(RankLayout(nodes, 1))
+    found = halving_doubling(layout)
     assert (found.messages_in_node, found.messages_between) == (0, run.rounds)
     assert (found.volume_in_node, found.volume_between) == (0, pytest.approx(run.volume_between))
+    assert found.volume_leaving == pytest.approx(run.volume_leaving)
+
+
+@pytest.mark.parametrize(("nodes", "group"), [(64, 1), (64, 16), (1024, 32)])
+def test_what_leaves_an_aligned_group_when_halving(nodes, group):
+    """The steps over a distance of a group or more: 1/g - 1/N of the bytes each way."""
+    found = halving_doubling(RankLayout(nodes, 1, group)).volume_leaving
+    assert found == pytest.approx(2 / group - 2 / nodes)
+    # a rack of 34 cuts some of the pairs at shorter distances too
+    assert found < halving_doubling(RankLayout(nodes, 1, group - 1 or 1)).volume_leaving + 1e-9
 
 
 def test_binary_blocks_of_six_nodes():
@@ -200,10 +225,11 @@ def test_binary_blocks_of_six_nodes():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "local", "wide"), [(4, 2, 1), (4, 2, 2), (6, 1, 3), (8, 4, 1), (3, 2, 3)]
+    ("nodes", "local", "wide", "group"),
+    [(4, 2, 1, 2), (4, 2, 2, None), (6, 1, 3, 3), (8, 4, 1, 4), (3, 2, 3, 1), (8, 1, 4, 2)],
 )
-def test_torus(nodes, local, wide):
-    layout = RankLayout(nodes, local)
+def test_torus(nodes, local, wide, group):
+    layout = RankLayout(nodes, local, group)
     across, down = local * wide, nodes // wide
     run = Run(layout, 2 * layout.ranks)
     rows = [
@@ -222,16 +248,17 @@ def test_torus(nodes, local, wide):
     found = torus(layout, wide)
     assert found.messages_in_node + found.messages_between == pytest.approx(run.rounds)
     assert run.rounds == 2 * (across - 1) + 2 * (down - 1)
-    assert (found.volume_in_node, found.volume_between) == pytest.approx(
-        (run.volume_in_node, run.volume_between)
+    assert (found.volume_in_node, found.volume_between, found.volume_leaving) == pytest.approx(
+        (run.volume_in_node, run.volume_between, run.volume_leaving)
     )
 
 
 @pytest.mark.parametrize(
-    ("nodes", "local", "group"), [(4, 2, 4), (4, 4, 4), (2, 8, 4), (6, 2, 4), (16, 1, 4)]
+    ("nodes", "local", "group", "rack"),
+    [(4, 2, 4, 2), (4, 4, 4, 1), (2, 8, 4, None), (6, 2, 4, 2), (16, 1, 4, 8)],
 )
-def test_groups_of_the_hierarchical_all_reduce(nodes, local, group):
-    layout = RankLayout(nodes, local)
+def test_groups_of_the_hierarchical_all_reduce(nodes, local, group, rack):
+    layout = RankLayout(nodes, local, rack)
     run = Run(layout, layout.ranks * group)
     groups = [list(range(first, first + group)) for first in range(0, layout.ranks, group)]
     inside = [(ranks, whole(run)) for ranks in groups]
@@ -265,6 +292,7 @@ def test_groups_of_the_hierarchical_all_reduce(nodes, local, group):
     gather_rings(run, inside)
     run.check()
     found = hierarchical(layout, group)
+    assert found.volume_leaving == pytest.approx(run.volume_leaving)
     assert found.messages_in_node + found.messages_between == pytest.approx(run.rounds)
     if group <= local:
         assert found.volume_between == pytest.approx(run.volume_between)
@@ -295,6 +323,16 @@ def test_two_trees(nodes):
         for child, parent in edges.items():
             sent[child] += 0.5
             sent[parent] += 0.5
+    for group in (1, 2, 4, 5, 8, 32):
+        leaving = Counter()
+        for edges in (first, second):
+            for child, parent in edges.items():
+                if child // group != parent // group:
+                    leaving[child // group] += 0.5
+                    leaving[parent // group] += 0.5
+        leaves = tree(RankLayout(nodes, 1, group)).volume_leaving
+        assert leaves == pytest.approx(max(leaving.values(), default=0.0) / group)
+        assert leaves <= 6 / group  # a dozen edges at most, however large the group
 
     def depth(node):
         return 0 if node == 0 else 1 + depth(first[node])
@@ -343,6 +381,38 @@ def test_one_rank_has_nothing_to_reduce_and_one_node_needs_no_network(name):
     assert all_reduce_seconds(name, 1e6, RankLayout(1, 8), costly) == all_reduce_seconds(
         name, 1e6, RankLayout(1, 8), LINKS
     )
+
+
+@pytest.mark.parametrize("name", [*ALL_REDUCES, "auto"])
+def test_a_taper_costs_nothing_in_one_group_and_at_most_its_factor_beyond(name):
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        nodes, local = int(rng.integers(2, 300)), int(rng.integers(1, 9))
+        group, factor = int(rng.integers(1, 300)), float(rng.uniform(1, 8))
+        size = float(10 ** rng.uniform(3, 9))
+        flat = all_reduce_seconds(name, size, RankLayout(nodes, local), LINKS)
+
+        def seconds(factor, group=group, name=name, size=size, nodes=nodes, local=local):
+            links = dataclasses.replace(LINKS, oversubscription=factor)
+            return all_reduce_seconds(name, size, RankLayout(nodes, local, group), links)
+
+        assert seconds(1.0) == pytest.approx(flat)
+        assert flat * (1 - 1e-12) <= seconds(factor) <= seconds(2 * factor) <= 2 * factor * flat
+        if nodes <= group:
+            assert seconds(factor) == pytest.approx(flat)
+        else:
+            assert seconds(factor, group=1) >= seconds(factor) * (1 - 1e-12)
+
+
+def test_in_racks_of_one_node_a_taper_is_a_slower_network():
+    """Then all that leaves a node leaves its group."""
+    layout, size = RankLayout(64, 4, 1), 1e9
+    slower = dataclasses.replace(LINKS, byte_between=3 * LINKS.byte_between)
+    tapered = dataclasses.replace(LINKS, oversubscription=3.0)
+    for name in ("ring", "tree", "halving_doubling", "torus", "hierarchical"):
+        assert all_reduce_seconds(name, size, layout, tapered) == pytest.approx(
+            all_reduce_seconds(name, size, layout, slower)
+        )
 
 
 def test_the_automatic_choice_is_the_tree_for_small_and_the_ring_for_large_messages():

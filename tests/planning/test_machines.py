@@ -229,6 +229,35 @@ scheduler: other
     assert not any(source.assumed for source in machine.sources.values())
 
 
+def test_a_taper_and_cores_of_ones_own(tmp_path):
+    summit = load_machine("summit")
+    assert (summit.inter_node.group_nodes, summit.inter_node.oversubscription) == (None, 1)
+    assert (summit.processor.cores_per_node, summit.processor.computes) == (42, False)
+    abci = load_machine("abci")
+    assert (abci.inter_node.group_nodes, abci.inter_node.oversubscription) == (34, 3)
+    assert load_machine("frontier").inter_node.oversubscription == pytest.approx(1 / 0.57, rel=0.01)
+    below = "  topology: non-blocking fat tree"
+    path = written(tmp_path, below, f"{below}\n  taper: {{group_nodes: 18, oversubscription: 2.5}}")
+    assert load_machine(path).inter_node.oversubscription == 2.5
+    shown = CliRunner().invoke(machines, [str(path)]).stdout
+    assert "oversubscription between groups" in shown and "2.5" in shown
+    assert "cores per node (2 x IBM POWER9)" in shown
+    for taper, words in (
+        ("{group_nodes: 18, oversubscription: 0.5}", "must be at least 1"),
+        ("{group_nodes: 0, oversubscription: 2}", "group_nodes must be a whole number"),
+        ("{group_nodes: 18}", "inter_node.taper.oversubscription is missing"),
+        ("{nodes: 18, oversubscription: 2}", "unknown key inter_node.taper.nodes"),
+    ):
+        assert words in refused(written(tmp_path, below, f"{below}\n  taper: {taper}"))
+    inside = "  topology: two triples of GPUs, each fully connected"
+    assert "unknown key intra_node.taper" in refused(
+        written(tmp_path, inside, f"{inside}\n  taper: {{group_nodes: 2, oversubscription: 2}}")
+    )
+    assert "processor.computes must be true or false" in refused(
+        written(tmp_path, "processor:\n", "processor:\n  computes: perhaps\n")
+    )
+
+
 def test_an_unknown_name_offers_the_nearest():
     assert "did you mean 'summit'" in refused("sumit")
 
@@ -236,6 +265,7 @@ def test_an_unknown_name_offers_the_nearest():
 def test_this_machine_counts_its_cores_and_says_what_is_assumed():
     machine = load_machine("local")
     assert (machine.nodes, machine.accelerators_per_node) == (1, local.cores())
+    assert machine.processor.computes and machine.processor.cores_per_node == local.cores()
     assert machine.sources["accelerator.peak_flops.fp32"].assumed
     assert not machine.sources["accelerators_per_node"].assumed
 
@@ -244,6 +274,7 @@ def test_this_machine_measured(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measure, "DISK_BYTES", 2**22)
     monkeypatch.setattr(measure, "TRIES", 1)
+    monkeypatch.setattr(measure, "DECODE", measure.DECODE.replace("< 1.0", "< 0.2"))
     before = load_machine("local")
     assert measure_local() == local.local_file()
     machine = load_machine("local")
@@ -257,6 +288,8 @@ def test_this_machine_measured(monkeypatch, tmp_path):
     assert 1e8 < machine.accelerator.peak_flops["fp32"] < 1e13
     assert 1e-6 < machine.intra_node.latency_seconds < 1e-2
     assert 1e7 < machine.intra_node.bandwidth_bytes_per_second < 1e12
+    assert before.processor.core_speed is None
+    assert 0.05 < machine.processor.core_speed < 3  # this one may be slowed down by other work
     assert list(tmp_path.iterdir()) == [
         tmp_path / "config"
     ]  # what was written to measure the disk is gone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hpo.planning.placement.candidates import Candidate
 from hpo.planning.placement.epochs import IntervalLaw, PosteriorLaw, quantiles
 from hpo.planning.placement.optimise import PlanConstraints, choose
 from hpo.planning.placement.placements import Placement
-from hpo.planning.placement.rates import LEAST_EFFICIENCY, SweepRates, seconds_to_target
+from hpo.planning.placement.rates import LEAST_EFFICIENCY, Rate, SweepRates, seconds_to_target
 from hpo.planning.timing.failures import Failures
 from tests.planning.planning_contexts import (
     END,
@@ -23,6 +24,18 @@ from tests.planning.planning_contexts import (
     a_machine,
     memory_of,
 )
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """Rates with evaluations that take so many seconds each."""
+
+    rates: KnownRates
+    seconds: float
+
+    def __call__(self, placement: Placement) -> Rate:
+        return replace(self.rates(placement), evaluation_seconds=self.seconds)
+
 
 PLACE = Placement(nodes=4, ranks_per_node=3, local_batch_size=6, micro_batch_size=6)
 
@@ -102,7 +115,37 @@ def test_the_shares_of_the_time_by_hand() -> None:
     assert parts["statistics"] == pytest.approx(1 - needed, rel=1e-4)
     assert parts["network"] == pytest.approx(needed * wait / step, rel=1e-4)
     assert sum(parts.values()) == pytest.approx(1)
-    assert limited_by(parts) == "statistics"
+    assert limited_by(parts, one.rate) == "statistics"
+
+
+def test_evaluations_by_hand() -> None:
+    """14 updates of 72 samples are an epoch of 1,000; with four evaluations of 5 s each it takes 20 s longer."""
+    rates = KnownRates(sd=1e-6)
+    without = a_context(law=KnownLaw(sd=1e-6), rates=rates)
+    context = replace(without, rates=Evaluating(rates, 5.0), evaluations_per_epoch=4)
+    epoch = 1000 / 72 * rates.seconds(PLACE)
+    one, calm = context.candidate(PLACE), without.candidate(PLACE)
+    assert one.evaluating == pytest.approx((epoch + 20) / epoch, rel=1e-4)
+    assert one.seconds.median == pytest.approx(10 * (1 + 72 / 64) * (epoch + 20), rel=1e-4)
+    assert one.expected_seconds / calm.expected_seconds == pytest.approx(one.evaluating)
+    parts = shares(context, one)
+    assert sum(parts.values()) == pytest.approx(1)
+    assert parts["evaluation"] == pytest.approx(
+        (1 - parts["statistics"]) * 20 / (epoch + 20), rel=1e-4
+    )
+    # at most one after each update, of which there are 1,000 / 72 in an epoch
+    often = replace(context, evaluations_per_epoch=1000).candidate(PLACE)
+    assert often.evaluating == pytest.approx(1 + 1000 / 72 * 5 / epoch, rel=1e-4)
+    assert calm.evaluating == 1 and "evaluation" not in shares(without, calm)
+
+
+def test_input_limits_a_plan_though_the_stall_is_the_smaller_part_of_a_step() -> None:
+    parts = {"statistics": 0.1, "compute": 0.6, "input": 0.3}
+    rate = KnownRates()(PLACE)
+    assert limited_by(parts, rate) == "compute"
+    assert limited_by(parts, replace(rate, limited_by="input")) == "input"
+    mostly = {"statistics": 0.8, "compute": 0.15, "input": 0.05}
+    assert limited_by(mostly, replace(rate, limited_by="input")) == "statistics"
 
 
 def test_memory_limits_where_many_small_passes_cost_more_than_the_samples() -> None:
@@ -115,7 +158,7 @@ def test_memory_limits_where_many_small_passes_cost_more_than_the_samples() -> N
     parts = shares(context, one)
     saved = 5 * 0.5 / KnownRates(0.001, 0.5, 1e-6).seconds(one.placement)
     assert parts["memory"] == pytest.approx(saved * (1 - parts["statistics"]), rel=1e-3)
-    assert limited_by(parts) == "memory" and sum(parts.values()) == pytest.approx(1)
+    assert limited_by(parts, one.rate) == "memory" and sum(parts.values()) == pytest.approx(1)
 
 
 def test_sensitivity_compares_with_the_best_of_other_node_counts() -> None:
@@ -182,8 +225,18 @@ def test_the_rate_of_this_machine_is_what_the_sweep_did() -> None:
         80.0 * LEAST_EFFICIENCY,
         80.0,
     ) and both.low < both.median < both.high
+    assert rates(Placement(1, 1, 8, 8)).limited_by == ""
     seconds = seconds_to_target(Interval(10.0, 8.0, 15.0), 100, both)
     assert (seconds.low, seconds.high) == pytest.approx((8 * 100 / 80, 15 * 100 / 20))
+
+
+def test_what_the_sweep_spent_on_decoding_limits_a_plan_of_this_machine() -> None:
+    """40 samples a second of 20 ms of a core each take 80 % of one core, and 40 % of two."""
+    for cores, share, limit in ((1, 0.8, "input"), (2, 0.4, "")):
+        rate = SweepRates(40.0, host_seconds=0.02, cores=cores)(Placement(1, 2, 4, 4))
+        assert rate.shares == pytest.approx({"input": share, "compute": 1 - share})
+        assert rate.limited_by == limit
+    assert SweepRates(40.0, 1.0).input_share == 1  # measured on a busier machine
 
 
 def test_the_end_of_an_interval_is_where_a_normal_has_it() -> None:

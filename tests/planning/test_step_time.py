@@ -12,6 +12,7 @@ from hpo.planning.timing.collectives import Links, RankLayout, all_reduce_second
 from hpo.planning.timing.costs import cost_names, cost_sources, home_cost
 from hpo.planning.timing.step_time import (
     StepOptions,
+    evaluation_time,
     expected_slowest,
     scaling_efficiency,
     step_time,
@@ -64,6 +65,7 @@ def exactly(figure):
         loss_per_doubling=nothing,
         storage_share=Interval(1, 1, 1),
         contention=nothing,
+        core_speed=Interval(1, 1, 1),
     )
     return dataclasses.replace(
         free, **{name: Interval(value, value, value) for name, value in figure.items()}
@@ -136,7 +138,7 @@ def test_larger_workloads_take_longer():
     for _ in range(20):
         nodes, local = int(rng.integers(1, 4000)), int(rng.integers(1, 64))
         before = at(nodes=nodes, local=local)
-        for name in ("parameters", "flops_per_sample", "sample_bytes"):
+        for name in ("parameters", "flops_per_sample", "sample_bytes", "host_seconds_per_sample"):
             larger = dataclasses.replace(RESNET, **{name: 3 * getattr(RESNET, name)})
             assert at(cost=larger, nodes=nodes, local=local).total.median >= before.total.median
         assert at(nodes=nodes, local=local + 1).total.median > before.total.median
@@ -237,6 +239,91 @@ def test_samples_from_the_shared_file_system_limit_the_machine_and_staged_ones_d
     )
     without_disks = dataclasses.replace(SUMMIT, node_storage=None)
     assert at(without_disks, **options) == at(**options, staged=False)
+
+
+def with_host(seconds, machine=SUMMIT, **processor):
+    """Exact assumptions, a sample that takes a core so long, and the parts of a step with and without it."""
+    if processor:
+        machine = dataclasses.replace(
+            machine, processor=dataclasses.replace(machine.processor, **processor)
+        )
+    cost = dataclasses.replace(RESNET, host_seconds_per_sample=seconds)
+    return at(machine, cost, nodes=1, control_plane="none", assumptions=exactly({}))
+
+
+def test_decoding_on_cores_of_its_own_goes_on_beside_the_training():
+    """6 ranks of 32 samples share 42 cores: a sample that takes h seconds of one takes 6 x 32 h / 42 a step."""
+    busy = with_host(0.0)
+    assert busy.input == 0
+    hidden = with_host(0.9 * busy.total.median * 42 / (6 * 32))
+    assert (hidden.input, hidden.limited_by) == (0, "compute")
+    limited = with_host(1.5 * busy.total.median * 42 / (6 * 32))
+    assert limited.total.median == pytest.approx(1.5 * busy.total.median)
+    assert limited.input == pytest.approx(0.5 * busy.total.median)
+    assert limited.limited_by == "input"  # a third of the time, but nothing else would shorten it
+
+
+def test_cores_that_compute_too_take_turns_with_decoding():
+    busy = with_host(0.0)
+    in_core_seconds = busy.compute * 42  # six ranks compute on seven cores each
+    for share, limit in ((0.5, "compute"), (2.0, "input")):
+        found = with_host(share * in_core_seconds / (6 * 32), computes=True)
+        assert found.total.median == pytest.approx(
+            max(busy.total.median, (1 + share) * busy.compute)
+        )
+        assert found.limited_by == limit
+
+
+def test_more_cores_never_make_a_step_longer_and_slower_decoding_never_shorter():
+    seconds = [with_host(each).total.median for each in (0.0, 0.01, 0.1, 1.0)]
+    assert seconds == sorted(seconds)
+    cores = [with_host(0.1, cores_per_node=each).total.median for each in (1, 8, 64, 10**9)]
+    assert cores == sorted(cores, reverse=True)
+    assert cores[-1] == pytest.approx(with_host(0.0).total.median)
+    unknown = dataclasses.replace(SUMMIT, processor=None)
+    assert with_host(0.1, machine=unknown).input == 0  # not counted
+
+
+def evaluation(machine=SUMMIT, cost=RESNET, nodes=4, micro=32, **figures):
+    return evaluation_time(
+        machine,
+        dataclasses.replace(cost, **figures),
+        nodes=nodes,
+        ranks_per_node=6,
+        micro_batch_size=micro,
+        assumptions=exactly({}),
+    )
+
+
+def test_an_evaluation_is_forward_passes_over_each_ranks_share():
+    """50,000 samples over 24 ranks are 2,084 of the largest share, each a third of a training sample's arithmetic."""
+    device = SUMMIT.accelerator
+    flops = device.peak_flops["fp32"] * device.achieved_fraction["fp32"].median
+    found = evaluation(host_seconds_per_sample=0.0)
+    assert found.median == pytest.approx(2084 * RESNET.flops_per_sample / 3 / flops)
+    assert found.low <= found.median <= found.high
+    decoding = 2084 * 6 * 0.1 / 42
+    assert evaluation(host_seconds_per_sample=0.1).median == pytest.approx(decoding)
+    assert evaluation(evaluation_samples=0) == Interval(0, 0, 0)
+    by_nodes = [evaluation(nodes=nodes).median for nodes in (1, 2, 8, 64)]
+    assert by_nodes == sorted(by_nodes, reverse=True)
+    with pytest.raises(PlanError, match="nodes must lie between"):
+        evaluation(nodes=10**6)
+
+
+def test_a_tapered_network_waits_longer_where_all_nodes_of_a_group_send():
+    tapered = dataclasses.replace(
+        SUMMIT,
+        inter_node=dataclasses.replace(SUMMIT.inter_node, group_nodes=16, oversubscription=4.0),
+    )
+    options = {"nodes": 512, "overlap": False}
+    servers = [
+        at(machine, all_reduce="parameter_server", **options) for machine in (SUMMIT, tapered)
+    ]
+    assert servers[1].communication > 2 * servers[0].communication
+    rings = [at(machine, all_reduce="ring", **options) for machine in (SUMMIT, tapered)]
+    assert rings[1] == rings[0]  # a ring leaves a group once
+    assert at(tapered, **{**options, "nodes": 16}) == at(**{**options, "nodes": 16})
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 100, 1000, 30_000])

@@ -1,6 +1,7 @@
 """Sweeps on schedulers: a script that goes on from slot to slot, and arrays of agents, under the strict stand-ins."""
 
 import json
+import shlex
 import shutil
 import stat
 import subprocess
@@ -46,7 +47,7 @@ def write(folder, on, *more, trials=6, seconds=0.0):
     return (folder / f"paced-{on}" / "launch.sh").read_text()
 
 
-def submit(folder, on, **variables):
+def submit(folder, on, command=(), **variables):
     """Hand the written script to the stand-in of its scheduler; the jobs that came of it, and their logs."""
     programs = {
         "ray": f'exec "{sys.executable}" -m tests.planning.stand_ins.symmetric_ray "$@"',
@@ -54,7 +55,7 @@ def submit(folder, on, **variables):
     }
     environment = stand_in_path(folder / "bin", on, **{**programs, **variables.pop("programs", {})})
     done = subprocess.run(
-        SUBMISSIONS[on],
+        command if on == "flux" and command else SUBMISSIONS[on],
         cwd=folder / f"paced-{on}",
         env={**environment, "HPO_LEASE_SECONDS": "0", **variables},
         capture_output=True,
@@ -116,7 +117,7 @@ def test_the_names_of_account_and_partition_go_with_every_slot(folder):
     assert jobs[1]["options"]["--dependency"] == "afterany:1"
 
 
-@pytest.mark.parametrize("on", ["slurm", "lsf"])
+@pytest.mark.parametrize("on", ["slurm", "lsf", "pbs", "flux"])
 def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
     server = Server(folder)
     with Store.open(f"sqlite:///{folder}/hpo.db") as store:
@@ -129,7 +130,8 @@ def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
             assert secret not in text
             token = folder / f"paced-{on}" / "token"
             assert stat.S_IMODE(token.stat().st_mode) == 0o600
-            jobs, log = submit(folder, on)
+            command = next(line for line in text.splitlines() if "Run it from" in line)
+            jobs, log = submit(folder, on, command=shlex.split(command.partition("folder: ")[2]))
         finally:
             server.kill()
         assert jobs[0]["tasks"] == [0, 0, 0], log
@@ -138,11 +140,29 @@ def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
         assert len(store.trials(study.id)) == 6
 
 
+@pytest.mark.parametrize("on", ["slurm", "lsf", "pbs", "flux"])
+def test_hpo_submits_an_array_with_its_account(folder, on, monkeypatch):
+    """What is handed to the scheduler's own command, as that hears it."""
+    monkeypatch.setattr("hpo.client.client.Client.submit", lambda self, spec, for_agents: None)
+    environment = stand_in_path(folder / "bin", on, hpo="exit 0")
+    for name in ("PATH", "STAND_IN_SPOOL"):
+        monkeypatch.setenv(name, environment[name])
+    (folder / "study.yaml").write_text(STUDY.format(trials=6, seconds=0))
+    server = ["--server", "http://127.0.0.1:1", "--token", "lb_x", "--account", "physics"]
+    done = CliRunner().invoke(
+        main, ["run", "study.yaml", "--on", on, "--array", "2", "--gpus", "1", *server]
+    )
+    assert done.exit_code == 0, done.output
+    (line,) = (folder / "bin" / "spool" / "jobs.jsonl").read_text().splitlines()
+    job = json.loads(line)
+    assert job["tasks"] == [0, 0]
+    assert "physics" in job["options"].values()
+
+
 def test_what_cannot_be_submitted(folder):
     (folder / "study.yaml").write_text(STUDY.format(trials=6, seconds=0))
     for arguments, said in (
         (["--array", "3"], "--array needs --on"),
-        (["--on", "pbs", "--array", "3", "--server", "http://x", "--token", "t"], "slurm and lsf"),
         (["--on", "slurm", "--array", "3"], "no server is named"),
         (["--on", "slurm"], "there is no sbatch here"),
     ):

@@ -1,4 +1,4 @@
-"""The table of docs/recipes.md, which says where every number stands, against the recipes."""
+"""The table of docs/reference/recipes.md, which says where every number stands, against the recipes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from search_spaces.recipes import Recipe, recipe, recipes
 from search_spaces.settings import TrainingSettings
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "recipes.md"
 TRAIN_SAMPLES = {"mlperf_deepcam_lamb": 121_266}
 IMAGENET = 1_281_167
 PLACES = (

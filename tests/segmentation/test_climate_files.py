@@ -50,7 +50,8 @@ def opened(folder, **options):
 
 def read_training(folder, indices=range(5), **options):
     chosen = torch.tensor(list(indices))
-    return opened(folder, **options).training_batch(chosen, torch.zeros_like(chosen), 0)
+    samples = opened(folder, **options)
+    return samples.prepare(samples.training_batch(chosen, torch.zeros_like(chosen), 0))
 
 
 @pytest.fixture
@@ -74,12 +75,15 @@ def test_samples_come_back_scaled_by_the_training_range_channels_first(tmp_path,
     low, high = fields.min((0, 1, 2)), fields.max((0, 1, 2))
     order = [3, 0, 3, 1]
     for _ in range(2):  # the second time from memory, where there is a cache
-        found, classes = samples.training_batch(torch.tensor(order), torch.zeros(4), seed=0)
+        batch = samples.training_batch(torch.tensor(order), torch.zeros(4), seed=0)
+        assert batch[0].shape == (4, HEIGHT, WIDTH, 16) and batch[1].dtype == torch.uint8
+        found, classes = samples.prepare(batch)
+        assert found.is_contiguous(memory_format=torch.channels_last)
         assert found.dtype == torch.float32 and classes.dtype == torch.int64
         expected = ((fields[order] - low) / (high - low)).transpose(0, 3, 1, 2)
         np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
         np.testing.assert_array_equal(classes, labels[order])
-        found, classes = samples.evaluation_batch(torch.tensor([1]))
+        found, classes = samples.prepare(samples.evaluation_batch(torch.tensor([1])))
         np.testing.assert_allclose(
             found[0],
             ((other_fields[1] - low) / (high - low)).transpose(2, 0, 1),
@@ -87,7 +91,7 @@ def test_samples_come_back_scaled_by_the_training_range_channels_first(tmp_path,
             atol=1e-6,
         )
         np.testing.assert_array_equal(classes[0], other_labels[1])
-    everything, _ = samples.training_batch(torch.arange(5), torch.zeros(5), seed=0)
+    everything, _ = samples.prepare(samples.training_batch(torch.arange(5), torch.zeros(5), seed=0))
     assert everything.amin((0, 2, 3)).abs().max() == 0
     torch.testing.assert_close(everything.amax((0, 2, 3)), torch.ones(16))
 
@@ -123,6 +127,27 @@ def test_labels_may_be_stored_as_floats(tmp_path):
     fields, labels = read_sample(tmp_path / "sample.h5")
     assert fields.dtype == np.float32 and labels.dtype == np.uint8
     np.testing.assert_array_equal(labels, some_labels(0))
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_fields_travel_in_their_stored_type_and_are_scaled_in_single_precision(tmp_path, cache):
+    fields, *_ = write_folder(tmp_path)
+    for index in range(5):
+        with h5py.File(tmp_path / "train" / f"data-{index:03}.h5", "r+") as file:
+            halves = (fields[index] / 1e4).astype(np.float16)
+            del file["climate/data"]
+            file["climate/data"] = halves
+    samples = opened(tmp_path, cache=cache)
+    batch = samples.training_batch(torch.arange(5), torch.zeros(5), 0)
+    assert batch[0].dtype == torch.float16
+    low, high = (fields.astype(np.float32).min((0, 1, 2)), fields.astype(np.float32).max((0, 1, 2)))
+    expected = ((fields / 1e4).astype(np.float16).astype(float) - low) / (high - low)
+    found = samples.prepare(batch)[0]
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.permute(0, 2, 3, 1), expected, rtol=2e-6, atol=1e-6)
+    write_sample(tmp_path / "train" / "data-003.h5", fields[3], some_labels(0))
+    with pytest.raises(DataError, match=r"one type, here float16 .*data-003\.h5 has float32"):
+        opened(tmp_path, cache=cache).training_batch(torch.arange(5), torch.zeros(5), 0)
 
 
 def test_class_frequencies_are_counted_once_and_again_when_files_change(folder, monkeypatch):

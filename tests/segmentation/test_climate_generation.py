@@ -49,7 +49,9 @@ def test_generated_files_are_the_made_samples_with_labels_from_the_heuristics(tm
     ranges = read_channel_range(tmp_path / "set" / "stats.h5")
     np.testing.assert_array_equal(ranges.low, np.stack(everything).min((0, 1, 2)))
     np.testing.assert_array_equal(ranges.high, np.stack(everything).max((0, 1, 2)))
-    scaled, labels = samples.training_batch(torch.arange(5), torch.zeros(5), seed=0)
+    scaled, labels = samples.prepare(
+        samples.training_batch(torch.arange(5), torch.zeros(5), seed=0)
+    )
     assert scaled.min() == 0 and scaled.max() == pytest.approx(1)
     shares = labels.flatten().bincount(minlength=3) / labels.numel()
     assert samples.class_frequencies == pytest.approx(shares.tolist())

@@ -200,6 +200,26 @@ def test_plans_that_cannot_be(api, asked):
     assert "way_out" in answer.json()["error"] or answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"launcher": "ray", "backend": "horovod", "machine": "summit"},
+        {"launcher": "ray", "backend": "horovod"},
+        {"machine": "/etc/passwd"},
+        {"machine": "summit", "nodes": 10**9},
+    ],
+)
+def test_a_plan_that_is_refused_stores_nothing(api, asked):
+    add_ladder(api)
+    study = api.store.study("bowl")
+    events = len(api.store.events(study_id=study.id))
+    answer = api.call("POST", "/studies/bowl/plans", json={"global_batch_size": 128, **asked})
+    assert answer.status_code == 422, answer.text
+    assert api.call("GET", "/studies/bowl/plans").json() == {"plans": []}
+    assert api.store.plans(study.id) == [] == api.store.forecasts(study.id)
+    assert len(api.store.events(study_id=study.id)) == events
+
+
 def test_machines_are_listed(api):
     names = [machine["name"] for machine in api.call("GET", "/machines").json()["machines"]]
     assert names[0] == "local"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -14,12 +16,15 @@ import pytest
 import uvicorn
 from api_server import Api, served, spec_of
 
+from hpo.cli.own_arguments import storage_with_password
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
 from hpo.service.context import allowed_hosts
 from hpo.service.serving import _uvicorn, listening_socket, worker_command
 from hpo.service.submission import faults_of_data
+from search_spaces.settings import TrainingSettings
+from storage.records import NewTrial
 from trainers.workloads import _OWN
 
 
@@ -203,6 +208,9 @@ FILES = {
     "a prime as large as a batch may be": spec_of(
         "m", ladder=[2**31 - 1], budget={"trials": 2, "epochs_per_trial": 1}
     ).replace("normalization_batch_size: 1", "normalization_batch_size: 2"),
+    "a core for everyone": spec_of("m", resources={"cpus_per_worker": 10**9}),
+    "more GPUs than were made": spec_of("m", resources={"gpus_per_worker": 10**6}),
+    "a data option of a megabyte": spec_of("m", data={"a" * 900_000: 1}),
     "a path of a megabyte": spec_of("m", data={"path": "/a" * 450_000}),
     "a path through many folders": spec_of("m", data={"path": "/tmp/.." * 120_000}),
     "a path of 4,097 characters": spec_of("m", data={"path": "/" + "a" * 4096}),
@@ -605,7 +613,10 @@ def test_a_head_that_does_not_come_is_given_up(guarded, sent):
 def test_a_second_head_on_a_connection_has_its_time_too(guarded):
     with socket.create_connection(("127.0.0.1", port_of(guarded)), timeout=10) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert connection.recv(4000).startswith(b"HTTP/1.1 200")
+        answer = b""
+        while not answer.endswith(b"}"):  # head and body may come apart
+            answer += connection.recv(4000)
+        assert answer.startswith(b"HTTP/1.1 200")
         time.sleep(0.8)  # idle between two requests is no attack
         connection.sendall(b"GET /hea")
         assert b"408" in connection.recv(1000)
@@ -654,6 +665,12 @@ def test_who_asks_is_found_out_before_the_body_is_read(guarded):
         ("localhost.evil.example", 400),
         ("127.0.0.1.evil.example:8642", 400),
         ("", 400),
+        ("[::1].evil.example", 400),
+        ("[::1]:8642.evil.example", 400),
+        ("evil.example@localhost", 400),
+        ("localhost evil.example", 400),
+        ("localhost:80:80", 400),
+        ("localhost:", 400),
     ],
 )
 def test_a_request_by_a_foreign_name_is_refused(place, host, status):
@@ -714,6 +731,47 @@ def test_the_stream_of_a_revoked_token_ends_within_a_second(place):
         assert time.monotonic() - began < 3  # a second, and what a busy machine takes
 
 
+def test_streams_asked_for_at_once_are_counted(tmp_path):
+    with served(tmp_path, limits={"streams_per_token": 5}) as api:
+        address, head = api.client.base_url, f"Authorization: Bearer {api.token('eve', 'read')}"
+        request = f"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode()
+        opened = [
+            socket.create_connection((address.host, address.port), timeout=10) for _ in range(15)
+        ]
+        for connection in opened:
+            connection.sendall(request)
+        statuses = [connection.recv(15).split()[1] for connection in opened]
+        assert (statuses.count(b"200"), statuses.count(b"429")) == (5, 10)
+        for connection in opened:
+            connection.close()
+        live = api.app.state.context.live
+        until = time.monotonic() + 10
+        while live.streams:  # those that were closed are given back
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+def test_a_cancelled_study_ends_where_its_worker_died_and_there_is_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpo.service.app.SETTLE_SECONDS", 0.1)
+    with served(tmp_path) as api:
+        assert api.submit("left").status_code == 201
+        lease = api.store.claim_study("dead:1", lease_seconds=0.5)
+        (trial,) = api.store.leased(lease).add_trials(
+            lease.study.id,
+            [NewTrial(global_batch_size=16, seed=0, settings=TrainingSettings().to_dict())],
+        )
+        api.store.leased(lease).start_trials([trial.id])
+        assert api.call("POST", "/studies/left/cancel").json()["state"] == "running"
+        until = time.monotonic() + 10
+        while api.call("GET", "/studies/left").json()["state"] != "cancelled":
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        (after,) = api.call("GET", "/studies/left/trials").json()["trials"]
+        assert after["state"] == "queued"  # nobody trains it; resuming the study goes on with it
+        logs = api.call("GET", "/studies/left/logs").json()["events"]
+        assert [event["kind"] for event in logs][-1] == "cancelled"
+
+
 def test_a_quota_holds_when_a_study_is_resumed(tmp_path):
     with served(tmp_path, limits={"queued_studies": 2}) as api:
         for name in ("a", "b"):
@@ -747,3 +805,21 @@ def test_a_list_reads_no_study_file(place, monkeypatch):
 def test_no_password_stands_on_a_command_line():
     config = ServerConfig.model_validate({"storage": "postgresql://hpo:secret@db.example/hpo"})
     assert not any("secret" in word for word in worker_command(config))
+
+
+@pytest.mark.processes
+def test_a_password_is_taken_out_of_the_command_line():
+    """Its own /proc/PID/cmdline is what a command shows to everybody on the machine."""
+    url = "postgresql://hpo:secret@127.0.0.1:1/hpo"
+    program = (
+        "import sys, pathlib; from hpo.cli import own_arguments; own_arguments.hide_password(); import os; "
+        "print(pathlib.Path('/proc/self/cmdline').read_text().split('\\0')[3:], os.environ['HPO_STORAGE'])"
+    )
+    for option in (["--storage", url], [f"--storage={url}"]):
+        command = [sys.executable, "-c", program, "worker", *option, "--once"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout == f"['worker', '--once', ''] {url}\n"
+        assert "secret" not in done.stderr and "HPO_STORAGE" in done.stderr
+    plain = ["hpo", "worker", "--storage", "postgresql://hpo@db/hpo", "--once"]
+    assert storage_with_password(plain) is None
+    assert storage_with_password(["hpo", "worker", "--storage"]) is None

@@ -1,20 +1,17 @@
 """A plain `pip install` of the package, without any extra: the client works with neither torch nor Ray installed.
 
-The wheel is built from a copy of this checkout, and installed into a virtual environment of its own.
+The wheel is built from a copy of this checkout, and installed into a virtual environment of its own, for every Python
+of this machine from 3.11 to 3.13.
 """
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from api_server import served, spec_of
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("hpo", "search_spaces", "trainers", "storage")
+from tests.wheels import build, environment, interpreters, pip, run
+
 ABSENT = (
     "torch",
     "ray",
@@ -42,70 +39,22 @@ print(json.dumps({"hpo": hpo.__file__, "name": again.name, "state": status.state
 """
 
 
-def run(*command, folder, **environment):
-    own = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    kept = {name: value for name, value in os.environ.items() if name not in own}
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=folder,
-        env={**kept, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-
-
-def built_wheel(folder):
-    source = folder / "source"
-    for package in PACKAGES:
-        shutil.copytree(
-            ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, source / name)
-    made = run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        folder,
-        source,
-        folder=folder,
-    )
-    assert made.returncode == 0, made.stderr
-    (wheel,) = folder.glob("largebatch-*.whl")
-    return wheel
-
-
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
+def wheel(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("wheel"))[0]
+
+
+@pytest.fixture(scope="module", params=interpreters())
+def plain(request, wheel, tmp_path_factory):
     """The folder of the programs of a virtual environment with the wheel and what it asks for, and no more."""
     folder = tmp_path_factory.mktemp("plain")
-    wheel = built_wheel(folder)
-    assert run(sys.executable, "-m", "venv", folder / "venv", folder=folder).returncode == 0
-    programs = folder / "venv" / "bin"
-    pip = (
-        programs / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-compile",
-        "--constraint",
-        ROOT / "constraints.txt",
-    )
-    index = run(*pip, "--retries", "0", "--timeout", "15", "click", folder=folder)
+    programs = environment(interpreters()[request.param], folder / "venv")
+    install = pip(programs)
+    index = run(*install, "--timeout", "15", "click", folder=folder)
     if index.returncode != 0:
-        pytest.skip(
-            f"no package index can be reached from here: {index.stderr.strip().splitlines()[-1][:200]}"
-        )
-    done = run(*pip, wheel, folder=folder)
+        last = index.stderr.strip().splitlines()[-1][:200]
+        pytest.skip(f"no package index can be reached from here: {last}")
+    done = run(*install, wheel, folder=folder)
     assert done.returncode == 0, done.stderr
     return programs
 
@@ -158,3 +107,36 @@ def test_what_needs_an_extra_says_which(plain, tmp_path):
         2,
         "error: writing Parquet needs pyarrow, which is not installed; pip install 'largebatch[export]'\n",
     )
+
+
+WINDOWS = """
+import sys
+for name in ("fcntl", "resource", "termios", "pwd", "grp", "pty", "tty"):
+    sys.modules[name] = None                # a module of POSIX: to import it fails, as on Windows
+from hpo.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_the_client_needs_nothing_that_only_posix_has(plain, server, tmp_path):
+    (tmp_path / "study.yaml").write_text(spec_of("bowl"))
+    (tmp_path / "program.py").write_text(WINDOWS)
+    (tmp_path / "table.csv").write_text(
+        "global_batch_size,epochs_to_target\n256,10.2\n1024,11.1\n4096,14.3\n"
+    )
+    for words, said in (
+        ("submit study.yaml", "bowl is queued"),
+        ("status --json", "bowl"),
+        ("cancel bowl", "bowl is cancelled"),
+        ("extrapolate table.csv --at 8192 --json", '"trust"'),
+        ("db upgrade", ""),
+        ("studies --json", "[]"),
+        ("machines summit", "Summit"),
+        ("init --defaults --output new.yaml", "wrote new.yaml"),
+        ("study check new.yaml", "only the file was checked"),
+        ("example digits", "pip install 'largebatch[train]'"),
+    ):
+        done = run(plain / "python", "program.py", *words.split(), folder=tmp_path, **server)
+        assert done.returncode == 0, (words, done.stderr)
+        assert said in done.stdout, words

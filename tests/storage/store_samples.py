@@ -47,6 +47,8 @@ COST = WorkloadCost(
     flops_per_sample=2.4e10,
     activation_bytes_per_sample=1.1e8,
     sample_bytes=1.2e5,
+    host_seconds_per_sample=0.0037,
+    evaluation_samples=50_000,
 )
 
 

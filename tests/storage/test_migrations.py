@@ -12,7 +12,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from migration_contract import MigrationContract
-from sqlalchemy import create_engine
 from store_samples import make_points, make_study, make_trials, python
 
 from storage import migrations
@@ -42,7 +41,7 @@ def definitions(path: Path) -> dict[str, set[str]]:
             "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
         ).fetchall()
     connection.close()
-    return {name: parts(sql) for name, sql in rows if name != VERSION_TABLE}
+    return {name: parts(sql) for name, sql in rows}
 
 
 def parts(sql: str) -> set[str]:
@@ -61,8 +60,16 @@ def parts(sql: str) -> set[str]:
     return found
 
 
+def by_revisions(database: Database) -> None:
+    """The tables as a database of the first release gets them, where a new one gets them at once."""
+    with migrations.changing(database.engine) as connection:
+        migrations.bring_to(connection, "0001")
+        migrations.bring_to(connection)
+        assert migrations.revision(connection) == HEAD
+
+
 def test_revisions_make_the_tables(database):
-    upgrade(database.engine)
+    by_revisions(database)
     with database.engine.connect() as connection:
         context = MigrationContext.configure(
             connection,
@@ -77,12 +84,10 @@ def test_revisions_make_the_tables(database):
 
 def test_revisions_make_the_rules_too(database, path, tmp_path):
     """Alembic's comparison knows nothing of check constraints and of WITHOUT ROWID."""
-    upgrade(database.engine)
-    engine = create_engine(f"sqlite:///{tmp_path}/direct.db")
-    metadata.create_all(engine)
-    engine.dispose()
+    by_revisions(database)
+    Store.open(str(tmp_path / "direct.db")).close()
     made, direct = definitions(path), definitions(tmp_path / "direct.db")
-    assert made == direct
+    assert made == direct and VERSION_TABLE in made
     assert any("CHECK" in line for line in made["trials"])
     assert any("WITHOUT ROWID" in line for line in made["convergence"])
 
@@ -167,3 +172,25 @@ class TestPostgresqlMigrations(MigrationContract):
         code = "import sys; from storage.store import Store; Store.open(sys.argv[1]).close()"
         processes = [python("-c", code, empty_url, stderr=subprocess.PIPE) for _ in range(3)]
         assert [process.communicate(timeout=60)[1] for process in processes] == [""] * 3
+
+    def test_revisions_make_what_a_new_database_has(self, new_postgres_url):
+        found = []
+        for make in (by_revisions, lambda database: upgrade(database.engine)):
+            database = Database(new_postgres_url(), timeout_seconds=5)
+            make(database)
+            with database.read() as connection:
+                found.append([list(connection.exec_driver_sql(asked)) for asked in SCHEMA])
+            database.close()
+        revisions, new = found
+        for made, direct in zip(revisions, new, strict=True):
+            assert made == direct and len(made) > 20
+
+
+SCHEMA = (
+    """SELECT conrelid::regclass::text, contype, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE connamespace = 'public'::regnamespace ORDER BY 1, 2, 3""",
+    "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1",
+    """SELECT table_name, column_name, data_type, is_nullable, column_default, identity_generation
+    FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2""",
+)
+"""Constraints, indexes and columns of a PostgreSQL database."""

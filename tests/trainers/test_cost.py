@@ -1,4 +1,6 @@
 import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -97,8 +99,9 @@ def test_the_published_costs_are_those_of_the_networks_here(name, model, width):
 
 
 def test_the_published_cost_of_resnet50_is_that_of_the_network_here():
-    assert dataclasses.replace(resnet50(), sample_bytes=0) == dataclasses.replace(
-        home_cost("resnet50"), sample_bytes=0
+    data = {"sample_bytes": 0, "host_seconds_per_sample": 0, "evaluation_samples": 0}
+    assert dataclasses.replace(resnet50(), **data) == dataclasses.replace(
+        home_cost("resnet50"), **data
     )
 
 
@@ -111,10 +114,48 @@ def test_a_workload_of_small_images_in_memory():
     assert found.parameters == sum(each.numel() for each in model.parameters())
     assert found.gradient_tensors == len(list(model.parameters()))
     assert found.sample_bytes == 0
+    other = workload_cost(workload, TrainingSettings(normalization_batch_size=64, precision="bf16"))
     assert (
-        workload_cost(workload, TrainingSettings(normalization_batch_size=64, precision="bf16"))
-        == found
+        dataclasses.replace(other, host_seconds_per_sample=found.host_seconds_per_sample) == found
     )
+    assert found.evaluation_samples == workload.evaluation_samples
+    assert 0 < found.host_seconds_per_sample < 1e-3  # copies of 64 numbers each
+
+
+class Decoding(Workload):
+    """Samples that take a known time of a core each, in as many threads as there are cores."""
+
+    metrics = {"loss": False}
+    train_samples, evaluation_samples = 40, 3
+    seconds = 0.002
+
+    def __init__(self, data):
+        self.threads = ThreadPoolExecutor(2)
+
+    def build_model(self, settings):
+        return torch.nn.Linear(1, 1)
+
+    def training_batch(self, indices, epochs, seed):
+        list(self.threads.map(self._work, indices.tolist()))
+        time.sleep(0.01)  # waiting is no work
+        return torch.zeros(len(indices), 1)
+
+    def loss(self, model, batch, settings):
+        return model(batch).mean()
+
+    def evaluation_batch(self, indices):
+        return torch.zeros(len(indices), 1)
+
+    def _work(self, index):
+        started = time.thread_time()
+        while time.thread_time() - started < self.seconds:
+            pass
+
+
+def test_seconds_of_a_core_are_counted_over_all_threads_and_waiting_is_not():
+    found = workload_cost(Decoding({}))
+    assert found.host_seconds_per_sample == pytest.approx(Decoding.seconds, rel=0.25)
+    assert (found.parameters, found.evaluation_samples) == (2, 3)
 
 
 @pytest.mark.skipif(
@@ -161,9 +202,7 @@ def test_bytes_of_a_climate_sample_are_its_fields_and_labels(tmp_path):
 
 def test_without_a_count_of_what_is_read_the_tensors_of_a_sample_count(monkeypatch, tmp_path):
     monkeypatch.setattr(cost_module, "PROCESS_IO", tmp_path / "none")
-    assert (
-        workload_cost(load_workload("resnet", {"source": "digits"})).sample_bytes == 8 * 8 * 4 + 8
-    )
+    assert workload_cost(load_workload("resnet", {"source": "digits"})).sample_bytes == 8 * 8 + 8
 
 
 def test_the_noisy_quadratic_costs_what_its_dimensions_say():

@@ -85,6 +85,45 @@ def test_the_lineup_first_then_the_best_two_once_more():
     assert next_entry(course, trials) == Done()
 
 
+@pytest.mark.parametrize("sign", (1, -1))
+def test_where_the_quickest_is_the_highest_or_lowest_rate_the_race_goes_further_until_it_is_not(
+    sign,
+):
+    rates = [0.1 * 2 ** (sign * n) for n in range(3)]
+    course, trials = a_course(*rates), []
+    for rate, epochs in (*zip(rates, (12.0, 10.0, 8.0), strict=True), (rates[-1] * 1.6**sign, 7.0)):
+        assert next_entry(course, trials)["learning_rate"] == pytest.approx(rate)
+        trials.append(a_trial(len(trials), rate, epochs=epochs))
+    beyond = next_entry(course, trials)["learning_rate"]
+    assert beyond == pytest.approx(rates[-1] * 1.6 ** (2 * sign))
+    # as quick as before: no further, and the best two are trained once more
+    trials.append(a_trial(len(trials), beyond, epochs=7.0))
+    assert {entry["learning_rate"] for entry in _next_two(course, trials)} == {
+        beyond,
+        trials[3].settings["learning_rate"],
+    }
+
+
+def test_a_race_goes_no_further_than_a_rate_that_was_lost_nor_by_more_than_its_steps():
+    course = a_course(0.1, 0.2)
+    trials = [a_trial(0, 0.1, epochs=12.0), a_trial(1, 0.2, epochs=10.0)]
+    lost = [*trials, a_trial(2, 0.32, TrialState.DIVERGED)]
+    assert next_entry(course, lost) == entry(0.2)
+    for step in range(3):
+        further = next_entry(course, trials)
+        assert further["learning_rate"] == pytest.approx(0.2 * 1.6 ** (step + 1))
+        trials.append(a_trial(2 + step, further["learning_rate"], epochs=9.0 - step))
+    assert next_entry(course, trials) == trials[-1].settings
+
+
+def _next_two(course, trials):
+    """The entries after these trials, each as quick as its first training."""
+    first = next_entry(course, trials)
+    again = next(each for each in trials if each.settings == first).epochs
+    done = [*trials, a_trial(len(trials), first["learning_rate"], epochs=again)]
+    return first, next_entry(course, done)
+
+
 def test_one_that_is_lost_with_its_second_seed_makes_room_for_the_third():
     trials = [
         a_trial(0, 0.1, epochs=12.0),

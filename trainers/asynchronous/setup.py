@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-import torch
-
 from trainers.asynchronous.messages import Setup
 from trainers.distributed.communicator import local_device
 from trainers.job import TrainingJob
 from trainers.loop.replica import Replica
+from trainers.numerics.threads import use_threads
 from trainers.schedules.batch_size import BatchSchedule, batch_schedule
 from trainers.workloads import Workload, load_model_workload
 
@@ -28,7 +27,7 @@ class Built:
 def build(setup: Setup, number: int) -> Built:
     """Build in this process, which belongs to one actor; ``number`` picks its GPU where there are some."""
     _show_devices(setup.visible_devices)
-    torch.set_num_threads(setup.threads)
+    use_threads(setup.threads)
     job = TrainingJob.from_dict(setup.job)
     workload = load_model_workload(job)
     replica = Replica(workload, job.settings, job.seed, local_device(number))

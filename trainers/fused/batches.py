@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.utils._pytree import tree_map
 
 from trainers.distributed.sampling import BatchLayout, Cut
-from trainers.loop.micro_batches import MicroBatch
 from trainers.loop.prefetch import prefetched
 from trainers.loop.synchronous import Training
 from trainers.workloads.workload import Batch
+
+_Cut = tuple[Cut, float, bool]
 
 
 @dataclass(frozen=True)
@@ -44,34 +46,40 @@ def layout_of(trainings: Sequence[Training], steps: Sequence[int]) -> BatchLayou
 
 def stacked_batches(trainings: Sequence[Training], steps: Sequence[int]) -> Iterator[StackedBatch]:
     """All forward passes from the update ``steps`` of each training on, without end."""
-    depth = trainings[0].workload.prefetched_batches
-    return prefetched(_stacked(trainings, steps), depth)
-
-
-def _stacked(trainings: Sequence[Training], steps: Sequence[int]) -> Iterator[StackedBatch]:
+    workload, copies = trainings[0].workload, trainings[0].replica.copies
     same = len(set(steps)) == 1 and len({training.job.seed for training in trainings}) == 1
-    for number in itertools.count():
-        now = [step + number for step in steps]
-        layout = layout_of(trainings, now)
-        cuts = [
-            training.loader.cuts(step, layout)
-            for training, step in zip(trainings, now, strict=True)
-        ]
-        for each in zip(*cuts, strict=True):
-            yield _load(trainings, each, shared=same)
-
-
-def _load(
-    trainings: Sequence[Training], cuts: Sequence[tuple[Cut, float, bool]], *, shared: bool
-) -> StackedBatch:
-    loaded: list[MicroBatch] = [
-        training.loader.load(*cut)
-        for training, cut in zip(trainings[:1] if shared else trainings, cuts, strict=False)
-    ]
-    first = loaded[0]
-    batch = (
-        first.batch
-        if shared
-        else tree_map(lambda *each: torch.stack(each), *(one.batch for one in loaded))
+    calls = (
+        _loading(trainings, cuts, shared=same)
+        for number in itertools.count()
+        for cuts in _cuts(trainings, [step + number for step in steps])
     )
-    return StackedBatch(batch, shared, first.share, first.ends_chunk, first.ends_update)
+    sent = prefetched(calls, workload.prefetched_batches, workload.concurrent_batches)
+    return (dataclasses.replace(each, batch=copies.receive(each.batch)) for each in sent)
+
+
+def _cuts(trainings: Sequence[Training], steps: Sequence[int]) -> Iterator[tuple[_Cut, ...]]:
+    layout = layout_of(trainings, steps)
+    of_each = [
+        training.loader.cuts(step, layout) for training, step in zip(trainings, steps, strict=True)
+    ]
+    return zip(*of_each, strict=True)
+
+
+def _loading(
+    trainings: Sequence[Training], cuts: Sequence[_Cut], *, shared: bool
+) -> Callable[[], StackedBatch]:
+    first, share, ends_update = cuts[0]
+    copies = trainings[0].replica.copies
+    samples = [
+        training.loader.samples(cut)
+        for training, (cut, _, _) in zip(
+            trainings[:1] if shared else trainings, cuts, strict=not shared
+        )
+    ]
+
+    def load() -> StackedBatch:
+        loaded = [each() for each in samples]
+        batch = loaded[0] if shared else tree_map(lambda *each: torch.stack(each), *loaded)
+        return StackedBatch(copies.send(batch), shared, share, first.ends_chunk, ends_update)
+
+    return load

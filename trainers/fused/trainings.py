@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_leaves, tree_map
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import JobError
@@ -348,9 +349,15 @@ class _Model(nn.Module):
             return functional_call(self, own, (compute, samples))
 
         named = {f"model.{name}": tensor for name, tensor in tensors.items()}
-        here = self._replica.here(batch)
+        here = self._replica.prepared(batch) if shared else self._prepared(batch)
         with self._replica.computing:
             return vmap(of_one, in_dims=(0, None if shared else 0))(named, here)
+
+    def _prepared(self, batch: Batch) -> Batch:
+        """A batch of each training, ``(K, samples, ...)``, prepared as one of all their samples."""
+        count_and_samples = tree_leaves(batch)[0].shape[:2]
+        flat = self._replica.prepared(tree_map(lambda tensor: tensor.flatten(0, 1), batch))
+        return tree_map(lambda tensor: tensor.unflatten(0, count_and_samples), flat)
 
 
 class _Norms:
@@ -418,6 +425,11 @@ def _evaluated(member: _Member, scores: Mapping[str, float]) -> ConvergencePoint
 def _check(training: Training, others: Sequence[Training]) -> None:
     check_fusable(training.job.settings)
     check_fusable_model(training.model)
+    if training.workload.streamed:
+        raise JobError(
+            "a fused training must take its samples by index, but those of "
+            f"{type(training.workload).__name__} come as a stream; leave resources.fused_trials out"
+        )
     if training.communicator.size != 1:
         raise JobError(
             f"a fused training must have one worker, but got {training.communicator.size}; set "

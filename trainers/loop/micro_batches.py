@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.sampling import BatchLayout, Cut, SampleStream, batch_layout
-from trainers.errors import JobError
+from trainers.errors import JobError, WorkloadError
+from trainers.feed.streams import Part, training_queue
 from trainers.job import TrainingJob
 from trainers.loop.prefetch import prefetched
 from trainers.loop.replica import Replica
@@ -41,7 +43,8 @@ class MicroBatchLoader:
         replica: Replica,
     ) -> None:
         self._workload, self._seed, self._rank = workload, job.seed, communicator.rank
-        self._batch_schedule = batch_schedule
+        self._part = Part(communicator.rank, communicator.size)
+        self._batch_schedule, self._copies = batch_schedule, replica.copies
         self._stream = SampleStream(workload.train_samples, job.seed)
         self._every = MEASURED_EVERY if job.settings.adascale_batch_size is None else 1
         self._layouts = {
@@ -66,7 +69,17 @@ class MicroBatchLoader:
         cuts = itertools.chain.from_iterable(
             self.cuts(step, self.layout(step)) for step in itertools.count(first_step, every)
         )
-        return prefetched(itertools.starmap(self.load, cuts), self._workload.prefetched_batches)
+        loading = (
+            self._loading_streamed(first_step, every) if self._workload.streamed else self._loading
+        )
+        sent = prefetched(
+            (loading(*cut) for cut in cuts),
+            self._workload.prefetched_batches,
+            1 if self._workload.streamed else self._workload.concurrent_batches,
+        )
+        return (
+            dataclasses.replace(micro, batch=self._copies.receive(micro.batch)) for micro in sent
+        )
 
     def cuts(self, step: int, layout: BatchLayout) -> Iterator[tuple[Cut, float, bool]]:
         """Update ``step`` in the given layout: each cut, its share of the local batch, and whether it is the last."""
@@ -75,11 +88,40 @@ class MicroBatchLoader:
             left -= 1
             yield cut, cut.count / layout.local_batch_size, left == 0
 
-    def load(self, cut: Cut, share: float, ends_update: bool) -> MicroBatch:
-        """The samples of one cut of an update, with its share of the local batch."""
+    def _loading_streamed(
+        self, first_step: int, every: int
+    ) -> Callable[[Cut, float, bool], Callable[[], MicroBatch]]:
+        """As :meth:`_loading`, from a stream that is read from its first sample of update ``first_step`` on."""
+        if every != 1:
+            raise WorkloadError(
+                f"an asynchronous training takes its samples by index, but those of {type(self._workload).__name__} "
+                "come as a stream; set update_mode 'synchronous'"
+            )
+        first = int(self._batch_schedule.samples(first_step)) // self._part.size
+        queue = training_queue(self._workload, self._seed, self._part, first)
+
+        def loading(cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
+            def load() -> MicroBatch:
+                sent = self._copies.send(queue.take(cut.count))
+                return MicroBatch(sent, share, cut.ends_chunk, ends_update)
+
+            return load
+
+        return loading
+
+    def _loading(self, cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
+        """What loads a micro batch and begins to copy it to the device, in any thread."""
+        samples = self.samples(cut)
+
+        def load() -> MicroBatch:
+            return MicroBatch(self._copies.send(samples()), share, cut.ends_chunk, ends_update)
+
+        return load
+
+    def samples(self, cut: Cut) -> Callable[[], Batch]:
+        """What loads the samples of a cut, in any thread."""
         indices, epochs = self._stream.take(cut.first, cut.count)
-        batch = self._workload.training_batch(indices, epochs, self._seed)
-        return MicroBatch(batch, share, cut.ends_chunk, ends_update)
+        return lambda: self._workload.training_batch(indices, epochs, self._seed)
 
 
 def _layout(

@@ -1,25 +1,33 @@
-"""Prepare the next items of an iterator in a background thread while the current one is used."""
+"""Prepare the next items of a sequence in background threads while the current one is used."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 Item = TypeVar("Item")
 
 
-def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
-    """The same items in order, up to ``depth`` of them prepared ahead; an error arrives with its item."""
+def prefetched(
+    calls: Iterator[Callable[[], Item]], depth: int, concurrent: int = 1
+) -> Iterator[Item]:
+    """The results of the calls in their order, up to ``depth`` of them prepared ahead; an error arrives with its item.
+
+    ``concurrent`` threads prepare as many items at the same time. With a ``depth`` of 0 each call is made when its
+    result is asked for.
+    """
     if depth < 1:
-        yield from items
+        for call in calls:
+            yield call()
         return
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch") as thread:
-        ahead: deque[Future[Item]] = deque(thread.submit(next, items) for _ in range(depth))
-        while True:
-            ahead.append(thread.submit(next, items))
-            try:
-                yield ahead.popleft().result()
-            except StopIteration:
-                return
+    threads = ThreadPoolExecutor(min(concurrent, depth), thread_name_prefix="prefetch")
+    try:
+        ahead: deque[Future[Item]] = deque(threads.submit(call) for call in islice(calls, depth))
+        while ahead:
+            ahead.extend(threads.submit(call) for call in islice(calls, 1))
+            yield ahead.popleft().result()
+    finally:
+        threads.shutdown(wait=True, cancel_futures=True)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -9,6 +14,9 @@ from torch.utils._pytree import tree_map
 from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
 from trainers.errors import WorkloadError
+from trainers.feed.device_copies import DeviceCopies, Sent
+from trainers.feed.streams import Part, check_evaluated, samples_in
+from trainers.loop.prefetch import prefetched
 from trainers.numerics.normalization import (
     common_group_size,
     end_update,
@@ -18,7 +26,7 @@ from trainers.numerics.normalization import (
 from trainers.numerics.precision import computing, store_reduced, zero_gradient
 from trainers.numerics.random_numbers import mixed_seed
 from trainers.optimizers import parameter_kinds
-from trainers.workloads.workload import Batch, Workload
+from trainers.workloads.workload import Batch, Workload, some_samples
 
 
 class Replica:
@@ -27,7 +35,8 @@ class Replica:
     Attributes:
         model: the module. parameters: those that are trained. kinds: what each parameter is. norms: its ghost batch
         norms, and ``group_size`` their normalization batch size. statistics: buffers that workers average before an
-        evaluation. computing: the context of every forward pass, which sets its precision.
+        evaluation. computing: the context of every forward pass, which sets its precision. copies: the way of batches
+        to the device.
     """
 
     def __init__(
@@ -46,6 +55,8 @@ class Replica:
         self.group_size = common_group_size(self.norms)
         self.statistics = persistent_statistics(self.model)
         self.computing = computing(settings, device)
+        self.copies = DeviceCopies(device)
+        workload.use_device(device)
 
     def seed_generators(self, step: int, rank: int) -> None:
         """Seed what dropout draws from, so that a checkpoint need not hold a generator's state."""
@@ -59,12 +70,12 @@ class Replica:
     def loss(self, batch: Batch) -> Tensor:
         """The mean training loss over a batch on any device, a scalar with its graph."""
         with self.computing:
-            return self.workload.loss(self.model, self.here(batch), self.settings)
+            return self.workload.loss(self.model, self.prepared(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """What the workload adds up over the evaluation set, of a batch on any device."""
         with self.computing:
-            return self.workload.counts(self.model, self.here(batch))
+            return self.workload.counts(self.model, self.prepared(batch))
 
     def gradients(self) -> list[Tensor]:
         """The gradient of each parameter; zeros where the loss did not depend on it."""
@@ -82,11 +93,11 @@ class Replica:
         """Move the running statistics of normalization by the update of so many samples over all workers."""
         end_update(self.norms, global_batch_size // self.group_size)
 
-    def here(self, batch: Batch) -> Batch:
-        """A batch on any device, on the replica's."""
-        if self.device.type == "cpu":
-            return batch
-        return tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
+    def prepared(self, batch: Batch) -> Batch:
+        """A batch on any device as the model takes it, on the replica's."""
+        if self.device.type != "cpu":  # whoever computes without the copies of `self.copies`
+            batch = tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
+        return self.workload.prepare(batch)
 
 
 @torch.no_grad()
@@ -102,21 +113,33 @@ def evaluate(
     replica.model.eval()
     workload = replica.workload
     largest = micro_batch_size or workload.largest_micro_batch
-    rank, size, samples = communicator.rank, communicator.size, workload.evaluation_samples
-    mine = torch.arange(samples * rank // size, samples * (rank + 1) // size)
+    part = Part(communicator.rank, communicator.size)
     totals: dict[str, Tensor] = {}
-    for first in range(0, max(1, len(mine)), largest):
-        batch = mine[first : first + largest]
-        counts = replica.counts(workload.evaluation_batch(batch if len(mine) else torch.arange(1)))
-        for name, count in counts.items():
-            added = count.double() if len(mine) else torch.zeros_like(count, dtype=torch.float64)
-            totals[name] = totals[name] + added if name in totals else added
-    flat = torch.cat([totals[name].reshape(-1) for name in sorted(totals)])
+    counted = 0
+    prepared = prefetched(
+        _evaluation_batches(replica, part, largest),
+        workload.prefetched_batches,
+        1 if workload.streamed else workload.concurrent_batches,
+    )
+    for batch in prepared:
+        if batch is None:
+            break
+        for name, count in replica.counts(replica.copies.receive(batch.sent)).items():
+            totals[name] = totals[name] + count.double() if name in totals else count.double()
+        counted += batch.samples
+    if not counted:  # a worker without a share learns from a sample of others what is counted
+        one = replica.copies.send(some_samples(workload, 1, evaluation=True))
+        for name, count in replica.counts(replica.copies.receive(one)).items():
+            totals[name] = torch.zeros_like(count, dtype=torch.float64)
+    told = torch.tensor([counted], dtype=torch.float64, device=replica.device)
+    flat = torch.cat([told, *(totals[name].reshape(-1) for name in sorted(totals))])
     communicator.all_reduce_sum_([flat])
-    parts = torch.split(flat, [totals[name].numel() for name in sorted(totals)])
+    sums = torch.split(flat, [1, *(totals[name].numel() for name in sorted(totals))])
+    if workload.streamed:
+        check_evaluated(workload, int(sums[0]))
     found = {
-        name: part.reshape(totals[name].shape)
-        for name, part in zip(sorted(totals), parts, strict=True)
+        name: each.reshape(totals[name].shape)
+        for name, each in zip(sorted(totals), sums[1:], strict=True)
     }
     return metrics_of_counts(workload, found)
 
@@ -130,3 +153,35 @@ def metrics_of_counts(workload: Workload, counts: dict[str, Tensor]) -> dict[str
             f"{type(workload).__name__}.metrics_from must give every metric, but gave no {', '.join(missing)}"
         )
     return {name: float(metrics[name]) for name in workload.metrics}
+
+
+@dataclass(frozen=True)
+class _EvaluationBatch:
+    sent: Sent
+    samples: int
+
+
+def _evaluation_batches(
+    replica: Replica, part: Part, largest: int
+) -> Iterator[Callable[[], _EvaluationBatch | None]]:
+    """What prepares each batch of a worker's share; of a stream without end, with None where it has ended."""
+    workload = replica.workload
+    if workload.streamed:
+        batches = iter(workload.evaluation_stream(part))
+
+        def following() -> _EvaluationBatch | None:
+            batch = next(batches, None)
+            if batch is None:
+                return None
+            return _EvaluationBatch(replica.copies.send(batch), samples_in(batch))
+
+        yield from itertools.repeat(following)
+
+    def of(indices: Tensor) -> _EvaluationBatch:
+        return _EvaluationBatch(
+            replica.copies.send(workload.evaluation_batch(indices)), len(indices)
+        )
+
+    samples, rank, size = workload.evaluation_samples, part.rank, part.size
+    mine = torch.arange(samples * rank // size, samples * (rank + 1) // size)
+    yield from (partial(of, indices) for indices in torch.split(mine, largest) if len(indices))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainers.distributed.communicator import STORE_FILE
 from trainers.errors import CheckpointError
+from trainers.numerics.threads import local_size
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 if TYPE_CHECKING:
@@ -30,15 +31,6 @@ AGENTS = ("TORCHELASTIC_RUN_ID", "HOROVOD_GLOO_RENDEZVOUS_ADDR", STORE_FILE)
 
 They end workers by SIGTERM, and take any status but 0 for a crash.
 """
-
-LOCAL_SIZES = (
-    "LOCAL_WORLD_SIZE",
-    "HOROVOD_LOCAL_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "MPI_LOCALNRANKS",
-    "PALS_LOCAL_SIZE",
-    "SLURM_NTASKS_PER_NODE",
-)
 
 
 class StopRequests:
@@ -127,10 +119,7 @@ def under_agent(environment: Mapping[str, str]) -> bool:
 
 def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> int:
     """The number of nodes, from what launchers tell of the workers on each; 1 where they tell nothing. All call it."""
-    local = next(
-        (int(environment[name]) for name in LOCAL_SIZES if environment.get(name, "").isdigit()),
-        communicator.size,
-    )
+    local = local_size(environment) or communicator.size
     if communicator.size == 1:
         return 1
     import torch

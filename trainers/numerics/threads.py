@@ -1,11 +1,56 @@
-"""How many threads a process computes with."""
+"""How many threads a process computes with, and how many cores are its share of the machine."""
 
+from __future__ import annotations
+
+import os
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LOCAL_SIZES = (
+    "LOCAL_WORLD_SIZE",
+    "HOROVOD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "PALS_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+)
+"""Variables by which launchers tell a process how many of its kind run on this node."""
+
+
+@dataclass
+class _Share:
+    """The threads that this process was told to use; 0 while it was told nothing."""
+
+    threads: int = 0
+
+
+_share = _Share()
 
 
 def use_threads(count: int) -> None:
-    """Compute with ``count`` threads; nothing where torch is not loaded, which not every workload needs."""
-    if "torch" in sys.modules:
+    """Compute with ``count`` threads, which are the process's share of the machine's cores from now on."""
+    _share.threads = count
+    if "torch" in sys.modules:  # not every workload needs it
         import torch
 
         torch.set_num_threads(count)
+
+
+def local_size(environment: Mapping[str, str]) -> int | None:
+    """The workers on this node, from what launchers tell; None where they tell nothing."""
+    return next(
+        (int(environment[name]) for name in LOCAL_SIZES if environment.get(name, "").isdigit()),
+        None,
+    )
+
+
+def cores_of_process() -> int:
+    """The cores that are this process's share, at least 1.
+
+    What :func:`use_threads` said; else the cores that the process may run on, divided by the workers on this node.
+    """
+    if _share.threads:
+        return _share.threads
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // max(1, local_size(os.environ) or 1))

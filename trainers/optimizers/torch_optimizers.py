@@ -6,7 +6,7 @@
 
     optimizer = LARS(model.parameters(), lr=2.0, momentum=0.9, weight_decay=5e-5, kinds=parameter_kinds(model))
 
-Each takes the settings that its rule uses, by their names in docs/settings.md and with the defaults there; the learning
+Each takes the settings that its rule uses, by their names in docs/reference/settings.md and with the defaults there; the learning
 rate is ``lr``, as PyTorch's schedulers want it. A parameter group may have values of its own, which a scheduler may
 change. The updates are those of the same rule inside this project's training loop.
 """

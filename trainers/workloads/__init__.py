@@ -12,11 +12,13 @@ from typing import Any
 from search_spaces.names import nearest, nearest_or_all
 from search_spaces.settings import names as setting_names
 from trainers.errors import WorkloadError
+from trainers.feed.streams import Part
 from trainers.job import TrainingJob
 from trainers.workloads.workload import (
     AnyWorkload,
     Batch,
     CustomLoopWorkload,
+    StreamWorkload,
     Workload,
     check_options,
 )
@@ -25,6 +27,8 @@ __all__ = [
     "AnyWorkload",
     "Batch",
     "CustomLoopWorkload",
+    "Part",
+    "StreamWorkload",
     "Workload",
     "check_options",
     "check_own_settings",

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
-from trainers.errors import DataError
+from trainers.errors import DataError, WorkloadError
+from trainers.feed.streams import Part, SampleQueue
 from trainers.job import TrainingJob
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from trainers.distributed import Communicator
@@ -73,8 +75,12 @@ class Workload(AnyWorkload):
 
     Attributes:
         evaluation_samples: size of the evaluation set. largest_micro_batch: the most samples per forward
-        pass, where a job does not say. prefetched_batches: micro batches that a background thread prepares
-        ahead; for data that are slow to read. The others are those of every workload.
+        pass, where a job does not say. prefetched_batches: micro batches that are prepared ahead in the
+        background; for data that are slow to read. concurrent_batches: how many of them at the same time, each by a
+        thread of its own; more than 1 only where ``training_batch`` and ``evaluation_batch`` may be called by several
+        threads at once. streamed: whether the samples come in an order of their own, by ``training_stream`` and
+        ``evaluation_stream``, rather than by index; see :class:`StreamWorkload`. The others are those of every
+        workload.
 
     A workload may also define ``exhibit(model) -> dict``: what a report shows of the trained model, as plain values
     that JSON holds (pictures, predictors to compare with). The model is in evaluation mode, without gradients.
@@ -83,6 +89,11 @@ class Workload(AnyWorkload):
     evaluation_samples: int
     largest_micro_batch: int = 1024
     prefetched_batches: int = 0
+    concurrent_batches: int = 1
+    streamed: bool = False
+
+    def use_device(self, device: torch.device) -> None:
+        """The device on which the model is trained; said before the first batch. A data set may be kept there."""
 
     @abstractmethod
     def build_model(self, settings: TrainingSettings) -> nn.Module:
@@ -106,6 +117,26 @@ class Workload(AnyWorkload):
 
         :func:`~trainers.numerics.random_numbers.sample_uniforms` gives random numbers that depend on nothing else.
         """
+
+    def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
+        """One worker's training samples of an epoch, in batches of any size: as :class:`StreamWorkload` says."""
+        raise NotImplementedError(
+            f"{type(self).__name__} is streamed and must define training_stream"
+        )
+
+    def evaluation_stream(self, part: Part) -> Iterable[Batch]:
+        """One worker's evaluation samples, in batches of any size, each sample once over all workers."""
+        raise NotImplementedError(
+            f"{type(self).__name__} is streamed and must define evaluation_stream"
+        )
+
+    def prepare(self, batch: Batch) -> Batch:
+        """What :meth:`loss`, :meth:`score` and :meth:`counts` get of a training or evaluation batch.
+
+        Called when the batch is on the device. So batches may be small (bytes as they are stored) and what is done to
+        all of a batch alike (conversion, normalization, layout) is done there. By default the batch as it is.
+        """
+        return batch
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
@@ -139,6 +170,56 @@ class Workload(AnyWorkload):
         By default the means over the ``samples``.
         """
         return {name: float(counts[name]) / samples for name in self.metrics}
+
+
+class StreamWorkload(Workload):
+    """A model that is trained on samples as they come: from tar shards, a DataLoader, a DALI pipeline, any iterable.
+
+    ``train_samples`` and ``evaluation_samples`` are declared; an epoch of worker r of n is its n-th part of
+    ``train_samples`` (a stream that ends before begins again, what it gives beyond is left out). The order has to
+    follow from ``seed`` and ``epoch``: then a training can be repeated, and is resumed where it was, by leaving out
+    what was processed. Which samples meet in a batch depends on the number of workers, so trainings with other numbers
+    of workers agree in distribution only; samples that are addressed by index have no such limit.
+    """
+
+    streamed = True
+    prefetched_batches = 2
+
+    @abstractmethod
+    def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
+        """One worker's training samples of an epoch, in batches of any size and in an order drawn from both numbers.
+
+        The workers' parts must not overlap, and should be of about the same length.
+        """
+
+    @abstractmethod
+    def evaluation_stream(self, part: Part) -> Iterable[Batch]:
+        """One worker's evaluation samples, in batches of any size, each sample once over all workers."""
+
+    def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
+        """Samples of a stream have no index."""
+        raise WorkloadError(f"the samples of {type(self).__name__} come as a stream, not by index")
+
+    def evaluation_batch(self, indices: Tensor) -> Batch:  # noqa: ARG002
+        """Samples of a stream have no index."""
+        raise WorkloadError(f"the samples of {type(self).__name__} come as a stream, not by index")
+
+
+def some_samples(workload: Workload, count: int, *, evaluation: bool = False) -> Batch:
+    """A batch of ``count`` samples, whichever, to measure with; a training or evaluation set holds as many."""
+    import torch
+
+    if workload.streamed:
+        alone = Part(0, 1)
+        batches = (
+            workload.evaluation_stream(alone)
+            if evaluation
+            else workload.training_stream(0, 0, alone)
+        )
+        return SampleQueue(iter(batches)).take(count)
+    if evaluation:
+        return workload.evaluation_batch(torch.arange(count))
+    return workload.training_batch(torch.arange(count), torch.zeros(count, dtype=torch.int64), 0)
 
 
 def check_options(data: Mapping[str, Any], known: Iterable[str]) -> None:

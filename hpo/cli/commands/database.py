@@ -1,4 +1,4 @@
-"""The care of a database, and ways out of it: `hpo db`, `hpo export`."""
+"""The care of a database: `hpo db`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Age(click.ParamType[Any]):
 
 
 @contextmanager
-def _store_errors() -> Iterator[None]:
+def store_errors() -> Iterator[None]:
     """Errors of the storage as errors of the service, which the command line prints."""
     from hpo.errors import ExportError, StorageUnavailableError, StudyNotFoundError
     from storage.errors import Conflict, InvalidRecord, NotFound, StoreError
@@ -77,7 +77,7 @@ def upgrade(storage: str, as_json: bool) -> None:
     """
     from storage.maintenance import maintenance
 
-    with _store_errors():
+    with store_errors():
         before, after = maintenance.upgrade(storage)
     said = (
         f"the schema is {after}, the newest, as it was"
@@ -101,7 +101,7 @@ def check(folder: Path, storage: str, as_json: bool) -> None:
     from hpo.cli.output import findings
     from storage.maintenance import maintenance
 
-    with _store_errors():
+    with store_errors():
         found = maintenance.check(storage, folder if folder.is_dir() else None)
     options.show(lambda: findings.plain(found), lambda: findings.show_findings(found), as_json)
     if any(each.level == "fail" for each in found):
@@ -115,7 +115,7 @@ def vacuum(storage: str, as_json: bool) -> None:
     """Give back the space of what was removed, and refresh the statistics that queries are planned by."""
     from storage.maintenance import maintenance
 
-    with _store_errors():
+    with store_errors():
         before, after = maintenance.vacuum(storage)
     options.show(
         lambda: {"bytes_before": before, "bytes_after": after},
@@ -136,7 +136,7 @@ def backup(file: Path, storage: str, as_json: bool) -> None:
     """
     from storage.maintenance import maintenance
 
-    with _store_errors():
+    with store_errors():
         made = maintenance.backup(storage, file)
     rows = "" if made.rows is None else f", {made.rows:,} rows"
     options.show(
@@ -166,7 +166,7 @@ def restore(file: Path, replace: bool, storage: str, as_json: bool) -> None:
     """
     from storage.maintenance import maintenance
 
-    with _store_errors():
+    with store_errors():
         read = maintenance.restore(storage, file, replace=replace)
     options.show(
         lambda: {
@@ -200,7 +200,7 @@ def prune(
 
     from storage.maintenance import maintenance
 
-    with _store_errors():
+    with store_errors():
         pruned = maintenance.prune(
             storage,
             older_than,
@@ -211,84 +211,6 @@ def prune(
     options.show(lambda: dataclasses.asdict(pruned), lambda: _show_pruned(pruned), as_json)
 
 
-@click.group()
-def export() -> None:
-    """Write a study for other tools: Parquet files, an Optuna database."""
-
-
-@export.command()
-@click.argument("study")
-@click.option(
-    "--to",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    metavar="DIR",
-    help="Folder for trials.parquet and convergence.parquet.",
-)
-@options.storage
-@options.json_output
-def parquet(study: str, folder: Path, storage: str, as_json: bool) -> None:
-    """Write the trials and curves of a STUDY as Parquet files, with the unit of each column in its metadata."""
-    from storage.maintenance.parquet import write_parquet
-    from storage.store import Store
-
-    with _store_errors(), Store.open(storage, create=False) as store:
-        made = write_parquet(store, study, folder)
-    options.show(
-        lambda: {
-            "trials": str(made.trials),
-            "trial_rows": made.trial_rows,
-            "convergence": str(made.convergence),
-            "convergence_rows": made.convergence_rows,
-        },
-        lambda: click.echo(
-            f"wrote {made.trials} ({made.trial_rows:,} trials) and {made.convergence} "
-            f"({made.convergence_rows:,} points)"
-        ),
-        as_json,
-    )
-
-
-@export.command()
-@click.argument("study", required=False)
-@click.option(
-    "--to", "url", required=True, metavar="URL", help="Database, such as sqlite:///optuna.db."
-)
-@click.option("--replace", is_flag=True, help="Replace Optuna studies of the same name.")
-@click.option(
-    "--points",
-    type=click.IntRange(min=1),
-    default=200,
-    show_default=True,
-    help="Intermediate values of a trial at most: Optuna writes one a statement.",
-)
-@options.storage
-@options.json_output
-def optuna(
-    study: str | None, url: str, replace: bool, points: int, storage: str, as_json: bool
-) -> None:
-    """Write a STUDY, or all of them, into a real Optuna database, which optuna-dashboard opens."""
-    from hpo.study.spec import parse_study
-    from hpo.tuning.optuna_export import write_optuna
-    from storage.store import Store
-
-    with _store_errors(), Store.open(storage, create=False) as store:
-        found = store.studies() if study is None else [store.study(study)]
-        made = [
-            write_optuna(store, each, parse_study(each.spec), url, replace=replace, points=points)
-            for each in found
-        ]
-    options.show(
-        lambda: [{"study": each.study, "trials": each.trials} for each in made],
-        lambda: click.echo(
-            "\n".join(f"{each.study}: {_counts(each.trials)}" for each in made)
-            or "there are no studies yet"
-        ),
-        as_json,
-    )
-
-
 def _show_pruned(pruned: Pruned) -> None:
     verb = "would remove" if pruned.dry_run else "removed"
     click.echo(
@@ -297,11 +219,6 @@ def _show_pruned(pruned: Pruned) -> None:
     )
     if pruned.points and not pruned.dry_run:
         click.echo("`hpo db vacuum` gives the space back")
-
-
-def _counts(trials: dict[str, int]) -> str:
-    counts = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
-    return f"{sum(trials.values())} trials ({counts})" if counts else "no trials"
 
 
 def _size(count: float) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from hpo.cli.commands.horovod import missing
 from storage.maintenance.checks import Finding
 
 OLDEST_PYTHON = (3, 11)
@@ -102,11 +103,13 @@ def training_libraries() -> Iterator[Finding]:
     yield from _torch(torch)
     horovod = probe(HOROVOD) if _installed("horovod") else "it is not installed"
     if isinstance(horovod, str):
+        absent = missing()
         yield Finding(
             "horovod",
             "warn",
             f"Horovod cannot be used: {horovod}; torch.distributed runs plans instead",
-            "scripts/build_horovod.sh builds it",
+            (f"install {', '.join(absent)}; then " if absent else "")
+            + "hpo install-horovod builds it, in about three minutes",
         )
     else:
         built = [name for name in ("gloo", "nccl", "mpi") if horovod[name]]

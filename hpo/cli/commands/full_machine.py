@@ -20,15 +20,32 @@ from hpo.cli.commands import options
     metavar="DIR",
     help="Folder for plan.json, job.json and launch.sh; plans/STUDY-B if not given.",
 )
+@click.option(
+    "--module", "modules", multiple=True, metavar="NAME", help="Load it first; may be repeated."
+)
+@click.option("--container", metavar="IMAGE", help="Run every rank in this image, by Apptainer.")
+@click.option("--prefix", metavar="WORDS", help="Put these words before the command of every rank.")
 @options.storage
 @options.json_output
-def plan(study: str, output: Path | None, storage: str, as_json: bool, **asked: Any) -> None:
+def plan(
+    study: str,
+    output: Path | None,
+    modules: tuple[str, ...],
+    container: str | None,
+    prefix: str | None,
+    storage: str,
+    as_json: bool,
+    **asked: Any,
+) -> None:
     """Plan a STUDY's full-scale run: placement, settings, epochs, time, cost, and the script that launches it."""
     from hpo import api
     from hpo.cli.output import plans
+    from hpo.planning.launchers.surroundings import Surroundings
 
+    surroundings = Surroundings.of(modules, container, prefix)
     result = api.read_study(study, storage)
     made, planned = api.plan_study(result, **asked)
+    planned = surroundings.put_into(planned)
     folder = output or Path("plans") / api.folder_name(planned)
     kept = api.store_plan(made, planned, folder)
     options.show(kept.to_dict, lambda: plans.show_plan(kept, folder), as_json)

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from hpo.study.spec import StudySpec
 
 
+SECONDS_OF_TIMING = 20.0
+"""For which `hpo run` times a study at most before it begins."""
+
+
 @click.command()
-@click.argument("study", type=click.Path(path_type=Path))
+@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
 @options.storage
 @options.json_output
 @click.option(
@@ -47,7 +51,7 @@ if TYPE_CHECKING:
     "--array",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With --on slurm or lsf: submit the study to a server, and a job array of N agents that train it.",
+    help="With --on: submit the study to a server, and a job array of N agents that train it.",
 )
 @click.option(
     "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Of a slot."
@@ -77,7 +81,7 @@ if TYPE_CHECKING:
 @click.option("--no-submit", is_flag=True, help="With --on: write the folder and submit nothing.")
 @options.of_a_server
 def run(
-    study: Path,
+    file: Path,
     storage: str,
     as_json: bool,
     ray_address: str | None,
@@ -92,12 +96,13 @@ def run(
     from hpo.cli.output.progress import live_progress
     from hpo.planning.launchers.sweeps import GOES_ON
 
-    spec = api.load_study(study)
+    spec = api.load_study(file)
     if on is not None:
-        _submit_sweep(spec, study, on, storage, as_json=as_json, **of_scheduler)
+        _submit_sweep(spec, file, on, storage, as_json=as_json, **of_scheduler)
         return
     if of_scheduler["array"] is not None:
         raise click.UsageError("--array needs --on, the scheduler that starts the agents")
+    _say_price(spec, storage)
     # Ray prints of worker processes that died on stdout, which is for the result alone
     with live_progress() as progress, contextlib.redirect_stdout(sys.stderr):
         result = api.run_study(
@@ -111,6 +116,58 @@ def run(
     options.show(result.to_dict, lambda: tables.show_study(result), as_json)
     if not result.complete:
         sys.exit(GOES_ON if stop_after is not None and _interrupted(result) else 1)
+
+
+def _say_price(spec: StudySpec, storage: str) -> None:
+    """What a study that has not begun will take, on stderr."""
+    from hpo import api
+    from hpo.cli.output import prices
+    from hpo.errors import HpoError
+    from hpo.runs.price import study_price
+    from trainers.errors import TrainerError
+
+    with contextlib.suppress(HpoError):  # there is no database yet
+        if any(each.name == spec.name for each in api.studies(storage)):
+            return
+    with contextlib.suppress(HpoError, TrainerError):  # the run itself says what is wrong
+        for line in prices.lines(study_price(spec, seconds=SECONDS_OF_TIMING), spec):
+            click.echo(line, err=True)
+
+
+@click.group()
+def study() -> None:
+    """Look at a study file."""
+
+
+@study.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--no-timing", is_flag=True, help="Train nothing; say no hours.")
+@options.json_output
+def check(file: Path, no_timing: bool, as_json: bool) -> None:
+    """Check a study FILE, and say what it will take: trials, samples, and hours on this machine.
+
+    The data are opened, and a few updates are trained at each rung, for a minute at most. Without torch (a client) only
+    the file itself is checked.
+    """
+    import importlib.util
+
+    from hpo import api
+    from hpo.cli.output import prices
+
+    spec = api.load_study(file)
+    price = None
+    if spec.workload == "noisy_quadratic" or importlib.util.find_spec("torch") is not None:
+        from hpo.runs.price import study_price
+        from hpo.runs.run import check_full_scale, check_workload
+
+        check_workload(spec)
+        check_full_scale(spec)
+        price = study_price(spec, timed=not no_timing)
+    options.show(
+        lambda: {"name": spec.name, "price": price and price.to_dict()},
+        lambda: prices.show_check(file, spec, price),
+        as_json,
+    )
 
 
 def _interrupted(result: StudyResult) -> bool:
@@ -144,7 +201,12 @@ def _submit_sweep(
     from hpo.client.address import address
     from hpo.client.client import Client
     from hpo.planning.launchers.submit import submit
-    from hpo.planning.launchers.sweeps import SweepSlot, write_allocation, write_array
+    from hpo.planning.launchers.sweeps import (
+        SweepSlot,
+        array_command,
+        write_allocation,
+        write_array,
+    )
 
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", spec.name).strip("-.") or "sweep"
     folder = (output or Path(f"{name}-{on}")).absolute()
@@ -171,7 +233,12 @@ def _submit_sweep(
         if not no_submit:
             with Client(place.url, place.token) as client:
                 client.submit(spec, for_agents=True)
-    job = "" if no_submit else submit(on, folder, account=account, partition=partition).job
+    program = array_command(slot, array) if array is not None and on == "flux" else ()
+    job = (
+        ""
+        if no_submit
+        else submit(on, folder, account=account, partition=partition, program=program).job
+    )
     options.show(
         lambda: {"folder": str(folder), "job": job or None},
         lambda: click.echo(

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hpo.cli.commands import options
 from hpo.cli.commands.signals import handle_signals
+
+
+class _Bytes(click.ParamType):  # type: ignore[type-arg]  # no click before 8.2 takes an argument
+    """A number of bytes, also as 512M, 64G or 2T (powers of 1000)."""
+
+    name = "size"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        """The bytes."""
+        found = re.fullmatch(r"([1-9][0-9]{0,17})([kMGT]?)", str(value))
+        if found is None:
+            self.fail(
+                f"must be a number of bytes such as 512M, 64G or 2T, but got {value!r}",
+                parameter,
+                context,
+            )
+        return int(found[1]) * 1000 ** " kMGT".index(found[2] or " ")
+
+
+BYTES = _Bytes()
 
 
 @click.command()
@@ -78,6 +102,20 @@ from hpo.cli.commands.signals import handle_signals
     help="Fail studies whose data lies in none of these folders; may be given several times.",
 )
 @click.option(
+    "--memory",
+    "memory_bytes",
+    type=BYTES,
+    metavar="SIZE",
+    help="What all processes of a study may take together, such as 64G; 90 % of what there is if not given.",
+)
+@click.option(
+    "--disk",
+    "disk_bytes",
+    type=BYTES,
+    metavar="SIZE",
+    help="What a study may take below --folder; 100G if not given.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -90,11 +128,15 @@ def worker(storage: str, folder: Path, log_format: str, **given: object) -> None
     SIGTERM or Ctrl-C puts the study in hand back into the queue and ends the worker; a second one ends it at once. A
     study's own modules and relative data paths are looked for in the current folder.
     """
+    from hpo.runs.study_limits import StudyLimits, bound_processes
     from hpo.service import logs
     from hpo.service.worker import Worker, WorkerOptions
 
     logs.set_up(log_format)
-    running = Worker(WorkerOptions(storage=storage, folder=folder.absolute(), **given))  # type: ignore[arg-type]
+    worker_options = WorkerOptions(storage=storage, folder=folder.absolute(), **given)  # type: ignore[arg-type]
+    limits = StudyLimits.of(worker_options.memory_bytes, worker_options.disk_bytes)
+    bound_processes(limits)
+    running = Worker(worker_options)
     os.environ.setdefault(
         "TUNE_DISABLE_SIGINT_HANDLER", "1"
     )  # Ray Tune would take Ctrl-C for itself

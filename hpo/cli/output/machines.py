@@ -85,8 +85,31 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
         )
     if device.power_watts is not None:
         yield "power", number_with_unit(device.power_watts, "W"), "accelerator.power_watts"
+    if machine.processor is not None:
+        yield (
+            f"cores per node ({machine.processor.name})",
+            number(machine.processor.cores_per_node),
+            "processor.cores_per_node",
+        )
+    if machine.processor is not None and machine.processor.core_speed is not None:
+        yield (
+            "  speed of one while all decode",
+            f"{machine.processor.core_speed:.0%} of one alone",
+            "processor.core_speed",
+        )
     yield from _link("in a node, per accelerator", machine.intra_node, "intra_node")
     yield from _link("between nodes, per node", machine.inter_node, "inter_node")
+    if machine.inter_node.group_nodes is not None:
+        yield (
+            "  nodes of a group",
+            number(machine.inter_node.group_nodes),
+            "inter_node.taper.group_nodes",
+        )
+        yield (
+            "  oversubscription between groups",
+            number(machine.inter_node.oversubscription),
+            "inter_node.taper.oversubscription",
+        )
     yield from _storage("shared file system", machine.shared_filesystem, "shared_filesystem")
     if machine.node_storage is not None:
         yield from _storage("storage of a node", machine.node_storage, "node_storage")

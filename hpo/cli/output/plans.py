@@ -119,6 +119,9 @@ def _expected(plan: Plan) -> Iterator[str]:
             f"failures           one every {between} over all nodes: with a checkpoint every {saving} the run takes "
             f"{found['slowdown']:.2f} times as long"
         )
+    if details.get("evaluation"):
+        found = details["evaluation"]
+        yield f"evaluation         {duration(found['seconds'])} each, {found['share']:.0%} of the time"
     if details.get("divergence"):
         yield f"risk of divergence {details['divergence']:.1%}"
     if plan.limited_by:

@@ -56,7 +56,6 @@ def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> Warm
         math.log(evidence.batches[-1]),
         WARMUP in {setting.name for setting in evidence.tuned},
         float(np.median(epochs)),
-        float(epochs.max()),
     )
 
 

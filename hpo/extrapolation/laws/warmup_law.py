@@ -61,7 +61,6 @@ class WarmupLaw:
     log_last_batch: float
     tuned: bool
     usual: float
-    most_epochs: float
 
     def parameters(self) -> list[Parameter]:
         """log D, log U_0, log k and the logit of h."""
@@ -81,6 +80,10 @@ class WarmupLaw:
             else self.log_last_batch + np.log(100.0)
         )
         return np.asarray(np.exp(log_samples - np.asarray(log_batch)))
+
+    def shortest(self, log_batch: float) -> float:
+        """Epochs of the shortest warmup at a batch: one update."""
+        return 1 / float(self.updates_per_epoch(log_batch))
 
     def warmups(self, epochs: Array, log_batch: Array | float) -> Warmups:
         """Warmups of so many ``epochs`` (places,) at each batch; where none is told it is the usual one."""

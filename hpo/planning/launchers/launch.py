@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import itertools
 import json
 import math
@@ -332,6 +331,8 @@ def _only_run(folder: Path) -> Iterator[IO[bytes]]:
     The processes of the run inherit the open file, and with it the lock: it is free when the last of them has ended,
     whatever became of the launcher. Those of a launcher that was killed are given a moment to end.
     """
+    import fcntl  # not on Windows, where plans can be made and read
+
     with open(folder / LOCK, "ab", opener=open_private) as lock:
         deadline = time.monotonic() + LOCK_SECONDS
         while True:

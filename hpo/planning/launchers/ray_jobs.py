@@ -14,6 +14,7 @@ from hpo.errors import LaunchError, PlanError
 from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.run import FILES, Run
 from hpo.planning.launchers.script import header
+from hpo.planning.launchers.surroundings import Surroundings
 
 SCRIPT = "launch.py"
 ADDRESS = "http://127.0.0.1:8265"
@@ -133,6 +134,11 @@ def script(run: Run) -> str:
         raise PlanError(
             f"with Ray Jobs the ranks are started by torchrun; use --backend torch, not {run.backend} (for a program "
             "another launcher)"
+        )
+    if Surroundings.of_plan(run.plan) != Surroundings():
+        raise PlanError(
+            "Ray starts the ranks in the environment of its own nodes: start Ray inside the container and with the "
+            "modules, and leave them out of the plan"
         )
     resources = {"GPU": run.accelerators} if run.accelerators else {"CPU": run.ranks}
     way = all_reduce_argument(run.plan, run.backend)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.run import FILES, Run, duration, durations
+from hpo.planning.launchers.surroundings import Surroundings
 from hpo.study.program import PROGRAM
 
 WIDTH = 110
@@ -189,7 +190,7 @@ def _environment(run: Run) -> str:
     )
     return f"""\
 {section("The environment of every rank")}
-# module load python cuda nccl       # YOURS: as your site calls them
+{Surroundings.of_plan(run.plan).lines(gpus=run.accelerators > 0)}
 environment=${{HPO_ENVIRONMENT:-}}      # YOURS: the virtual environment that holds this package, if it is not active
 if [[ -n $environment ]]; then
   # shellcheck disable=SC1091
@@ -209,7 +210,7 @@ attempt=0
 workers() {{
   local number=$1
   shift
-  python -m trainers.local_workers "$number" {run.backend} -m "$@" --backend {run.backend}
+  "${{inside[@]}}" python -m trainers.local_workers "$number" {run.backend} -m "$@" --backend {run.backend}
 }}
 """
     if run.backend == "torch":
@@ -222,7 +223,7 @@ if [[ ! -s secret ]]; then head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' 
 workers() {
   local per_node=$1
   shift
-  start 1 python -m trainers.agents secret --nnodes="${#hosts[@]}" --nproc-per-node="$per_node" \\
+  start 1 "${inside[@]}" python -m trainers.agents secret --nnodes="${#hosts[@]}" --nproc-per-node="$per_node" \\
     --max-restarts="$max_restarts" --rdzv-id="$job.$attempt" --rdzv-endpoint="${hosts[0]}:$port" \\
     -m "$@" --backend torch
 }
@@ -243,11 +244,11 @@ workers() {
   local per_node=$1 slots
   shift
   if horovodrun --check-build 2>/dev/null | grep -q '\\[X\\] MPI'; then
-    start "$per_node" python -m "$@" --backend horovod
+    start "$per_node" "${inside[@]}" python -m "$@" --backend horovod
   else
     slots=$(printf "%s:$per_node," "${hosts[@]}")
     HIDDENhorovodrun -np $((${#hosts[@]} * per_node)) -H "${slots%,}" --gloo \\
-      ${network:+--network-interfaces "$network"} python -m "$@" --backend horovod
+      ${network:+--network-interfaces "$network"} "${inside[@]}" python -m "$@" --backend horovod
   fi
 }
 """.replace("WHY", why).replace("HIDDEN", hidden)
@@ -288,7 +289,7 @@ def _program(run: Run) -> str:
     return f"""\
 {section(f"The program: its command is in {FILES.job}{once}")}
 train() {{
-  {start}python -m trainers {FILES.job} --report {FILES.report} --stop-file {FILES.stop} \\
+  {start}"${{inside[@]}}" python -m trainers {FILES.job} --report {FILES.report} --stop-file {FILES.stop} \\
     --hosts "$(IFS=,; echo "${{hosts[*]}}")" --workers-per-node "$ranks_per_node" --port "$port" \\
     --attempt "$job.$attempt"
 }}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,12 +41,18 @@ class Submitted:
 
 
 def submit(
-    launcher: str, folder: Path, *, account: str | None = None, partition: str | None = None
+    launcher: str,
+    folder: Path,
+    *,
+    account: str | None = None,
+    partition: str | None = None,
+    program: Sequence[str] = (),
 ) -> Submitted:
     """Submit the script of ``folder``; :class:`LaunchError` where the scheduler is not there or refuses it.
 
     ``account`` and ``partition`` are what the scheduler calls so, or project and queue; further slots of the run are
-    asked for with them too.
+    asked for with them too. ``program`` is what submits the script as a
+    command, if other than usual.
     """
     if launcher == "ray":
         return Submitted(launcher, ray_jobs.submit(folder), folder)
@@ -53,7 +60,7 @@ def submit(
         raise LaunchError(
             f"nobody starts jobs there: {_by_hand(folder, f'run {SCRIPT} as its first lines say')}"
         )
-    words = _command(launcher, account, partition)
+    words = _command(launcher, account, partition, program or PROGRAMS[launcher])
     if shutil.which(words[0]) is None:
         command = " ".join([*words, "<" if launcher == "lsf" else "", SCRIPT]).replace("  ", " ")
         raise LaunchError(
@@ -61,7 +68,7 @@ def submit(
             "runs the plan on this machine instead"
         )
     if launcher != "lsf":
-        words.append(SCRIPT)
+        words.append(f"./{SCRIPT}" if program else SCRIPT)
     text = (folder / SCRIPT).read_text(encoding="utf-8") if launcher == "lsf" else None
     handed = {"HPO_ACCOUNT": account, "HPO_PARTITION": partition}
     done = subprocess.run(
@@ -80,8 +87,10 @@ def submit(
     return Submitted(launcher, done.stdout.strip(), folder)
 
 
-def _command(launcher: str, account: str | None, partition: str | None) -> list[str]:
-    words = list(PROGRAMS[launcher])
+def _command(
+    launcher: str, account: str | None, partition: str | None, program: Sequence[str]
+) -> list[str]:
+    words = list(program)
     for option, value in zip(ACCOUNT_OPTIONS[launcher], (account, partition), strict=True):
         if value and option.startswith("--"):
             words.append(f"{option}={value}")

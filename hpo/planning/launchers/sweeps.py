@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpo.errors import LaunchError
 from hpo.planning.launchers import flux, lsf, pbs, slurm
-from hpo.planning.launchers.script import Scheduler, section
+from hpo.planning.launchers.script import Scheduler, minutes, section
 
 ALLOCATIONS = {
     "slurm": slurm.scheduler,
@@ -23,8 +23,13 @@ ALLOCATIONS = {
     "pbs": pbs.scheduler,
     "flux": flux.scheduler,
 }
-ARRAYS = ("slurm", "lsf")
-"""Schedulers whose job arrays are written here."""
+TASK_NUMBERS = {
+    "slurm": "${SLURM_ARRAY_TASK_ID:-0}",
+    "lsf": "${LSB_JOBINDEX:-0}",
+    "pbs": "${PBS_ARRAY_INDEX:-0}",
+    "flux": "${FLUX_JOB_CC:-0}",
+}
+"""The number of a task of an array, by scheduler."""
 
 SCRIPT, TOKEN = "launch.sh", "token"
 GOES_ON = 75
@@ -106,18 +111,15 @@ def write_array(
     They run in the folder of ``study``, its file, where a workload of one's own is looked for. The token lies in a file
     of its own that only its owner may read.
     """
-    if scheduler not in ARRAYS:
-        raise LaunchError(
-            f"job arrays are written for {' and '.join(ARRAYS)}, but got {scheduler}: start `hpo agent {name}` in "
-            "jobs of your own, or leave --array out"
-        )
     made = ALLOCATIONS[scheduler](slot)
-    index = {"slurm": "${SLURM_ARRAY_TASK_ID:-0}", "lsf": "${LSB_JOBINDEX:-0}"}[scheduler]
+    command = (
+        shlex.join([*array_command(slot, agents), f"./{SCRIPT}"]) if scheduler == "flux" else ""
+    )
     text = "\n".join(
         [
             _header(
                 f"{slot.name}: {agents} agents that train trials of the study at {server}.",
-                made.submit,
+                command or made.submit,
             ),
             *_array_directives(scheduler, made, agents),
             "",
@@ -128,8 +130,8 @@ def write_array(
                 server=shlex.quote(server),
                 study=shlex.quote(name),
                 study_folder=shlex.quote(str(study.absolute().parent)),
-                job=made.job,
-                index=index,
+                job="$FLUX_JOB_ID" if scheduler == "flux" else made.job,
+                index=TASK_NUMBERS[scheduler],
                 seconds=slot.slot_seconds - slot.notice_seconds,
             ),
         ]
@@ -138,6 +140,19 @@ def write_array(
     (folder / TOKEN).touch(mode=0o600)
     (folder / TOKEN).write_text(f"{token}\n", encoding="utf-8")
     return script
+
+
+def array_command(slot: SweepSlot, agents: int) -> list[str]:
+    """What submits an array to Flux, which has none: one job, copied, that says itself what it asks for.
+
+    See ``--cc`` in flux-submit(1); a script's own directives are for ``flux batch`` alone.
+    """
+    return [
+        *("flux", "submit", f"--cc=0-{agents - 1}", f"--job-name={slot.name}"),
+        *(f"--nodes={slot.nodes}", "--ntasks=1", f"--time-limit={minutes(slot.slot_seconds)}m"),
+        *([f"--gpus-per-task={slot.accelerators}"] if slot.accelerators else []),
+        "--output=launch-{{id}}.log",
+    ]
 
 
 def _write(folder: Path, text: str) -> Path:
@@ -160,7 +175,9 @@ def _directives(made: Scheduler) -> list[str]:
 
 
 def _array_directives(scheduler: str, made: Scheduler, agents: int) -> list[str]:
-    """Each task is a job of its own on one node, with a number in the name of its log."""
+    """Each task is a job of its own, which may share its node, with a number in the name of its log."""
+    if scheduler == "flux":  # see array_command
+        return []
     lines = []
     for line in _directives(made):
         if scheduler == "slurm" and line.startswith("#SBATCH --output="):
@@ -169,6 +186,10 @@ def _array_directives(scheduler: str, made: Scheduler, agents: int) -> list[str]
             lines.append(f'#BSUB -J "{line.removeprefix("#BSUB -J ")}[1-{agents}]"')
         elif scheduler == "lsf" and line.startswith("#BSUB -o "):
             lines.append("#BSUB -o launch-%J.%I.log")
+        elif scheduler == "pbs" and line.startswith("#PBS -l place="):
+            lines.append("#PBS -l place=free")
+            if agents > 1:  # PBS takes no array of one
+                lines.append(f"#PBS -J 0-{agents - 1}")
         elif line not in ("#SBATCH --exclusive", "#SBATCH --no-kill"):
             lines.append(line)
     return lines

@@ -16,13 +16,21 @@ from hpo.planning.machines.loader import (
     parse_machine,
 )
 from hpo.planning.machines.local import local_file, measure_local
-from hpo.planning.machines.machine import Accelerator, FigureSource, Link, Machine, Storage
+from hpo.planning.machines.machine import (
+    Accelerator,
+    FigureSource,
+    Link,
+    Machine,
+    Processor,
+    Storage,
+)
 
 __all__ = [
     "Accelerator",
     "FigureSource",
     "Link",
     "Machine",
+    "Processor",
     "Storage",
     "load_machine",
     "local_file",

@@ -100,6 +100,15 @@ class FigureReader:
             )
         return str(value)
 
+    def flag(self, location: Location) -> bool:
+        """True or false; false where it is left out."""
+        value = self.at(location)
+        if value not in (None, True, False):
+            self.fault(
+                location, f"{dotted(location)} must be true or false, but got {shown(value)}"
+            )
+        return value is True
+
     def count(self, location: Location) -> int:
         """A whole number of at least 1."""
         value = self._sourced(location)

@@ -18,6 +18,7 @@ from hpo.planning.machines.machine import (
     Accelerator,
     Link,
     Machine,
+    Processor,
     Storage,
 )
 from hpo.study import yaml_text
@@ -32,16 +33,19 @@ KEYS = (
     "nodes",
     "accelerators_per_node",
     "accelerator",
+    "processor",
     "intra_node",
     "inter_node",
     "shared_filesystem",
     "node_storage",
     "scheduler",
 )
-OPTIONAL = ("sources", "node_storage")
+OPTIONAL = ("sources", "node_storage", "processor")
 ACCELERATOR_OPTIONAL = ("power_watts",)
 ACCELERATOR_KEYS = ("name", "memory_bytes", "peak_flops", "achieved_fraction", "power_watts")
 LINK_KEYS = ("name", "bandwidth_bytes_per_second", "latency_seconds", "topology")
+TAPER_KEYS = ("group_nodes", "oversubscription")
+PROCESSOR_KEYS = ("name", "cores_per_node", "computes", "core_speed")
 STORAGE_KEYS = ("name", "read_bytes_per_second", "capacity_bytes")
 LOCAL = "local"
 
@@ -139,6 +143,22 @@ def _machine(reader: FigureReader) -> Machine:
         else None,
         scheduler=reader.text(("scheduler",), among=SCHEDULERS),
         sources=reader.sources,
+        processor=_processor(reader),
+    )
+
+
+def _processor(reader: FigureReader) -> Processor | None:
+    top = "processor"
+    if not (
+        reader.at((top,)) is not None
+        and reader.mapping((top,), PROCESSOR_KEYS, optional=PROCESSOR_KEYS[2:])
+    ):
+        return None
+    return Processor(
+        reader.text((top, "name")),
+        reader.count((top, "cores_per_node")),
+        reader.flag((top, "computes")),
+        reader.positive((top, "core_speed")) if reader.has((top, "core_speed")) else None,
     )
 
 
@@ -185,14 +205,33 @@ def _precisions(reader: FigureReader, location: Location) -> list[str]:
 
 
 def _link(reader: FigureReader, name: str) -> Link:
-    if not _section(reader, (name,), LINK_KEYS):
+    optional = ("taper",) if name == "inter_node" else ()  # within a node nothing is tapered
+    if not (reader.has((name,)) and reader.mapping((name,), (*LINK_KEYS, *optional), optional)):
         return Link("", 1.0, 1.0, "")
+    group, oversubscription = _taper(reader, (name, "taper"))
     return Link(
         reader.text((name, "name")),
         reader.positive((name, "bandwidth_bytes_per_second")),
         reader.positive((name, "latency_seconds")),
         reader.text((name, "topology")),
+        group,
+        oversubscription,
     )
+
+
+def _taper(reader: FigureReader, location: Location) -> tuple[int | None, float]:
+    """Nodes of a group and the oversubscription of what leads out of it; None and 1 where nothing is said."""
+    if reader.at(location) is None or not reader.mapping(location, TAPER_KEYS):
+        return None, 1.0
+    group = reader.count((*location, "group_nodes"))
+    factor = reader.positive((*location, "oversubscription"))
+    if factor < 1:
+        reader.fault(
+            (*location, "oversubscription"),
+            f"{dotted((*location, 'oversubscription'))} must be at least 1, the bandwidth of a "
+            f"group's nodes over that of its way out, but got {factor:g}",
+        )
+    return group, factor
 
 
 def _storage(reader: FigureReader, name: str) -> Storage:

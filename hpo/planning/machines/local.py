@@ -59,6 +59,13 @@ def document(
         "topology": "one node",
     }
     counted = {"source": "counted"}
+    processor = {
+        "name": "the same cores",
+        "cores_per_node": {"value": cores(), **counted},
+        "computes": True,
+    }
+    if "core_speed" in figures:
+        processor["core_speed"] = figure("core_speed")
     disk = {
         "name": "disk",
         "read_bytes_per_second": figure("disk"),
@@ -77,6 +84,7 @@ def document(
             "peak_flops": {"fp32": figure("flops")},
             "achieved_fraction": {"fp32": share},
         },
+        "processor": processor,
         "intra_node": link,
         "inter_node": link,
         "shared_filesystem": disk,
@@ -106,6 +114,7 @@ def measure_local() -> Path:
         "bandwidth": found.loopback_bytes_per_second,
         "latency": found.loopback_seconds,
         "disk": found.disk_bytes_per_second,
+        "core_speed": found.core_speed,
     }
     title = f"measured by `hpo machines local --measure` on {datetime.datetime.now().astimezone():%Y-%m-%d}"
     path = local_file()
@@ -125,4 +134,7 @@ def measure_local() -> Path:
 
 def with_cores(machine: Machine) -> Machine:
     """The machine with the cores that this process may use now, whatever they were when it was measured."""
-    return dataclasses.replace(machine, name="local", nodes=1, accelerators_per_node=cores())
+    processor = machine.processor and dataclasses.replace(machine.processor, cores_per_node=cores())
+    return dataclasses.replace(
+        machine, name="local", nodes=1, accelerators_per_node=cores(), processor=processor
+    )

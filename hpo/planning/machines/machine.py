@@ -55,12 +55,30 @@ class Accelerator:
 class Link:
     """A network: between nodes the bytes per second that one node sends, within a node those that one accelerator
     sends; in one direction, at its rated speed. ``latency_seconds`` is that of one small message.
+
+    Groups of ``group_nodes`` nodes (a rack, a cell, a pod) may have a tapered way out: all their nodes together send
+    ``group_nodes * bandwidth / oversubscription`` to other groups. Without groups nothing is tapered.
     """
 
     name: str
     bandwidth_bytes_per_second: float
     latency_seconds: float
     topology: str
+    group_nodes: int | None = None
+    oversubscription: float = 1.0
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The cores of a node that read, decode and augment samples. ``computes``: the ranks compute on these very cores,
+    so that decoding takes them away from computation; else it goes on beside it. ``core_speed`` is the speed of one
+    while all of them decode, over that of one core alone where the cost of a sample is measured; None: not known.
+    """
+
+    name: str
+    cores_per_node: int
+    computes: bool = False
+    core_speed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +92,10 @@ class Storage:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine as a plan sees it. ``sources`` has, by the figure's dotted name, where each figure comes from."""
+    """A machine as a plan sees it. ``sources`` has, by the figure's dotted name, where each figure comes from.
+
+    Where ``processor`` is None nothing is known of the cores, and decoding is not counted.
+    """
 
     name: str
     title: str
@@ -87,6 +108,7 @@ class Machine:
     node_storage: Storage | None
     scheduler: str
     sources: Mapping[str, FigureSource] = field(default_factory=dict, hash=False)
+    processor: Processor | None = None
 
     @property
     def accelerators(self) -> int:

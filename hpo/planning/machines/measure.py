@@ -1,4 +1,4 @@
-"""Measure this machine: arithmetic of all cores at once, the loopback between two processes, the disk.
+"""Measure this machine: arithmetic and decoding of all cores at once, the loopback between two processes, the disk.
 
 Each figure is the best of a few short tries, as other work can only slow a try down. Cores are measured in processes
 of their own with one thread each, so that a library that already started its threads here does not matter.
@@ -20,6 +20,7 @@ from pathlib import Path
 from hpo.errors import PlanError
 
 MATRIX_SIZE, MATRIX_SECONDS = 768, 1.0
+IMAGE_WIDTH, IMAGE_HEIGHT, IMAGE_SECONDS = 500, 375, 1.0
 LOOPBACK_BYTES, CHUNK_BYTES, ROUND_TRIPS = 2**28, 2**20, 2000
 DISK_BYTES = 2**28
 TRIES = 3
@@ -40,6 +41,21 @@ while time.perf_counter() - started < {MATRIX_SECONDS}:
 print(json.dumps(2 * {MATRIX_SIZE}**3 * count / (time.perf_counter() - started)))
 """
 
+DECODE = f"""
+import io, json, time
+import numpy as np
+from PIL import Image
+rng = np.random.default_rng(0)
+coarse = rng.integers(0, 255, ({IMAGE_HEIGHT} // 8, {IMAGE_WIDTH} // 8, 3), dtype=np.uint8)
+file = io.BytesIO()
+Image.fromarray(coarse).resize(({IMAGE_WIDTH}, {IMAGE_HEIGHT})).save(file, "JPEG", quality=90)
+count, started = 0, time.perf_counter()
+while time.perf_counter() - started < {IMAGE_SECONDS}:
+    np.asarray(Image.open(file).convert("RGB").resize((224, 224), Image.Resampling.BILINEAR))
+    count += 1
+print(json.dumps(count / (time.perf_counter() - started)))
+"""
+
 ANSWER = f"""
 import socket, sys
 link = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -58,38 +74,55 @@ while left:
 @dataclass(frozen=True)
 class Measured:
     """What was measured: flop/s in fp32 of one core while all work, bytes per second and seconds of a message over the
-    loopback, bytes per second of reading a file that is not in memory.
+    loopback, bytes per second of reading a file that is not in memory, and how fast a core decodes images while all do,
+    over one that does so alone.
     """
 
     flops_per_core: float
     loopback_bytes_per_second: float
     loopback_seconds: float
     disk_bytes_per_second: float
+    core_speed: float
 
 
 def measure(cores: int, folder: Path) -> Measured:
-    """Measure this machine; ``folder`` lies on the disk that counts. Takes about ten seconds.
+    """Measure this machine; ``folder`` lies on the disk that counts. Takes about 15 seconds.
 
     Raises :class:`PlanError` where a process cannot be started or a file cannot be written.
     """
     try:
         seconds, bandwidth = loopback()
-        return Measured(matrix_flops(cores), bandwidth, seconds, disk_bandwidth(folder))
+        return Measured(
+            matrix_flops(cores),
+            bandwidth,
+            seconds,
+            disk_bandwidth(folder),
+            images_per_second(cores) / images_per_second(1),
+        )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise PlanError(f"this machine cannot be measured in {folder}: {error}") from error
 
 
 def matrix_flops(cores: int) -> float:
     """flop/s in fp32 of one core while all of them multiply matrices."""
+    return _rate_of_one(MULTIPLY, cores)
+
+
+def images_per_second(cores: int) -> float:
+    """JPEGs of 500 x 375 that one core decodes and scales in a second while so many cores do."""
+    return _rate_of_one(DECODE, cores)
+
+
+def _rate_of_one(program: str, processes: int) -> float:
+    """The mean of what so many processes at once print, with one thread each."""
     environment = {**os.environ, **ONE_THREAD}
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", MULTIPLY], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True
         )
-        for _ in range(cores)
+        for _ in range(processes)
     ]
-    rates = [float(json.loads(process.communicate()[0])) for process in running]
-    return sum(rates) / cores
+    return sum(float(json.loads(process.communicate()[0])) for process in running) / processes
 
 
 def loopback() -> tuple[float, float]:

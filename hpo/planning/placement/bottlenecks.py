@@ -8,7 +8,7 @@ from typing import Any
 
 from hpo.planning.placement.candidates import Candidate, PlanningContext
 from hpo.planning.placement.optimise import PlanConstraints, choose
-from hpo.planning.placement.rates import ModelledRates
+from hpo.planning.placement.rates import ModelledRates, Rate
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ def shares(context: PlanningContext, candidate: Candidate) -> dict[str, float]:
     """How the time to target is spent, by cause, of a sum of 1.
 
     ``statistics`` is the share of samples that a small batch would not need: 1 - E(smallest) / E(B). The rest is
-    spent as a step is: on compute, network, input and control. What a step would save if the memory held the whole
-    local batch at once is ``memory``.
+    spent as a step is: on compute, network, input and control, and on ``evaluation``. What a step would save if the
+    memory held the whole local batch at once is ``memory``.
     """
     smallest = context.law.near(
         min(context.law.supported[0], candidate.placement.global_batch_size)
@@ -40,12 +40,23 @@ def shares(context: PlanningContext, candidate: Candidate) -> dict[str, float]:
     parts = {
         name: needed * (part - saved if name == "compute" else part) for name, part in parts.items()
     }
-    return {"statistics": 1 - needed, **parts, **({"memory": needed * saved} if saved else {})}
+    if saved:
+        parts["memory"] = needed * saved
+    if candidate.evaluating > 1:
+        parts = {name: part / candidate.evaluating for name, part in parts.items()}
+        parts["evaluation"] = needed * (1 - 1 / candidate.evaluating)
+    return {"statistics": 1 - needed, **parts}
 
 
-def limited_by(parts: dict[str, float]) -> str:
-    """The cause with the largest share."""
-    return max(parts, key=lambda name: parts[name])
+def limited_by(parts: dict[str, float], rate: Rate) -> str:
+    """The cause with the largest share; where the rate is limited by the input, the shares of a step stand behind it.
+
+    Decoding goes on beside the computation, so that its share is only what it takes longer: a faster accelerator would
+    not make the step shorter.
+    """
+    largest = max(parts, key=lambda name: parts[name])
+    of_step = largest not in ("statistics", "evaluation")
+    return "input" if rate.limited_by == "input" and of_step else largest
 
 
 def sensitivity(

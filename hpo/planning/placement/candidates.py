@@ -28,7 +28,7 @@ class PlanningContext:
 
     ``unit`` is the normalization batch size in samples. ``memory`` is None where the workload's needs are not known.
     ``overhead_seconds`` of a slot go by before the first update, for starting and staging. ``failures`` is None where
-    nothing is said of them, and none are counted with.
+    nothing is said of them, and none are counted with. ``evaluations_per_epoch`` are what a training makes.
     """
 
     machine: Machine
@@ -39,6 +39,7 @@ class PlanningContext:
     memory: Memory | None = None
     overhead_seconds: float = 0.0
     failures: Failures | None = None
+    evaluations_per_epoch: float = 0.0
 
     @property
     def power_watts(self) -> float | None:
@@ -58,25 +59,32 @@ class PlanningContext:
 
     def candidate(self, placement: Placement, *, exact: bool = False) -> Candidate:
         """A placement with what it would cost; ``exact`` looks up the epochs at this very batch size."""
-        epochs = self.law.at if exact else self.law.near
+        epochs, rate = self.law.at if exact else self.law.near, self.rates(placement)
         return Candidate(
             placement,
-            self.rates(placement),
+            rate,
             epochs(placement.global_batch_size),
             self.train_samples,
             self.accelerators(placement),
             self.power_watts,
             self.overhead_seconds,
             self.failures.slowdown(placement.nodes) if self.failures else 1.0,
+            self._evaluating(placement, rate),
         )
+
+    def _evaluating(self, placement: Placement, rate: Rate) -> float:
+        """How many times longer an epoch takes with its evaluations; there is at most one after each update."""
+        number = min(self.evaluations_per_epoch, self.train_samples / placement.global_batch_size)
+        epoch = self.train_samples / rate.samples_per_second.median
+        return 1.0 + number * rate.evaluation_seconds / epoch
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A placement with its rate and the epochs at its batch size; the two are independent of each other.
 
-    seconds = epochs * train_samples / samples_per_second * slowdown, of one training that reaches the target;
-    ``slowdown`` is what checkpoints and restarts after failures cost.
+    seconds = epochs * train_samples / samples_per_second * evaluating * slowdown, of one training that reaches the
+    target; ``slowdown`` is what checkpoints and restarts after failures cost, ``evaluating`` what evaluations do.
     """
 
     placement: Placement
@@ -87,18 +95,23 @@ class Candidate:
     power_watts: float | None
     overhead_seconds: float = 0.0
     slowdown: float = 1.0
+    evaluating: float = 1.0
 
     @cached_property
     def seconds_values(self) -> Array:
         """Equally likely seconds to target, (values of the epochs, RATE_VALUES)."""
         rates = quantiles(self.rate.samples_per_second, RATE_VALUES)
-        return np.outer(self.epochs.values * self.train_samples * self.slowdown, 1 / rates)
+        return np.outer(self.epochs.values * self.train_samples * self._longer, 1 / rates)
 
     @cached_property
     def expected_seconds(self) -> float:
         """Mean seconds of a run that is given up at the end of its budget, see :attr:`Epochs.expected`."""
         per_sample = np.mean(1 / quantiles(self.rate.samples_per_second, RATE_VALUES))
-        return float(self.epochs.expected * self.train_samples * per_sample * self.slowdown)
+        return float(self.epochs.expected * self.train_samples * per_sample * self._longer)
+
+    @property
+    def _longer(self) -> float:
+        return self.slowdown * self.evaluating
 
     @property
     def expected_hours(self) -> float:

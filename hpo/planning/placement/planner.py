@@ -35,7 +35,7 @@ def plan_placement(
     parts = bottlenecks.shares(context, best)
     return dataclasses.replace(
         selection,
-        limited_by=bottlenecks.limited_by(parts),
+        limited_by=bottlenecks.limited_by(parts, best.rate),
         details=explained(context, constraints, selection, parts, notes),
     )
 
@@ -51,7 +51,8 @@ def explained(
 
     ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, the fastest first;
     ``shares`` is how the time is spent; ``rate`` the throughput and its source; ``sensitivity`` and ``rehearsal`` are
-    lists; ``supported_batches`` the ends of what the evidence supports; ``failures`` what they were taken to cost.
+    lists; ``supported_batches`` the ends of what the evidence supports; ``failures`` what they were taken to cost;
+    ``evaluation`` the seconds of one and the share of the training's time that all take, None where not counted.
     """
     best, deadline = selection.best, constraints.deadline_seconds
     return {
@@ -72,6 +73,9 @@ def explained(
         "notes": list(notes),
         "memory": _memory(context.memory, best.placement),
         "failures": _failures(context, best),
+        "evaluation": None
+        if best.evaluating == 1
+        else {"seconds": best.rate.evaluation_seconds, "share": 1 - 1 / best.evaluating},
     }
 
 

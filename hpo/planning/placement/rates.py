@@ -28,12 +28,15 @@ class Rate:
 
     ``limited_by`` is compute, network, input or control, "" where that is not known; ``shares`` how the time of a step
     is spent on each, of a sum of 1, empty where not known. ``source`` says in words where the figure comes from.
+    ``evaluation_seconds`` is what one evaluation takes; 0 where ``samples_per_second`` has evaluations in it, and where
+    nothing is known of them.
     """
 
     samples_per_second: Interval
     limited_by: str = ""
     shares: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
+    evaluation_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -42,6 +45,7 @@ class Rate:
             "limited_by": self.limited_by,
             "shares": dict(self.shares),
             "source": self.source,
+            "evaluation_seconds": self.evaluation_seconds,
         }
 
 
@@ -62,7 +66,23 @@ class ModelledRates:
         step, batch = self.step(placement), placement.global_batch_size
         total = step.total
         rate = Interval(batch / total.median, batch / total.high, batch / total.low)
-        return Rate(rate, step.limited_by, _shares(step), f"the time model of {self.machine.name}")
+        source = f"the time model of {self.machine.name}"
+        return Rate(
+            rate, step.limited_by, _shares(step), source, self.evaluation_seconds(placement)
+        )
+
+    def evaluation_seconds(self, placement: Placement) -> float:
+        """What one evaluation takes, at the median figures."""
+        from hpo.planning.timing.step_time import evaluation_time
+
+        return evaluation_time(
+            self.machine,
+            self.cost,
+            nodes=placement.nodes,
+            ranks_per_node=placement.ranks_per_node,
+            micro_batch_size=placement.micro_batch_size,
+            options=self.options,
+        ).median
 
     def step(self, placement: Placement) -> StepTime:
         """The time of one update, part by part, in seconds."""
@@ -81,22 +101,33 @@ class ModelledRates:
 
 @dataclass(frozen=True)
 class MeasuredRates:
-    """Rates from a law fitted to measured throughputs of this workload on this machine; see ``hpo throughput``."""
+    """Rates from a law fitted to measured throughputs of this workload on this machine; see ``hpo throughput``.
+
+    ``modelled`` tells what an evaluation takes, where the throughputs are of training alone and the cost is known.
+    """
 
     model: ThroughputModel
     source: str
+    modelled: ModelledRates | None = None
 
     def __call__(self, placement: Placement) -> Rate:
         """The rate of one placement."""
         found = self.model.at(placement.workers, placement.global_batch_size)
-        return Rate(found.samples_per_second, found.limited_by, {}, self.source)
+        evaluation = self.modelled.evaluation_seconds(placement) if self.modelled else 0.0
+        return Rate(found.samples_per_second, found.limited_by, {}, self.source, evaluation)
 
 
 @dataclass(frozen=True)
 class SweepRates:
-    """Rates from what one worker of the sweep did alone, in samples per second; for this machine."""
+    """Rates from what one worker of the sweep did alone, in samples per second; for this machine.
+
+    ``host_seconds`` are those of a core for one sample, up to a ready batch, and ``cores`` what the worker had: what of
+    their time goes to the input is known, how the rest is spent is not.
+    """
 
     samples_per_second: float
+    host_seconds: float = 0.0
+    cores: float = 1.0
 
     def __call__(self, placement: Placement) -> Rate:
         """workers * rate * efficiency, the efficiency between LEAST_EFFICIENCY and 1."""
@@ -104,20 +135,34 @@ class SweepRates:
         least = 1.0 if placement.workers == 1 else LEAST_EFFICIENCY
         return Rate(
             Interval(ideal * (1 + least) / 2, ideal * least, ideal),
-            "",
-            {},
+            "input" if self.input_share > 0.5 else "",
+            {"input": self.input_share, "compute": 1 - self.input_share}
+            if self.host_seconds
+            else {},
             "the sweep's own trainings",
         )
 
+    @property
+    def input_share(self) -> float:
+        """Of the time of the worker's cores, what decoding and augmenting its samples took; at most 1."""
+        return min(1.0, self.host_seconds * self.samples_per_second / self.cores)
 
-def measured_rates(rows: Sequence[Throughput], machine: Machine) -> MeasuredRates | None:
-    """A law through what was measured on a machine; None unless that was on different numbers of accelerators."""
+
+def measured_rates(
+    rows: Sequence[Throughput], machine: Machine, modelled: ModelledRates | None = None
+) -> MeasuredRates | None:
+    """A law through what was measured on a machine; None unless that was on different numbers of accelerators.
+
+    Throughputs of outcomes have evaluations in them, published ones are of training alone: ``modelled`` adds them.
+    """
     from hpo.planning.throughput import fit_throughput
 
     if len({row.accelerators for row in rows}) < 2:
         return None
     source = f"{len(rows)} throughputs measured on {machine.name}"
-    return MeasuredRates(fit_throughput(rows, machine), source)
+    if any(row.source.startswith("outcome ") for row in rows):
+        modelled = None
+    return MeasuredRates(fit_throughput(rows, machine), source, modelled)
 
 
 def step_options(settings: TrainingSettings) -> StepOptions:

@@ -57,6 +57,10 @@ STORAGE_SHARE = Interval(0.4, 0.15, 0.8)
 CONTENTION = Interval(0.1, 0.03, 0.3)
 """What communication costs the computation that hides it, as a share of its own time: memory bandwidth, kernels."""
 
+CORE_SPEED = Interval(0.85, 0.5, 1.5)
+"""Of a core of the machine while all of them prepare samples, over the one that ``host_seconds_per_sample`` was
+measured on while it worked alone: clocks, generations, shared caches, two threads to a core."""
+
 
 @dataclass(frozen=True)
 class Assumptions:
@@ -70,6 +74,7 @@ class Assumptions:
     loss_per_doubling: Interval = LOSS_PER_DOUBLING
     storage_share: Interval = STORAGE_SHARE
     contention: Interval = CONTENTION
+    core_speed: Interval = CORE_SPEED
 
 
 FIGURES = 1 + len(dataclasses.fields(Assumptions))

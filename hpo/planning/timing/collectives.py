@@ -18,10 +18,24 @@ parameter_server    2, and 2 (L-1) in a node               Chilimbi et al., OSDI
 =================== ====================================== ==========================================================
 
 The time to add the numbers up is left out: on accelerators it is small beside that of the links.
+
+Where the network is tapered (Leiserson, IEEE Trans. Comput. 34, 1985), groups of g nodes (a rack, a cell) have links to
+other groups for ``g / oversubscription`` nodes at once. The nodes are taken to be numbered group by group, as
+schedulers that know the topology number them. What then leaves a group:
+
+=================== ===============================================================================================
+ring, hierarchical  one node's traffic, as neighbours by number are neighbours in the ring
+tree                the edges of the two trees that cross: few, as a subtree's nodes are neighbours by number
+halving_doubling    the pieces of steps that cross, 1/g - 1/N of the bytes each way where g is a power of two
+                    (vectors are halved while distances double: Rabenseifner, ICCS 2004)
+torus               the columns of the g nodes, and of a row that is longer than a group one node's traffic
+parameter_server    the traffic of every node, but for the share of servers in its own group
+=================== ===============================================================================================
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,25 +56,42 @@ NODES_PER_SERVER = 4.5
 
 @dataclass(frozen=True)
 class RankLayout:
-    """Where the ranks are: ``nodes`` of ``ranks_per_node`` each, neighbours by number in one node."""
+    """Where the ranks are: ``nodes`` of ``ranks_per_node`` each, neighbours by number in one node.
+
+    The nodes stand in groups of ``group_nodes``, neighbours by number in one group; None: all in one.
+    """
 
     nodes: int
     ranks_per_node: int
+    group_nodes: int | None = None
 
     @property
     def ranks(self) -> int:
         """Ranks of all nodes."""
         return self.nodes * self.ranks_per_node
 
+    @property
+    def group(self) -> int:
+        """Nodes of a group."""
+        return min(self.group_nodes or self.nodes, self.nodes)
+
+    def leaving(self, volume: float, nodes: float = 1.0) -> float:
+        """Bytes that leave a group, over its nodes, where ``nodes`` of them send ``volume`` to another group."""
+        return 0.0 if self.group == self.nodes else volume * min(1.0, nodes / self.group)
+
 
 @dataclass(frozen=True)
 class Links:
-    """Seconds of a message and of a byte, between two ranks of a node and between nodes (a node's links together)."""
+    """Seconds of a message and of a byte, between two ranks of a node and between nodes (a node's links together).
+
+    ``oversubscription`` is the bandwidth of a group's nodes over that of its links to other groups; at least 1.
+    """
 
     message_in_node: Number
     byte_in_node: Number
     message_between: Number
     byte_between: Number
+    oversubscription: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +100,8 @@ class AllReduceSchedule:
 
     Volumes are bytes for each byte of the gradient: what the busiest rank sends to others of its node, and what the
     busiest node sends to other nodes. ``at_once``: both travel at the same time, and the slower one counts.
+    ``volume_leaving`` is the part of ``volume_between`` that goes to other groups of nodes, as a mean over the nodes of
+    the busiest group.
     """
 
     messages_in_node: float = 0.0
@@ -76,6 +109,7 @@ class AllReduceSchedule:
     volume_in_node: float = 0.0
     volume_between: float = 0.0
     at_once: bool = False
+    volume_leaving: float = 0.0
 
     def seconds(self, size: Number, links: Links) -> Number:
         """The time of ``size`` bytes."""
@@ -87,9 +121,11 @@ class AllReduceSchedule:
             self.volume_in_node * links.byte_in_node,
             self.volume_between * links.byte_between,
         )
-        return latency + size * (
-            np.maximum(in_node, between) if self.at_once else in_node + between
-        )
+        leaving = self.volume_leaving * links.byte_between
+        if self.at_once:
+            between = np.maximum(between, links.oversubscription * leaving)
+            return latency + size * np.maximum(in_node, between)
+        return latency + size * (in_node + between + (links.oversubscription - 1) * leaving)
 
 
 def ring(layout: RankLayout) -> AllReduceSchedule:
@@ -103,6 +139,7 @@ def ring(layout: RankLayout) -> AllReduceSchedule:
         volume if layout.ranks_per_node > 1 else 0.0,
         volume if layout.nodes > 1 else 0.0,
         at_once=True,
+        volume_leaving=layout.leaving(volume),
     )
 
 
@@ -120,7 +157,23 @@ def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
         2.0 * math.ceil(math.log2(nodes)),
         2.0 if local > 1 else 0.0,
         2.0 * (nodes - 1) / nodes if whole else 2.0,
+        volume_leaving=0.0 if layout.group == nodes else _halved_leaving(nodes, layout.group),
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _halved_leaving(nodes: int, group: int) -> float:
+    """What halving and doubling sends out of the busiest group, over its nodes; of the largest power of two of nodes.
+
+    Step k of the reduction exchanges 2^-(k+1) of the vector with the node 2^k away, and step k of the gathering alike.
+    """
+    steps = nodes.bit_length() - 1
+    ranks = np.arange(2**steps)
+    sent = np.zeros(len(ranks))
+    for step in range(steps):
+        partner = ranks ^ 2**step
+        sent[ranks // group != partner // group] += 2.0**-step
+    return float(np.bincount(ranks // group, weights=sent).max()) / group
 
 
 def tree(layout: RankLayout) -> AllReduceSchedule:
@@ -134,7 +187,32 @@ def tree(layout: RankLayout) -> AllReduceSchedule:
         2.0 if local > 1 else 0.0,
         2.0,
         at_once=True,
+        volume_leaving=0.0
+        if layout.group == layout.nodes
+        else _trees_leaving(layout.nodes, layout.group),
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _trees_leaving(nodes: int, group: int) -> float:
+    """What the two trees send out of the busiest group, over its nodes: half of the bytes along each edge, each way.
+
+    In NCCL's first tree a node's parent follows from the lowest bit of its number; the second is its mirror image, or
+    for an odd number of nodes the first moved on by one.
+    """
+    node = np.arange(1, nodes)
+    bit = node & -node
+    above = (node ^ bit) | (bit << 1)
+    parent = np.where(above < nodes, above, node ^ bit)
+    ends = np.concatenate([node, parent]), np.concatenate([parent, node])
+    sent = np.zeros(-(-nodes // group))
+    for one, other in (
+        ends,
+        tuple((nodes - 1 - end) if nodes % 2 == 0 else (end + 1) % nodes for end in ends),
+    ):
+        crossing = one // group != other // group
+        sent += 0.5 * np.bincount(one[crossing] // group, minlength=len(sent))
+    return float(sent.max()) / group
 
 
 def torus(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSchedule:
@@ -148,12 +226,15 @@ def torus(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSche
     crossing = wide / row if wide > 1 else 0.0
     along_row = 2.0 * (row - 1)
     volume = along_row / row
-    between = (volume if wide > 1 else 0.0) + local * 2.0 * (column - 1) / column / row
+    along_column = local * 2.0 * (column - 1) / column / row
+    between = (volume if wide > 1 else 0.0) + along_column
     return AllReduceSchedule(
         along_row * (1 - crossing),
         along_row * crossing + 2.0 * (column - 1),
         volume if local > 1 else 0.0,
         between,
+        volume_leaving=layout.leaving(along_column, wide)
+        + (layout.leaving(volume) if wide > layout.group else 0.0),
     )
 
 
@@ -177,6 +258,8 @@ def hierarchical(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceS
         inside * crossing + outside * leaving,
         in_node,
         between,
+        volume_leaving=(layout.leaving(outside / groups) if leaving else 0.0)
+        + (layout.leaving(inside / group) if nodes_in_group > layout.group else 0.0),
     )
 
 
@@ -194,8 +277,13 @@ def parameter_server(layout: RankLayout, servers: int | None = None) -> AllReduc
         return ring(layout)
     local = layout.ranks_per_node
     number = servers or max(1, math.ceil(layout.nodes / NODES_PER_SERVER))
+    volume = 2.0 * max(1.0, layout.nodes / number)
     return AllReduceSchedule(
-        2.0 * (local - 1), 2.0, 2.0 if local > 1 else 0.0, 2.0 * max(1.0, layout.nodes / number)
+        2.0 * (local - 1),
+        2.0,
+        2.0 if local > 1 else 0.0,
+        volume,
+        volume_leaving=layout.leaving(volume * (1 - layout.group / layout.nodes), layout.group),
     )
 
 

@@ -14,10 +14,10 @@ from hpo.errors import PlanError
 from hpo.study import yaml_text
 from hpo.study.faults import shown
 from search_spaces.names import nearest
-from trainers.cost import WorkloadCost
+from trainers.cost import FIGURES, NEEDED_FIGURES, WHOLE_FIGURES, WorkloadCost
 
-KEYS = tuple(field.name for field in dataclasses.fields(WorkloadCost))
-MAY_BE_0 = ("sample_bytes",)  # samples may stay in memory
+MAY_BE_0 = ("sample_bytes", "host_seconds_per_sample", "evaluation_samples")
+"""Samples may stay in memory, be ready as they are, and evaluations need not be counted."""
 
 
 def cost_names() -> list[str]:
@@ -67,7 +67,7 @@ def cost_of(measured: WorkloadCost | None, given: str | WorkloadCost | None) -> 
     if not Path(given).is_file():
         raise PlanError(
             f"cost must be one of {', '.join(cost_names())} or the path of a file with the keys "
-            f"{', '.join(KEYS)}, but there is no {given!r}{nearest(given, cost_names())}"
+            f"{', '.join(FIGURES)}, but there is no {given!r}{nearest(given, cost_names())}"
         )
     return _read(Path(given))
 
@@ -80,7 +80,11 @@ def _read(path: Path) -> WorkloadCost:
             f"{path}: a file of costs must be readable UTF-8 text, but {error}"
         ) from error
     values = document.value
-    if document.faults or not isinstance(values, dict) or set(values) != set(KEYS):
+    if (
+        document.faults
+        or not isinstance(values, dict)
+        or not set(NEEDED_FIGURES) <= set(values) <= set(FIGURES)
+    ):
         got = (
             document.faults[0].message
             if document.faults
@@ -89,7 +93,8 @@ def _read(path: Path) -> WorkloadCost:
             else shown(values)
         )
         raise PlanError(
-            f"{path}: a file of costs has exactly the keys {', '.join(KEYS)}, but got {got}"
+            f"{path}: a file of costs has the keys {', '.join(NEEDED_FIGURES)}, and may have "
+            f"{' and '.join(FIGURES[len(NEEDED_FIGURES) :])}, but got {got}"
         )
     return _checked(values, str(path))
 
@@ -98,7 +103,7 @@ def _checked(values: Mapping[str, Any], where: str) -> WorkloadCost:
     """The cost of these figures; ``where`` they are from stands in the :class:`PlanError` for one that cannot be."""
     for name, value in values.items():
         whole, enough = (
-            name in ("parameters", "gradient_tensors"),
+            name in WHOLE_FIGURES,
             "of at least 0" if name in MAY_BE_0 else "above 0",
         )
         right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)

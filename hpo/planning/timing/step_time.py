@@ -13,7 +13,9 @@
   of a tree (Kurth et al., arXiv:1810.01993, section V-A3), and answers.
 - stragglers: all wait for the slowest of p ranks, ``E max`` of p normal times (Blom 1958; about sqrt(2 ln p)), and a
   share of the speed is lost with each doubling of the nodes for reasons that no figure describes.
-- input stall: what reading the samples takes longer than all of this, as they are read ahead.
+- input stall: what making the samples ready takes longer than all of this, as it goes on beside it: reading them from
+  storage, and decoding and augmenting them on the cores of the node. Where the ranks compute on these cores too, both
+  take turns: the stall is what the cores' work in all, theirs and the ranks', takes longer than a step.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from hpo.planning.timing.collectives import ALL_REDUCES, Links, RankLayout, all_
 from search_spaces.names import nearest
 from trainers.cost import WorkloadCost
 
-__all__ = ["StepOptions", "StepTime", "scaling_efficiency", "step_time"]
+__all__ = ["StepOptions", "StepTime", "evaluation_time", "scaling_efficiency", "step_time"]
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -98,7 +100,8 @@ class StepTime:
     """Seconds of one update: each part at the median figures, their sum ``total`` with its 90 % interval.
 
     ``communication`` is what all all-reduces take, of which ``exposed_communication`` is waited for. ``limited_by``
-    is the largest part: compute, network (stragglers among it), input or control.
+    is input where making the samples ready takes longer than everything else, for nothing else would then shorten the
+    step; otherwise the largest part: compute, network (stragglers among it) or control.
     """
 
     compute: float
@@ -123,6 +126,7 @@ class _Figures:
     loss_per_doubling: Array
     storage_share: Array
     contention: Array
+    core_speed: Array
 
 
 def step_time(
@@ -144,24 +148,56 @@ def step_time(
     parts = _parts(
         machine,
         cost,
-        RankLayout(nodes, ranks_per_node),
+        RankLayout(nodes, ranks_per_node, machine.inter_node.group_nodes),
         local_batch_size,
         min(micro_batch_size, local_batch_size),
         options or StepOptions(),
         assumptions or Assumptions(),
     )
+    waits = float(parts.pop("waits_for_input")[0])
     at_median = {name: float(values[0]) for name, values in parts.items()}
     shares = {
         "compute": at_median["compute"],
-        "input": at_median["input"],
         "control": at_median["control"],
         "network": at_median["exposed_communication"] + at_median["straggler"],
     }
     return StepTime(
         **at_median,
         total=_interval(_total(parts)),
-        limited_by=max(shares, key=lambda name: shares[name]),
+        limited_by="input" if waits else max(shares, key=lambda name: shares[name]),
     )
+
+
+def evaluation_time(
+    machine: Machine,
+    cost: WorkloadCost,
+    *,
+    nodes: int,
+    ranks_per_node: int,
+    micro_batch_size: int,
+    options: StepOptions | None = None,
+    assumptions: Assumptions | None = None,
+) -> Interval:
+    """Seconds of one evaluation over ``cost.evaluation_samples``, shared by the ranks: forward passes, or their input.
+
+    A forward pass is a third of the arithmetic of a training pass; the sums over the ranks are left out, as they are
+    some numbers. Zeros where evaluations are not counted. Raises :class:`PlanError` as :func:`step_time`.
+    """
+    _check(machine, nodes, ranks_per_node, 1, micro_batch_size)
+    if not cost.evaluation_samples:
+        return Interval(0.0, 0.0, 0.0)
+    layout, options = RankLayout(nodes, ranks_per_node), options or StepOptions()
+    figures = _figures(
+        machine,
+        machine.accelerator.computing_precision(options.precision),
+        assumptions or Assumptions(),
+    )
+    local = -(-cost.evaluation_samples // layout.ranks)
+    passes = -(-local // micro_batch_size)
+    compute = (1 - BACKWARD_SHARE) * _computing(cost, local, passes, figures)
+    busy = compute + _straggling(compute, layout, figures)
+    stall, _ = _input(machine, cost, layout, local, compute, busy, options, figures)
+    return _interval(busy + stall)
 
 
 def scaling_efficiency(
@@ -197,8 +233,8 @@ def scaling_efficiency(
         )
 
     return _interval(
-        totals(RankLayout(base_nodes, base_ranks_per_node))
-        / totals(RankLayout(nodes, ranks_per_node))
+        totals(RankLayout(base_nodes, base_ranks_per_node, machine.inter_node.group_nodes))
+        / totals(RankLayout(nodes, ranks_per_node, machine.inter_node.group_nodes))
     )
 
 
@@ -223,23 +259,61 @@ def _parts(
         machine, machine.accelerator.computing_precision(options.precision), assumptions
     )
     passes = -(-local // micro)
-    launching = passes * figures.seconds_per_tensor * cost.gradient_tensors
-    compute = launching + local * cost.flops_per_sample / figures.flops
+    compute = _computing(cost, local, passes, figures)
     hidden_by = compute if options.gradient_lag else BACKWARD_SHARE * compute / passes
     whole, exposed = _communication(cost, layout, hidden_by, options, figures)
     control = _control(cost, layout, hidden_by, options, figures)
-    growth = np.exp2(-np.log2(1 - figures.loss_per_doubling) * math.log2(layout.nodes)) - 1
-    straggler = (figures.step_variation * expected_slowest(layout.ranks) + growth) * compute
+    straggler = _straggling(compute, layout, figures)
     busy = compute + exposed + control + straggler
-    reading = _reading_seconds(machine, cost, layout, local, options) / figures.storage_share
+    stall, waits = _input(machine, cost, layout, local, compute, busy, options, figures)
     return {
         "compute": compute,
         "communication": whole,
         "exposed_communication": exposed,
         "control": control,
-        "input": np.maximum(reading - busy, 0.0),
+        "input": stall,
         "straggler": straggler,
+        "waits_for_input": waits,
     }
+
+
+def _computing(cost: WorkloadCost, local: int, passes: int, figures: _Figures) -> Array:
+    """Seconds of a rank's forward and backward passes over ``local`` samples."""
+    launching: Array = passes * figures.seconds_per_tensor * cost.gradient_tensors
+    computing: Array = launching + local * cost.flops_per_sample / figures.flops
+    return computing
+
+
+def _straggling(compute: Array, layout: RankLayout, figures: _Figures) -> Array:
+    """Seconds that all wait for the slowest rank, and that are lost as the nodes grow."""
+    growth = np.exp2(-np.log2(1 - figures.loss_per_doubling) * math.log2(layout.nodes)) - 1
+    waited: Array = (figures.step_variation * expected_slowest(layout.ranks) + growth) * compute
+    return waited
+
+
+def _input(
+    machine: Machine,
+    cost: WorkloadCost,
+    layout: RankLayout,
+    local: int,
+    compute: Array,
+    busy: Array,
+    options: StepOptions,
+    figures: _Figures,
+) -> tuple[Array, Array]:
+    """The stall, in seconds, behind ``busy`` seconds of a step, and 1 where it is the input that limits, else 0."""
+    reading = _reading_seconds(machine, cost, layout, local, options) / figures.storage_share
+    limits = reading > busy
+    stall = np.maximum(reading - busy, 0.0)
+    if machine.processor is not None:
+        cores = machine.processor.cores_per_node
+        host = local * layout.ranks_per_node * cost.host_seconds_per_sample / figures.core_speed
+        of_a_rank = cores / machine.accelerators_per_node if machine.processor.computes else 0.0
+        others = layout.ranks_per_node * of_a_rank * compute
+        waited = np.maximum((host + others) / cores - busy, 0.0)
+        limits = limits | ((waited > 0) & (host > others))
+        stall = np.maximum(stall, waited)
+    return stall, limits.astype(float)
 
 
 def _communication(
@@ -337,11 +411,15 @@ def _figures(machine: Machine, precision: str, assumptions: Assumptions) -> _Fig
     }
     link_share, latency = np.minimum(values.pop("link_share"), 1.0), values.pop("latency_factor")
     inside, outside = machine.intra_node, machine.inter_node
+    processor = machine.processor
+    if processor is not None and processor.core_speed is not None:
+        values["core_speed"] *= processor.core_speed / assumptions.core_speed.median
     links = Links(
         inside.latency_seconds * latency,
         1 / (inside.bandwidth_bytes_per_second * link_share),
         outside.latency_seconds * latency,
         1 / (outside.bandwidth_bytes_per_second * link_share),
+        outside.oversubscription,
     )
     return _Figures(device.peak_flops[precision] * share, links, **values)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Annotated, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from hpo.service.answers import EventsAnswer
 from hpo.service.auth import SESSION_PREFIX, Principal
@@ -127,22 +128,40 @@ def _stream(
     until_end: bool,
 ) -> Response:
     limits = context.config.limits
-    if context.live.listeners >= limits.streams:
+    if context.live.streams >= limits.streams:
         raise RefusedError(
             503, f"this server has {limits.streams} event streams open, its limit", retry_after=10
         )
-    if context.live.listeners_of(who.token_id) >= limits.streams_per_token:
+    if context.live.streams_of(who.token_id) >= limits.streams_per_token:
         raise RefusedError(
             429,
             f"this token has {limits.streams_per_token} event streams open, its limit",
             way_out="close one",
             retry_after=10,
         )
-    return StreamingResponse(
+    context.live.opened(who.token_id)
+    return _EventStream(
         _messages(request, who, context, study, start, until_end),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        lambda: context.live.ended(who.token_id),
     )
+
+
+class _EventStream(StreamingResponse):
+    """Server-sent events; ``ended`` is called once, however the stream ends."""
+
+    def __init__(self, messages: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(
+            messages,
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
 
 
 async def _messages(

@@ -80,9 +80,9 @@ def choose_lineup(
     rates = np.exp(RATE_STEP * (np.arange(RATES) - RATES // 2)) * centre[RATE]
     warmups = np.zeros(1)
     if tuned and posterior.model.warmup is not None:
-        update = 1 / float(posterior.model.warmup.updates_per_epoch(np.log(global_batch_size)))
         warmups = np.maximum(
-            np.exp(WARMUP_STEP * (np.arange(WARMUPS) - WARMUPS // 2)) * centre[WARMUP], update
+            np.exp(WARMUP_STEP * (np.arange(WARMUPS) - WARMUPS // 2)) * centre[WARMUP],
+            posterior.model.warmup.shortest(np.log(global_batch_size)),
         )
     grid = [
         {**centre, RATE: float(rate), **({WARMUP: float(warmup)} if tuned else {})}

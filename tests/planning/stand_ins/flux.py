@@ -26,6 +26,17 @@ BATCH = {
     "--queue": r"\w+",
     "--dependency": r"afterany:\d+",
 }
+SUBMIT = {
+    "--cc": r"\d+-\d+",
+    "--job-name": r"[\w.-]+",
+    "--nodes": r"\d+",
+    "--ntasks": r"\d+",
+    "--gpus-per-task": r"\d+",
+    "--time-limit": r"\d+(\.\d+)?[smhd]",
+    "--output": r"[\w{}.-]+",
+    "--bank": r"\w+",
+    "--queue": r"\w+",
+}
 RUN = {
     "--nodes": r"\d+",
     "--tasks-per-node": r"\d+",
@@ -43,7 +54,26 @@ def flux(arguments):
         if inside and not parent:
             raise RefusedError("a job in this job would wait for its own end")
         return batch(rest, inside)
-    return {"run": run, "hostlist": hostlist}[command](rest)
+    return {"run": run, "hostlist": hostlist, "submit": submit_copies}[command](rest)
+
+
+def submit_copies(arguments):
+    """One job for each number of --cc; the command is started as it is, and its directives are not read."""
+    options, (program, *_) = parse(arguments, SUBMIT, equals=True)
+    if not os.access(program, os.X_OK):
+        raise RefusedError(f"{program} cannot be run")
+    if int(options["--ntasks"]) < int(options["--nodes"]):
+        raise RefusedError("fewer tasks than nodes")
+    first, last = map(int, options["--cc"].split("-"))
+    number = submit(
+        options,
+        Path(program).read_text(),
+        {"FLUX_JOB_ID": "JOB_NUMBER"},
+        inside=False,
+        tasks=("FLUX_JOB_CC", list(range(first, last + 1))),
+    )
+    say(number)
+    return 0
 
 
 def batch(arguments, inside):

@@ -28,6 +28,7 @@ BATCH = {
     "-q": r"\w+",
     "-W": r"depend=afterany:\d+",
     "-v": r"\w+=[^,]*(,\w+=[^,]*)*",
+    "-J": r"\d+-\d+",
 }
 RUN = {"-n": r"\d+", "--ppn": r"\d+", "--hosts": r"[\w.,-]+", "--version": None}
 
@@ -48,6 +49,12 @@ def qsub(arguments):
     nodes, cores, ranks, _ = (int(part or 0) for part in re.match(SELECT, asked["select"]).groups())
     if ranks > cores:
         raise RefusedError(f"{ranks} ranks on {cores} cores")
+    tasks = None
+    if "-J" in options:
+        first, last = map(int, options["-J"].split("-"))
+        if last <= first or options.get("-r") != "y":
+            raise RefusedError("an array needs rising numbers and is rerunnable")
+        tasks = ("PBS_ARRAY_INDEX", list(range(first, last + 1)))
     hosts = hosts_of(nodes)
     SPOOL.mkdir(parents=True, exist_ok=True)
     listed = SPOOL / f"hosts-{nodes}"
@@ -64,6 +71,7 @@ def qsub(arguments):
             "PBS_O_WORKDIR": str(Path.cwd()),
         },
         inside="PBS_JOBID" in os.environ,
+        tasks=tasks,
     )
     say(number)
 

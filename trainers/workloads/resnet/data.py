@@ -1,11 +1,13 @@
-"""Images to learn from: scikit-learn's digits, or a folder in ImageNet's layout.
+"""Images to learn from: scikit-learn's digits, a folder in ImageNet's layout, or tar files as WebDataset writes them.
 
-Small images are decoded once and stay in memory; large ones are read as they are needed (``image_folder``).
+Small images of a folder are decoded once and stay in memory; large ones are read as they are needed (``image_folder``).
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,24 @@ from torch import Tensor
 
 from search_spaces.names import nearest_or_all
 from trainers.errors import DataError
+from trainers.feed.pool import checked_threads
 from trainers.numerics.random_numbers import mixed_seed
 from trainers.workloads.resnet.images import Images, ImagesInMemory
 
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "digits": (),
+    "image_folder": ("path", "image_size", "decoder", "decoding_threads"),
+    "tar_shards": (
+        *("path", "image_size", "decoder", "decoding_threads"),
+        *("classes", "train_samples", "evaluation_samples"),
+    ),
+}
+"""The options of each source, besides ``source`` and ``augment``."""
+
+SOURCE_OPTIONS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 _DIGITS_FOR_TRAINING = 0.8
+_DIGITS_FILE = ("datasets", "data", "digits.csv.gz")
+"""Inside scikit-learn's package."""
 
 
 def open_images(data: Mapping[str, Any]) -> Images:
@@ -26,18 +42,24 @@ def open_images(data: Mapping[str, Any]) -> Images:
     augment = data.get("augment", True)
     if not isinstance(augment, bool):
         raise DataError(f"augment must be true or false, but got {augment!r}")
+    if source not in OPTIONS:
+        raise DataError(f"there is no data source {source!r}{nearest_or_all(str(source), OPTIONS)}")
+    for option in SOURCE_OPTIONS:
+        if option in data and option not in OPTIONS[source]:
+            having = " and ".join(repr(name) for name, known in OPTIONS.items() if option in known)
+            raise DataError(f"the source {source!r} has no option {option!r}; {having} has")
     if source == "digits":
-        for option in ("path", "image_size"):
-            if option in data:
-                raise DataError(f"the source 'digits' has no option {option!r}; 'image_folder' has")
         return digits(augment)
-    if source == "image_folder":
-        from trainers.workloads.resnet.image_folder import open_folder
+    from trainers.workloads.resnet.image_reader import ImageReader
 
-        return open_folder(data.get("path"), data.get("image_size"), augment)
-    raise DataError(
-        f"there is no data source {source!r}{nearest_or_all(str(source), ('digits', 'image_folder'))}"
-    )
+    reader = ImageReader(data.get("decoder"), checked_threads(data.get("decoding_threads")))
+    if source == "tar_shards":
+        from trainers.workloads.resnet.image_stream import ImageStream
+
+        return ImageStream(data, reader, augment=augment)
+    from trainers.workloads.resnet.image_folder import open_folder
+
+    return open_folder(data.get("path"), data.get("image_size"), augment, reader)
 
 
 def digits(augment: bool) -> ImagesInMemory:
@@ -45,18 +67,30 @@ def digits(augment: bool) -> ImagesInMemory:
 
     Each class gives four fifths of its samples to training. Augmentation shifts by up to one pixel.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise DataError(
-            "the source 'digits' needs scikit-learn; pip install scikit-learn"
-        ) from error
-    bunch = load_digits()
-    training, evaluation = stratified_split(bunch.target, _DIGITS_FOR_TRAINING)
-    images = torch.from_numpy(bunch.images.astype(np.uint8))[:, None]
-    classes = torch.from_numpy(bunch.target.astype(np.int64))
+    pixels, labels = _digits_table()
+    images = torch.from_numpy(pixels.astype(np.uint8))[:, None]
+    classes = torch.from_numpy(labels.astype(np.int64))
+    training, evaluation = stratified_split(labels, _DIGITS_FOR_TRAINING)
     train, test = ((images[chosen], classes[chosen]) for chosen in (training, evaluation))
     return ImagesInMemory(train, test, 10, shift=1 if augment else 0, mirror=False)
+
+
+def _digits_table() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The digits' pixels in 0..16, (1797, 8, 8), and their classes, (1797,), from scikit-learn's own file.
+
+    The file is read without scikit-learn: importing that takes two seconds of every process that trains.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise DataError("the source 'digits' needs scikit-learn; pip install scikit-learn")
+    table = Path(package.submodule_search_locations[0], *_DIGITS_FILE)
+    if table.is_file():
+        rows = np.loadtxt(table, delimiter=",")
+        return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
+    from sklearn.datasets import load_digits  # a release that keeps them elsewhere
+
+    bunch = load_digits()
+    return bunch.images, bunch.target
 
 
 def stratified_split(classes: np.ndarray[Any, Any], fraction: float) -> tuple[Tensor, Tensor]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from trainers.feed.streams import Part
 from trainers.numerics.random_numbers import sample_uniforms
 from trainers.workloads.workload import Batch
 
@@ -15,7 +17,10 @@ LARGEST_IN_MEMORY = 64
 
 
 class Images(Protocol):
-    """Training and evaluation images with their classes."""
+    """Training and evaluation images with their classes, as bytes until ``prepare`` makes a model's input of them.
+
+    The other attributes are those of :class:`~trainers.workloads.workload.Workload`.
+    """
 
     channels: int
     classes: int
@@ -24,19 +29,51 @@ class Images(Protocol):
     evaluation_samples: int
     largest_micro_batch: int
     prefetched_batches: int
+    concurrent_batches: int
+    streamed: bool
+
+    def use_device(self, device: torch.device) -> None:
+        """Where the batches are going to be used; said once, before the first of them."""
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Images ``(n, channels, size, size)``, float32, and classes ``(n,)``, int64."""
+        """Images ``(n, channels, size, size)``, uint8 in any memory format, and classes ``(n,)``, int64."""
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
         """The same, without augmentation."""
 
+    def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
+        """The same as ``training_batch``, where the images are ``streamed``."""
 
-class ImagesInMemory:
-    """Small images, as bytes, shifted at random by up to ``shift`` pixels and, if asked, mirrored."""
+    def evaluation_stream(self, part: Part) -> Iterable[Batch]:
+        """The same as ``evaluation_batch``, where the images are ``streamed``."""
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The images of a batch, wherever it lies, normalized: floating point, of mean about 0 and variance about 1."""
+
+
+class IndexedImages:
+    """Images that are addressed by their index."""
+
+    streamed = False
+
+    def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
+        """There is none."""
+        raise NotImplementedError
+
+    def evaluation_stream(self, part: Part) -> Iterable[Batch]:
+        """There is none."""
+        raise NotImplementedError
+
+
+class ImagesInMemory(IndexedImages):
+    """Small images, as bytes, shifted at random by up to ``shift`` pixels and, if asked, mirrored.
+
+    They lie on the device, so that a batch is picked there.
+    """
 
     largest_micro_batch = 1024
     prefetched_batches = 0
+    concurrent_batches = 1
 
     def __init__(
         self,
@@ -55,24 +92,41 @@ class ImagesInMemory:
         pixels = images.transpose(0, 1).reshape(self.channels, -1).double()
         self._mean = pixels.mean(1).float().view(1, -1, 1, 1)
         self._scale = 1 / pixels.std(1).clamp(min=1e-6).float().view(1, -1, 1, 1)
-        padded = torch.nn.functional.pad(images, (shift, shift, shift, shift))
+        self._padded = torch.nn.functional.pad(images, (shift, shift, shift, shift))
+        self.use_device(torch.device("cpu"))
+
+    def use_device(self, device: torch.device) -> None:
+        """Keep the images there."""
+        self._device = device
+        self._padded = self._padded.to(device)
         # every shifted image as a view: (samples, channels, shifts down, shifts right, size, size)
-        self._windows = padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
+        self._windows = self._padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
+        self._train_classes = self._train_classes.to(device)
+        self._evaluation_images = self._evaluation_images.to(device)
+        self._evaluation_classes = self._evaluation_classes.to(device)
+        self._mean, self._scale = self._mean.to(device), self._scale.to(device)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Shifted and mirrored images ``(n, channels, size, size)``, and their classes."""
+        """Shifted and mirrored images ``(n, channels, size, size)``, uint8, and their classes."""
+        here = self._here(indices)
         if not (self._shift or self._mirror):
-            return self._normalized(self._windows[indices, :, 0, 0]), self._train_classes[indices]
-        uniforms = sample_uniforms(seed, epochs, indices, 3)
+            return self._windows[here, :, 0, 0], self._train_classes[here]
+        uniforms = self._here(sample_uniforms(seed, epochs, indices, 3))
         down, right = (uniforms[:, :2] * (2 * self._shift + 1)).long().unbind(1)
-        images = self._windows[indices, :, down, right]
+        images = self._windows[here, :, down, right]
         if self._mirror:
             images = torch.where(uniforms[:, 2].view(-1, 1, 1, 1) < 0.5, images, images.flip(3))
-        return self._normalized(images), self._train_classes[indices]
+        return images, self._train_classes[here]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Images ``(n, channels, size, size)`` as they are, and their classes."""
-        return self._normalized(self._evaluation_images[indices]), self._evaluation_classes[indices]
+        """Images ``(n, channels, size, size)`` as they are, uint8, and their classes."""
+        here = self._here(indices)
+        return self._evaluation_images[here], self._evaluation_classes[here]
 
-    def _normalized(self, images: Tensor) -> Tensor:
-        return (images - self._mean) * self._scale
+    def prepare(self, batch: Batch) -> Batch:
+        """Of mean 0 and variance 1 over all pixels of the training set, channel by channel."""
+        images, classes = batch
+        return (images - self._mean) * self._scale, classes
+
+    def _here(self, values: Tensor) -> Tensor:
+        return values if self._device.type == "cpu" else values.to(self._device, non_blocking=True)

@@ -1,21 +1,23 @@
 """Image classification with residual networks.
 
-Data options: ``source`` (digits or image_folder), ``path``, ``image_size``, ``augment``, ``model``,
-``width``.
+Data options: ``source`` (digits, image_folder or tar_shards), ``path``, ``image_size``, ``augment``, ``decoder``,
+``decoding_threads``, ``classes``, ``train_samples``, ``evaluation_samples`` (of tar shards), ``model``, ``width``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
-from trainers.workloads.resnet.data import open_images
+from trainers.feed.streams import Part
+from trainers.workloads.resnet.data import SOURCE_OPTIONS, open_images
 from trainers.workloads.resnet.model import NAMES, SMALL_NETWORKS, build_resnet
 from trainers.workloads.workload import Batch, Workload, check_options
 
@@ -26,12 +28,14 @@ class ResNetWorkload(Workload):
     metrics: ClassVar[Mapping[str, bool]] = {"top1": True, "top5": True, "loss": False}
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        check_options(data, ("source", "path", "image_size", "augment", "model", "width"))
+        check_options(data, ("source", "augment", "model", "width", *SOURCE_OPTIONS))
         self.images = open_images(data)
         self.train_samples = self.images.train_samples
         self.evaluation_samples = self.images.evaluation_samples
         self.largest_micro_batch = self.images.largest_micro_batch
         self.prefetched_batches = self.images.prefetched_batches
+        self.concurrent_batches = self.images.concurrent_batches
+        self.streamed = self.images.streamed
         self.model_name = _model_name(data.get("model"), self.images.size)
         self.width = _width(data.get("width"), self.model_name)
 
@@ -52,8 +56,12 @@ class ResNetWorkload(Workload):
             zero_gamma=settings.zero_gamma,
         )
 
+    def use_device(self, device: torch.device) -> None:
+        """Where the batches are used."""
+        self.images.use_device(device)
+
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Images ``(n, channels, size, size)`` and their classes ``(n,)``."""
+        """Images ``(n, channels, size, size)``, uint8, and their classes ``(n,)``."""
         return self.images.training_batch(indices, epochs, seed)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
@@ -62,8 +70,20 @@ class ResNetWorkload(Workload):
         return F.cross_entropy(model(images), classes, label_smoothing=settings.label_smoothing)
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Images ``(n, channels, size, size)`` and their classes ``(n,)``."""
+        """Images ``(n, channels, size, size)``, uint8, and their classes ``(n,)``."""
         return self.images.evaluation_batch(indices)
+
+    def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
+        """The same as a stream, of images in tar files."""
+        return self.images.training_stream(epoch, seed, part)
+
+    def evaluation_stream(self, part: Part) -> Iterable[Batch]:
+        """The same as a stream, of images in tar files."""
+        return self.images.evaluation_stream(part)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The images normalized, in floating point."""
+        return self.images.prepare(batch)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Cross entropy without smoothing, and whether the class is among the first 1 and 5."""

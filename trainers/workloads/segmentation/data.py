@@ -24,12 +24,12 @@ from trainers.private_files import make_folder
 from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 from trainers.workloads.segmentation.hdf5 import (
     STATS_FILE,
-    ChannelRange,
     read_channel_range,
     read_labels,
     read_sample,
     sample_files,
     sample_shape,
+    sample_type,
 )
 from trainers.workloads.workload import Batch, check_options
 
@@ -49,9 +49,6 @@ OPTION_NAMES = ("source", "cache", *(name for names in DATA_OPTIONS.values() for
 """Every option that :func:`open_samples` knows; for a workload that adds its own."""
 
 _THREADS = 4
-_PIXELS_AT_ONCE = (
-    8192  # 512 KB of fields: the transposition stays in the cache, and is three times as fast
-)
 
 
 def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
@@ -79,7 +76,7 @@ def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
 
 
 class ClimateSamples:
-    """Samples of a folder in the DeepCAM format, each channel scaled to 0..1 over the training set.
+    """Samples of a folder in the DeepCAM format, as they are stored until ``prepare`` scales their channels.
 
     Attributes:
         train_samples, evaluation_samples: how many there are. channels, height, width, classes: their shape.
@@ -96,7 +93,8 @@ class ClimateSamples:
         evaluation = sample_files(folder / "validation")
         self.height, self.width = sample_shape(training[0])
         self.train_samples, self.evaluation_samples = len(training), len(evaluation)
-        sample_bytes = self.height * self.width * (4 * self.channels + 1)
+        stored = sample_type(training[0])
+        sample_bytes = self.height * self.width * (stored.itemsize * self.channels + 1)
         if cache is None:
             cache = (
                 "memory"
@@ -106,20 +104,42 @@ class ClimateSamples:
         self.largest_micro_batch = max(1, min(64, PIXELS_PER_PASS // (self.height * self.width)))
         self.prefetched_batches = 0 if cache == "memory" else 2
         ranges = read_channel_range(_stats_file(folder))
+        self._low = torch.from_numpy(ranges.low).view(-1, 1, 1)
+        self._scale = 1 / (torch.from_numpy(ranges.high).view(-1, 1, 1) - self._low)
+        self._ranges = {torch.device("cpu"): (self._low, self._scale)}
         opened = _InMemory if cache == "memory" else _OnDisk
         shape = self.height, self.width
         self._training, self._evaluation = (
-            opened(training, shape, ranges),
-            opened(evaluation, shape, ranges),
+            opened(training, shape, stored),
+            opened(evaluation, shape, stored),
         )
 
+    def use_device(self, device: torch.device) -> None:
+        """Where the batches are used: into pinned memory for a GPU."""
+        for samples in (self._training, self._evaluation):
+            samples.pinned = device.type == "cuda"
+
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
-        """Fields ``(n, 16, height, width)`` float32 and labels ``(n, height, width)`` int64; not augmented."""
+        """Fields ``(n, height, width, 16)`` of the stored type, labels ``(n, height, width)`` uint8; not augmented."""
         return self._training.batch(indices)
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
         """The same of the evaluation samples."""
         return self._evaluation.batch(indices)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Fields ``(n, 16, height, width)`` float32, channels last in memory, and labels ``(n, height, width)`` int64.
+
+        Each channel is scaled to 0..1 over the training set, where the batch lies.
+        """
+        stored, labels = batch
+        if stored.device not in self._ranges:
+            self._ranges[stored.device] = (
+                self._low.to(stored.device),
+                self._scale.to(stored.device),
+            )
+        low, scale = self._ranges[stored.device]
+        return (stored.permute(0, 3, 1, 2) - low).mul_(scale), labels.long()
 
     @functools.cached_property
     def class_frequencies(self) -> tuple[float, float, float]:
@@ -130,16 +150,21 @@ class ClimateSamples:
 class _OnDisk:
     """Samples that are read, by a few threads, when a batch asks for them."""
 
-    def __init__(self, files: list[Path], shape: tuple[int, int], ranges: ChannelRange) -> None:
-        self.files, self._shape = files, shape
-        self._low = torch.from_numpy(ranges.low)[:, None]
-        self._scale = 1 / (torch.from_numpy(ranges.high)[:, None] - self._low)
+    def __init__(self, files: list[Path], shape: tuple[int, int], stored: np.dtype[Any]) -> None:
+        self.files, self._shape, self._stored = files, shape, stored
+        self._type = torch.from_numpy(np.empty(0, stored)).dtype
+        self.pinned = False
 
     def batch(self, indices: Tensor) -> Batch:
-        fields = torch.empty(len(indices), len(CHANNELS), *self._shape)
-        labels = torch.empty(len(indices), *self._shape, dtype=torch.int64)
+        fields, labels = self._empty(len(indices), pinned=self.pinned)
         self._read_all(list(enumerate(indices.tolist())), fields, labels)
         return fields, labels
+
+    def _empty(self, count: int, *, pinned: bool = False) -> tuple[Tensor, Tensor]:
+        return (
+            torch.empty(count, *self._shape, len(CHANNELS), dtype=self._type, pin_memory=pinned),
+            torch.empty(count, *self._shape, dtype=torch.uint8, pin_memory=pinned),
+        )
 
     def _read_all(self, places: list[tuple[int, int]], fields: Tensor, labels: Tensor) -> None:
         """Read samples into rows of the batch; ``places`` holds pairs of row and sample."""
@@ -147,7 +172,12 @@ class _OnDisk:
         def read(place: tuple[int, int]) -> None:
             row, index = place
             stored, classes = read_sample(self.files[index], self._shape)
-            self._scale_into(fields[row], torch.from_numpy(stored))
+            if not np.can_cast(stored.dtype, self._stored):
+                raise DataError(
+                    f"all samples must be of one type, here {self._stored} as in {self.files[0].name}, but "
+                    f"{self.files[index]} has {stored.dtype}"
+                )
+            fields[row] = torch.from_numpy(stored)
             labels[row] = torch.from_numpy(classes)
 
         if len(places) == 1:
@@ -156,30 +186,20 @@ class _OnDisk:
             with ThreadPoolExecutor(_THREADS, thread_name_prefix="read") as threads:
                 list(threads.map(read, places))
 
-    def _scale_into(self, place: Tensor, stored: Tensor) -> None:
-        """Write ``(height, width, 16)`` as ``(16, height, width)``, scaled."""
-        pixels, channels = stored.view(-1, len(CHANNELS)), place.view(len(CHANNELS), -1)
-        for start in range(0, len(pixels), _PIXELS_AT_ONCE):
-            block = slice(start, start + _PIXELS_AT_ONCE)
-            torch.sub(pixels[block].t(), self._low, out=channels[:, block]).mul_(self._scale)
-
 
 class _InMemory(_OnDisk):
-    """Samples that stay in memory, normalised, after their first reading."""
+    """Samples that stay in memory, as they are stored, after their first reading."""
 
-    def __init__(self, files: list[Path], shape: tuple[int, int], ranges: ChannelRange) -> None:
-        super().__init__(files, shape, ranges)
-        self._fields = torch.empty(
-            len(files), len(CHANNELS), *shape
-        )  # untouched pages cost nothing
-        self._labels = torch.empty(len(files), *shape, dtype=torch.uint8)
+    def __init__(self, files: list[Path], shape: tuple[int, int], stored: np.dtype[Any]) -> None:
+        super().__init__(files, shape, stored)
+        self._fields, self._labels = self._empty(len(files))  # untouched pages cost nothing
         self._known = torch.zeros(len(files), dtype=torch.bool)
 
     def batch(self, indices: Tensor) -> Batch:
         missing = torch.unique(indices[~self._known[indices]])
         self._read_all([(index, index) for index in missing.tolist()], self._fields, self._labels)
         self._known[missing] = True
-        return self._fields[indices], self._labels[indices].long()
+        return self._fields[indices], self._labels[indices]
 
 
 def _named_folder(path: Any) -> Path:

@@ -53,7 +53,7 @@ def exhibit(model: nn.Module, samples: ClimateSamples) -> dict[str, Any]:
     }
     panels = []
     for index in shown_samples(samples):
-        fields, labels = samples.evaluation_batch(torch.tensor([index]))
+        fields, labels = samples.prepare(samples.evaluation_batch(torch.tensor([index])))
         panels.append(
             _panel(f"evaluation sample {index}", fields[0], labels[0], predict(fields)[0])
         )

@@ -1,6 +1,6 @@
 """The DeepCAM file format: one HDF5 file per sample, and one with the range of each channel.
 
-A sample holds ``climate/data``, ``(height, width, 16)`` float32, and ``climate/labels_0``, ``(height, width)``.
+A sample holds ``climate/data``, ``(height, width, 16)``, mostly float32, and ``climate/labels_0``, ``(height, width)``.
 ``stats.h5`` holds ``climate/minval`` and ``climate/maxval``, ``(16,)``, over the training set (and count, mean
 and sqmean, which nothing reads). A file that breaks these rules is a :class:`~trainers.errors.DataError` that
 names it. Layout as in mlcommons/hpc deepcam (src/deepCam/data/cam_hdf5_dataset.py, src/utils/summarize_data.py).
@@ -22,16 +22,20 @@ from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 
 DATA, LABELS = "climate/data", "climate/labels_0"
 STATS_FILE = "stats.h5"
-Fields = NDArray[np.float32]
+Fields = NDArray[Any]
+Ranges = NDArray[np.float32]
 Labels = NDArray[np.uint8]
+
+_KEPT_TYPES = ("float16", "float32", "uint8", "int16")
+"""Types of fields that are handed on as they are stored; all others become float32."""
 
 
 @dataclass(frozen=True)
 class ChannelRange:
     """Least and greatest value of each channel over the training set, ``(16,)`` float32 each."""
 
-    low: Fields
-    high: Fields
+    low: Ranges
+    high: Ranges
 
 
 def sample_files(folder: Path) -> list[Path]:
@@ -53,14 +57,28 @@ def sample_shape(file: Path) -> tuple[int, int]:
         return _checked_shapes(file, content, None)
 
 
+def sample_type(file: Path) -> np.dtype[Any]:
+    """The type in which the fields of a sample are handed on, from the file's head alone."""
+    with _opened(file) as content:
+        return _handed_on(_dataset(file, content, DATA).dtype)
+
+
 def read_sample(file: Path, shape: tuple[int, int] | None = None) -> tuple[Fields, Labels]:
-    """Fields ``(height, width, 16)`` and labels ``(height, width)``, checked; ``shape`` is the expected one."""
+    """Fields ``(height, width, 16)`` and labels ``(height, width)``, checked; ``shape`` is the expected one.
+
+    The fields are of the stored type where that is half or single precision or a small whole number, else float32.
+    """
     with _opened(file) as content:
         _checked_shapes(file, content, shape)
-        fields = _values(file, content, DATA).astype(np.float32, copy=False)
+        fields = _values(file, content, DATA)
         labels = _values(file, content, LABELS)
+    fields = fields.astype(_handed_on(fields.dtype), copy=False)
     _check_finite(file, fields)
     return fields, _checked_labels(file, labels)
+
+
+def _handed_on(stored: np.dtype[Any]) -> np.dtype[Any]:
+    return stored.newbyteorder("=") if stored.name in _KEPT_TYPES else np.dtype(np.float32)
 
 
 def read_labels(file: Path, shape: tuple[int, int] | None = None) -> Labels:
@@ -206,7 +224,8 @@ def _checked_shapes(file: Path, content: Any, shape: tuple[int, int] | None) -> 
 
 def _check_finite(file: Path, fields: Fields) -> None:
     with np.errstate(all="ignore"):
-        if np.isfinite(fields.sum()):  # a NaN or an infinity spoils the sum, and a sum is cheap
+        # a NaN or an infinity spoils the sum, and a sum is cheap; in half precision it would overflow
+        if np.isfinite(fields.sum(dtype=np.result_type(fields.dtype, np.float32))):
             return
     broken = np.argwhere(~np.isfinite(fields))
     if len(broken):

@@ -58,7 +58,7 @@ def evaluation_batches(samples: ClimateSamples) -> Iterator[tuple[Tensor, Tensor
     for indices in torch.split(
         torch.arange(evaluated_samples(samples)), samples.largest_micro_batch
     ):
-        fields, labels = samples.evaluation_batch(indices)
+        fields, labels = samples.prepare(samples.evaluation_batch(indices))
         yield fields, labels
 
 
@@ -92,7 +92,7 @@ def linear_classifier(samples: ClimateSamples) -> LinearClassifier:
     """The logistic regression whose class weighting gives the best IoU on the training samples."""
     count = min(samples.train_samples, max(1, PIXELS_TO_FIT // (samples.height * samples.width)))
     indices = torch.arange(count) * samples.train_samples // count
-    fields, labels = samples.training_batch(indices, torch.zeros_like(indices), 0)
+    fields, labels = samples.prepare(samples.training_batch(indices, torch.zeros_like(indices), 0))
     frequencies = torch.bincount(labels.flatten(), minlength=samples.classes) / labels.numel()
     pixels = fields.movedim(1, -1).flatten(0, 2)
     deviation, mean = torch.std_mean(pixels, 0)

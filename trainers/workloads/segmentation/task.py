@@ -86,7 +86,7 @@ class SegmentationWorkload(Workload):
         return Tiramisu(self.model_name, channels, classes, self.model_width, norm, self.dropout)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Fields ``(n, 16, height, width)`` and labels ``(n, height, width)``."""
+        """Fields ``(n, height, width, 16)`` and labels ``(n, height, width)``, as they are stored."""
         return self.samples.training_batch(indices, epochs, seed)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
@@ -105,8 +105,16 @@ class SegmentationWorkload(Workload):
         return self._weights[weighting, device]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Fields ``(n, 16, height, width)`` and labels ``(n, height, width)``."""
+        """Fields ``(n, height, width, 16)`` and labels ``(n, height, width)``, as they are stored."""
         return self.samples.evaluation_batch(indices)
+
+    def use_device(self, device: torch.device) -> None:
+        """Where the batches are used."""
+        self.samples.use_device(device)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Fields ``(n, 16, height, width)``, scaled, and labels ``(n, height, width)``."""
+        return self.samples.prepare(batch)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """IoU, pixel accuracy and unweighted loss of each sample, ``(n,)``."""

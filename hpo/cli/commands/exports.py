@@ -1,0 +1,188 @@
+"""Ways out of a database for other tools: `hpo export`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpo.cli.commands import options
+from hpo.cli.commands.database import store_errors
+
+if TYPE_CHECKING:
+    from hpo.runs.tracking import Tracker
+    from hpo.study.spec import StudySpec
+    from storage.records import Study
+
+
+@click.group()
+def export() -> None:
+    """Write a study for other tools: Parquet, Optuna, TensorBoard, MLflow."""
+
+
+@export.command()
+@click.argument("study")
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    metavar="DIR",
+    help="Folder for trials.parquet and convergence.parquet.",
+)
+@options.storage
+@options.json_output
+def parquet(study: str, folder: Path, storage: str, as_json: bool) -> None:
+    """Write the trials and curves of a STUDY as Parquet files, with the unit of each column in its metadata."""
+    from storage.maintenance.parquet import write_parquet
+    from storage.store import Store
+
+    with store_errors(), Store.open(storage, create=False) as store:
+        made = write_parquet(store, study, folder)
+    options.show(
+        lambda: {
+            "trials": str(made.trials),
+            "trial_rows": made.trial_rows,
+            "convergence": str(made.convergence),
+            "convergence_rows": made.convergence_rows,
+        },
+        lambda: click.echo(
+            f"wrote {made.trials} ({made.trial_rows:,} trials) and {made.convergence} "
+            f"({made.convergence_rows:,} points)"
+        ),
+        as_json,
+    )
+
+
+@export.command()
+@click.argument("study", required=False)
+@click.option(
+    "--to", "url", required=True, metavar="URL", help="Database, such as sqlite:///optuna.db."
+)
+@click.option("--replace", is_flag=True, help="Replace Optuna studies of the same name.")
+@click.option(
+    "--points",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Intermediate values of a trial at most: Optuna writes one a statement.",
+)
+@options.storage
+@options.json_output
+def optuna(
+    study: str | None, url: str, replace: bool, points: int, storage: str, as_json: bool
+) -> None:
+    """Write a STUDY, or all of them, into a real Optuna database, which optuna-dashboard opens."""
+    from hpo.study.spec import parse_study
+    from hpo.tuning.optuna_export import write_optuna
+    from storage.store import Store
+
+    with store_errors(), Store.open(storage, create=False) as store:
+        found = store.studies() if study is None else [store.study(study)]
+        made = [
+            write_optuna(store, each, parse_study(each.spec), url, replace=replace, points=points)
+            for each in found
+        ]
+    options.show(
+        lambda: [{"study": each.study, "trials": each.trials} for each in made],
+        lambda: click.echo(
+            "\n".join(f"{each.study}: {_counts(each.trials)}" for each in made)
+            or "there are no studies yet"
+        ),
+        as_json,
+    )
+
+
+_follow = click.option(
+    "--follow",
+    is_flag=True,
+    help="Go on until the study ends or you press Ctrl-C: live, wherever its trials are trained.",
+)
+
+
+@export.command()
+@click.argument("study")
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    metavar="DIR",
+    help="Folder that TensorBoard is started with.",
+)
+@_follow
+@options.storage
+@options.json_output
+def tensorboard(study: str, folder: Path, follow: bool, storage: str, as_json: bool) -> None:
+    """Write the trials of a STUDY for TensorBoard: curves by optimizer step, and hyperparameters."""
+    from hpo.runs.tensorboard_log import TensorBoardTracker
+
+    ended = _tracked(
+        study, storage, lambda found, spec: TensorBoardTracker(found, spec, folder), follow
+    )
+    options.show(
+        lambda: {"study": study, "trials": ended, "folder": str(folder)},
+        lambda: click.echo(
+            f"{study}: {ended} trials that have ended; tensorboard --logdir {folder}"
+        ),
+        as_json,
+    )
+
+
+@export.command()
+@click.argument("study")
+@click.option(
+    "--to",
+    "uri",
+    required=True,
+    metavar="URI",
+    help="A tracking server, or a database such as sqlite:///mlflow.db.",
+)
+@click.option("--experiment", metavar="NAME", help="Of MLflow; the name of the study if not given.")
+@_follow
+@options.storage
+@options.json_output
+def mlflow(
+    study: str, uri: str, experiment: str | None, follow: bool, storage: str, as_json: bool
+) -> None:
+    """Write the trials of a STUDY as runs of MLflow; a second time it goes on where the first stopped."""
+    from hpo.runs.mlflow_log import MlflowTracker
+
+    ended = _tracked(
+        study, storage, lambda found, spec: MlflowTracker(found, spec, uri, experiment), follow
+    )
+    options.show(
+        lambda: {"study": study, "trials": ended, "uri": uri},
+        lambda: click.echo(f"{study}: {ended} trials that have ended, at {uri}"),
+        as_json,
+    )
+
+
+def _tracked(
+    study: str,
+    storage: str,
+    make: Callable[[Study, StudySpec], Tracker],
+    follow: bool,
+) -> int:
+    """Write a study into a tracker; how many of its trials have ended."""
+    from hpo.cli.commands.signals import handle_signals
+    from hpo.runs.repository import stored_spec
+    from hpo.runs.tracking import track
+    from storage.store import Store
+
+    stopping = threading.Event()
+    if follow:
+        handle_signals(stopping.set)
+    with store_errors(), Store.open(storage, create=False) as store:
+        found = store.study(study)
+        with contextlib.closing(make(found, stored_spec(found))) as tracker:
+            return track(store, found, tracker, follow=follow, stopped=stopping.wait)
+
+
+def _counts(trials: dict[str, int]) -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
+    return f"{sum(trials.values())} trials ({counts})" if counts else "no trials"

@@ -1,0 +1,322 @@
+"""`hpo init`: five questions, and a study file with comments that `hpo study check` accepts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+LARGEST_DOUBLINGS = 8
+TRIALS_PER_RUNG = 12
+_YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "nan", "inf"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a study begins with for one kind of workload: its data, the target it usually has, and its search."""
+
+    about: str
+    data: str
+    target: str
+    search: str
+    epochs: int
+    normalization: int | None = None
+
+
+SGD = """\
+  optimizer: sgd                    # or lars, larc, lamb, adam, adamw, shampoo
+  learning_rate: {log_uniform: [0.003, 3], role: scaled}    # tuned at every rung, then extrapolated
+  warmup_epochs: {uniform: [0, 5], role: scaled}
+  momentum: 0.9"""
+ADAM = """\
+  optimizer: adam                   # or sgd, lars, larc, lamb, adamw, shampoo
+  learning_rate: {log_uniform: [0.0003, 0.03], role: scaled}    # tuned at every rung, then extrapolated
+  warmup_epochs: {uniform: [0, 2], role: scaled}"""
+QUADRATIC = """\
+  optimizer: sgd
+  learning_rate: {log_uniform: [0.002, 2], role: scaled}    # tuned at every rung, then extrapolated
+  momentum: 0.9
+  weight_decay: 0"""
+
+KINDS = {
+    "digits": Kind(
+        "small images that come with scikit-learn, to try it",
+        "data: {source: digits}",
+        "top1>=0.96",
+        SGD,
+        40,
+    ),
+    "images": Kind(
+        "images in folders, train/CLASS/*.jpg and val/CLASS/*.jpg, on a residual network",
+        "data: {source: image_folder, path: images}       # the folder with train/ and val/, beside this file",
+        "top1>=0.75",
+        SGD,
+        60,
+    ),
+    "climate": Kind(
+        "segmentation of climate fields, generated or in DeepCAM's HDF5 format",
+        "data: {source: generated, samples: 256, evaluation_samples: 64, height: 48, width: 72,\n"
+        "       model: deeplabv3plus_small, prior_bias: true}",
+        "iou>=0.77",
+        ADAM + "\n  class_weighting: inverse_eighth_root",
+        24,
+    ),
+    "simulation": Kind(
+        "a noisy quadratic that is simulated in seconds, to see how all of it works",
+        "data: {modes: 200, noise_scale: 0.5, train_samples: 512}",
+        "loss<=0.05",
+        QUADRATIC,
+        80,
+    ),
+    "program": Kind(
+        "a training program of yours: anything that has a command line",
+        "program:\n"
+        "  # the words of your command; {name} is a setting, a batch size or a place: see guides/programs\n"
+        '  command: [python, train.py, --lr, "{learning_rate}", --warmup, "{warmup_epochs}",\n'
+        '            --batch-size, "{local_batch_size}", --seed, "{seed}"]\n'
+        "  train_samples: 50000              # of your training set: the unit of an epoch\n"
+        "  report: {metrics: {METRIC: BETTER}}   # what your program reports; true: higher is better",
+        "accuracy>=0.9",
+        SGD.replace("  momentum: 0.9", "").rstrip(),
+        40,
+    ),
+}
+WORKLOADS = {"digits": "resnet", "images": "resnet", "climate": "segmentation"} | {
+    "simulation": "noisy_quadratic",
+    "program": "program",
+}
+OWN = Kind(
+    "a class of yours, package.module:Class, beside the study file",
+    "data: {}                            # what your class is opened with",
+    "accuracy>=0.9",
+    SGD,
+    40,
+)
+
+
+class _Answer(click.ParamType[Any]):
+    """A value that a function of ours reads, or refuses with the rule."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name, self._read = name, read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What the text says."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value.strip())
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A metric and its threshold."""
+
+    metric: str
+    at_least: bool
+    threshold: float
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What trials run on: GPUs, or cores, of a node, and how many a trial takes."""
+
+    unit: str
+    count: int
+
+
+def _workload(text: str) -> str:
+    if text in KINDS or re.fullmatch(r"\w+(\.\w+)*:\w+", text):
+        return text
+    raise ValueError(
+        f"must be one of {', '.join(KINDS)}, or package.module:Class of your own, but got {text!r}"
+    )
+
+
+def _aim(text: str) -> Aim:
+    found = re.fullmatch(r"([A-Za-z_]\w*) *(>=|<=) *([-+.\deE]+)", text)
+    if found is None:
+        raise ValueError(f"must be METRIC>=VALUE or METRIC<=VALUE, as top1>=0.76, but got {text!r}")
+    return Aim(found[1], found[2] == ">=", float(found[3]))
+
+
+def _partition(text: str) -> Partition:
+    found = re.fullmatch(r"(\d+) *(gpus?|cores?|cpus?)", text.lower())
+    if found is None or int(found[1]) < 1:
+        raise ValueError(f"must be a count of gpus or cores, as '4 gpus', but got {text!r}")
+    return Partition("gpus" if found[2].startswith("g") else "cores", int(found[1]))
+
+
+def _batches(text: str) -> tuple[tuple[int, ...], int]:
+    found = re.fullmatch(r"(\d+) *(?:-|to|\.\.) *(\d+) *(?:,|->|for) *(\d+)", text)
+    if found is None:
+        raise ValueError(
+            "must be SMALLEST-LARGEST,FULL: the batch sizes that you can sweep, and the one that you want to know of, "
+            f"as 64-512,8192; but got {text!r}"
+        )
+    low, high, full = map(int, found.groups())
+    if not 0 < low < high < full:
+        raise ValueError(f"must increase, but got {low}, {high} and {full}")
+    ladder = [low]
+    while ladder[-1] * 2 < high and len(ladder) < LARGEST_DOUBLINGS:
+        ladder.append(ladder[-1] * 2)
+    return (*ladder, high), full
+
+
+def _machine(text: str) -> str:
+    from hpo.errors import PlanError
+    from hpo.planning.machines import load_machine
+
+    try:
+        load_machine(text)
+    except PlanError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+@click.command()
+@click.option(
+    "--workload",
+    type=_Answer("workload", _workload),
+    help="digits, images, climate, simulation, program, or package.module:Class.",
+)
+@click.option("--target", type=_Answer("target", _aim), metavar="METRIC>=VALUE", help="To reach.")
+@click.option(
+    "--partition",
+    type=_Answer("partition", _partition),
+    metavar="N",
+    help="What you sweep on: '4 gpus' or '8 cores' of a node.",
+)
+@click.option(
+    "--batches",
+    type=_Answer("batches", _batches),
+    metavar="LOW-HIGH,FULL",
+    help="Batch sizes that are swept, and the one that the study is for: 64-512,8192.",
+)
+@click.option(
+    "--machine",
+    type=_Answer("machine", _machine),
+    help="Where the full-scale run goes: local, a name of `hpo machines`, or a machine file.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("study.yaml"),
+    show_default=True,
+    help="The study file to write; its name is the study's.",
+)
+@click.option("--defaults", is_flag=True, help="Ask nothing: what no option says is the default.")
+def init(output: Path, defaults: bool, **given: Any) -> None:
+    """Write a study file with comments, from five answers: workload, target, partition, batch sizes, machine."""
+    from hpo.study.spec import parse_study
+
+    if output.exists():
+        raise click.UsageError(
+            f"{output} is there already; give another name by --output, or move it away"
+        )
+    if not output.absolute().parent.is_dir():
+        raise click.UsageError(f"the folder of {output} must exist; make it first")
+
+    def answer(name: str, question: str, default: str, read: Callable[[str], Any]) -> Any:
+        if given[name] is not None:
+            return given[name]
+        if defaults:
+            return read(default)
+        return click.prompt(question, default=default, type=_Answer(name, read), err=True)
+
+    if not defaults and given["workload"] is None:
+        for name, kind in [*KINDS.items(), ("module:Class", OWN)]:
+            click.echo(f"  {name:12}  {kind.about}", err=True)
+    workload = answer("workload", "1. What is trained?", "digits", _workload)
+    kind = KINDS.get(workload, OWN)
+    aim = answer("target", "2. What must it reach?", kind.target, _aim)
+    partition = answer(
+        "partition", "3. What do you sweep on (gpus or cores of a node)?", "2 cores", _partition
+    )
+    ladder, full = answer(
+        "batches",
+        "4. Which batch sizes can you sweep, and which one is it for?",
+        "16-128,512",
+        _batches,
+    )
+    machine = answer("machine", "5. On which machine will it run?", "local", _machine)
+    text = study_text(output.stem, workload, aim, partition, ladder, full, machine)
+    parse_study(text, output)
+    output.write_text(text, encoding="utf-8")
+    click.echo(f"wrote {output}\n\nnext:")
+    click.echo(f"  hpo study check {output}      whether it can run here, and what it will take")
+    click.echo(f"  hpo run {output}      sweep, forecast, plan; again after an interruption")
+
+
+def study_text(
+    name: str,
+    workload: str,
+    aim: Aim,
+    partition: Partition,
+    ladder: tuple[int, ...],
+    full: int,
+    machine: str,
+) -> str:
+    """The study file of these answers, with comments."""
+    kind = KINDS.get(workload, OWN)
+    data = kind.data.replace("METRIC", aim.metric).replace("BETTER", str(aim.at_least).lower())
+    own = "" if workload not in KINDS else WORKLOADS[workload]
+    group = _normalization(ladder, full)
+    search = kind.search
+    if workload != "program" and group != 16:
+        search += (
+            f"\n  normalization_batch_size: {group}       # samples that share batch-norm statistics; "
+            "divides every batch"
+        )
+    gpus = 1 if partition.unit == "gpus" else 0
+    resources = (
+        "# resources: what one trial gets. As many trials run at once as there is room for.\n"
+        f"resources: {{gpus_per_worker: {gpus}}}        # workers_per_node: 2 gives a trial two workers"
+    )
+    side = "at_least" if aim.at_least else "at_most"
+    return f"""\
+# Which settings reach the target at a batch of {full}, and in how many epochs?
+# It sweeps at {ladder[0]} to {ladder[-1]}, on {partition.count} {partition.unit}, and extrapolates.
+# hpo study check {name}.yaml says what this takes; hpo run {name}.yaml does it.
+name: {json.dumps(name, ensure_ascii=False) if _is_special(name) else name}
+workload: {own or workload}
+{data}
+target: {{metric: {aim.metric}, {side}: {aim.threshold:g}}}
+
+# the ladder: global batch sizes that are swept, samples per update; at least three, each about twice the one below
+ladder: [{", ".join(map(str, ladder))}]
+
+# the run that the study is for; validate: true also runs the plan, on a local machine
+full_scale: {{global_batch_size: {full}, machine: {machine}}}
+
+search:
+{search}
+
+# trainings over the whole ladder, about {TRIALS_PER_RUNG} a rung; each ends at the target, when it falls behind the
+# others, or after so many epochs: two to four times what a good training needs, as the largest batch needs most
+budget: {{trials: {TRIALS_PER_RUNG * len(ladder)}, epochs_per_trial: {kind.epochs}}}
+
+# the best settings of a rung are trained with so many seeds: the scatter between seeds is what an interval is made of
+seeds: 2
+
+{resources}
+"""
+
+
+def _is_special(name: str) -> bool:
+    """Whether YAML would read the name as something else."""
+    return re.fullmatch(r"[A-Za-z][\w-]+", name) is None or name.lower() in _YAML_WORDS
+
+
+def _normalization(ladder: tuple[int, ...], full: int) -> int:
+    """The largest group of at most 16 samples that every batch can be cut into."""
+    return next(
+        size for size in range(16, 0, -1) if all(batch % size == 0 for batch in (*ladder, full))
+    )

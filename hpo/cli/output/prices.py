@@ -1,0 +1,66 @@
+"""What a study will take, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpo.formatting import target
+
+if TYPE_CHECKING:
+    from hpo.runs.price import StudyPrice
+    from hpo.study.spec import StudySpec
+
+
+def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
+    """What was found of a study file that is sound."""
+    aim = target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better)
+    ladder = ", ".join(map(str, spec.ladder))
+    full = f", forecast at {spec.full_scale.global_batch_size}" if spec.full_scale else ""
+    click.echo(
+        f"{file} is a study: {spec.name}, {spec.workload} until {aim}, at batch {ladder}{full}"
+    )
+    if price is None:
+        click.echo(
+            "only the file was checked: its data and its price take torch; pip install 'largebatch[train]'"
+        )
+        return
+    for line in lines(price, spec):
+        click.echo(line)
+
+
+def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
+    """The price, one sentence a line."""
+    yield (
+        f"sweep: {price.trials} trials, each at most {price.epochs_per_trial:g} epochs of {price.train_samples:,} "
+        f"samples, at most {price.sweep_samples:,} samples"
+    )
+    full = spec.full_scale
+    if full is not None and price.race_samples:
+        yield f"race at {full.global_batch_size}: at most {price.race_samples:,} samples, where it is worth them"
+    if full is not None and full.validate_plan:
+        from hpo.runs.run import LEAST_SEEDS
+
+        yield (
+            f"validation: {max(LEAST_SEEDS, spec.seeds)} trainings at {full.global_batch_size} by the forecast, and as "
+            "many by each rule of thumb that differs from it"
+        )
+    if price.sweep_seconds is None:
+        yield f"hours: not known; {price.reason}"
+        return
+    yield (
+        f"here: {price.trials_at_once} trials at a time; the sweep takes at most {_duration(price.sweep_seconds)}"
+        + (f", the race {_duration(price.race_seconds)}" if price.race_seconds else "")
+        + "; trials that reach the target or fall behind end earlier"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.3g} hours"

@@ -1,0 +1,151 @@
+"""A study as an experiment of MLflow: one run for each trial, in a tracking server, a database or a folder.
+
+Written through the library ``mlflow`` (``pip install mlflow-skinny`` suffices). A run says by the tag
+``largebatch.trial`` whose it is, so that a second export goes on where the first stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from hpo.errors import ExportError
+from hpo.runs.tracking import curve_values, parameters, results
+from hpo.study.spec import StudySpec
+from storage.records import ConvergencePoint, Study, Trial, TrialState
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+TRIAL, STATE, REASON = "largebatch.trial", "largebatch.state", "largebatch.reason"
+MOST_METRICS = 1000
+"""Metrics that MLflow takes in one call."""
+LONGEST_PARAMETER, LONGEST_TAG = 500, 5000
+"""Characters that every store of MLflow takes."""
+
+
+class MlflowTracker:
+    """The trials of one study in the experiment of its name; see :class:`hpo.runs.tracking.Tracker`."""
+
+    def __init__(
+        self, study: Study, spec: StudySpec, uri: str, experiment: str | None = None
+    ) -> None:
+        """Raises :class:`ExportError` where MLflow is not installed, or its store cannot be used."""
+        try:
+            from mlflow import MlflowClient
+        except ImportError as error:
+            raise ExportError(
+                "writing to MLflow needs MLflow, which is not installed; pip install mlflow-skinny"
+            ) from error
+        self._study, self._spec = study, spec
+        self._runs: dict[int, str] = {}
+        with _told(uri):
+            self._client = MlflowClient(tracking_uri=uri)
+            self._uri, self._experiment = uri, _experiment(self._client, experiment or study.name)
+
+    def begin(self, trial: Trial) -> int:
+        """The run of the trial, new or that of before, and the last step of its ``epochs``, which every point has."""
+        with _told(self._uri):
+            before = self._client.search_runs(
+                [self._experiment], f"tags.`{TRIAL}` = '{self._name(trial)}'", max_results=1
+            )
+            if before:
+                self._runs[trial.id] = before[0].info.run_id
+                written = self._client.get_metric_history(self._runs[trial.id], "epochs")
+                return max((metric.step for metric in written), default=0)
+            run = self._client.create_run(
+                self._experiment,
+                start_time=_milliseconds(trial.started_at or trial.finished_at),
+                run_name=f"{self._study.name} {trial.number}",
+                tags={TRIAL: self._name(trial)},
+            )
+            self._runs[trial.id] = run.info.run_id
+            self._client.log_batch(run.info.run_id, params=list(self._parameters(trial)))
+        return 0
+
+    def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
+        """Metrics by optimizer step, at the times at which they were measured."""
+        from mlflow.entities import Metric
+
+        began = _milliseconds(trial.started_at) or 0
+        metrics = [
+            Metric(name, value, began + round(1000 * point.seconds), point.step)
+            for point in points
+            for name, value in sorted(
+                curve_values(self._study, point).items(), key=lambda each: each[0] == "epochs"
+            )
+        ]
+        with _told(self._uri):
+            for first in range(0, len(metrics), MOST_METRICS):
+                part = metrics[first : first + MOST_METRICS]
+                self._client.log_batch(self._runs[trial.id], metrics=part)
+
+    def end(self, trial: Trial) -> None:
+        """Its results, its state and reason as tags; a failed trial is a failed run, all others are finished."""
+        from mlflow.entities import Metric, RunTag
+
+        ended = _milliseconds(trial.finished_at) or 0
+        with _told(self._uri):
+            run = self._runs.pop(trial.id)
+            if self._client.get_run(run).data.tags.get(STATE) == str(trial.state):
+                return
+            self._client.log_batch(
+                run,
+                metrics=[
+                    Metric(f"result.{name}", value, ended, trial.steps or 0)
+                    for name, value in results(trial).items()
+                ],
+                tags=[
+                    RunTag(STATE, str(trial.state)),
+                    *([RunTag(REASON, trial.reason[:LONGEST_TAG])] if trial.reason else []),
+                ],
+            )
+            failed = trial.state is TrialState.FAILED
+            self._client.set_terminated(
+                run, "FAILED" if failed else "FINISHED", end_time=ended or None
+            )
+
+    def close(self) -> None:
+        """Nothing: a run that was left is gone on with."""
+
+    def _name(self, trial: Trial) -> str:
+        made = self._study.created_at.isoformat(timespec="seconds")
+        return f"{self._study.id} {made} {trial.number}"
+
+    def _parameters(self, trial: Trial) -> Iterator[Any]:
+        from mlflow.entities import Param
+
+        for name, value in parameters(self._study, self._spec, trial).items():
+            yield Param(name, str(value)[:LONGEST_PARAMETER])
+
+
+@contextmanager
+def _told(uri: str) -> Iterator[None]:
+    """The errors of MLflow and of its store as our own."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        words = str(getattr(error, "message", "") or error).strip().splitlines()[0]
+        raise ExportError(
+            f"cannot write to MLflow at {uri}: {words}; give --to sqlite:///mlflow.db, or the URI of a tracking server"
+        ) from error
+
+
+def _experiment(client: MlflowClient, name: str) -> str:
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        return str(client.create_experiment(name))
+    if found.lifecycle_stage != "active":
+        raise ExportError(
+            f"the experiment {name!r} was deleted in MLflow; restore it there, or give another --experiment"
+        )
+    return str(found.experiment_id)
+
+
+def _milliseconds(time: datetime | None) -> int | None:
+    return None if time is None else math.floor(1000 * time.timestamp())

@@ -1,0 +1,153 @@
+"""What a study will cost, said before anything of it runs: trials, samples, and hours on this machine.
+
+The counts are upper bounds that follow from the study file: every trial to the end of its budget. Trials that reach the
+target, diverge or fall behind end earlier. The time comes from a few timed updates at every rung.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpo.errors import TuningError
+from hpo.planning.machines import local
+from hpo.runs.results import SHARE_OF_SWEEP
+from hpo.study.jobs import search_path, training_job, workload_data
+from hpo.study.program import PROGRAM
+from hpo.study.spec import StudySpec
+from hpo.tuning.agenda import rung_budgets
+from hpo.tuning.resources import TrialResources
+from search_spaces.domains import Categorical
+from trainers.json_text import json_text
+
+SECONDS_PER_RUNG, SECONDS_FOR_ALL = 0.3, 60.0
+ACCELERATORS = 0
+"""In place of a batch size: the line of the timing process that tells how many accelerators there are."""
+
+
+@dataclass(frozen=True)
+class StudyPrice:
+    """What a study takes at most.
+
+    ``trials`` trainings of at most ``epochs_per_trial`` epochs of ``train_samples`` each are ``sweep_samples``;
+    ``race_samples`` more may be processed at the full-scale batch. ``trials_at_once`` fit on this machine, and
+    ``seconds_per_sample`` is what a worker takes at each rung that was timed; ``sweep_seconds`` and ``race_seconds``
+    follow. What is not known is None, and ``reason`` says why.
+    """
+
+    trials: int
+    epochs_per_trial: float
+    train_samples: int
+    sweep_samples: int
+    race_samples: int
+    trials_at_once: int | None = None
+    seconds_per_sample: Mapping[int, float] | None = None
+    sweep_seconds: float | None = None
+    race_seconds: float | None = None
+    reason: str = "it was not timed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON holds them."""
+        return asdict(self)
+
+
+def study_price(
+    spec: StudySpec, *, timed: bool = True, seconds: float = SECONDS_FOR_ALL
+) -> StudyPrice:
+    """What ``spec`` takes at most; with ``timed``, by timing a few updates of it here for at most ``seconds``.
+
+    Raises :class:`~trainers.errors.TrainerError` where the study's data cannot be opened.
+    """
+    from trainers.workloads import load_workload
+
+    workload = load_workload(spec.workload, workload_data(spec), search_path(spec))
+    counted = _counted(spec, workload.train_samples)
+    if not timed:
+        return counted
+    if workload.simulated:
+        return replace(counted, reason="its trainings are simulated, thousands of epochs a second")
+    if spec.workload == PROGRAM:
+        return replace(counted, reason="how long a program takes shows with its first trial")
+    told, reason = _timed(spec, seconds)
+    machine = {"CPU": float(local.cores()), "GPU": float(told.pop(ACCELERATORS, 0))}
+    try:
+        resources = TrialResources.of(spec, [machine])
+        counted = replace(counted, trials_at_once=resources.concurrent([machine]))
+    except TuningError as error:
+        return replace(counted, reason=str(error))
+    if not told:
+        return replace(counted, reason=reason)
+    return _with_times(counted, spec, told, workers=resources.workers_per_node * resources.nodes)
+
+
+def _counted(spec: StudySpec, train_samples: int) -> StudyPrice:
+    budget, full = spec.budget, spec.full_scale
+    sweep = round(budget.trials * budget.epochs_per_trial * train_samples)
+    race = 0
+    if full is not None and full.global_batch_size not in spec.ladder:
+        race = round(SHARE_OF_SWEEP * sweep) if budget.race is None else budget.race
+    return StudyPrice(
+        trials=budget.trials,
+        epochs_per_trial=budget.epochs_per_trial,
+        train_samples=train_samples,
+        sweep_samples=sweep,
+        race_samples=race,
+    )
+
+
+def _with_times(
+    counted: StudyPrice, spec: StudySpec, speeds: Mapping[int, float], *, workers: int
+) -> StudyPrice:
+    """The same with seconds; a rung that was not timed takes the seconds per sample of the nearest that was."""
+
+    def seconds_per_sample(batch: int) -> float:
+        return speeds[min(speeds, key=lambda each: abs(math.log(each / batch)))] / workers
+
+    samples = counted.epochs_per_trial * counted.train_samples
+    rungs = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
+    sweep = sum(
+        rung.trainings * samples * seconds_per_sample(batch) for batch, rung in rungs.items()
+    )
+    return replace(
+        counted,
+        seconds_per_sample=dict(speeds),
+        sweep_seconds=sweep / min(counted.trials_at_once or 1, counted.trials),
+        race_seconds=counted.race_samples * seconds_per_sample(max(spec.ladder)),
+    )
+
+
+def _timed(spec: StudySpec, seconds: float) -> tuple[dict[int, float], str]:
+    """Seconds of a sample at each rung that could be timed, the number of accelerators, and what went wrong."""
+    settings = spec.search.settings(
+        {
+            name: domain.choices[0] if isinstance(domain, Categorical) else domain.low
+            for name, domain in spec.search.domains.items()
+        }
+    )
+    jobs = [training_job(spec, settings, batch, 0).to_dict() for batch in spec.ladder]
+    with tempfile.TemporaryDirectory(prefix="hpo-speed-") as folder:
+        jobs_file, out, err = (Path(folder, name) for name in ("jobs.json", "out", "err"))
+        jobs_file.write_text(json_text(jobs), encoding="utf-8")
+        reason = "a few updates could not be trained here"
+        with out.open("w") as told, err.open("w") as wrong:
+            try:
+                subprocess.run(
+                    [sys.executable, "-m", "trainers.speed", str(jobs_file), str(SECONDS_PER_RUNG)],
+                    stdout=told,
+                    stderr=wrong,
+                    check=False,
+                    timeout=seconds,
+                )
+            except subprocess.TimeoutExpired:
+                reason = f"a few updates take longer than {seconds:g} s here"
+        last = (err.read_text("utf-8", "replace").strip().splitlines() or [""])[-1]
+        lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    found = {batch: value for batch, value in lines if math.isfinite(value)}
+    return found, f"{reason}: {last}" if last else reason

@@ -1,0 +1,155 @@
+"""What a study may take of a worker's machine, memory and disk, watched while it runs.
+
+Memory has two bounds. The kernel's (``RLIMIT_DATA``, setrlimit(2)) is that of each process: an allocation beyond it
+fails, and with it the trial that made it, by a MemoryError. The sum over all processes of the worker is watched here,
+as the kernel has no bound for it but cgroups, which take privileges: where it is exceeded the largest process is
+killed and the study ends. Disk is what the study's folders hold.
+
+Processes are found by a variable in their environment and by their parents, in whatever session they are. Those that a
+Ray cluster runs on other machines are not seen; where there is no /proc, nothing is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+MARK = "HPO_WORKER_PROCESS"
+"""The variable that the processes of a worker inherit: the worker's process number."""
+LOOK_SECONDS = 1.0
+DISK_SECONDS = 5.0
+SHARE_OF_MEMORY = 0.9
+DISK_BYTES = 100_000_000_000
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class StudyLimits:
+    """Bytes of memory that all processes of a study may take together, and of disk that its folders may."""
+
+    memory_bytes: int
+    disk_bytes: int
+
+    @classmethod
+    def of(cls, memory_bytes: int | None, disk_bytes: int | None) -> StudyLimits:
+        """With what is not given as it is usual: 90 % of the memory that there is, and 100 GB."""
+        memory = memory_bytes or int(SHARE_OF_MEMORY * memory_here())
+        return cls(memory, disk_bytes or DISK_BYTES)
+
+
+def memory_here() -> int:
+    """Bytes of memory that processes here may take: the machine's, or those of the container."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CGROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
+            found.append(int(Path(path).read_text(encoding="ascii")))
+    return min(found)
+
+
+def bound_processes(limits: StudyLimits) -> None:
+    """Bound the memory of this process, and of each that it starts from now on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bounds = [each for each in (soft, hard, limits.memory_bytes) if each != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), min(bounds)))
+
+
+class LimitWatch:
+    """Watches over the limits from a thread; a context manager. ``excess`` says what was exceeded, "" for nothing."""
+
+    def __init__(self, limits: StudyLimits, folders: Sequence[Path]) -> None:
+        self.excess = ""
+        self._limits, self._folders = limits, folders
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="limits", daemon=True)
+
+    def __enter__(self) -> Self:
+        os.environ[MARK] = str(os.getpid())  # what is started from now on inherits it
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        disk_at = time.monotonic()
+        while not self._ended.wait(LOOK_SECONDS):
+            self._look_at_memory()
+            if time.monotonic() - disk_at >= DISK_SECONDS:
+                self._look_at_disk()
+                disk_at = time.monotonic()
+
+    def _look_at_memory(self) -> None:
+        taken = memory_of_worker()
+        total, most = sum(taken.values()), self._limits.memory_bytes
+        if total <= most:
+            return
+        self.excess = self.excess or (
+            f"its processes took {_gigabytes(total)} of memory, and on this worker a study may take "
+            f"{_gigabytes(most)}; a smaller micro-batch or fewer trials at once (resources) take less"
+        )
+        taken.pop(os.getpid(), None)
+        if taken:
+            largest = max(taken, key=lambda pid: taken[pid])
+            with contextlib.suppress(OSError):
+                os.kill(largest, signal.SIGKILL)
+
+    def _look_at_disk(self) -> None:
+        total, most = disk_bytes(self._folders, self._ended.is_set), self._limits.disk_bytes
+        if total > most:
+            self.excess = self.excess or (
+                f"its folders hold {_gigabytes(total)}, and on this worker a study may take "
+                f"{_gigabytes(most)} of disk; see {', '.join(map(str, self._folders))}"
+            )
+
+
+def memory_of_worker() -> dict[int, int]:
+    """Bytes that each process of this worker has in memory for itself alone, by its number; {} without /proc."""
+    parents: dict[int, int] = {}
+    private: dict[int, int] = {}
+    ours = {os.getpid()}
+    mark, page = f"{MARK}={os.getpid()}\0".encode(), os.sysconf("SC_PAGE_SIZE")
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended, or is another user's
+            pid = int(entry.name)
+            parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            resident, shared = (entry / "statm").read_text().split()[1:3]
+            private[pid] = (int(resident) - int(shared)) * page
+            if mark in (entry / "environ").read_bytes() + b"\0":
+                ours.add(pid)
+    level = ours
+    while level:
+        level = {pid for pid, parent in parents.items() if parent in level} - ours
+        ours |= level
+    return {pid: private[pid] for pid in ours if pid in private}
+
+
+def disk_bytes(folders: Sequence[Path], stopped: Callable[[], bool] = lambda: False) -> int:
+    """Bytes on disk of all files below the folders, links not followed; what is gone meanwhile does not count."""
+    total = 0
+    for folder in folders:
+        for at, _, names in os.walk(folder):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += os.lstat(os.path.join(at, name)).st_blocks * 512  # noqa: PTH118 (many files)
+            if stopped():
+                return total
+    return total
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.3g} GB"

@@ -1,0 +1,102 @@
+"""A study as a folder of TensorBoard: one run for each trial, with its hyperparameters for the HParams page.
+
+Written by tensorboardX, which Ray Tune brings along. ``FOLDER/STUDY/trial-00012`` holds one event file; a trial that is
+written again gets a new one in its place, so that nothing is there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpo.errors import ExportError
+from hpo.runs.tracking import curve_values, parameters, results
+from hpo.study.spec import StudySpec
+from storage.records import ConvergencePoint, Study, Trial
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
+
+SUFFIX = ".largebatch"
+"""How the event files end that are ours to replace."""
+
+
+class TensorBoardTracker:
+    """The trials of one study below ``folder``; see :class:`hpo.runs.tracking.Tracker`."""
+
+    def __init__(self, study: Study, spec: StudySpec, folder: Path) -> None:
+        """Raises :class:`ExportError` where tensorboardX is not installed, or the folder cannot be made."""
+        try:
+            import tensorboardX  # noqa: F401
+        except ImportError as error:
+            raise ExportError(
+                "writing for TensorBoard needs tensorboardX, which is not installed; "
+                "pip install 'largebatch[train]'"
+            ) from error
+        self._study, self._spec = study, spec
+        self.folder = folder / _folder_name(study.name)
+        self._writers: dict[int, SummaryWriter] = {}
+
+    def begin(self, trial: Trial) -> int:
+        """A new event file, in place of the one before; so nothing was written before."""
+        from tensorboardX import SummaryWriter
+        from tensorboardX.summary import hparams
+
+        folder = self.folder / f"trial-{trial.number:05d}"
+        for old in folder.glob(f"*tfevents*{SUFFIX}"):
+            old.unlink()
+        try:
+            writer = SummaryWriter(str(folder), filename_suffix=SUFFIX, flush_secs=10)
+        except OSError as error:
+            raise ExportError(
+                f"cannot write into {folder}: {error.strerror or error}; give another --to"
+            ) from error
+        self._writers[trial.id] = writer
+        shown = {name: _plain(value) for name, value in self._parameters(trial).items()}
+        measures = dict.fromkeys((self._study.metric, "epochs_to_target"), 0.0)
+        experiment, start, _ = hparams(shown, measures)
+        writer.file_writer.add_summary(experiment)
+        writer.file_writer.add_summary(start)
+        return 0
+
+    def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
+        """Scalars by optimizer step, at the times at which they were measured."""
+        writer = self._writers[trial.id]
+        began = trial.started_at.timestamp() if trial.started_at else 0.0
+        for point in points:
+            for name, value in curve_values(self._study, point).items():
+                writer.add_scalar(name, value, point.step, walltime=began + point.seconds)
+        writer.flush()
+
+    def end(self, trial: Trial) -> None:
+        """The numbers it ended with, its state and reason as text, and the end of its session for HParams."""
+        from tensorboardX.summary import hparams
+
+        writer = self._writers.pop(trial.id)
+        for name, value in results(trial).items():
+            writer.add_scalar(f"result/{name}" if name != "epochs_to_target" else name, value, 0)
+        writer.add_text("state", f"{trial.state}{f': {trial.reason}' if trial.reason else ''}")
+        _, _, end = hparams({"state": str(trial.state)}, {})
+        writer.file_writer.add_summary(end)
+        writer.close()
+
+    def close(self) -> None:
+        """Close what is open: trials that have not ended are written anew next time."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _parameters(self, trial: Trial) -> dict[str, Any]:
+        return parameters(self._study, self._spec, trial)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, texts and truth values are what HParams shows."""
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _folder_name(name: str) -> str:
+    """The study's name as one segment of a path."""
+    kept = "".join(each if each.isalnum() or each in "-_. " else "_" for each in name)
+    return kept.strip(". ") or "study"

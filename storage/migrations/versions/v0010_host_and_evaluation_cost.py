@@ -1,0 +1,30 @@
+"""What the host does for a sample, and how many samples an evaluation has, among the costs of a workload."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0010"
+down_revision = "0009"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column(
+        "workload_costs",
+        sa.Column(
+            "host_seconds_per_sample", sa.Double(), nullable=False, server_default=sa.text("0")
+        ),
+    )
+    op.add_column(
+        "workload_costs",
+        sa.Column("evaluation_samples", sa.Integer(), nullable=False, server_default=sa.text("0")),
+    )
+
+
+def downgrade() -> None:
+    with op.batch_alter_table("workload_costs") as batch:
+        batch.drop_column("evaluation_samples")
+        batch.drop_column("host_seconds_per_sample")

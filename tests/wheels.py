@@ -1,0 +1,80 @@
+"""The distribution, built from a copy of this checkout, and virtual environments to install it into."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+NOT_COPIED = shutil.ignore_patterns(
+    ".*", "__pycache__", "*.egg-info", "*.db*", "build", "dist", "site", "plans"
+)
+
+
+def run(*command: object, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program outside the source tree, without what this process set for its own Python."""
+    own = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if name not in own}
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """The wheel and the source distribution that `make dist` builds; the wheel is built from the other."""
+    source = folder / "source"
+    shutil.copytree(ROOT, source, ignore=NOT_COPIED)
+    made = run(
+        sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source, folder=folder
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    shutil.rmtree(source)
+    (wheel,), (sdist,) = folder.glob("largebatch-*.whl"), folder.glob("largebatch-*.tar.gz")
+    return wheel, sdist
+
+
+def interpreters() -> dict[str, Path]:
+    """Every Python from 3.11 to 3.13 of this machine, by its version: this one, those on the path and pyenv's."""
+    found = {"{}.{}".format(*sys.version_info[:2]): Path(sys.executable)}
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in ("3.11", "3.12", "3.13"):
+        on_path = shutil.which(f"python{version}")
+        for each in (on_path, *sorted(pyenv.glob(f"{version}*/bin/python"), reverse=True)):
+            if version not in found and each is not None and _is(each, version):
+                found[version] = Path(each)
+    return found
+
+
+def _is(python: Path | str, version: str) -> bool:
+    """Whether it really is that Python: pyenv has programs that only say that they are none."""
+    program = "import sys, venv, ensurepip; print('{}.{}'.format(*sys.version_info[:2]))"
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    return done.stdout.strip() == version
+
+
+def environment(python: Path, folder: Path) -> Path:
+    """A new virtual environment; the folder of its programs."""
+    made = run(python, "-m", "venv", folder, folder=folder.parent)
+    assert made.returncode == 0, made.stderr
+    return folder / "bin"
+
+
+def pip(programs: Path) -> tuple[object, ...]:
+    """The `pip install` of an environment, held to the versions of the project."""
+    options = ("--quiet", "--disable-pip-version-check", "--no-compile", "--retries", "0")
+    return (
+        programs / "python",
+        *("-m", "pip", "install"),
+        *options,
+        "--constraint",
+        ROOT / "constraints.txt",
+    )

@@ -1,0 +1,104 @@
+"""Which part of an image a sample is, and the part in the size that the model takes.
+
+The random crop is that of Szegedy et al. (arXiv:1409.4842, section 6) and Goyal et al. (arXiv:1706.02677), in the
+procedure that torchvision publishes (``RandomResizedCrop.get_params``): an area uniform in 8 % to 100 % of the image's,
+an aspect ratio whose logarithm is uniform in log 3/4 to log 4/3; a crop that does not fit in the image is drawn again,
+up to ten times, and then the largest centred crop is taken whose aspect ratio is within the limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from trainers.feed.decoders import REDUCTIONS, Decoder, Pixels
+
+TRIES = 10
+LEAST_AREA, LEAST_ASPECT, LARGEST_ASPECT = 0.08, 3 / 4, 4 / 3
+UNIFORMS = 2 * TRIES + 2
+"""Uniform numbers for one crop: area and aspect ratio of each try, then the place (down, right)."""
+
+CENTRE_SHARE = 224 / 256
+"""Of the shorter side, in evaluation: the centre of 224 of an image scaled to 256 (Goyal et al., section 5.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """A part of an image, in whole pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+def random_crop(width: int, height: int, uniforms: Sequence[float]) -> Crop:
+    """The crop of an image of ``width`` x ``height`` pixels from :data:`UNIFORMS` uniform numbers in [0, 1)."""
+    shortest, longest = math.log(LEAST_ASPECT), math.log(LARGEST_ASPECT)
+    for at in range(0, 2 * TRIES, 2):
+        area = width * height * (LEAST_AREA + (1 - LEAST_AREA) * uniforms[at])
+        aspect = math.exp(shortest + (longest - shortest) * uniforms[at + 1])
+        cut_width = round(math.sqrt(area * aspect))
+        cut_height = round(math.sqrt(area / aspect))
+        if 0 < cut_width <= width and 0 < cut_height <= height:
+            top = int(uniforms[-2] * (height - cut_height + 1))
+            left = int(uniforms[-1] * (width - cut_width + 1))
+            return Crop(left, top, cut_width, cut_height)
+    aspect = min(max(width / height, LEAST_ASPECT), LARGEST_ASPECT)
+    cut_width = min(width, round(height * aspect))
+    cut_height = min(height, round(width / aspect))
+    return Crop((width - cut_width) // 2, (height - cut_height) // 2, cut_width, cut_height)
+
+
+def centre_crop(width: int, height: int, share: float = CENTRE_SHARE) -> Crop:
+    """The centred square of ``share`` of the shorter side."""
+    side = max(1, round(min(width, height) * share))
+    return Crop((width - side) // 2, (height - side) // 2, side, side)
+
+
+def largest_reduction(crop: Crop, size: int) -> int:
+    """By how much the image may be reduced while it is decoded: the crop keeps at least ``size`` pixels a side.
+
+    A smaller crop would have to be enlarged again, and so be blurred; what is left is reduced with a filter.
+    """
+    shorter = min(crop.width, crop.height)
+    # rounding to whole pixels of the reduced image may take one of them
+    return next((each for each in REDUCTIONS if shorter >= each * (size + 1)), 1)
+
+
+def decode_crop(
+    decoder: Decoder, content: bytes, crop: Crop, image_size: tuple[int, int], size: int
+) -> torch.Tensor:
+    """The crop of an encoded image of ``image_size`` (width, height), scaled to ``(1, 3, size, size)`` uint8.
+
+    Scaled bilinearly with a filter as wide as the reduction (no aliasing), as Pillow does. Raises ValueError or
+    OSError where the content cannot be decoded.
+    """
+    pixels = decoder.pixels(content, largest_reduction(crop, size))
+    height, width, _ = pixels.shape
+    part = pixels[_span(crop.top, crop.height, height, image_size[1])][
+        :, _span(crop.left, crop.width, width, image_size[0])
+    ]
+    return scaled(part, size)
+
+
+def scaled(pixels: Pixels, size: int) -> torch.Tensor:
+    """``(height, width, 3)`` pixels as ``(1, 3, size, size)`` in the memory format channels_last."""
+    image = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
+    if image.shape[2:] == (size, size):
+        return image
+    return F.interpolate(image, (size, size), mode="bilinear", antialias=True)
+
+
+def _span(first: int, count: int, decoded: int, original: int) -> slice:
+    """Pixels ``first`` to ``first + count`` of a side of ``original`` pixels, of which ``decoded`` were decoded."""
+    if decoded == original:
+        return slice(first, first + count)
+    scale = decoded / original
+    start = round(first * scale)
+    return slice(start, max(start + 1, min(decoded, round((first + count) * scale))))

@@ -1,0 +1,131 @@
+"""Decoders of images, behind one interface: libjpeg-turbo by simplejpeg where it is installed, else Pillow.
+
+Both decode JPEGs with libjpeg-turbo's accurate inverse DCT and smooth upsampling, so that their pixels are the same;
+simplejpeg writes them straight into an array, in about two thirds of the time. What it does not read (PNG, CMYK, a
+damaged file) goes to Pillow.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from search_spaces.names import nearest_or_all
+from trainers.errors import DataError
+
+Pixels = NDArray[np.uint8]
+"""``(height, width, 3)``, red, green and blue."""
+
+REDUCTIONS = (8, 4, 2, 1)
+"""By what libjpeg can divide the sides of an image while it decodes: the scalings of its DCT that have fast code."""
+
+
+class Decoder(Protocol):
+    """Decodes the content of an image file; may be called by several threads at once."""
+
+    name: str
+
+    def size(self, content: bytes) -> tuple[int, int]:
+        """Width and height in pixels, from the head of the file; raises ValueError or OSError."""
+
+    def pixels(self, content: bytes, reduction: int = 1) -> Pixels:
+        """The image, its sides divided by ``reduction`` where the format can; raises ValueError or OSError."""
+
+
+class PillowDecoder:
+    """Every format that Pillow reads."""
+
+    name = "pillow"
+
+    def size(self, content: bytes) -> tuple[int, int]:
+        """Width and height, in pixels."""
+        with Image.open(io.BytesIO(content)) as image:
+            return image.size
+
+    def pixels(self, content: bytes, reduction: int = 1) -> Pixels:
+        """The image; only JPEGs are reduced."""
+        with Image.open(io.BytesIO(content)) as image:
+            if reduction > 1:
+                image.draft("RGB", (image.width // reduction, image.height // reduction))
+            return np.asarray(image.convert("RGB"))
+
+
+class SimpleJpegDecoder:
+    """JPEGs by simplejpeg, which brings its own libjpeg-turbo and releases the interpreter lock; else Pillow."""
+
+    name = "simplejpeg"
+
+    def __init__(self) -> None:
+        import simplejpeg
+
+        self._decode = simplejpeg.decode_jpeg
+        self._head = simplejpeg.decode_jpeg_header
+        self._others = PillowDecoder()
+
+    def size(self, content: bytes) -> tuple[int, int]:
+        """Width and height, in pixels."""
+        try:
+            height, width, _, _ = self._head(content)
+        except ValueError:
+            return self._others.size(content)
+        return int(width), int(height)
+
+    def pixels(self, content: bytes, reduction: int = 1) -> Pixels:
+        """The image; only JPEGs are reduced."""
+        try:
+            if reduction == 1:
+                decoded: Pixels = self._decode(content)
+                return decoded
+            width, height = self.size(content)
+            decoded = self._decode(
+                content,
+                min_height=-(-height // reduction),
+                min_width=-(-width // reduction),
+                min_factor=reduction,
+            )
+        except ValueError:
+            return self._others.pixels(content, reduction)
+        return decoded
+
+
+_DECODERS: dict[str, Callable[[], Decoder]] = {
+    SimpleJpegDecoder.name: SimpleJpegDecoder,
+    PillowDecoder.name: PillowDecoder,
+}
+"""From the fastest to the slowest."""
+
+DECODERS = tuple(_DECODERS)
+
+
+def open_decoder(name: str | None = None) -> Decoder:
+    """The decoder of this name, or the fastest that is installed; raises :class:`~trainers.errors.DataError`."""
+    if name is not None and name not in _DECODERS:
+        raise DataError(f"there is no decoder {name!r}{nearest_or_all(str(name), DECODERS)}")
+    for each in DECODERS if name is None else (name,):
+        try:
+            return _DECODERS[each]()
+        except ImportError as error:
+            missing = error
+    raise DataError(
+        f"the decoder {name!r} is not installed; pip install {name}, or leave the option decoder out"
+    ) from missing
+
+
+def read_image(file: Path) -> bytes:
+    """The content of a file; raises :class:`~trainers.errors.DataError`."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise unreadable(file, error) from error
+
+
+def unreadable(name: object, error: Exception) -> DataError:
+    """What is raised for an image that no decoder reads."""
+    text = "no known format" if isinstance(error, UnidentifiedImageError) else str(error)
+    return DataError(f"cannot read the image {name}: {text}; remove it or replace it")

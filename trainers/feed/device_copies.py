@@ -1,0 +1,90 @@
+"""Batches on their way to an accelerator: copied from pinned memory by a stream beside that of the computation.
+
+The thread that has prepared a batch begins its copy at once, while the accelerator still computes with the one before;
+the computation waits, on the accelerator and not on the host, for the copy alone that it needs next. With two or more
+batches ahead (``prefetched_batches``) one is copied while another is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from trainers.workloads.workload import Batch
+
+
+class SideStream(Protocol):
+    """A stream of copies to an accelerator; an event marks how far it has come."""
+
+    def copy(self, batch: Batch) -> Batch:
+        """Begin to copy the tensors of a batch, whose host memory is kept until they are over."""
+
+    def mark(self) -> Any:
+        """An event that happens when the copies that have begun are over."""
+
+    def await_on_device(self, event: Any, batch: Batch) -> None:
+        """What is computed from now on begins after the event, and the batch's memory is not reused before."""
+
+
+class CudaStream:
+    """A :class:`SideStream` of one CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def copy(self, batch: Batch) -> Batch:
+        """From pinned memory, into which what does not lie there is brought first."""
+        with torch.cuda.stream(self._stream):
+            return tree_map(self._copied, batch)
+
+    def mark(self) -> Any:
+        """An event of the stream."""
+        return self._stream.record_event()
+
+    def await_on_device(self, event: Any, batch: Batch) -> None:
+        """The current stream waits for the event."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(event)
+        for tensor in tree_leaves(batch):
+            if isinstance(tensor, Tensor):
+                tensor.record_stream(current)
+
+    def _copied(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.device == self._device:
+            return leaf
+        pinned = leaf if leaf.is_pinned() or leaf.device.type != "cpu" else leaf.pin_memory()
+        return pinned.to(self._device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A batch whose copy has begun; ``event`` is None where nothing had to be copied."""
+
+    batch: Batch
+    event: Any = None
+
+
+class DeviceCopies:
+    """The way of batches to a device; on the CPU there is nothing to do."""
+
+    def __init__(self, device: torch.device, stream: SideStream | None = None) -> None:
+        self._stream = stream or (CudaStream(device) if device.type == "cuda" else None)
+
+    def send(self, batch: Batch) -> Sent:
+        """Begin the copy; by whichever thread has prepared the batch."""
+        if self._stream is None:
+            return Sent(batch)
+        copied = self._stream.copy(batch)
+        return Sent(copied, self._stream.mark())
+
+    def receive(self, sent: Sent) -> Batch:
+        """The batch on the device, for the computation that the calling thread asks for next."""
+        if self._stream is not None:
+            self._stream.await_on_device(sent.event, sent.batch)
+        return sent.batch

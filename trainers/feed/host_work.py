@@ -1,0 +1,52 @@
+"""What a sample costs the host's cores: reading, decoding, cropping, until its batch is ready for the device."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from trainers.workloads.workload import Workload, some_samples
+
+if TYPE_CHECKING:
+    import torch
+
+SAMPLES = 64
+REPEATS = 3
+
+
+def host_seconds_per_sample(
+    workload: Workload, samples: int = SAMPLES, *, evaluation: bool = False
+) -> float:
+    """Processor seconds of one core to make one sample ready for the device, measured on this machine.
+
+    The least of some repetitions over ``samples`` samples that are spread over the training (or evaluation) set, all
+    threads together; a worker with c cores for its data makes at most c over this many samples a second. Waiting for
+    storage is not in it (``WorkloadCost.sample_bytes`` says what is read), nor what the device does (``prepare``).
+    """
+    import torch
+
+    total = workload.evaluation_samples if evaluation else workload.train_samples
+    count = min(samples, total)
+    spread = torch.arange(count) * total // count
+    batches = torch.split(spread, workload.largest_micro_batch)
+    _prepare(workload, batches[:1], evaluation)  # starts threads, fills caches
+    return min(_seconds(workload, batches, evaluation) for _ in range(REPEATS)) / count
+
+
+def _seconds(workload: Workload, batches: tuple[torch.Tensor, ...], evaluation: bool) -> float:
+    started = time.process_time()
+    _prepare(workload, batches, evaluation)
+    return time.process_time() - started
+
+
+def _prepare(workload: Workload, batches: tuple[torch.Tensor, ...], evaluation: bool) -> None:
+    import torch
+
+    if workload.streamed:
+        some_samples(workload, sum(map(len, batches)), evaluation=evaluation)
+        return
+    for indices in batches:
+        if evaluation:
+            workload.evaluation_batch(indices)
+        else:
+            workload.training_batch(indices, torch.zeros_like(indices), 0)

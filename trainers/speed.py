@@ -1,0 +1,97 @@
+"""How fast this machine trains: a few updates of a training are timed, with their share of the evaluations.
+
+    python -m trainers.speed JOBS.json SECONDS
+
+reads a list of training jobs and prints lines of JSON: ``[0, accelerators]``, then for each job, once it is known,
+``[global_batch_size, seconds_per_sample]``.
+A process of its own, so that a workload that crashes, or takes all memory of a GPU, harms nobody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+import time
+from pathlib import Path
+
+from trainers.begin import begin_training
+from trainers.job import TrainingJob
+from trainers.numerics.threads import use_threads
+from trainers.workloads import AnyWorkload, load_workload
+from trainers.workloads.workload import Workload
+
+UPDATES = 4
+"""Updates between two evaluations of the timed training, at most."""
+
+
+def seconds_per_sample(
+    job: TrainingJob, seconds: float, workload: AnyWorkload | None = None
+) -> float:
+    """Seconds of one sample of a training, with its share of the evaluations, on one worker.
+
+    The data set is cut so that ``UPDATES`` updates lie between two evaluations, and the evaluation set by the same
+    factor: the ratio of the two is that of the whole training. The first stretch is not counted; stretches are timed
+    for ``seconds``, but at least one. Raises :class:`~trainers.errors.TrainerError` where the job cannot be trained.
+    """
+    workload = workload or load_workload(job.workload, job.data, job.search_path)
+    batch = job.global_batch_size
+    # a target that nothing reaches: the stretches are timed to the end
+    target = dataclasses.replace(
+        job.target, threshold=math.copysign(1e300, 1 if job.target.higher_is_better else -1)
+    )
+    job = dataclasses.replace(job, target=target)
+    whole = workload.train_samples
+    stretch = min(whole / job.evaluations_per_epoch, UPDATES * batch)
+    if isinstance(workload, Workload):
+        share = stretch * job.evaluations_per_epoch / whole
+        workload.train_samples = max(1, round(whole * share))
+        workload.evaluation_samples = max(1, round(workload.evaluation_samples * share))
+    training = begin_training(job, workload=workload)
+    samples, took, warm = 0, 0.0, False
+    before = 0
+    while took < seconds:
+        started = time.perf_counter()
+        point = training.advance()
+        elapsed = time.perf_counter() - started
+        if point is None:
+            break
+        if warm or training.finished or elapsed > seconds:
+            samples, took = samples + point.samples - before, took + elapsed
+        before, warm = point.samples, True
+        if training.finished:
+            if took >= seconds or not samples:
+                break
+            training, before = begin_training(job, workload=workload), 0
+    training.close()
+    return took / samples if samples else math.nan
+
+
+def main(jobs: str, seconds: str) -> None:
+    """Time every job of a file."""
+    listed = [
+        TrainingJob.from_dict(values)
+        for values in json.loads(Path(jobs).read_text(encoding="utf-8"))
+    ]
+    use_threads(1)
+    _tell(0, _accelerators())
+    for job in listed:
+        _tell(job.global_batch_size, seconds_per_sample(job, float(seconds)))
+
+
+def _tell(batch: int, value: float) -> None:
+    sys.stdout.write(json.dumps([batch, value]) + "\n")
+    sys.stdout.flush()
+
+
+def _accelerators() -> int:
+    try:
+        import torch
+    except ImportError:
+        return 0
+    return torch.cuda.device_count()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

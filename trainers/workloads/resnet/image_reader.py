@@ -1,0 +1,113 @@
+"""Reads image files into batches of bytes, on a pool of threads, and normalizes them where they are used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trainers.feed.crops import CENTRE_SHARE, centre_crop, decode_crop, random_crop
+from trainers.feed.decoders import Decoder, open_decoder, read_image, unreadable
+from trainers.feed.pool import DecodingPool
+
+IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of each channel, red, green and blue, where white is 1."""
+
+Files = list[tuple[Path, int]]
+"""Image files with the numbers of their classes."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class ImageReader:
+    """Decodes, cuts, scales and mirrors; the same pixels with any number of threads.
+
+    ``decoder`` names one of :data:`~trainers.feed.decoders.DECODERS` (None: the fastest that is installed), ``threads``
+    how many of them decode (None: the cores that are the process's share).
+    """
+
+    def __init__(self, decoder: str | None = None, threads: int | None = None) -> None:
+        self.decoder: Decoder = open_decoder(decoder)
+        self.pool = DecodingPool(threads)
+        self._pinned = False
+        _LOG.info("images are decoded by %s on %d threads", self.decoder.name, self.pool.threads)
+
+    def use_device(self, device: torch.device) -> None:
+        """Batches for a GPU are decoded into pinned memory, from which it copies by itself."""
+        self._pinned = device.type == "cuda"
+
+    def batch(
+        self,
+        files: Files,
+        size: int,
+        uniforms: Sequence[Sequence[float]] | None = None,
+        centre_share: float = CENTRE_SHARE,
+    ) -> tuple[Tensor, Tensor]:
+        """Images ``(n, 3, size, size)`` uint8 of files, channels last in memory, and classes ``(n,)`` int64.
+
+        ``uniforms`` are the numbers of each image's random crop and, the first, of its mirroring; None: the centres.
+        """
+        images = self.images([(file, None) for file, _ in files], size, uniforms, centre_share)
+        return images, torch.tensor([number for _, number in files])
+
+    def images(
+        self,
+        named: Sequence[tuple[Path, None] | tuple[str, bytes]],
+        size: int,
+        uniforms: Sequence[Sequence[float]] | None = None,
+        centre_share: float = CENTRE_SHARE,
+    ) -> Tensor:
+        """Images ``(n, 3, size, size)`` as :meth:`batch` gives them, of files or of contents with their names."""
+        batch = torch.empty(len(named), size, size, 3, dtype=torch.uint8, pin_memory=self._pinned)
+
+        def read(index: int) -> None:
+            name, content = named[index]
+            if content is None:
+                content = read_image(Path(name))
+            drawn = None if uniforms is None else uniforms[index]
+            batch[index] = self.image(content, name, size, drawn, centre_share)
+
+        self.pool.run(read, len(named))
+        return batch.permute(0, 3, 1, 2)
+
+    def image(
+        self,
+        content: bytes,
+        name: object,
+        size: int,
+        uniforms: Sequence[float] | None = None,
+        centre_share: float = CENTRE_SHARE,
+    ) -> Tensor:
+        """One image, ``(size, size, 3)`` uint8, from the content of its file; ``name`` is for the error."""
+        try:
+            width, height = self.decoder.size(content)
+            crop = (
+                centre_crop(width, height, centre_share)
+                if uniforms is None
+                else random_crop(width, height, uniforms[1:])
+            )
+            image = decode_crop(self.decoder, content, crop, (width, height), size)
+        except (OSError, ValueError) as error:
+            raise unreadable(name, error) from error
+        if uniforms is not None and uniforms[0] < 0.5:
+            image = image.flip(3)
+        return image[0].permute(1, 2, 0)
+
+
+def normalized(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+    """Images ``(n, 3, height, width)`` of bytes as float32, ``(images / 255 - mean) / deviation``.
+
+    Images that are channels last in memory stay so. On a CPU each image goes through the cache once.
+    """
+    shift = torch.tensor([-each / spread for each, spread in zip(mean, deviation, strict=True)])
+    scale = torch.tensor([1 / (255 * each) for each in deviation])
+    shift, scale = (values.view(1, -1, 1, 1).to(images.device) for values in (shift, scale))
+    if images.device.type != "cpu":
+        return torch.addcmul(shift, images, scale)
+    result = torch.empty_like(images, dtype=torch.float32)
+    for into, image in zip(torch.split(result, 1), torch.split(images, 1), strict=True):
+        torch.addcmul(shift, into.copy_(image), scale, out=into)
+    return result
