@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def train_fused(sweep: Trainings, scheduler: LadderASHA | CurveStopping, slots: int) -> None:
     """Train, at most ``slots`` trials at once, until the sweep has nothing left to start or is interrupted."""
-    recording, fused, running, number = Recording(sweep, scheduler), FusedRuns(), {}, 0
+    recording, fused, number = Recording(sweep, scheduler), FusedRuns(), 0
+    running: dict[str, OwnTrial] = {}
     controller = NoController()
     with Interrupter(lambda: sweep.interrupted) as interrupter:
         try:
