@@ -106,12 +106,26 @@ class ResourceSection(Section):
 
     GPUs may be shared, as by ``gpus_per_worker: 0.25``. Where ``gpus_per_worker`` is None a worker gets one where there
     are any; as many trials run at once as fit on the free cores and GPUs of the machines.
+
+    ``fused_trials`` trains so many trials at once as one model, in the process of the sweep: trials of one rung that
+    differ in rates, warmup, decay and momentum. For models that leave an accelerator idle
+    (``benchmarks/fused_trials.md``).
     """
 
     nodes: Count = 1
     workers_per_node: Count = 1
     gpus_per_worker: Annotated[float, Field(ge=0, le=1000)] | None = None
     cpus_per_worker: Annotated[float, Field(gt=0, le=10_000)] = 1.0
+    fused_trials: Count = 1
+
+    @model_validator(mode="after")
+    def _one_worker_where_fused(self) -> ResourceSection:
+        if self.fused_trials > 1 and self.workers > 1:
+            raise ValueError(
+                f"fused trials must have one worker each, but got fused_trials {self.fused_trials} with {self.workers} "
+                "workers a trial; set nodes and workers_per_node to 1, or leave fused_trials out"
+            )
+        return self
 
     @property
     def workers(self) -> int:

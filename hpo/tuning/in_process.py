@@ -17,7 +17,7 @@ from hpo.tuning.trainings import Trainings
 from hpo.tuning.trial_run import TrialRun
 
 
-class _Trial:
+class OwnTrial:
     """What the scheduler and the callback look at of a trial."""
 
     def __init__(self, trial_id: str, config: dict[str, Any]) -> None:
@@ -25,7 +25,7 @@ class _Trial:
         self.last_result: dict[str, Any] = {}
 
 
-class _Controller:
+class NoController:
     """What the scheduler asks of Tune; the loop below looks at the sweep itself."""
 
     def request_stop_experiment(self) -> None:
@@ -41,13 +41,13 @@ def train_all(sweep: Trainings, scheduler: LadderASHA | CurveStopping) -> None:
             if isinstance(config, Done):
                 return
             assert config is not None, "a sweep waits only for trials that run, and none does"
-            trial = _Trial(str(number), config)
+            trial = OwnTrial(str(number), config)
             _train(trial, run, recording, scheduler, sweep, interrupter)
             number += 1
 
 
 def _train(
-    trial: _Trial,
+    trial: OwnTrial,
     run: TrialRun,
     recording: Recording,
     scheduler: LadderASHA | CurveStopping,
@@ -55,7 +55,7 @@ def _train(
     interrupter: Interrupter,
 ) -> None:
     """The steps of Tune's own loop for one trial, in its order; a trial that is interrupted has not ended."""
-    controller = _Controller()
+    controller = NoController()
     scheduler.on_trial_add(controller, trial)
     ended = False
     try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainers.distributed import Communicator
+    from trainers.report import ConvergencePoint
     from trainers.workloads.program.training import ProgramPlace
     from trainers.workloads.training_run import AnyTraining
 
@@ -48,14 +49,18 @@ class TrialRun:
         place: WorkerPlace | None = None,
         communicator: Communicator | None = None,
         threads: int = 1,
+        workloads: dict[str, Any] | None = None,
     ) -> None:
-        """``communicator`` joins the workers of the trial; None stands for a process that works alone."""
+        """``communicator`` joins the workers of the trial; None stands for a process that works alone.
+
+        ``workloads`` are those that other trials of this process have loaded, by what they train on.
+        """
         self._place, self._communicator, self._threads = (
             place or WorkerPlace(),
             communicator,
             threads,
         )
-        self._workloads: dict[str, Any] = {}
+        self._workloads = {} if workloads is None else workloads
         self._training: AnyTraining | None = None
         self._failure = ""
 
@@ -67,6 +72,11 @@ class TrialRun:
             self._begin(config)
         except Exception as error:
             self._failure = f"{type(error).__name__}: {error}"
+
+    @property
+    def training(self) -> AnyTraining | None:
+        """The training that was begun; None where that failed, or none was."""
+        return None if self._failure else self._training
 
     def close(self) -> None:
         """End what the training has started, wherever it stands."""
@@ -96,7 +106,8 @@ class TrialRun:
         job = TrainingJob.from_dict(config["job"])
         key = f"{job.workload} {sorted(job.data.items())} {job.search_path}"
         if key not in self._workloads:
-            self._workloads = {key: load_workload(job.workload, job.data, job.search_path)}
+            self._workloads.clear()
+            self._workloads[key] = load_workload(job.workload, job.data, job.search_path)
         training = begin_training(
             job,
             self._communicator,
@@ -142,9 +153,14 @@ class TrialRun:
             self._checkpoint.unlink(missing_ok=True)
 
     def _advance(self, training: AnyTraining) -> dict[str, Any]:
+        return self.told(None if training.finished else training.advance())
+
+    def told(self, found: ConvergencePoint | None) -> dict[str, Any]:
+        """The result of an evaluation, just made, of the training that was begun; saves a checkpoint if one is due."""
+        assert self._training is not None, "a training that was begun"
+        training = self._training
         result: dict[str, Any] = {"state": "running", "points": self._earlier}
         self._earlier = []
-        found = None if training.finished else training.advance()
         if found is not None:
             point = dataclasses.asdict(found)
             self._reported.append(point)

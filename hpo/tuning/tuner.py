@@ -203,7 +203,12 @@ def _train(
     scheduler: Callable[[], LadderASHA | CurveStopping],
     options: RayOptions,
 ) -> None:
-    """Train in this process, or on Ray."""
+    """Train in this process, several trials as one model or one after the other, or on Ray."""
+    if spec.resources.fused_trials > 1:
+        from hpo.tuning.fused import train_fused
+
+        train_fused(trainings, scheduler(), spec.resources.fused_trials)
+        return
     from trainers.workloads import workload_class
 
     if workload_class(spec.workload, search_path(spec)).simulated:

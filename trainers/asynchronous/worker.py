@@ -80,7 +80,7 @@ class AsynchronousReplica:
             float(loss),
             gradient,
             pack(self._replica.statistics),
-            arrived.measured,
+            None if arrived.measured is None else arrived.measured.read(),
         )
 
     def _batches_from(self, step: int) -> Iterator[MicroBatch]:

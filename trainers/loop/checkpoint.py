@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from trainers.errors import CheckpointError
 from trainers.private_files import open_private
@@ -20,7 +21,7 @@ def save(path: Path | str, state: Mapping[str, Any]) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         with open(temporary, "wb", opener=open_private) as file:
-            torch.save(dict(state), file)
+            torch.save(tree_map(_compact, dict(state)), file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -28,6 +29,13 @@ def save(path: Path | str, state: Mapping[str, Any]) -> None:
         raise CheckpointError(f"cannot write the checkpoint {path}: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _compact(value: Any) -> Any:
+    """A tensor that is a part of larger memory, as of fused trainings, would be written with all of it."""
+    if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes:
+        return value.clone()
+    return value
 
 
 def load(path: Path | str) -> dict[str, Any]:

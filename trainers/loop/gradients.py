@@ -26,10 +26,13 @@ from trainers.schedules.noise_scale import SquaredNorms, squared_norm
 
 @dataclass(frozen=True)
 class Origin:
-    """What has to be known of a gradient when it arrives; ``of_chunks`` as in SquaredNorms, but not unscaled."""
+    """What has to be known of a gradient when it arrives; ``of_chunks`` as in SquaredNorms, but not unscaled.
+
+    It is still on the device, for which nobody waits here.
+    """
 
     loss_scale: float = 1.0
-    of_chunks: float | None = None
+    of_chunks: Tensor | None = None
     chunk_samples: float = 0.0
     global_batch_size: int = 0
 
@@ -39,7 +42,21 @@ class Arrived:
     """What is known of the gradient that now stands in the parameters: whether it may be used, and its norms."""
 
     overflowed: bool = False
-    measured: SquaredNorms | None = None
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Squared norms that are still on the device: of the chunks and of the batch, shape ``(2,)`` float64."""
+
+    norms: Tensor
+    chunk_samples: float
+    global_batch_size: int
+
+    def read(self) -> SquaredNorms:
+        """The norms as numbers; waits for the device."""
+        of_chunks, of_batch = self.norms.tolist()
+        return SquaredNorms(of_chunks, of_batch, self.chunk_samples, self.global_batch_size)
 
 
 def accumulate(
@@ -49,7 +66,7 @@ def accumulate(
     before_last: Callable[[], None],
 ) -> Tensor:
     """Add the gradient of the local batch's mean loss, times ``loss_scale``; returns that loss."""
-    total = torch.zeros((), device=replica.device)
+    total = torch.zeros((), device=replica.device, dtype=torch.float64)
     for micro in micro_batches:
         loss = replica.loss(micro.batch) * micro.share
         if micro.ends_update:
@@ -66,10 +83,7 @@ def accumulate_chunks(
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """
-    total, squares = (
-        torch.zeros((), device=replica.device, dtype=dtype)
-        for dtype in (torch.float32, torch.float64)
-    )
+    total, squares = (torch.zeros((), device=replica.device, dtype=torch.float64) for _ in range(2))
     gradients: list[Tensor] = []
     share = 0.0
     for micro in micro_batches:
@@ -128,7 +142,7 @@ class Gradients:
             self._communicator.all_reduce_mean_([squares])
             origin = Origin(
                 scale,
-                float(squares),
+                squares,
                 measured.global_batch_size / measured.chunks,
                 measured.global_batch_size,
             )
@@ -187,7 +201,12 @@ class Gradients:
         """The lagging gradient with its origin, and the loss scale; after :meth:`settle`."""
         return {
             "lagging": [gradient.clone() for gradient in self._lagging],
-            "origin": asdict(self._origin),
+            "origin": {
+                **asdict(self._origin),
+                "of_chunks": None
+                if self._origin.of_chunks is None
+                else float(self._origin.of_chunks),
+            },
             "loss_scale": self.loss_scale.state_dict(),
         }
 
@@ -198,18 +217,18 @@ class Gradients:
             saved.to(own.device, own.dtype, copy=True)
             for saved, own in zip(state["lagging"], self._lagging, strict=True)
         ]
-        self._origin = Origin(**state["origin"])
+        of_chunks = state["origin"]["of_chunks"]
+        if of_chunks is not None:
+            of_chunks = torch.tensor(of_chunks, dtype=torch.float64, device=self._replica.device)
+        self._origin = Origin(**{**state["origin"], "of_chunks": of_chunks})
         self.loss_scale.load_state_dict(state["loss_scale"])
 
 
-def _measured(origin: Origin, square: Tensor) -> SquaredNorms | None:
+def _measured(origin: Origin, square: Tensor) -> Measured | None:
     if origin.of_chunks is None:
         return None
-    norms = SquaredNorms(
-        origin.of_chunks / origin.loss_scale**2,
-        float(square),
+    return Measured(
+        torch.stack([origin.of_chunks / origin.loss_scale**2, square]),
         origin.chunk_samples,
         origin.global_batch_size,
     )
-    finite = torch.tensor([norms.of_chunks, norms.of_batch]).isfinite().all()
-    return norms if finite else None

@@ -117,13 +117,17 @@ class MicroBatchLoader:
 
     def _loading(self, cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
         """What loads a micro batch and begins to copy it to the device, in any thread."""
-        indices, epochs = self._stream.take(cut.first, cut.count)
+        samples = self.samples(cut)
 
         def load() -> MicroBatch:
-            batch = self._workload.training_batch(indices, epochs, self._seed)
-            return MicroBatch(self._copies.send(batch), share, cut.ends_chunk, ends_update)
+            return MicroBatch(self._copies.send(samples()), share, cut.ends_chunk, ends_update)
 
         return load
+
+    def samples(self, cut: Cut) -> Callable[[], Batch]:
+        """What loads the samples of a cut, in any thread."""
+        indices, epochs = self._stream.take(cut.first, cut.count)
+        return lambda: self._workload.training_batch(indices, epochs, self._seed)
 
 
 def _layout(

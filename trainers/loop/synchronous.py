@@ -20,7 +20,7 @@ from trainers.distributed.communicator import Communicator
 from trainers.errors import JobError
 from trainers.job import TrainingJob
 from trainers.loop.exhibits import exhibit_of
-from trainers.loop.gradients import Gradients
+from trainers.loop.gradients import Gradients, Measured
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
@@ -56,7 +56,8 @@ class Training(TrainingRun):
                 job.settings.adascale_batch_size, job.global_batch_size, self.train_samples
             )
         )
-        self._micro_batches = self.loader.micro_batches(0)
+        self._micro_batches, self._loaded_to = self.loader.micro_batches(0), 0
+        self._measured: list[Measured] = []
 
     @property
     def model(self) -> nn.Module:
@@ -69,6 +70,9 @@ class Training(TrainingRun):
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         started = time.perf_counter()
+        if first_step != self._loaded_to:  # updates were done elsewhere, as by trainers.fused
+            self._go_to(first_step)
+        self._loaded_to = last_step
         with torch.random.fork_rng(
             devices=[self.replica.device] if self.replica.device.type == "cuda" else []
         ):
@@ -83,6 +87,10 @@ class Training(TrainingRun):
             gradient_noise_scale=self.statistics.noise_scale,
         )
 
+    def _go_to(self, step: int) -> None:
+        """Let the micro batches of update ``step`` be the next ones."""
+        self._micro_batches, self._loaded_to = self.loader.micro_batches(step), step
+
     def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:
         """The mean loss of each update over all workers, shape ``(updates,)``, and the last learning rate."""
         self.model.train()
@@ -91,6 +99,9 @@ class Training(TrainingRun):
             loss, rate = self._update(step)
             losses.append(loss)
         self.gradients.settle()
+        for measured in self._measured:
+            self.statistics.add(measured.read())
+        self._measured.clear()
         means = torch.stack(losses).double()
         self.communicator.all_reduce_mean_([means])
         return means, rate
@@ -103,9 +114,11 @@ class Training(TrainingRun):
         loss, arrived = self.gradients.compute(micro_batches, self.loader.measured(step))
         self.replica.end_update(layout.global_batch_size)
         if arrived.measured is not None:
-            self.statistics.add(arrived.measured)
-            if self.adascale is not None:
-                self.adascale.add(arrived.measured)
+            self._measured.append(arrived.measured)
+            if (
+                self.adascale is not None
+            ):  # whose rate depends on it: here the host waits for the device
+                self.adascale.add(arrived.measured.read())
         rate = self._step_optimizer(step, overflowed=arrived.overflowed)
         self.replica.set_gradients(None)
         return loss, rate
@@ -137,7 +150,7 @@ class Training(TrainingRun):
         self.statistics.load_state_dict(state["statistics"])
         if self.adascale is not None:
             self.adascale.load_state_dict(state["adascale"])
-        self._micro_batches = self.loader.micro_batches(self.progress.step)
+        self._go_to(self.progress.step)
 
 
 def _check_settings(settings: TrainingSettings) -> None:

@@ -165,11 +165,11 @@ def parameter_groups(
         "weight" if parameter.ndim > 1 else "normalization" for parameter in parameters
     ]
     trained = [
-        (parameter, _treatment(kind, settings))
+        (parameter, treatment(kind, settings))
         for parameter, kind in zip(parameters, by_rank if kinds is None else kinds, strict=True)
         if parameter.requires_grad
     ]
-    treatments = dict.fromkeys(_treatment(kind, settings) for kind in KINDS)
+    treatments = dict.fromkeys(treatment(kind, settings) for kind in KINDS)
     groups = {each: [parameter for parameter, its in trained if its == each] for each in treatments}
     return [
         ParameterGroup(group, decay, adapted=adapted)
@@ -178,7 +178,7 @@ def parameter_groups(
     ]
 
 
-def _treatment(kind: Kind, settings: TrainingSettings) -> tuple[float, bool]:
+def treatment(kind: Kind, settings: TrainingSettings) -> tuple[float, bool]:
     """The coefficient of weight decay, and whether the parameter is adapted."""
     if kind == "weight":
         return settings.weight_decay, True

@@ -15,14 +15,14 @@ def norms(*lists: list[Tensor]) -> Tensor:
 def trust_ratios(
     weight_norms: Tensor,
     gradient_norms: Tensor,
-    trust_coefficient: float,
-    weight_decay: float,
-    epsilon: float = 0.0,
+    trust_coefficient: float | Tensor,
+    weight_decay: float | Tensor,
+    epsilon: float | Tensor = 0.0,
 ) -> Tensor:
     """``trust_coefficient * ||w|| / (||g|| + weight_decay * ||w|| + epsilon)``; 1 where either norm is zero.
 
-    You et al., arXiv:1708.03888, equation 6 with the decay in the denominator, from the raw gradient. Norms and
-    ratios have shape ``(tensors,)``.
+    You et al., arXiv:1708.03888, equation 6 with the decay in the denominator, from the raw gradient. Norms, ratios and
+    factors that are no plain numbers have shape ``(tensors,)``.
     """
     ratios = (
         trust_coefficient * weight_norms / (gradient_norms + weight_decay * weight_norms + epsilon)

@@ -22,6 +22,7 @@ decay) have no part in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -68,7 +69,9 @@ class GradientStatistics:
         self._squared_gradient = self._covariance_trace = self._weight = 0.0
 
     def add(self, measured: SquaredNorms) -> None:
-        """Take one measurement in."""
+        """Take one measurement in; one that is not finite is left out."""
+        if not (math.isfinite(measured.of_chunks) and math.isfinite(measured.of_batch)):
+            return
         keep = self.smoothing
         self._squared_gradient = (
             keep * self._squared_gradient + (1 - keep) * measured.squared_gradient

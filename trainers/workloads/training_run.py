@@ -175,10 +175,13 @@ class TrainingRun(AnyTraining):
         """Train to the next evaluation, evaluate, and decide whether the training goes on."""
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
+        last = self.batch_schedule.next_evaluation(self.progress.step)
+        return self.evaluated(self._train(self.progress.step, last), last)
+
+    def evaluated(self, segment: TrainingSegment, step: int) -> ConvergencePoint:
+        """Take in the updates up to ``step``, where an evaluation was due, and decide whether the training goes on."""
         at = self.progress
-        last = self.batch_schedule.next_evaluation(at.step)
-        segment = self._train(at.step, last)
-        at.step, at.seconds = last, at.seconds + segment.seconds
+        at.step, at.seconds = step, at.seconds + segment.seconds
         if math.isnan(at.first_loss):
             at.first_loss = segment.first_loss
         self._decide(

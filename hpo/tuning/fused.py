@@ -1,0 +1,151 @@
+"""Trains a sweep's trials several at once, as one model, in this process (:mod:`trainers.fused`).
+
+Trials that can be computed together share a model; those that cannot, as of the next rung, begin another one, and the
+models take turns. A trial that ends or is stopped leaves, and the next one takes its place. The sweep, the rules that
+stop a trial and the record of its end are those of :mod:`hpo.tuning.tuner`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from hpo.tuning.agenda import Done
+from hpo.tuning.callbacks import Recording
+from hpo.tuning.in_process import NoController, OwnTrial
+from hpo.tuning.interrupt import Interrupter, WorkInterrupted
+from hpo.tuning.stopping import CurveStopping, LadderASHA
+from hpo.tuning.trainings import Trainings
+from hpo.tuning.trial_run import TrialRun
+
+if TYPE_CHECKING:
+    from trainers.fused import FusedTrainings
+
+
+def train_fused(sweep: Trainings, scheduler: LadderASHA | CurveStopping, slots: int) -> None:
+    """Train, at most ``slots`` trials at once, until the sweep has nothing left to start or is interrupted."""
+    recording, fused, number = Recording(sweep, scheduler), FusedRuns(), 0
+    running: dict[str, OwnTrial] = {}
+    controller = NoController()
+    with Interrupter(lambda: sweep.interrupted) as interrupter:
+        try:
+            while not sweep.interrupted:
+                while len(running) < slots:
+                    config = sweep.next_config(str(number))
+                    if config is None or isinstance(config, Done):
+                        break
+                    trial = OwnTrial(str(number), config)
+                    running[trial.trial_id] = trial
+                    number += 1
+                    scheduler.on_trial_add(controller, trial)
+                    with interrupter.region():
+                        fused.begin(trial.trial_id, config)
+                if not running:
+                    return
+                with interrupter.region():
+                    results = fused.advance()
+                for trial_id, found in results.items():
+                    trial, result = running[trial_id], {**found, "trial_id": trial_id}
+                    if _take(trial, result, recording, scheduler, controller):
+                        fused.end(trial_id)
+                        del running[trial_id]
+        except WorkInterrupted:
+            pass
+    for trial in running.values():  # they wait for the next run
+        scheduler.on_trial_complete(controller, trial, trial.last_result)
+        recording.on_trial_complete(0, [], trial)
+
+
+def _take(
+    trial: OwnTrial,
+    result: dict[str, Any],
+    recording: Recording,
+    scheduler: LadderASHA | CurveStopping,
+    controller: NoController,
+) -> bool:
+    """Record one evaluation, in the order of Tune's own loop; whether the trial has ended."""
+    ended = bool(result.get("done")) or (
+        scheduler.on_trial_result(controller, trial, result) == scheduler.STOP
+    )
+    recording.on_trial_result(0, [], trial, result)
+    trial.last_result = result
+    if ended:
+        scheduler.on_trial_complete(controller, trial, result)
+        recording.on_trial_complete(0, [], trial)
+    return ended
+
+
+class FusedRuns:
+    """The trials of this process, by their ids; results are those of :class:`~hpo.tuning.trial_run.TrialRun`."""
+
+    def __init__(self) -> None:
+        self._workloads: dict[str, Any] = {}
+        self._runs: dict[str, TrialRun] = {}
+        self._models: dict[str, FusedTrainings] = {}
+        self._turns: deque[str] = deque()
+        self._ready: dict[str, dict[str, Any]] = {}
+
+    def begin(self, trial_id: str, config: dict[str, Any]) -> None:
+        """Build a trial's training, or take up its checkpoint, and let it join a model that it fits."""
+        from trainers.errors import JobError
+        from trainers.fused import FusedTrainings, fusion_key
+        from trainers.loop.synchronous import Training
+
+        run = self._runs[trial_id] = TrialRun(workloads=self._workloads)
+        run.begin(config)
+        training = run.training
+        if training is None:
+            self._ready[trial_id] = run.advance()  # says why
+            return
+        if training.finished:  # its checkpoint was written at its end
+            self._ready[trial_id] = run.told(None)
+            return
+        try:
+            if not isinstance(training, Training):
+                raise JobError(
+                    "fused trials must be of a workload whose model this project trains, but got "
+                    f"{training.job.workload!r}; leave resources.fused_trials out"
+                )
+            key = fusion_key(training.job)
+            model = self._models.get(key) or FusedTrainings()
+            model.add(training)
+        except JobError as error:
+            self._ready[trial_id] = _failed(error)
+            return
+        if key not in self._models:
+            self._models[key] = model
+            self._turns.append(key)
+
+    def advance(self) -> dict[str, dict[str, Any]]:
+        """Train one of the models to its next evaluation; the results of the trials that were evaluated, by id."""
+        if self._ready:
+            ready, self._ready = self._ready, {}
+            return ready
+        key = self._turns[0]
+        self._turns.rotate(-1)
+        ids = {id(run.training): trial_id for trial_id, run in self._runs.items()}
+        model = self._models[key]
+        try:
+            found = model.advance()
+            return {
+                ids[id(training)]: self._runs[ids[id(training)]].told(point)
+                for training, point in found
+            }
+        except Exception as error:
+            return {ids[id(training)]: _failed(error) for training in model.trainings}
+
+    def end(self, trial_id: str) -> None:
+        """Let a trial leave."""
+        run = self._runs.pop(trial_id)
+        for key, model in list(self._models.items()):
+            for training in model.trainings:
+                if training is run.training:
+                    model.remove(training)
+            if not model.trainings:
+                del self._models[key]
+                self._turns.remove(key)
+        run.close()
+
+
+def _failed(error: Exception) -> dict[str, Any]:
+    return {"state": "failed", "reason": f"{type(error).__name__}: {error}", "done": True}

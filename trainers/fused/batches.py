@@ -1,0 +1,102 @@
+"""The micro batches of fused trainings: those that each would take alone, stacked to ``(K, samples, ...)``."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils._pytree import tree_map
+
+from trainers.distributed.sampling import BatchLayout, Cut
+from trainers.feed.device_copies import DeviceCopies, Sent
+from trainers.loop.prefetch import prefetched
+from trainers.loop.synchronous import Training
+from trainers.workloads.workload import Batch
+
+_Cut = tuple[Cut, float, bool]
+
+
+@dataclass(frozen=True)
+class StackedBatch:
+    """One forward pass of all trainings; ``shared`` where they all take the same samples, which then lie there once.
+
+    ``share`` is its part of the batch; chunk and update are those of :class:`~trainers.loop.micro_batches.MicroBatch`.
+    """
+
+    batch: Batch
+    shared: bool
+    share: float
+    ends_chunk: bool
+    ends_update: bool
+
+
+@dataclass(frozen=True)
+class _SentBatch:
+    """A :class:`StackedBatch` on its way to the device: the samples of each training, or of the first for all."""
+
+    sent: Sequence[Sent]
+    share: float
+    ends_chunk: bool
+    ends_update: bool
+
+
+def layout_of(trainings: Sequence[Training], steps: Sequence[int]) -> BatchLayout:
+    """How the batch of an update is cut: as one whose norms are measured if any of the trainings measures its own.
+
+    The others' updates are cut with it, which changes the order of a sum.
+    """
+    measured = (
+        training.loader.measured(step) for training, step in zip(trainings, steps, strict=True)
+    )
+    found = next((layout for layout in measured if layout is not None), None)
+    return found or trainings[0].loader.layout(steps[0])
+
+
+def stacked_batches(trainings: Sequence[Training], steps: Sequence[int]) -> Iterator[StackedBatch]:
+    """All forward passes from the update ``steps`` of each training on, without end."""
+    workload, copies = trainings[0].workload, trainings[0].replica.copies
+    same = len(set(steps)) == 1 and len({training.job.seed for training in trainings}) == 1
+    calls = (
+        _loading(trainings, cuts, shared=same)
+        for number in itertools.count()
+        for cuts in _cuts(trainings, [step + number for step in steps])
+    )
+    sent = prefetched(calls, workload.prefetched_batches, workload.concurrent_batches)
+    return (_received(copies, each) for each in sent)
+
+
+def _cuts(trainings: Sequence[Training], steps: Sequence[int]) -> Iterator[tuple[_Cut, ...]]:
+    layout = layout_of(trainings, steps)
+    of_each = [
+        training.loader.cuts(step, layout) for training, step in zip(trainings, steps, strict=True)
+    ]
+    return zip(*of_each, strict=True)
+
+
+def _received(copies: DeviceCopies, each: _SentBatch) -> StackedBatch:
+    """The samples on the device, prepared, those of the trainings stacked where they differ."""
+    batches = [copies.receive(sent) for sent in each.sent]
+    shared = len(batches) == 1
+    batch = batches[0] if shared else tree_map(lambda *own: torch.stack(own), *batches)
+    return StackedBatch(batch, shared, each.share, each.ends_chunk, each.ends_update)
+
+
+def _loading(
+    trainings: Sequence[Training], cuts: Sequence[_Cut], *, shared: bool
+) -> Callable[[], _SentBatch]:
+    first, share, ends_update = cuts[0]
+    copies = trainings[0].replica.copies
+    samples = [
+        training.loader.samples(cut)
+        for training, (cut, _, _) in zip(
+            trainings[:1] if shared else trainings, cuts, strict=not shared
+        )
+    ]
+
+    def load() -> _SentBatch:
+        sent = [copies.send(each()) for each in samples]
+        return _SentBatch(sent, share, first.ends_chunk, ends_update)
+
+    return load

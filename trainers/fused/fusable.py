@@ -1,0 +1,108 @@
+"""Which trainings can be fused, and which of them with each other.
+
+What changes how a model is computed, or which rule moves its weights, must be the same in all trainings of a model that
+is computed once. What enters the update as a number may differ, for it becomes a vector over the trainings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from search_spaces.settings import TrainingSettings
+from trainers.errors import JobError
+from trainers.job import TrainingJob
+from trainers.json_text import json_text
+
+VARYING = frozenset(
+    {
+        "learning_rate",
+        "momentum",
+        "beta1",
+        "beta2",
+        "epsilon",
+        "bias_correction",
+        "weight_decay",
+        "decay_norm_and_bias",
+        "decay_bias",
+        "gradient_clip_norm",
+        "trust_coefficient",
+        "trust_epsilon",
+        "adapt_norm_and_bias",
+        "weight_norm_limit",
+        "rmsprop_learning_rate",
+        "rmsprop_center_epochs",
+        "rmsprop_period_epochs",
+        "preconditioner_interval",
+        "warmup_shape",
+        "warmup_epochs",
+        "warmup_start_factor",
+        "decay",
+        "decay_epochs",
+        "decay_power",
+        "decay_milestones",
+        "decay_factor",
+        "decay_values",
+        "end_learning_rate_factor",
+        "zero_gamma",
+        "normalization_momentum",
+    }
+)
+"""Settings in which fused trainings may differ; all others must be the same."""
+
+ALONE: dict[str, tuple[Any, str]] = {
+    "adascale_batch_size": (None, "its rate depends on the gradients of every update"),
+    "batch_control": ("constant", "trainings at one batch size are fused"),
+    "gradient_lag": (0, "the gradient of the update before is not kept for fused trainings"),
+    "loss_scaling": ("none", "one training's overflow must not hold up the others"),
+    "reduced_weights": (False, "weights that are fused have one type"),
+    "update_mode": ("synchronous", "fused trainings have no workers of their own"),
+}
+"""Settings that a fused training must have, and why."""
+
+_DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
+def check_fusable(settings: TrainingSettings) -> None:
+    """Raise :class:`~trainers.errors.JobError` where a setting needs a training of its own."""
+    for name, (needed, reason) in ALONE.items():
+        value = getattr(settings, name)
+        if value != needed:
+            raise JobError(
+                f"a fused training must have {name} {_shown(needed)}, for {reason}, but got {_shown(value)}; "
+                f"set {name} to {_shown(needed)}, or leave resources.fused_trials out"
+            )
+
+
+def check_fusable_model(model: nn.Module) -> None:
+    """Raise :class:`~trainers.errors.JobError` where the model draws random numbers: each training has its own."""
+    for name, module in model.named_modules():
+        if isinstance(module, _DROPOUTS) and getattr(module, "p", 1.0) > 0:
+            raise JobError(
+                "a fused training must have a model that draws no random numbers while it trains, for each training "
+                f"draws its own, but {name or 'the model'} is {module}; set its probability to 0, or leave "
+                "resources.fused_trials out"
+            )
+
+
+def fusion_key(job: TrainingJob) -> str:
+    """Trainings with the same key can be fused; what decides the model, its batches and its rule."""
+    settings = job.settings.to_dict()
+    same = {name: value for name, value in settings.items() if name not in VARYING}
+    return json_text(
+        {
+            "workload": job.workload,
+            "data": dict(sorted(job.data.items())),
+            "search_path": job.search_path,
+            "global_batch_size": job.global_batch_size,
+            "micro_batch_size": job.micro_batch_size,
+            "settings": dict(sorted(same.items())),
+        }
+    )
+
+
+def _shown(value: Any) -> str:
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )

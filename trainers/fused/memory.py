@@ -1,0 +1,184 @@
+"""The common memory of fused trainings: parameters, optimizer state and buffers, with an axis (K, ...).
+
+A parameter of shape (...) lies K times in a row, so that all of a kind is one tensor ``(elements,)`` that an update
+moves at once, and the stacked parameter a view ``(K, ...)`` of it::
+
+    first parameter of training 0, of training 1, ..., second parameter of training 0, of training 1, ...
+
+Each training's own parameters, states and buffers are views of the same memory: what an ordinary training reads and
+writes, such as its checkpoint, it reads and writes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trainers.errors import JobError
+from trainers.loop.synchronous import Training
+from trainers.optimizers.optimizer import GroupOptimizer
+
+
+class Memory:
+    """The tensors of ``K`` trainings of one model, moved into common memory when this is made.
+
+    Attributes:
+        parameters: all trained parameters, ``(elements,)``, the leaf of the graph. states: the optimizers' tensors by
+        name, ``(elements,)``. fixed: buffers and parameters that are not trained, by name, ``(K, ...)``. training_of:
+        the training that each element belongs to, ``(elements,)`` int32; block_of: its place in a vector
+        ``(tensors * K,)`` over tensors and trainings. block_sizes: the elements of each of these.
+    """
+
+    def __init__(self, trainings: Sequence[Training]) -> None:
+        models = [training.model for training in trainings]
+        self.count = len(trainings)
+        self._names, shapes = _trained(models[0])
+        self._layouts = [_Layout(tensor) for tensor in shapes]
+        self._offsets = [0]
+        for layout in self._layouts:
+            self._offsets.append(self._offsets[-1] + self.count * layout.elements)
+        self.block_sizes = [layout.elements for layout in self._layouts for _ in range(self.count)]
+        self.parameters = self._empty(shapes[0])
+        for training, model in enumerate(models):
+            self._adopt(self.parameters, [*_parameters(model)], training)
+        self.parameters.requires_grad_()
+        self.fixed = _stack_fixed(models)
+        self.states = self._stack_states(trainings)
+        sizes = torch.tensor(self.block_sizes, device=self.parameters.device)
+        blocks = torch.arange(len(sizes), device=sizes.device, dtype=torch.int32)
+        self.block_of = blocks.repeat_interleave(sizes)
+        self.training_of = self.block_of % self.count
+
+    def stacked(self) -> dict[str, Tensor]:
+        """The parameters by name, shape ``(K, ...)``, differentiable with respect to ``parameters``."""
+        parts = self.parameters.split_with_sizes(
+            [self.count * each.elements for each in self._layouts]
+        )
+        return {
+            name: layout.stacked(part, self.count)
+            for name, layout, part in zip(self._names, self._layouts, parts, strict=True)
+        }
+
+    def of_training(self, values: Tensor, training: int) -> list[Tensor]:
+        """The part of ``values``, ``(elements,)``, that belongs to a training: a view for each of its parameters."""
+        return [
+            layout.one(values[start + training * layout.elements :])
+            for layout, start in zip(self._layouts, self._offsets, strict=False)
+        ]
+
+    def norms(self, *values: Tensor) -> Tensor:
+        """The norm of every tensor of every training, shape ``(values, tensors * K)``."""
+        parts = [part for each in values for part in each.split_with_sizes(self.block_sizes)]
+        return torch.stack(torch._foreach_norm(parts)).view(len(values), -1)
+
+    def squared_norms(self, values: Tensor) -> Tensor:
+        """The sum of the squares of each training's values, ``(K,)`` in float64."""
+        return self.norms(values).double().square().view(-1, self.count).sum(0)
+
+    def over_elements(self, of_trainings: Tensor) -> Tensor:
+        """A vector over the trainings, ``(K,)``, as one over the elements."""
+        return of_trainings.index_select(0, self.training_of)
+
+    def over_blocks(self, of_trainings: Tensor) -> Tensor:
+        """A vector over the trainings, ``(K,)``, as one over tensors and trainings."""
+        return of_trainings.repeat(len(self._layouts))
+
+    def release(self, trainings: Sequence[Training]) -> None:
+        """Give every training memory of its own again."""
+        for training in trainings:
+            model = training.model
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensor.data = tensor.data.clone()
+            rule = rule_of(training)
+            for group in rule.groups:
+                for name in rule.state_names:
+                    for tensor in group.states[name]:
+                        tensor.data = tensor.data.clone()
+            _rebatch(rule)
+
+    def _empty(self, like: Tensor) -> Tensor:
+        return torch.empty(self._offsets[-1], dtype=like.dtype, device=like.device)
+
+    def _adopt(self, memory: Tensor, tensors: Sequence[Tensor], training: int) -> None:
+        for own, place in zip(tensors, self.of_training(memory, training), strict=True):
+            place.copy_(own.detach())
+            own.data = place
+
+    def _stack_states(self, trainings: Sequence[Training]) -> dict[str, Tensor]:
+        names = rule_of(trainings[0]).state_names
+        states = {name: self._empty(self.parameters) for name in names}
+        for number, training in enumerate(trainings):
+            rule, order = rule_of(training), [*_parameters(training.model)]
+            for name, memory in states.items():
+                own = {
+                    id(parameter): tensor
+                    for group in rule.groups
+                    for parameter, tensor in zip(group.parameters, group.states[name], strict=True)
+                }
+                self._adopt(memory, [own[id(parameter)] for parameter in order], number)
+            _rebatch(rule)
+        return states
+
+
+class _Layout:
+    """How a tensor without gaps lies in its memory: ``elements`` of them, in the order of falling strides."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.elements, self._shape, self._stride = tensor.numel(), tensor.shape, tensor.stride()
+        order = sorted(range(tensor.ndim), key=lambda each: (-self._stride[each], each))
+        self._sizes = [self._shape[each] for each in order]
+        self._back = [0, *(1 + order.index(each) for each in range(tensor.ndim))]
+
+    def stacked(self, part: Tensor, count: int) -> Tensor:
+        """``(count * elements,)`` as ``(count, ...)``, each in this layout; a view with a graph."""
+        return part.view(count, *self._sizes).permute(self._back)
+
+    def one(self, part: Tensor) -> Tensor:
+        """The first ``elements`` as the tensor."""
+        return part.as_strided(self._shape, self._stride)
+
+
+def _trained(model: nn.Module) -> tuple[list[str], list[Tensor]]:
+    named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    types = {each.dtype for _, each in named}
+    if len(types) != 1:
+        raise JobError(
+            "the trained parameters of fused trainings must be of one type, but the model's are of "
+            f"{', '.join(sorted(map(str, types))) or 'none'}; leave resources.fused_trials out"
+        )
+    return [name for name, _ in named], [each.detach() for _, each in named]
+
+
+def _parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _stack_fixed(models: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """Buffers and untrained parameters, stacked; the models' own become views of the stack."""
+    named = [
+        {
+            **dict(model.named_buffers()),
+            **{name: each for name, each in model.named_parameters() if not each.requires_grad},
+        }
+        for model in models
+    ]
+    stacks = {}
+    for name in named[0]:
+        own = [tensors[name] for tensors in named]
+        stacks[name] = torch.stack([tensor.detach() for tensor in own])
+        for tensor, view in zip(own, stacks[name].unbind(), strict=True):
+            tensor.data = view
+    return stacks
+
+
+def rule_of(training: Training) -> GroupOptimizer:
+    """The optimizer of a training, which keeps no weights of its own."""
+    assert isinstance(training.optimizer, GroupOptimizer), "reduced weights are not fused"
+    return training.optimizer
+
+
+def _rebatch(rule: GroupOptimizer) -> None:
+    """The batches of a rule hold views of parameters and states, which have moved."""
+    rule.batches = [batch for group in rule.groups for batch in group.batches()]
