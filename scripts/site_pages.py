@@ -85,7 +85,7 @@ def rest() -> str:
     from hpo.service.app import create_app
     from hpo.service.config import ServerConfig
 
-    document: dict[str, Any] = create_app(ServerConfig()).openapi()
+    document: dict[str, Any] = create_app(ServerConfig.model_validate({})).openapi()
     lines = [
         "# REST interface",
         "",

@@ -21,7 +21,7 @@ from hpo.service.config import ServerConfig
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
-PORT = ServerConfig().port
+PORT = ServerConfig.model_validate({}).port
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text("utf-8").replace("\\\n", " ")
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
 KUBERNETES: list[dict[str, Any]] = list(
@@ -88,7 +88,7 @@ def test_every_port_is_the_service_s() -> None:
 def test_probes_ask_what_the_service_answers() -> None:
     from hpo.service.app import create_app
 
-    paths = create_app(ServerConfig()).openapi()["paths"]
+    paths = create_app(ServerConfig.model_validate({})).openapi()["paths"]
     asked = {
         CONTAINERS["server"][probe]["httpGet"]["path"]
         for probe in ("livenessProbe", "readinessProbe")

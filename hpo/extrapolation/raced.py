@@ -38,7 +38,7 @@ DROPPED = 0.25
 # the laws' bound of stability is right within such a factor, in its logarithm: both ends and the middle count
 OFF, OFF_WEIGHTS = np.array([-0.35, 0.0, 0.35]), np.array([1.0, 4.0, 1.0]) / 6
 # of log epochs between seeds, at least: 0.09 on digits, 0.5 on a network without normalization, whose ladder told 0.2
-SEED_SD = 0.2
+SEED_SD = 0.3
 BOLD = 2  # trainings that reached the target at settings, or at bolder ones, until they are trusted
 WARMUP_LENGTH = 0.4  # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
 BELOW_A_LOSS = 0.7  # times the rate of a training that was lost: what is not near it any more

@@ -25,6 +25,7 @@ from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import rung_budgets
 from hpo.tuning.resources import TrialResources
 from search_spaces.domains import Categorical
+from search_spaces.settings import TrainingSettings
 from trainers.json_text import json_text
 
 SECONDS_PER_RUNG, SECONDS_FOR_ALL = 0.3, 60.0
@@ -123,14 +124,19 @@ def _with_times(
     )
 
 
-def _timed(spec: StudySpec, seconds: float) -> tuple[dict[int, float], str]:
-    """Seconds of a sample at each rung that could be timed, the number of accelerators, and what went wrong."""
-    settings = spec.search.settings(
+def _some_settings(spec: StudySpec) -> TrainingSettings:
+    """The lowest value of every tuned number, the first of every choice."""
+    return spec.search.settings(
         {
-            name: domain.choices[0] if isinstance(domain, Categorical) else domain.low
+            name: domain.values[0] if isinstance(domain, Categorical) else domain.low
             for name, domain in spec.search.domains.items()
         }
     )
+
+
+def _timed(spec: StudySpec, seconds: float) -> tuple[dict[int, float], str]:
+    """Seconds of a sample at each rung that could be timed, the number of accelerators, and what went wrong."""
+    settings = _some_settings(spec)
     jobs = [training_job(spec, settings, batch, 0).to_dict() for batch in spec.ladder]
     with tempfile.TemporaryDirectory(prefix="hpo-speed-") as folder:
         jobs_file, out, err = (Path(folder, name) for name in ("jobs.json", "out", "err"))

@@ -118,8 +118,8 @@ def test_the_epochs_of_many_trainings_are_those_told_after_them_whatever_the_law
     took = 0.6 * expected(posterior)
     trainings = [
         *(training(held, 1.0, 2 * took, seed=seed) for seed in range(4)),
-        *(training(held, factor, took, seed=seed) for seed in range(12)),
-    ][-12 if factor == 1.0 else 0 :]
+        *(training(held, factor, took, seed=seed) for seed in range(40)),
+    ][-40 if factor == 1.0 else 0 :]
     found, choices, _ = used(posterior, held, *trainings)
     assert found == pytest.approx(factor, rel=0.1)
     told = posterior.log_epochs(float(np.log(BATCH)))[0] + choices.cost(posterior)

@@ -13,11 +13,13 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.commands import example, init
 from hpo.cli.main import main
+from hpo.planning.machines import local
 from hpo.runs import price
 from search_spaces.settings import TrainingSettings
 from trainers.job import Target, TrainingJob
 from trainers.speed import seconds_per_sample
 from trainers.workloads import load_workload
+from trainers.workloads.workload import Workload
 
 ROOT = Path(__file__).parents[2]
 
@@ -150,13 +152,23 @@ def test_the_time_is_that_of_the_rungs_over_the_trials_at_once(folder, monkeypat
     spec = hpo.load_study(ROOT / "examples" / "digits.yaml")
     speeds = {16: 4e-3, 128: 1e-3}
     monkeypatch.setattr(price, "_timed", lambda *_: ({0: 0, **speeds}, ""))
-    monkeypatch.setattr(price.local, "cores", lambda: 3)
+    monkeypatch.setattr(local, "cores", lambda: 3)
     found = price.study_price(spec)
     per_rung = 12 * 40 * 1437
     # rungs 16 and 32 are nearer to 16 than to 128, in factors; 64 and 128 to 128
     assert found.sweep_seconds == pytest.approx(per_rung * (4e-3 + 4e-3 + 1e-3 + 1e-3) / 3)
     assert found.race_seconds == pytest.approx(found.race_samples * 1e-3)
     assert found.trials_at_once == 3
+
+
+def test_what_is_timed_has_a_value_for_every_tuned_setting():
+    text = (ROOT / "examples" / "digits.yaml").read_text()
+    spec = hpo.parse_study(
+        text.replace("search:\n", "search:\n  nesterov: {choice: [true, false]}\n")
+    )
+    settings = price._some_settings(spec)
+    assert settings.nesterov is True
+    assert settings.learning_rate == spec.search.domains["learning_rate"].low
 
 
 def test_a_machine_without_room_for_a_trial_is_told(monkeypatch):
@@ -180,6 +192,7 @@ def test_an_update_is_timed_with_its_share_of_the_evaluations():
         search_path=str(ROOT),
     )
     workload = load_workload(job.workload, job.data, job.search_path)
+    assert isinstance(workload, Workload)
     assert (workload.train_samples, workload.evaluation_samples) == (4000, 1000)
     # 1 ms to train a sample, and a quarter as many evaluation samples of 2 ms, four times an epoch
     assert 3e-3 <= seconds_per_sample(job, 0.3, workload) < 12e-3
