@@ -335,7 +335,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         data={**spec["data"], "modes": 50},
         ladder=[16, 64],
         full_scale={"global_batch_size": 512, "machine": "local", "workers": 2},
-        budget={"trials": 8, "epochs_per_trial": 80, "race": 100_000},
+        budget={"trials": 8, "epochs_per_trial": 80, "race": 300_000},
     )
     (folder / "study.yaml").write_text(yaml.safe_dump(spec))
     (folder / "table.csv").write_text(TABLE)

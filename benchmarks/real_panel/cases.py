@@ -230,7 +230,7 @@ def _cells() -> Iterator[Case]:
     }
     group = {"normalization_batch_size": 1}  # there is no batch norm
     yield Case(
-        **common, optimizer="sgd", rates=(0.001, 1.0), grid_from=0.02, search={**_SGD, **group}
+        **common, optimizer="sgd", rates=(0.001, 1.0), grid_from=0.131072, search={**_SGD, **group}
     )
     yield Case(
         **common,
