@@ -1,9 +1,9 @@
 """The optimizers' rules over the parameters of all fused trainings at once, with vectors of rates.
 
 The formulas are those of :mod:`trainers.optimizers`, rule by rule. All tensors are ``(elements,)``, in the order of
-:class:`~trainers.fused.memory.StackedMemory`; a number that each training has of its own is read from a row of a table, made
-for many updates at once, so that no update waits for the host. Shampoo is not among them: its factors are small
-matrices of many sizes, and each training moves by its own.
+:class:`~trainers.fused.memory.StackedMemory`; a number that each training has of its own is read from a row of a
+table, made for many updates at once, so that no update waits for the host. Shampoo is not among them: its factors are
+small matrices of many sizes, and each training moves by its own.
 """
 
 from __future__ import annotations
