@@ -21,7 +21,7 @@ from trainers.loop.synchronous import Training
 from trainers.optimizers.optimizer import GroupOptimizer
 
 
-class Memory:
+class StackedMemory:
     """The tensors of ``K`` trainings of one model, moved into common memory when this is made.
 
     Attributes:

@@ -1,9 +1,9 @@
 """The optimizers' rules over the parameters of all fused trainings at once, with vectors of rates.
 
 The formulas are those of :mod:`trainers.optimizers`, rule by rule. All tensors are ``(elements,)``, in the order of
-:class:`~trainers.fused.memory.Memory`; a number that each training has of its own is read from a row of a table, made
-for many updates at once, so that no update waits for the host. Shampoo is not among them: its factors are small
-matrices of many sizes, and each training moves by its own.
+:class:`~trainers.fused.memory.StackedMemory`; a number that each training has of its own is read from a row of a
+table, made for many updates at once, so that no update waits for the host. Shampoo is not among them: its factors are
+small matrices of many sizes, and each training moves by its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
-from trainers.fused.memory import Memory, rule_of
+from trainers.fused.memory import StackedMemory, rule_of
 from trainers.loop.synchronous import Training
 from trainers.optimizers.parameter_groups import treatment
 from trainers.optimizers.rmsprop_warmup import sgd_share
@@ -27,14 +27,14 @@ Numbers = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Update:
+class FusedUpdate:
     """One update of all trainings: their gradients ``(elements,)`` and their numbers, ``(K,)`` by name.
 
     The coefficients of weight decay are those of each element and of each tensor of each training; ``adapted`` says
     whether layer-wise adaptation applies to such a tensor.
     """
 
-    memory: Memory
+    memory: StackedMemory
     gradients: Tensor
     numbers: Mapping[str, Tensor]
     decay_of_elements: Tensor
@@ -57,7 +57,7 @@ class Update:
 class FusedRule:
     """The rule of all trainings; their settings agree in what :mod:`trainers.fused.fusable` says."""
 
-    def __init__(self, memory: Memory, trainings: Sequence[Training]) -> None:
+    def __init__(self, memory: StackedMemory, trainings: Sequence[Training]) -> None:
         self._memory, self._trainings = memory, trainings
         self._settings = trainings[0].job.settings
         self._move = RULES[self._settings.optimizer]
@@ -73,7 +73,9 @@ class FusedRule:
         self._decay_of_elements = self._decay.index_select(0, memory.block_of)
         self._adapted = torch.tensor([adapted for _, adapted in treatments]).to(like.device)
 
-    def table(self, rates: Sequence[Sequence[float]], epochs: Sequence[Sequence[float]]) -> Table:
+    def table(
+        self, rates: Sequence[Sequence[float]], epochs: Sequence[Sequence[float]]
+    ) -> NumberTable:
         """The numbers of the next updates; ``rates`` and ``epochs`` are of each update and training."""
         rows = [
             [
@@ -85,12 +87,14 @@ class FusedRule:
         names = list(rows[0][0])
         values = [[[its[name] for its in row] for name in names] for row in rows]
         like = self._memory.parameters
-        return Table(names, torch.tensor(values, dtype=torch.float64).to(like.device, like.dtype))
+        return NumberTable(
+            names, torch.tensor(values, dtype=torch.float64).to(like.device, like.dtype)
+        )
 
     @torch.no_grad()
     def step(self, gradients: Tensor, numbers: Mapping[str, Tensor]) -> None:
         """Move all trainings by their gradients."""
-        update = Update(
+        update = FusedUpdate(
             self._memory,
             gradients,
             numbers,
@@ -102,7 +106,7 @@ class FusedRule:
 
 
 @dataclass(frozen=True)
-class Table:
+class NumberTable:
     """Numbers by update, name and training, ``(updates, names, K)``."""
 
     names: Sequence[str]
@@ -135,11 +139,11 @@ def _numbers(settings: TrainingSettings, updates: int, rate: float, epochs: floa
     }
 
 
-def _sgd(update: Update, settings: TrainingSettings) -> None:
+def _sgd(update: FusedUpdate, settings: TrainingSettings) -> None:
     _momentum(update, settings, settings.momentum_form or "outside", None)
 
 
-def _lars(update: Update, settings: TrainingSettings) -> None:
+def _lars(update: FusedUpdate, settings: TrainingSettings) -> None:
     memory = update.memory
     weights, gradients = memory.norms(memory.parameters, update.gradients)
     ratios = trust_ratios(
@@ -153,7 +157,9 @@ def _lars(update: Update, settings: TrainingSettings) -> None:
     _momentum(update, settings, settings.momentum_form or "inside", ratios)
 
 
-def _momentum(update: Update, settings: TrainingSettings, form: str, ratios: Tensor | None) -> None:
+def _momentum(
+    update: FusedUpdate, settings: TrainingSettings, form: str, ratios: Tensor | None
+) -> None:
     """The forms of :mod:`trainers.optimizers.momentum`; ``ratios`` of each tensor of each training, None: 1."""
     rate = update.blocks("rate")
     rated = rate if ratios is None else rate * ratios
@@ -167,7 +173,7 @@ def _momentum(update: Update, settings: TrainingSettings, form: str, ratios: Ten
 
 
 def _move_by_momentum(
-    update: Update,
+    update: FusedUpdate,
     terms: Tensor,
     inner: Tensor | None,
     outer: Tensor | None,
@@ -187,7 +193,7 @@ def _move_by_momentum(
         weights.addcmul_(update.spread(outer), moves, value=-1)
 
 
-def _direction(update: Update, gradients: Tensor) -> Tensor:
+def _direction(update: FusedUpdate, gradients: Tensor) -> Tensor:
     """The direction of Adam's moments (:mod:`trainers.optimizers.moments`), which take the gradients in."""
     first, second = (update.memory.states[name] for name in ("first_moment", "second_moment"))
     first.lerp_(gradients, update.elements("first_part"))
@@ -197,19 +203,19 @@ def _direction(update: Update, gradients: Tensor) -> Tensor:
     return first / update.elements("first_correction") / roots.add_(update.elements("epsilon"))
 
 
-def _adam(update: Update, settings: TrainingSettings) -> None:  # noqa: ARG001 - as all rules
+def _adam(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG001 - as all rules
     weights = update.memory.parameters
     terms = torch.addcmul(update.gradients, update.decay_of_elements, weights)
     weights.addcmul_(update.elements("rate"), _direction(update, terms), value=-1)
 
 
-def _adamw(update: Update, settings: TrainingSettings) -> None:  # noqa: ARG001 - as all rules
+def _adamw(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG001 - as all rules
     weights, rate = update.memory.parameters, update.elements("rate")
     weights.addcmul_(rate * update.decay_of_elements, weights, value=-1)
     weights.addcmul_(rate, _direction(update, update.gradients), value=-1)
 
 
-def _lamb(update: Update, settings: TrainingSettings) -> None:  # noqa: ARG001 - as all rules
+def _lamb(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG001 - as all rules
     memory, weights = update.memory, update.memory.parameters
     moves = torch.addcmul(_direction(update, update.gradients), update.decay_of_elements, weights)
     weight_norms, move_norms = memory.norms(weights, moves)
@@ -220,7 +226,7 @@ def _lamb(update: Update, settings: TrainingSettings) -> None:  # noqa: ARG001 -
     weights.addcmul_(update.spread(rates), moves, value=-1)
 
 
-def _larc(update: Update, settings: TrainingSettings) -> None:
+def _larc(update: FusedUpdate, settings: TrainingSettings) -> None:
     memory, weights = update.memory, update.memory.parameters
     weight_norms, gradient_norms = memory.norms(weights, update.gradients)
     factors = trust_ratios(
@@ -243,7 +249,7 @@ def _larc(update: Update, settings: TrainingSettings) -> None:
         _move_by_momentum(update, terms, None, update.blocks("rate"), nesterov=settings.nesterov)
 
 
-def _rmsprop_warmup(update: Update, settings: TrainingSettings) -> None:  # noqa: ARG001 - as all rules
+def _rmsprop_warmup(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG001 - as all rules
     weights = update.memory.parameters
     buffer, moment = (update.memory.states[name] for name in ("momentum", "second_moment"))
     terms = torch.addcmul(update.gradients, update.decay_of_elements, weights)
@@ -255,7 +261,7 @@ def _rmsprop_warmup(update: Update, settings: TrainingSettings) -> None:  # noqa
     weights.addcmul_(update.elements("rate"), buffer)
 
 
-RULES: dict[str, Callable[[Update, TrainingSettings], None]] = {
+RULES: dict[str, Callable[[FusedUpdate, TrainingSettings], None]] = {
     "sgd": _sgd,
     "lars": _lars,
     "larc": _larc,

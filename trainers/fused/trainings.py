@@ -20,7 +20,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.errors import JobError
 from trainers.fused.batches import StackedBatch, layout_of, stacked_batches
 from trainers.fused.fusable import check_fusable, check_fusable_model, fusion_key
-from trainers.fused.memory import Memory, rule_of
+from trainers.fused.memory import StackedMemory, rule_of
 from trainers.fused.rules import RULES, FusedRule
 from trainers.loop.replica import Replica, evaluate, metrics_of_counts
 from trainers.loop.synchronous import Training
@@ -146,7 +146,7 @@ class _Fused:
         self._trainings = [member.training for member in members]
         first = self._trainings[0]
         self._job, self._device = first.job, first.replica.device
-        self.memory = Memory(self._trainings)
+        self.memory = StackedMemory(self._trainings)
         self._model = _Model(first.replica)
         self._norms = _Norms(self.memory, self._trainings, self._model)
         self._rule = (
@@ -356,7 +356,7 @@ class _Model(nn.Module):
 class _Norms:
     """The ghost batch norms, whose running statistics are those of each training."""
 
-    def __init__(self, memory: Memory, trainings: Sequence[Training], model: _Model) -> None:
+    def __init__(self, memory: StackedMemory, trainings: Sequence[Training], model: _Model) -> None:
         self._names = [
             name
             for name, module in model.model.named_modules()

@@ -42,11 +42,11 @@ class Arrived:
     """What is known of the gradient that now stands in the parameters: whether it may be used, and its norms."""
 
     overflowed: bool = False
-    measured: Measured | None = None
+    measured: MeasuredNorms | None = None
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredNorms:
     """Squared norms that are still on the device: of the chunks and of the batch, shape ``(2,)`` float64."""
 
     norms: Tensor
@@ -224,10 +224,10 @@ class Gradients:
         self.loss_scale.load_state_dict(state["loss_scale"])
 
 
-def _measured(origin: Origin, square: Tensor) -> Measured | None:
+def _measured(origin: Origin, square: Tensor) -> MeasuredNorms | None:
     if origin.of_chunks is None:
         return None
-    return Measured(
+    return MeasuredNorms(
         torch.stack([origin.of_chunks / origin.loss_scale**2, square]),
         origin.chunk_samples,
         origin.global_batch_size,

@@ -20,7 +20,7 @@ from trainers.distributed.communicator import Communicator
 from trainers.errors import JobError
 from trainers.job import TrainingJob
 from trainers.loop.exhibits import exhibit_of
-from trainers.loop.gradients import Gradients, Measured
+from trainers.loop.gradients import Gradients, MeasuredNorms
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
@@ -57,7 +57,7 @@ class Training(TrainingRun):
             )
         )
         self._micro_batches, self._loaded_to = self.loader.micro_batches(0), 0
-        self._measured: list[Measured] = []
+        self._measured: list[MeasuredNorms] = []
 
     @property
     def model(self) -> nn.Module:
