@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import threading
 import time
@@ -57,6 +56,8 @@ def memory_here() -> int:
 
 def bound_processes(limits: StudyLimits) -> None:
     """Bound the memory of this process, and of each that it starts from now on."""
+    import resource  # POSIX alone has it, and a client reads results without
+
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     bounds = [each for each in (soft, hard, limits.memory_bytes) if each != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), min(bounds)))

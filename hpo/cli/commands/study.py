@@ -124,12 +124,15 @@ def _say_price(spec: StudySpec, storage: str) -> None:
     from hpo.cli.output import prices
     from hpo.errors import HpoError
     from hpo.runs.price import study_price
+    from hpo.runs.run import check_full_scale, check_workload
     from trainers.errors import TrainerError
 
     with contextlib.suppress(HpoError):  # there is no database yet
         if any(each.name == spec.name for each in api.studies(storage)):
             return
     with contextlib.suppress(HpoError, TrainerError):  # the run itself says what is wrong
+        check_workload(spec)
+        check_full_scale(spec)
         for line in prices.lines(study_price(spec, seconds=SECONDS_OF_TIMING), spec):
             click.echo(line, err=True)
 
