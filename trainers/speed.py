@@ -20,6 +20,7 @@ from pathlib import Path
 from trainers.begin import begin_training
 from trainers.feed.streams import Part, first_samples
 from trainers.job import TrainingJob
+from trainers.json_text import json_text
 from trainers.numerics.threads import use_threads
 from trainers.workloads import AnyWorkload, load_workload
 from trainers.workloads.workload import Batch, Workload
@@ -95,7 +96,7 @@ def main(jobs: str, seconds: str) -> None:
 
 
 def _tell(batch: int, value: float) -> None:
-    sys.stdout.write(json.dumps([batch, value]) + "\n")
+    sys.stdout.write(json_text([batch, value]) + "\n")
     sys.stdout.flush()
 
 

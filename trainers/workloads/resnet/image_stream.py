@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -144,6 +143,6 @@ def _whole(value: Any, name: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise DataError(
             f"{name} must be a whole number of at least {least} for the source 'tar_shards', but got "
-            f"{json.dumps(value, default=repr)}"
+            f"{value!r}"
         )
     return value
