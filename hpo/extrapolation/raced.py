@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.discrepancy import AMPLITUDE, MOST_MISS, SEED_SHARE, correct, counted
+from hpo.extrapolation.discrepancy import AMPLITUDE, MOST_MISS, correct, counted
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
@@ -37,8 +37,9 @@ RISK_COUNTS = 2.0
 DROPPED = 0.25
 # the laws' bound of stability is right within such a factor, in its logarithm: both ends and the middle count
 OFF, OFF_WEIGHTS = np.array([-0.35, 0.0, 0.35]), np.array([1.0, 4.0, 1.0]) / 6
-# of log epochs between seeds, at least: 0.09 on digits, 0.5 on a network without normalization, whose ladder told 0.2
-SEED_SD = 0.3
+# between seeds log epochs scatter by 0.09 on digits and by 0.5 on a network without normalization: 0.6 and 2.5 times
+# what the trials of their ladders tell of a training
+SEED_SCATTER = 1.5
 BOLD = 2  # trainings that reached the target at settings, or at bolder ones, until they are trusted
 WARMUP_LENGTH = 0.4  # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
 BELOW_A_LOSS = 0.7  # times the rate of a training that was lost: what is not near it any more
@@ -169,8 +170,7 @@ def _stood_beyond(place: _Place, raced: Sequence[_Place]) -> int:
 def _seed_variance(posterior: Posterior, trainings: Sequence[Observation]) -> float:
     """Of the log epochs, over as few seeds as the race had: all its trainings may be slow, or quick."""
     seeds = {item.seed for item in trainings if item.state == "reached"}
-    of_one = max(SEED_SHARE * _scatter(posterior) ** 2, SEED_SD**2)
-    return of_one / max(len(seeds), 1)
+    return (SEED_SCATTER * _scatter(posterior)) ** 2 / max(len(seeds), 1)
 
 
 def _scatter(posterior: Posterior) -> float:

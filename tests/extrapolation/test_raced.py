@@ -11,7 +11,7 @@ from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit, thinned
 from hpo.extrapolation.prospects import log_epochs_samples
-from hpo.extrapolation.raced import BELOW_A_LOSS, RISK_COUNTS, SEED_SD, after_race
+from hpo.extrapolation.raced import BELOW_A_LOSS, RISK_COUNTS, SEED_SCATTER, after_race
 from hpo.extrapolation.recommend import PARTICLES, recommend
 
 BATCH = 512
@@ -166,7 +166,8 @@ def test_trainings_of_few_seeds_leave_the_epochs_open(posterior, held):
     four = [training(held, factor, epochs, seed=seed) for seed, factor in enumerate(factors)]
     laws = thinned(posterior, PARTICLES).log_epochs(float(np.log(BATCH)))[0].var() + AMPLITUDE**2
     open_by = [used(posterior, held, *each)[1].log_sd for each in (one, four)]
-    seeds = [SEED_SD**2 / count for count in (1, 4)]
+    scatter = float(np.exp(posterior.values["log_trial_scatter"]).mean())
+    seeds = [(SEED_SCATTER * scatter) ** 2 / count for count in (1, 4)]
     assert open_by == pytest.approx([(laws * each / (laws + each)) ** 0.5 for each in seeds])
     choices = used(posterior, held, *one)[1]
     spread = [
