@@ -92,10 +92,10 @@ def test_other_schedulers_run_it(tmp_path, launcher):
 def test_a_program_that_does_not_read_its_node_is_started_once(tmp_path):
     once = plan_of(tmp_path, "0", "{nodes}", "{workers}", "{local_batch_size}")
     _, text = script_of(once, None, backend=backend_of(once, None))
-    assert "\n  python -m trainers job.json" in text
+    assert '\n  "${inside[@]}" python -m trainers job.json' in text
     every = plan_of(tmp_path, *EVERY)
     _, text = script_of(every, None, backend=backend_of(every, None))
-    assert "\n  start 1 python -m trainers job.json" in text
+    assert '\n  start 1 "${inside[@]}" python -m trainers job.json' in text
     assert "torchrun" not in text and "horovodrun" not in text
     checked = subprocess.run(["bash", "-n"], input=text, text=True, check=False)
     assert checked.returncode == 0

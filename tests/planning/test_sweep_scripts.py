@@ -145,7 +145,7 @@ def test_hpo_submits_an_array_with_its_account(folder, on, monkeypatch):
     """What is handed to the scheduler's own command, as that hears it."""
     monkeypatch.setattr("hpo.client.client.Client.submit", lambda self, spec, for_agents: None)
     environment = stand_in_path(folder / "bin", on, hpo="exit 0")
-    for name in ("PATH", "STAND_IN_SPOOL"):
+    for name in ("PATH", "PYTHONPATH", "STAND_IN_SPOOL"):
         monkeypatch.setenv(name, environment[name])
     (folder / "study.yaml").write_text(STUDY.format(trials=6, seconds=0))
     server = ["--server", "http://127.0.0.1:1", "--token", "lb_x", "--account", "physics"]

@@ -167,11 +167,12 @@ def test_gpus_that_cannot_be_shared_are_refused():
         check_shares(resources_of("resources: {gpus_per_worker: 1.5}\n", gpu))
 
 
-def test_fractions_of_a_gpu_are_given_out_by_ray(tmp_path):
+def test_fractions_of_a_gpu_are_given_out_by_ray(tmp_path, monkeypatch):
     """Four trials at a time on one GPU, of which this machine has none: Ray counts them, the training takes the CPU."""
     spec = STUDY.replace("trials: 1", "trials: 4").replace(
         "epochs_per_trial: 2", "epochs_per_trial: 0.5"
     )
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # Ray would believe that no GPU may be used
     running = []
 
     class Counting(hpo.Progress):
