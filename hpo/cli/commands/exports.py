@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,22 +18,29 @@ if TYPE_CHECKING:
     from hpo.study.spec import StudySpec
     from storage.records import Study
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 
 @click.group()
 def export() -> None:
     """Write a study for other tools: Parquet, Optuna, TensorBoard, MLflow."""
 
 
+def _to_folder(text: str) -> Callable[[Command], Command]:
+    """The folder that is written to, described by the ``text``."""
+    return click.option(
+        "--to",
+        "folder",
+        type=click.Path(path_type=Path, file_okay=False),
+        required=True,
+        metavar="DIR",
+        help=text,
+    )
+
+
 @export.command()
 @click.argument("study")
-@click.option(
-    "--to",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    metavar="DIR",
-    help="Folder for trials.parquet and convergence.parquet.",
-)
+@_to_folder("Folder for trials.parquet and convergence.parquet.")
 @options.storage
 @options.json_output
 def parquet(study: str, folder: Path, storage: str, as_json: bool) -> None:
@@ -106,14 +113,7 @@ _follow = click.option(
 
 @export.command()
 @click.argument("study")
-@click.option(
-    "--to",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    metavar="DIR",
-    help="Folder that TensorBoard is started with.",
-)
+@_to_folder("Folder that TensorBoard is started with.")
 @_follow
 @options.storage
 @options.json_output

@@ -12,6 +12,7 @@ import click
 from hpo.cli.commands import options
 
 if TYPE_CHECKING:
+    from hpo.runs.price import StudyPrice
     from hpo.runs.results import StudyResult
     from hpo.study.spec import StudySpec
 
@@ -123,18 +124,24 @@ def _say_price(spec: StudySpec, storage: str) -> None:
     from hpo import api
     from hpo.cli.output import prices
     from hpo.errors import HpoError
-    from hpo.runs.price import study_price
-    from hpo.runs.run import check_full_scale, check_workload
     from trainers.errors import TrainerError
 
     with contextlib.suppress(HpoError):  # there is no database yet
         if any(each.name == spec.name for each in api.studies(storage)):
             return
     with contextlib.suppress(HpoError, TrainerError):  # the run itself says what is wrong
-        check_workload(spec)
-        check_full_scale(spec)
-        for line in prices.lines(study_price(spec, seconds=SECONDS_OF_TIMING), spec):
+        for line in prices.lines(_checked_price(spec, seconds=SECONDS_OF_TIMING), spec):
             click.echo(line, err=True)
+
+
+def _checked_price(spec: StudySpec, **timing: Any) -> StudyPrice:
+    """What a study takes that can run here; raises what keeps it from that. ``timing`` as of ``study_price``."""
+    from hpo.runs.price import study_price
+    from hpo.runs.run import check_full_scale, check_workload
+
+    check_workload(spec)
+    check_full_scale(spec)
+    return study_price(spec, **timing)
 
 
 @click.group()
@@ -160,12 +167,7 @@ def check(file: Path, no_timing: bool, as_json: bool) -> None:
     spec = api.load_study(file)
     price = None
     if spec.workload == "noisy_quadratic" or importlib.util.find_spec("torch") is not None:
-        from hpo.runs.price import study_price
-        from hpo.runs.run import check_full_scale, check_workload
-
-        check_workload(spec)
-        check_full_scale(spec)
-        price = study_price(spec, timed=not no_timing)
+        price = _checked_price(spec, timed=not no_timing)
     options.show(
         lambda: {"name": spec.name, "price": price and price.to_dict()},
         lambda: prices.show_check(file, spec, price),
