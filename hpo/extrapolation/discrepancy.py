@@ -34,10 +34,14 @@ LOST_FACTOR = 1.5  # a diverged training counts as needing so many times the few
 
 @dataclass(frozen=True)
 class Corrected:
-    """The discrepancy model after trials: mean and standard deviation of the log epochs of candidates."""
+    """The discrepancy model after trials: mean and standard deviation of the log epochs of candidates.
+
+    ``bend`` is what the trials add to the laws there beside the level that is common to all.
+    """
 
     mean: Array
     sd: Array
+    bend: Array
 
     @property
     def best(self) -> int:
@@ -86,11 +90,12 @@ def correct(
     # the level of the epochs is the first trial's to tell
     gap = np.asarray(log_epochs) - prior_of_tried
     level = float(np.median(gap))
-    mean = prior + level + across @ np.linalg.solve(known, gap - level)
+    weight = np.linalg.solve(known, gap - level)
+    mean = prior + level + across @ weight
     left = (
         AMPLITUDE**2 + OFFSET**2 - np.einsum("ij,ji->i", across, np.linalg.solve(known, across.T))
     )
-    return Corrected(mean, np.sqrt(np.maximum(left, 0.0)))
+    return Corrected(mean, np.sqrt(np.maximum(left, 0.0)), (across - OFFSET**2) @ weight)
 
 
 def _kernel(one: Array, other: Array) -> Array:
