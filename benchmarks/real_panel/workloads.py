@@ -100,15 +100,19 @@ class Text(Workload):
         return Transformer(self.characters, self.window, self.features)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
+        """Codes of characters ``(n, window)``, and those of the ones that follow."""
         return self.train[indices, :-1], self.train[indices, 1:]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
+        """The same of windows that are never trained."""
         return self.test[indices, :-1], self.test[indices, 1:]
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:  # noqa: ARG002
+        """Mean cross entropy of a character in nats."""
         return functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
     def score(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """Share of characters foretold and mean cross entropy in nats, ``(n,)`` each."""
         answers = model(batch[0])
         losses = functional.cross_entropy(answers.transpose(1, 2), batch[1], reduction="none")
         return {
@@ -137,6 +141,7 @@ class Transformer(nn.Module):
         self.answer = nn.Sequential(nn.LayerNorm(features), nn.Linear(features, characters))
 
     def forward(self, codes: Tensor) -> Tensor:
+        """Logits ``(n, window, characters)`` of the character after each."""
         features = self.characters(codes) + self.places
         count, window, width = features.shape
         parts = self.attention(self.before_attention(features)).chunk(3, dim=2)

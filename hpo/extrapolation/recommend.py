@@ -50,8 +50,8 @@ class Choice:
 class Choices(Mapping[str, Choice]):
     """The choice of each tuned setting at one batch; ``warmup_epochs`` is what a training has, chosen or as always.
 
-    ``log_shift`` is what trainings of just these settings add to their log epochs, ``risk_factor`` by what they multiply
-    the risk that the laws tell.
+    ``log_shift`` is what trainings of just these settings add to their log epochs, ``risk_factor`` by what they
+    multiply the risk that the laws tell.
     """
 
     log_batch: float

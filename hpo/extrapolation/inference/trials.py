@@ -78,7 +78,7 @@ class Trials:
         return int(self.seed.max(initial=-1)) + 1
 
     def of_seeds(self, values: Values) -> Array:
-        """What the seed adds to the log epochs of each trial, 0 for one that shares it with none: (particles, trials)."""
+        """What the seed adds to the log epochs of each trial, 0 where none shares it: (particles, trials)."""
         particles = len(values["log_trial_scatter"])
         if not self.shared_seeds:
             return np.zeros((particles, len(self)))
@@ -92,8 +92,9 @@ class Trials:
         """Log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
 
         log epochs = rung_mean + residual + cost of the settings' misses + what its seed adds + scatter, and what the
-        warmup takes. A training is lost with the risk of its learning rate; it then diverges, or goes on and never gets to its target.
-        So one that diverged says that it was lost, and one that ended before the target that it was lost or is longer.
+        warmup takes. A training is lost with the risk of its learning rate; it then diverges, or goes on and never gets
+        to its target. So one that diverged says that it was lost, and one that ended before the target that it was lost
+        or is longer.
         """
         seen = outlook(values, laws, warmup, self.configurations)
         at_full_rate = (rung_mean + self.residuals(values))[:, self.rung] + seen.cost
@@ -179,9 +180,7 @@ def make_trials(
 def _shared_seeds(observations: Sequence[Observation]) -> NDArray[np.intp]:
     """The number of each one's seed among those that several share at one batch, -1 where it is shared by none."""
     told = [(item.global_batch_size, item.seed) for item in observations]
-    shared = [
-        each for each, count in Counter(told).items() if count > 1 and each[1] is not None
-    ]
+    shared = [each for each, count in Counter(told).items() if count > 1 and each[1] is not None]
     return np.array([shared.index(each) if each in shared else -1 for each in told], dtype=np.intp)
 
 
