@@ -75,18 +75,18 @@ def correct(
     prior_of_tried: Array,
     log_epochs: Sequence[float],
     noise: float,
-    seeds: Sequence[int] | None = None,
+    seeds: Sequence[int | None] | None = None,
 ) -> Corrected:
     """Log epochs of candidates after trials; ``noise`` is the scatter of one training in them.
 
-    Trials of one of the ``seeds`` share a part of it, where these are given. ``prior`` is the expected miss of
-    candidates in log epochs, at ``coordinates`` (candidates, settings), ``prior_of_tried`` that of the trials at
+    Trials of one of the ``seeds`` share a part of it where these are told. ``prior`` is the expected miss of candidates
+    in log epochs, at ``coordinates`` (candidates, settings), ``prior_of_tried`` that of the trials at
     ``tried`` (trials, settings), ``log_epochs`` what they needed.
     """
     alike = np.eye(len(tried))
     if seeds is not None:
-        same = np.equal.outer(np.asarray(seeds), np.asarray(seeds))
-        alike = SEED_SHARE * same + (1 - SEED_SHARE) * alike
+        same = np.array([[one is not None and one == other for other in seeds] for one in seeds])
+        alike = np.where(same, SEED_SHARE, 0.0) * (1 - alike) + alike
     # the level of the epochs is the first trial's to tell
     gap = np.asarray(log_epochs) - prior_of_tried
     level = float(np.median(gap))

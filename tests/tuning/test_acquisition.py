@@ -214,6 +214,16 @@ def test_the_discrepancy_is_as_large_as_the_trials_say(monkeypatch):
     assert shares[2] > 0.95
 
 
+def test_trials_whose_seeds_are_not_told_share_none():
+    places, zeros = np.array([[0.0], [1.0]]), np.zeros(2)
+    means = [
+        discrepancy.correct(zeros, places, places, zeros, [0.3, -0.3], 0.1, seeds).mean
+        for seeds in (None, (None, None), (1, 2), (1, 1))
+    ]
+    assert means[0] == pytest.approx(means[1]) and means[0] == pytest.approx(means[2])
+    assert means[3][0] > means[0][0]  # a difference under one seed is believed more
+
+
 def test_confirming_starts_with_the_recommendation_and_goes_lower_where_that_diverges():
     acquisition = an_acquisition()
     first = acquisition.confirm()
