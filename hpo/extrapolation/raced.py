@@ -128,7 +128,7 @@ def after_race(
         states.count("reached"),
         states.count("diverged"),
     )
-    if "reached" in states:
+    if "reached" in states or "diverged" not in states:
         # a race begins with what the sweep recommended
         bold = [raced[0], *(place for place in raced if _stood_beyond(place, raced) >= BOLD)]
         places = [

@@ -225,6 +225,22 @@ def test_differences_between_raced_settings_are_told_and_not_their_level(posteri
     assert factor < 0.75 and choices.log_shift < -0.2
 
 
+def test_where_all_were_dropped_and_none_diverged_the_recommended_rate_is_not_given_up(
+    posterior, held
+):
+    """A seed with which all are slow, and a budget that ends soon: nothing says that the settings are lost."""
+    limit = 2.2 * expected(posterior)
+    dropped = [
+        training(held, factor, limit, "pruned", longer)
+        for factor, longer in ((1.0, 1.0), (0.5, 3.0), (2.0, 0.4))
+    ]
+    factor, _, told = used(posterior, held, *dropped)
+    assert 0.6 < factor <= 1.0
+    assert told.reached == told.lost == 0 and told.trainings == 3
+    lost = [dataclasses.replace(each, state="diverged") for each in dropped]
+    assert used(posterior, held, *lost)[0] == pytest.approx(0.5 * BELOW_A_LOSS)
+
+
 def test_the_forecast_says_that_there_was_a_race_and_is_trusted_more_for_it():
     truth, rng = Truth(), np.random.default_rng(5)
     evidence = sweep(truth, rng, settings=6)
