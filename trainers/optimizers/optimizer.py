@@ -80,7 +80,7 @@ class GroupOptimizer(ABC):
             left_out = None
         for batch in self.batches:
             batch.follow()
-        before = [] if left_out is None else [tensor.clone() for tensor in self._changed()]
+        before = () if left_out is None else torch._foreach_mul(self._changed(), 1.0)  # copies
         self.updates += 1
         self.epochs = epochs
         for batch in self.batches:
