@@ -37,6 +37,7 @@ SECONDS_OF_TIMING = 20.0
     show_default=True,
     help="Where checkpoints of trials in flight and plans are kept.",
 )
+@options.device
 @click.option(
     "--stop-after",
     type=click.FloatRange(min=0, min_open=True),
