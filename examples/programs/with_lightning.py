@@ -1,4 +1,4 @@
-"""Handwritten digits with Lightning, on any number of workers: a program of one's own, two lines of `hpo`."""
+"""Handwritten digits with Lightning, on any number of workers, with two lines of `hpo`."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Handwritten digits with Hugging Face's Trainer, on any number of workers: a program of one's own, two lines of `hpo`."""
+"""Handwritten digits with Hugging Face's Trainer, on any number of workers, with two lines of `hpo`."""
 
 import argparse
 import os

@@ -39,21 +39,30 @@ def hpo_command(folder, *words):
     return json.loads(done.stdout)
 
 
+def needing(library, *values):
+    return pytest.param(
+        *values,
+        id=values[0],
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec(library) is None,
+            reason=f"{library} is not installed: pip install 'largebatch[frameworks]'",
+        ),
+    )
+
+
 @pytest.mark.parametrize(
-    ("name", "needs", "trials", "workers"),
+    ("name", "trials", "workers"),
     [
-        ("ddp", "torch", 2, 2),
-        ("with_lightning", "lightning", 2, 1),
-        ("with_trainer", "transformers", 2, 1),
-        ("prints", "numpy", 6, 1),
+        needing("torch", "ddp", 2, 2),
+        needing("lightning", "with_lightning", 2, 1),
+        needing("transformers", "with_trainer", 2, 1),
+        needing("numpy", "prints", 6, 1),
     ],
 )
 def test_an_example_is_tuned_forecast_planned_launched_and_scored(
-    tmp_path, one_ray, name, needs, trials, workers
+    tmp_path, one_ray, name, trials, workers
 ):
     """As it is shipped, but for a smaller budget: every training of it starts processes that import its library."""
-    if importlib.util.find_spec(needs) is None:
-        pytest.skip(f"{needs} is not installed: pip install 'largebatch[frameworks]'")
     shutil.copytree(EXAMPLES, tmp_path / "programs")
     file = tmp_path / "programs" / f"{name}.yaml"
     study = yaml.safe_load(file.read_text())
