@@ -34,7 +34,8 @@ class Digits(pl.LightningModule):
 
     def configure_optimizers(self) -> dict:
         optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams.lr, momentum=0.9)
-        updates = self.hparams.warmup_epochs * self.trainer.num_training_batches
+        updates_per_epoch = self.trainer.estimated_stepping_batches / self.trainer.max_epochs
+        updates = self.hparams.warmup_epochs * updates_per_epoch
         warmup = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda update: min(1.0, (update + 1) / max(updates, 1.0))
         )
