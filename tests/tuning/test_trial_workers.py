@@ -79,6 +79,10 @@ def two_nodes():
     """The address of a Ray of two local nodes with one core each."""
     from ray.cluster_utils import Cluster
 
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        # the first Ray that a process starts turns the token on, and the cluster then has it too
+        with ray_with(num_cpus=1):
+            pass
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         cluster.add_node(num_cpus=1)
