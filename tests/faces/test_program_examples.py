@@ -13,7 +13,6 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.main import main
 from hpo.runs.repository import open_store
-from storage.records import TrialState
 
 pytest.importorskip("ray")
 
@@ -69,7 +68,6 @@ def test_an_example_is_tuned_forecast_planned_launched_and_scored(
     study = yaml.safe_load(file.read_text())
     assert study["budget"]["trials"] > trials
     study["budget"]["trials"] = trials
-    study["program"]["stop_seconds"] = 60  # a loaded machine takes long to leave by itself
     file.write_text(yaml.safe_dump(study))
 
     document = hpo_command(tmp_path, "run", file, "--folder", tmp_path / "files")
@@ -89,7 +87,7 @@ def test_an_example_is_tuned_forecast_planned_launched_and_scored(
 
 
 def check_trials(result, files, workers):
-    """Each was trained by so many workers and reported every epoch; one that was asked to leave did so by itself."""
+    """Each was trained by so many workers and reported every epoch."""
     with open_store(result.storage) as store:
         curves = {trial.number: store.points(trial.id) for trial in result.trials}
     for trial in result.trials:
@@ -97,8 +95,6 @@ def check_trials(result, files, workers):
         assert json.loads((folder / "trial.json").read_text())["workers"] == workers
         epochs = [point.epochs for point in curves[trial.number]]
         assert epochs == pytest.approx([epoch + 1 for epoch in range(len(epochs))])
-        if result.study.name.startswith("with_") and trial.state is TrialState.REACHED:
-            assert f"left after {len(epochs)} epochs" in (folder / "log.txt").read_text()
 
 
 def test_the_example_with_two_workers_has_six_lines_for_hpo():

@@ -1,7 +1,4 @@
-"""Lightning and Keras as programs: their callbacks report and hear of the end.
-
-Hugging Face's Trainer, and Lightning in a whole study, are in tests/faces/test_program_examples.py.
-"""
+"""Lightning, Hugging Face's Trainer and Keras as programs: their callbacks report and hear of the end."""
 
 import importlib.util
 import sys
@@ -60,6 +57,45 @@ open("left", "w").write(str(trainer.current_epoch))
 """
 )
 
+TRANSFORMERS = (
+    DATA
+    + """
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+from hpo.callbacks.transformers import TrainerReport
+
+class Part(Dataset):
+    def __init__(self, part):
+        self.images, self.labels = images[part], labels[part]
+    def __len__(self):
+        return len(self.labels)
+    def __getitem__(self, index):
+        return {"x": self.images[index], "labels": self.labels[index]}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(64, 10)
+    def forward(self, x, labels):
+        logits = self.net(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+trainer = Trainer(
+    Net(),
+    TrainingArguments(
+        "output", num_train_epochs=50, per_device_train_batch_size=batch, learning_rate=rate, use_cpu=True,
+        eval_strategy="epoch", save_strategy="no", report_to=[], disable_tqdm=True, optim="sgd",
+    ),
+    train_dataset=Part(slice(0, 1440)),
+    eval_dataset=Part(slice(1440, None)),
+    compute_metrics=lambda found: {"top1": (found.predictions.argmax(1) == found.label_ids).mean()},
+    callbacks=[TrainerReport()],
+)
+trainer.train()
+open("left", "w").write(str(trainer.state.epoch))
+"""
+)
+
 KERAS = (
     "import os; os.environ['KERAS_BACKEND'] = 'torch'\n"
     + DATA
@@ -84,7 +120,7 @@ open("left", "w").write(str(len(history.epoch)))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "program", "per_epoch"),
-    [("lightning", LIGHTNING, 2), ("keras", KERAS, 1)],
+    [("lightning", LIGHTNING, 2), ("transformers", TRANSFORMERS, 1), ("keras", KERAS, 1)],
 )
 def test_a_framework_reports_and_hears_of_the_end(tmp_path: Path, library, program, per_epoch):
     if importlib.util.find_spec(library) is None:
