@@ -74,77 +74,18 @@ def test_two_workers_on_one_node_train_as_one_process_does(alone, tmp_path):
     assert trial.state == "censored"
 
 
-@pytest.fixture(scope="module")
-def two_nodes():
-    """The address of a Ray of two local nodes with one core each."""
+def test_two_nodes_train_as_one_process_does(alone, tmp_path):
     from ray.cluster_utils import Cluster
 
-    if os.environ.get("RAY_AUTH_MODE") != "token":
-        # the first Ray that a process starts turns the token on, and the cluster then has it too
-        with ray_with(num_cpus=1):
-            pass
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         cluster.add_node(num_cpus=1)
-        yield cluster.address
+        with ray_with(address=cluster.address):
+            assert len(ray.nodes()) == 2
+            points, _ = swept(tmp_path, "resources: {nodes: 2}\n")
     finally:
         cluster.shutdown()
-
-
-def test_two_nodes_train_as_one_process_does(alone, tmp_path, two_nodes):
-    with ray_with(address=two_nodes):
-        assert len(ray.nodes()) == 2
-        points, _ = swept(tmp_path, "resources: {nodes: 2}\n")
     assert_same(points, alone)
-
-
-PROGRAM = """\
-import pathlib, sys, time
-import hpo
-node, *others = sys.argv[1:]
-with open(f"node-{node}", "a") as file:
-    print(*others, file=file)
-if node != "0":
-    time.sleep(600)  # until the first node's program has ended
-while not pathlib.Path("node-1").exists():
-    time.sleep(0.1)
-for epoch in (1, 2):
-    hpo.report(epochs=epoch, top1=0.45 * epoch)
-"""
-PROGRAM_STUDY = """\
-name: nodes
-workload: program
-program:
-  command: [python, train.py, "{node_rank}", "{nodes}", "{workers}", "{local_batch_size}", "{master_address}",
-            "{master_port}", "{learning_rate}"]
-  train_samples: 640
-  report: {metrics: {top1: true}}
-  stop_seconds: 1
-target: {metric: top1, at_least: 0.8}
-ladder: [64]
-search:
-  learning_rate: {log_uniform: [0.05, 0.3], role: scaled}
-resources: {nodes: 2}
-budget: {trials: 1, epochs_per_trial: 2}
-"""
-
-
-def test_a_program_of_two_nodes_is_a_trial_of_a_cluster_at_an_address(tmp_path, two_nodes):
-    """It is started on both nodes, with one meeting point, and what it left running on the second is ended."""
-    (tmp_path / "train.py").write_text(PROGRAM)
-    (tmp_path / "nodes.yaml").write_text(PROGRAM_STUDY)
-    result = hpo.run_study(
-        hpo.load_study(tmp_path / "nodes.yaml"),
-        f"sqlite:///{tmp_path}/hpo.db",
-        folder=tmp_path / ".hpo",
-        ray_address=two_nodes,
-    )
-    (trial,) = result.trials
-    assert (trial.state, trial.epochs_to_target) == ("reached", 2.0), trial.reason
-    first, second = ((tmp_path / f"node-{node}").read_text().split() for node in (0, 1))
-    assert first[:3] == ["2", "2", "32"] and first == second
-    left = [number for number in processes() if works_in(number) == str(tmp_path)]
-    assert left == [], [name_of(number) for number in left]
 
 
 def test_a_killed_worker_restarts_its_trial_from_its_checkpoint(alone, tmp_path, monkeypatch):
@@ -164,13 +105,6 @@ def test_a_killed_worker_restarts_its_trial_from_its_checkpoint(alone, tmp_path,
     assert killed
     assert trial.state == "censored", trial.reason
     assert_same(points, alone)
-
-
-def works_in(number):
-    try:
-        return str(Path(f"/proc/{number}/cwd").readlink())
-    except OSError:
-        return ""
 
 
 def processes():
