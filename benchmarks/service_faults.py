@@ -49,6 +49,9 @@ from storage.store import Store
 LIMIT = 1800.0
 """Seconds that what was submitted may take to its end once nothing strikes any more."""
 
+LEASE_SECONDS = "5"
+"""Of the workers: long enough that one on a busy machine does not lose its study, short beside the whole run."""
+
 WAITING = 3
 """Studies that wait or run, below which another is submitted."""
 
@@ -364,7 +367,9 @@ def run(
     with Store.open(url) as store:
         token, _ = create_token(store, owner="bench", scope="submit")
         with (
-            fleet(url, folder, "--max-attempts", "1000") as workers,
+            fleet(
+                url, folder, "--max-attempts", "1000", "--lease-seconds", LEASE_SECONDS
+            ) as workers,
             _stopped(Service(url, folder, workers)) as service,
         ):
             service.start_server()

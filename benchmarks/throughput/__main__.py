@@ -23,6 +23,7 @@ from benchmarks.throughput.forecasters import forecasters
 from hpo.intervals import Interval
 from hpo.planning.throughput.learn import Series, read_reference_throughputs
 
+OTHERS = "other reports"
 HORIZONS = ((1, 2), (2, 4), (4, 8), (8, np.inf))
 
 
@@ -69,6 +70,7 @@ def main() -> None:
         families, others = ([one for one in group if unseen(one)] for group in (families, others))
     ways = forecasters(reference)
     groups = {} if asked.part == "time" else _groups(families, others)
+    together: dict[str, list[Result]] = {name: [] for name in ways}
     for title, group in groups.items():
         results = {
             name: [Result(case, way(case)) for series in group for case in cases(series)]
@@ -77,6 +79,11 @@ def main() -> None:
         _print_table(title, group, results)
         if asked.cases:
             _print_cases(results["generation left out"])
+        if title != OTHERS:
+            for name, each in results.items():
+                together[name] += each
+    if groups:
+        _print_table("all MLPerf families", families, together)
     if asked.part != "rates":
         print_clock(asked.runs, ways["generation left out"], only_unseen=asked.unseen)
 
@@ -85,7 +92,7 @@ def _groups(families: Sequence[Series], others: Sequence[Series]) -> Mapping[str
     found: dict[str, list[Series]] = {}
     for one in families:
         found.setdefault(one.name.split(" / ")[0], []).append(one)
-    found["other reports"] = scored(others)
+    found[OTHERS] = scored(others)
     return {name: group for name, group in found.items() if group}
 
 
