@@ -210,7 +210,7 @@ def proxied(kind, number, folder, upstream):
         )
     try:
         until = time.monotonic() + 120
-        while not _answers(port) or not authority.exists():
+        while not _shakes_hands(port, name, authority):
             assert time.monotonic() < until and process.poll() is None, (folder / "log").read_text()
             time.sleep(0.1)
         trust = ssl.create_default_context(cafile=authority)
@@ -223,15 +223,24 @@ def proxied(kind, number, folder, upstream):
             yield client
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:  # Caddy waits for streams, as long as they last
+            process.kill()
+            process.wait(30)
 
 
-def _answers(port):
+def _shakes_hands(port, name, authority):
+    """Whether the proxy listens and has its certificate: Caddy makes it after it has begun to listen."""
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        trust = ssl.create_default_context(cafile=authority)
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5) as connection,
+            trust.wrap_socket(connection, server_hostname=name),
+        ):
+            return True
     except OSError:
         return False
-    return True
 
 
 class Here(httpx.HTTPTransport):
@@ -299,16 +308,24 @@ def test_the_configurations_of_the_guide(tmp_path, kind, number, host, path):
 @pytest.mark.parametrize("asked", ["/hpo/", "/"])
 def test_a_proxy_may_hand_on_the_path_or_take_it_off(tmp_path, asked):
     config = ServerConfig(storage=f"sqlite:///{tmp_path}/hpo.db", folder=tmp_path, path="/hpo")
-    with listening(create_app(config, dashboard_routers(config.path))) as address:
-        page = httpx.get(f"{address}{asked}")
+    with (
+        listening(create_app(config, dashboard_routers(config.path))) as address,
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
+        page = client.get(asked)
         assert page.status_code == 200 and 'href="/hpo/submit"' in page.text
-        assert httpx.get(f"{address}{asked}health").status_code == 200
-        assert httpx.get(f"{address}{asked}api/v1/me").status_code == 401
-        assert httpx.get(f"{address}/hpox/").status_code == 404
-        other = httpx.post(
-            f"{address}{asked}login", data={"next": "/elsewhere"}, headers={"Origin": address}
-        )
-        assert other.status_code == 401
+        assert client.get(f"{asked}health").status_code == 200
+        assert client.get(f"{asked}api/v1/me").status_code == 401
+        assert client.get("/hpox/").status_code == 404
+        secret, _ = create_token(Store.open(config.storage), owner="ada", scope="read")
+        for after, to in (("/hpo/submit", "/hpo/submit"), ("/elsewhere", "/hpo/")):
+            entered = client.post(
+                f"{asked}login",
+                data={"token": secret, "next": after},
+                headers={"Origin": address},
+            )
+            assert (entered.status_code, entered.headers["location"]) == (303, to)
+            assert "path=/hpo/;" in entered.headers["set-cookie"].lower()
 
 
 @pytest.mark.parametrize("path", ["hpo", "/hpo/", "/h po", "//hpo", "/a?b"])
