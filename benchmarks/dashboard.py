@@ -1,6 +1,8 @@
-"""The study page with 10,000 trials of 200 points each, measured in the browser; and how soon an update is seen.
+"""The study page in the browser: of 10,000 trials of 200 points each, and of a finished study after a restart.
 
-``python -m benchmarks.dashboard [--trials N]`` prints a table; ``dashboard.md`` holds the last one.
+``python -m benchmarks.dashboard [--trials N] [--part large|restart]`` prints a table; ``dashboard.md`` holds the last
+one. The finished study is a small one that a worker swept; its page is complete with the forecast, its trust, the
+table of trials and the ladder with the law's band.
 """
 
 from __future__ import annotations
@@ -220,11 +222,78 @@ def updates(server: Server, chromium: Any, store: Store) -> dict[str, float]:
     return found
 
 
+RESTARTS = 5
+SWEPT = """\
+name: swept
+workload: noisy_quadratic
+data: {modes: 50, noise_scale: 0.5, train_samples: 512}
+target: {metric: loss, at_most: 0.05}
+ladder: [16, 32, 64]
+full_scale: {global_batch_size: 256, machine: local, workers: 2}
+search:
+  optimizer: sgd
+  learning_rate: {log_uniform: [0.02, 2], role: scaled}
+  momentum: {uniform: [0.5, 0.95]}
+  weight_decay: 0
+budget: {trials: 48, epochs_per_trial: 40}
+"""
+COMPLETE = {
+    "forecast": "() => document.querySelector('#headline .forecast .trust, #headline .trust') !== null",
+    "trials": "() => document.querySelector('#table tbody tr td a') !== null",
+    "law": "() => (document.getElementById('ladder').data ?? []).some(each => each.name === '90 % band')",
+}
+
+
+def after_restart(folder: Path, chromium: Any) -> dict[str, float]:
+    """Seconds until each part of the page of a finished study is there, its first view after a restart.
+
+    The median and the longest of ``RESTARTS``. The browser has been on the page before, as whoever comes back.
+    """
+    times: dict[str, list[float]] = {}
+    with serving(folder) as server:
+        server.submit(SWEPT)
+        server.wait("swept", "finished", seconds=600)
+        server.worker = False
+        context = chromium.new_context(viewport={"width": 1280, "height": 900})
+        page = context.new_page()
+        page.goto(server.link)
+        for restart in range(RESTARTS + 1):
+            server.stop()
+            server.start()
+            page.goto("about:blank")
+            began = time.perf_counter()
+            page.goto(f"{server.address}/studies/swept", wait_until="commit")
+            left = dict(COMPLETE)
+            while left:
+                for what, there in list(left.items()):
+                    if page.evaluate(there):
+                        del left[what]
+                        if restart:  # the first view fills the browser's cache
+                            times.setdefault(what, []).append(time.perf_counter() - began)
+                if time.perf_counter() - began > 300:
+                    raise TimeoutError(f"{', '.join(left)} did not come")
+                time.sleep(0.01)
+            if restart:
+                times.setdefault("complete", []).append(time.perf_counter() - began)
+        context.close()
+    found = {f"after a restart, {what}": statistics.median(each) for what, each in times.items()}
+    return found | {"after a restart, complete, the longest": max(times["complete"])}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=10_000)
-    trials = parser.parse_args().trials
+    parser.add_argument("--part", choices=["large", "restart"], help="one part of it; all if none")
+    given = parser.parse_args()
+    if given.part != "restart":
+        _large(given.trials)
+    if given.part != "large":
+        with tempfile.TemporaryDirectory() as folder, browser() as chromium:
+            _print(after_restart(Path(folder), chromium))
+
+
+def _large(trials: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Path(folder), worker=False)
         with Store.open(server.storage) as store:
@@ -239,8 +308,12 @@ def main() -> None:
                     lambda: measure(running, chromium),
                     lambda: updates(running, chromium, store),
                 ):
-                    for name, value in part().items():
-                        print(f"| {name} | {value:.3g}{'' if 'MB' in name else ' s'} |", flush=True)
+                    _print(part())
+
+
+def _print(found: dict[str, float]) -> None:
+    for name, value in found.items():
+        print(f"| {name} | {value:.3g}{'' if 'MB' in name else ' s'} |", flush=True)
 
 
 if __name__ == "__main__":

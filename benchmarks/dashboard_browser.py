@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import httpx
 
-START_SECONDS = 60
+START_SECONDS = 180
 ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",

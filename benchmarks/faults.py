@@ -10,8 +10,10 @@ again after it. Exits with 1 where one of these rules is broken.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import resource
+import secrets
 import statistics
 import subprocess
 import sys
@@ -283,10 +285,14 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--ray-kills", type=int, default=5, help="of workers with trials on Ray")
     parser.add_argument("--studies", type=int, default=500, help="tiny studies to drain")
     parser.add_argument("--only", help="part of a scenario's name")
     options = parser.parse_args()
     seed, kills = options.seed, options.kills
+    # a cluster without a token is refused; what starts one and what joins it share this process's
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     broken = 0
     with private_postgres() as server:
         scenarios: dict[str, Callable[[Path], Report]] = {
@@ -310,9 +316,9 @@ def main() -> None:
                 f"sqlite:///{folder}/hpo.db",
                 folder,
                 seed=seed,
-                kills=max(kills // 10, 1),
+                kills=options.ray_kills,
                 studies=1,
-                trials=8 + 2 * kills,
+                trials=8 + 2 * options.ray_kills,
                 window=2,
                 kind="OnRay",
             ),

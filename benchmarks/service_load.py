@@ -5,13 +5,18 @@ The server is one ``hpo serve`` process, PostgreSQL a private one of the ``pgser
 studies with trials and curves already. Each client draws what it asks for, and pauses between two requests; with
 ``--pause 0`` it asks again at once, so that the wait tells the server's throughput.
 
-    python -m benchmarks.service_load [--clients N] [--seconds S] [--pause S]
+With ``--hostile`` two more users do what harm their tokens allow, from addresses and a process of their own: a reader
+asks without a pause for what is dear (a hundred curves, forecasts at ever new batch sizes, streams, odd queries), a
+submitter sends what is slow to refuse and queues, cancels and resumes studies. Their refusals are counted apart.
+
+    python -m benchmarks.service_load [--clients N] [--seconds S] [--pause S] [--hostile]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import random
 import signal
@@ -22,8 +27,14 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeAlias
+
+import httpx
 
 import hpo
 from benchmarks.private_postgres import private_postgres
@@ -49,6 +60,12 @@ budget: {{trials: 30, epochs_per_trial: 20}}
 """
 
 
+HOSTILE_CONNECTIONS = 8
+"""That each of the two hostile users asks over at a time."""
+Asked: TypeAlias = tuple[str, str, dict[str, object] | None]
+"""Method, path below /api/v1 and the JSON of a body."""
+
+
 def main() -> None:
     """Print a row per kind of request."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -60,17 +77,39 @@ def main() -> None:
         default=0.25,
         help="mean pause of a client between requests, in seconds",
     )
+    parser.add_argument(
+        "--hostile",
+        action="store_true",
+        help="a hostile reader and a hostile submitter beside them",
+    )
     given = parser.parse_args()
+    met: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as folder, private_postgres() as server:
         storage = server.url(server.new_database())
         with Store.open(storage) as store:
             fill(store)
             token, _ = create_token(store, owner="bench", scope="submit")
-        with serving(storage, Path(folder)) as url:
+            hostile = {
+                scope: create_token(store, owner=f"hostile {scope}", scope=scope)[0]
+                for scope in HOSTILE
+                if given.hostile
+            }
+        with (
+            serving(storage, Path(folder)) as url,
+            ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool,
+        ):
+            begun = {
+                scope: pool.submit(do_harm, url, secret, scope, given.seconds)
+                for scope, secret in hostile.items()
+            }
             waits, errors = asyncio.run(load(url, token, given.clients, given.seconds, given.pause))
+            met = {scope: each.result() for scope, each in begun.items()}
         with Store.open(storage) as store:
             stored = Counter(study.name.split()[0] for study in store.studies())
     report(waits, errors, given.seconds)
+    for scope, statuses in met.items():
+        told = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
+        print(f"\nhostile, {scope}: {told}")
     submitted = len(waits["submit"])
     print(f"\n{stored['submitted']} studies stored of {submitted} submitted")
     if errors or stored["submitted"] != submitted:
@@ -192,6 +231,76 @@ async def client_at_work(
                 errors[str(error)[:200]] += 1
             if pause:
                 await asyncio.sleep(draw.expovariate(1 / pause))
+
+
+def dear_reads() -> Iterator[Asked]:
+    """What a token that may read can ask for at most."""
+    for number in itertools.count():
+        study = f"/studies/stored%20{number % STUDIES}"
+        curves = "&".join(f"trial={each}" for each in range(100))
+        yield "GET", f"{study}/convergence?{curves}", None
+        yield "GET", f"{study}/forecast?at={128 + number}", None
+        yield "GET", f"{study}/trials?limit=1000&search={'%25' * 50}", None
+        yield "GET", f"{study}/events", None
+        yield "GET", "/calibration", None
+        yield "GET", "/studies?limit=1000", None
+
+
+def dear_submissions() -> Iterator[Asked]:
+    """Studies that are slow to check, and many that are queued, cancelled and resumed."""
+    prime = SPEC.replace("[16, 32, 64]", f"[{2**31 - 1}]")
+    faults = SPEC.replace("[16, 32, 64]", f"[{', '.join(['x'] * 15_000)}]")
+    path = f"{SPEC}data: {{{{path: {'/tmp/..' * 60_000}}}}}\n"
+    swelling = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+        for old, new in itertools.pairwise("abcdefghi")
+    )
+    for number in itertools.count():
+        name = f"hostile {number}"
+        for text in (prime, faults, path):
+            yield "POST", "/studies", {"spec": text.format(name=name)}
+        yield "POST", "/studies", {"spec": swelling}
+        yield "POST", "/studies", {"spec": SPEC.format(name=name)}
+        yield "POST", f"/studies/hostile%20{number}/cancel", None
+        yield "POST", f"/studies/hostile%20{number}/resume", None
+
+
+HOSTILE: dict[str, Callable[[], Iterator[Asked]]] = {
+    "read": dear_reads,
+    "submit": dear_submissions,
+}
+
+
+def do_harm(url: str, token: str, scope: str, seconds: float) -> Counter[str]:
+    """Ask for what is dear without a pause; how often each status was the answer."""
+    return asyncio.run(_do_harm(url, token, HOSTILE[scope](), seconds, list(HOSTILE).index(scope)))
+
+
+async def _do_harm(
+    url: str, token: str, wanted: Iterator[Asked], seconds: float, number: int
+) -> Counter[str]:
+    statuses: Counter[str] = Counter()
+    until = time.monotonic() + seconds
+
+    async def one(client: httpx.AsyncClient) -> None:
+        while time.monotonic() < until:
+            method, path, body = next(wanted)
+            try:
+                async with client.stream(method, f"/api/v1{path}", json=body) as answer:
+                    statuses[str(answer.status_code)] += 1
+                    if not path.endswith("/events"):  # a stream is left open for nobody
+                        await answer.aread()
+            except httpx.HTTPError as error:
+                statuses[type(error).__name__] += 1
+
+    async with httpx.AsyncClient(
+        base_url=url,
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=30,
+        transport=httpx.AsyncHTTPTransport(local_address=f"127.0.0.{2 + number}"),
+    ) as client:
+        await asyncio.gather(*(one(client) for _ in range(HOSTILE_CONNECTIONS)))
+    return statuses
 
 
 async def ask(client: hpo.AsyncClient, kind: str, draw: random.Random, name: str) -> None:

@@ -1,10 +1,11 @@
 """Scores throughput forecasts on published runs.
 
-    python -m benchmarks.throughput RUNS.csv [--cases] [--unseen]
+    python -m benchmarks.throughput RUNS.csv [--cases] [--unseen] [--part rates|time]
 
 RUNS.csv is a table of MLPerf Training and HPC result logs with the columns of families.py. The series of the shipped
 table that are from other reports are scored too. ``--cases`` prints every case of the step model, ``--unseen`` scores
-only the families on which nothing was chosen (families.py). The last table scores the time of whole trainings.
+only the families on which nothing was chosen (families.py). The last table scores the time of whole trainings;
+``--part`` makes it alone, or the others without it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.throughput.forecasters import forecasters
 from hpo.intervals import Interval
 from hpo.planning.throughput.learn import Series, read_reference_throughputs
 
+OTHERS = "other reports"
 HORIZONS = ((1, 2), (2, 4), (4, 8), (8, np.inf))
 
 
@@ -58,6 +60,7 @@ def main() -> None:
     parser.add_argument(
         "--unseen", action="store_true", help="only families on which nothing was chosen"
     )
+    parser.add_argument("--part", choices=["rates", "time"], help="one part of it; all if none")
     asked = parser.parse_args()
     reference = read_reference_throughputs()
     families = scored(read_series(asked.runs))
@@ -66,7 +69,9 @@ def main() -> None:
     if asked.unseen:
         families, others = ([one for one in group if unseen(one)] for group in (families, others))
     ways = forecasters(reference)
-    for title, group in _groups(families, others).items():
+    groups = {} if asked.part == "time" else _groups(families, others)
+    together: dict[str, list[Result]] = {name: [] for name in ways}
+    for title, group in groups.items():
         results = {
             name: [Result(case, way(case)) for series in group for case in cases(series)]
             for name, way in ways.items()
@@ -74,14 +79,20 @@ def main() -> None:
         _print_table(title, group, results)
         if asked.cases:
             _print_cases(results["generation left out"])
-    print_clock(asked.runs, ways["generation left out"], only_unseen=asked.unseen)
+        if title != OTHERS:
+            for name, each in results.items():
+                together[name] += each
+    if groups:
+        _print_table("all MLPerf families", families, together)
+    if asked.part != "rates":
+        print_clock(asked.runs, ways["generation left out"], only_unseen=asked.unseen)
 
 
 def _groups(families: Sequence[Series], others: Sequence[Series]) -> Mapping[str, Sequence[Series]]:
     found: dict[str, list[Series]] = {}
     for one in families:
         found.setdefault(one.name.split(" / ")[0], []).append(one)
-    found["other reports"] = scored(others)
+    found[OTHERS] = scored(others)
     return {name: group for name, group in found.items() if group}
 
 

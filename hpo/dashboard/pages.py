@@ -28,72 +28,96 @@ SECURITY = {
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def pages() -> APIRouter:
-    """Every page of the dashboard, and the files that they load."""
-    router = APIRouter(include_in_schema=False)
-    router.add_api_route("/", _studies)
-    router.add_api_route("/submit", _submit)
-    router.add_api_route("/calibration", _calibration)
-    router.add_api_route("/workers", _workers)
-    router.add_api_route("/studies/{name}", _study)
-    router.add_api_route("/studies/{name}/forecast", _forecast)
-    router.add_api_route("/studies/{name}/compare", _compare)
-    router.add_api_route("/studies/{name}/trials/{number}", _trial)
+def pages(path: str = "") -> APIRouter:
+    """Every page of the dashboard, and the files that they load; ``path`` stands before all their addresses."""
+    made, router = _Pages(path), APIRouter(include_in_schema=False)
+    router.add_api_route("/", made.studies)
+    router.add_api_route("/submit", made.submit)
+    router.add_api_route("/calibration", made.calibration)
+    router.add_api_route("/workers", made.workers)
+    router.add_api_route("/studies/{name}", made.study)
+    router.add_api_route("/studies/{name}/forecast", made.forecast)
+    router.add_api_route("/studies/{name}/compare", made.compare)
+    router.add_api_route("/studies/{name}/trials/{number}", made.trial)
     router.add_api_route("/static/plotly.min.js", _plotly)
     router.add_api_route("/static/{file}", _static)
     return router
 
 
-def _studies() -> Response:
-    return _page(
-        "studies", "Studies", section="Studies", states=[str(state) for state in StudyState]
-    )
+class _Pages:
+    """The pages, with links below ``path``."""
 
+    def __init__(self, path: str) -> None:
+        self._path = path
 
-def _submit() -> Response:
-    return _page("submit", "Submit a study", section="Submit")
+    def studies(self) -> Response:
+        return self._page(
+            "studies", "Studies", section="Studies", states=[str(state) for state in StudyState]
+        )
 
+    def submit(self) -> Response:
+        return self._page("submit", "Submit a study", section="Submit")
 
-def _calibration() -> Response:
-    return _page("calibration", "Calibration", section="Calibration")
+    def calibration(self) -> Response:
+        return self._page("calibration", "Calibration", section="Calibration")
 
+    def workers(self) -> Response:
+        return self._page("workers", "Workers", section="Workers")
 
-def _workers() -> Response:
-    return _page("workers", "Workers", section="Workers")
+    def study(self, request: Request) -> Response:
+        name = _name(request)
+        return self._page(
+            "study",
+            name,
+            section="Studies",
+            data={"study": name},
+            states=[str(state) for state in TrialState],
+        )
 
+    def forecast(self, request: Request) -> Response:
+        name = _name(request)
+        return self._page(
+            "forecast",
+            f"{name}: forecast and plan",
+            section="Studies",
+            data={"study": name},
+            costs=cost_names(),
+        )
 
-def _study(request: Request) -> Response:
-    name = _name(request)
-    return _page(
-        "study",
-        name,
-        section="Studies",
-        data={"study": name},
-        states=[str(state) for state in TrialState],
-    )
+    def compare(self, request: Request) -> Response:
+        name = _name(request)
+        return self._page(
+            "compare", f"{name}: trials side by side", section="Studies", data={"study": name}
+        )
 
+    def trial(self, request: Request) -> Response:
+        name, number = _name(request), request.path_params["number"]
+        return self._page(
+            "trial",
+            f"{name}: trial {number}",
+            section="Studies",
+            data={"study": name, "trial": number},
+        )
 
-def _forecast(request: Request) -> Response:
-    name = _name(request)
-    return _page(
-        "forecast",
-        f"{name}: forecast and plan",
-        section="Studies",
-        data={"study": name},
-        costs=cost_names(),
-    )
-
-
-def _compare(request: Request) -> Response:
-    name = _name(request)
-    return _page("compare", f"{name}: trials side by side", section="Studies", data={"study": name})
-
-
-def _trial(request: Request) -> Response:
-    name, number = _name(request), request.path_params["number"]
-    return _page(
-        "trial", f"{name}: trial {number}", section="Studies", data={"study": name, "trial": number}
-    )
+    def _page(
+        self,
+        page: str,
+        title: str,
+        *,
+        section: str,
+        data: dict[str, Any] | None = None,
+        **values: Any,
+    ) -> Response:
+        text = _ENVIRONMENT.get_template(f"pages/{page}.html").render(
+            root=self._path,
+            title=title,
+            section=section,
+            script=f"{page}.js",
+            data=data or {},
+            version=version("largebatch"),
+            **values,
+        )
+        return HTMLResponse(text, headers=SECURITY)
 
 
 def _name(request: Request) -> str:
@@ -117,20 +141,6 @@ def _plotly() -> Response:
         media_type="text/javascript",
         headers={"cache-control": "max-age=86400"},
     )
-
-
-def _page(
-    page: str, title: str, *, section: str, data: dict[str, Any] | None = None, **values: Any
-) -> Response:
-    text = _ENVIRONMENT.get_template(f"pages/{page}.html").render(
-        title=title,
-        section=section,
-        script=f"{page}.js",
-        data=data or {},
-        version=version("largebatch"),
-        **values,
-    )
-    return HTMLResponse(text, headers=SECURITY)
 
 
 _ENVIRONMENT = Environment(

@@ -123,6 +123,12 @@ class ServerConfig(_ConfigSection):
         (),
         description="Names by which it may be asked; those of this machine if it listens here alone, else any.",
     )
+    path: str = Field(
+        "",
+        max_length=200,
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+        description="Before all addresses, where a proxy gives it a path of a name, such as /hpo.",
+    )
     log_format: Literal["text", "json"] = "text"
 
     @field_validator("data_folders")

@@ -38,12 +38,12 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        scope["path"] = _path(scope, self.context.config.path)
         given = headers.get("x-request-id", "")
         passing = _Passing(
             scope, send, given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         )
         scope.setdefault("state", {})["request_id"] = passing.request_id
-        scope["path"] = _path(scope)
         self._look_for_proxy(headers)
         try:
             refusal, body = self._host(headers), None
@@ -223,14 +223,21 @@ async def _read(receive: Receive, most: int) -> bytes | None:
             return bytes(body)
 
 
-def _path(scope: Scope) -> str:
-    """The path with every encoded slash kept apart from those that separate its segments."""
+def _path(scope: Scope, before: str) -> str:
+    """The path with every encoded slash kept apart from those that separate its segments, without ``before``.
+
+    A proxy may hand on the whole path or take off what stands before it.
+    """
     raw = scope.get("raw_path")
     if raw is None or not _ENCODED_SLASH.search(raw):
-        return str(scope["path"])
-    return unquote(
-        _ENCODED_SLASH.sub(SLASH.encode(), raw.split(b"?")[0]).decode("utf-8", "replace")
-    )
+        path = str(scope["path"])
+    else:
+        path = unquote(
+            _ENCODED_SLASH.sub(SLASH.encode(), raw.split(b"?")[0]).decode("utf-8", "replace")
+        )
+    if before and (path == before or path.startswith(f"{before}/")):
+        return path.removeprefix(before) or "/"
+    return path
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

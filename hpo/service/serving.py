@@ -57,9 +57,7 @@ def serve(
     sock = listening_socket(config)
     port = sock.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
-    address = (
-        f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}"
-    )
+    address = f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}{config.path}"
     app = create_app(config, extra_routers)
     # by the environment: everybody on the machine reads command lines, and a database's URL has its password
     storage = {"HPO_STORAGE": config.storage}

@@ -232,6 +232,25 @@ def test_the_ladder_without_laws_has_every_trial_and_with_them_the_band_and_the_
     assert "maximal data parallelism" in texts
 
 
+def test_a_server_that_is_started_again_takes_the_laws_from_the_database(
+    storage: str, client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = ("/studies/small/forecast", "/studies/small/figures/ladder?laws=true")
+    before = [get(client, path) for path in paths]
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("laws were fitted that are stored")
+
+    for name in ("hpo.service.fit_process.fit", "hpo.runs.forecasts.fit_posterior"):
+        monkeypatch.setattr(name, never)
+    config = ServerConfig(storage=storage, folder=tmp_path)
+    with (
+        listening(create_app(config, dashboard_routers())) as address,
+        httpx.Client(base_url=address, headers=client.headers, timeout=60) as again,
+    ):
+        assert [get(again, path) for path in paths] == before
+
+
 def test_figures_that_are_not_there_are_named(client: httpx.Client) -> None:
     answer = client.get("/api/v1/studies/small/figures/pie")
     assert answer.status_code == 404

@@ -137,6 +137,32 @@ def test_what_fails_before_it_begins_is_not_restarted(tmp_path):
     assert heard == []
 
 
+@pytest.mark.parametrize(
+    ("status", "starts"), [(-9, 3), (137, 3), (1, 1), (143, 1), (139, 1), (-11, 1)]
+)
+def test_what_is_killed_before_it_begins_is_restarted(tmp_path, monkeypatch, status, starts):
+    """SIGKILL comes from without; any other end before the training would come again."""
+    attempts, heard = [], []
+
+    def attempt(_command, log, *_):
+        log.touch()
+        attempts.append(log)
+        return status
+
+    monkeypatch.setattr("hpo.planning.launchers.launch._attempt", attempt)
+    with pytest.raises(LaunchError, match=f"exit code {status} and no outcome"):
+        run_plan(
+            local_plan(tmp_path),
+            tmp_path,
+            backend="torch",
+            seed=1,
+            on_point=print,
+            max_restarts=2,
+            on_restart=heard.append,
+        )
+    assert (len(attempts), len(heard)) == (starts, starts - 1)
+
+
 def test_a_plan_of_another_machine_is_handed_over_unless_workers_are_named(tmp_path):
     with pytest.raises(PlanError, match="plan 7 is for summit and its slurm"):
         launch_here(small_plan(small_job(tmp_path)), directory=tmp_path)

@@ -86,7 +86,7 @@ def serve(
         config,
         worker=_is_sqlite(config.storage) if worker is None else worker,
         link=config.is_local,
-        extra_routers=dashboard_routers(),
+        extra_routers=dashboard_routers(config.path),
         tell=click.echo,
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 
-def dashboard_routers() -> list[Any]:
-    """The routers of the pages, with the server's rights and its fits behind them."""
+def dashboard_routers(path: str = "") -> list[Any]:
+    """The routers of the pages, with the server's rights and its fits behind them; ``path`` as its configuration's."""
     from hpo.dashboard.access import Access
     from hpo.dashboard.data_routes import data_routes
     from hpo.dashboard.pages import pages
@@ -35,4 +35,4 @@ def dashboard_routers() -> list[Any]:
         ),
         calibration=lambda request, who: visible_calibration(context_of(request), who),
     )
-    return [pages(), data_routes(access)]
+    return [pages(path), data_routes(access)]

@@ -3,6 +3,9 @@
 
 const root = document.documentElement;
 
+/** What stands before every address of the server: nothing, or the path that a proxy gives it. */
+export const home = root.dataset.root;
+
 /** An element: el("a.button", {href}, "text", child, ...). Properties that begin with "on" are listeners. */
 export function el(what, properties = {}, ...children) {
   const [tag, ...classes] = what.split(".");
@@ -45,13 +48,13 @@ export const path = (...parts) => parts.map((part) => encodeURIComponent(part)).
 
 /** Ask the API; returns its JSON. A session that ended leads to the login page, and back. */
 export async function api(where, { method = "GET", body, headers = {}, signal } = {}) {
-  const answer = await fetch(`/api/v1/${where}`, {
+  const answer = await fetch(`${home}/api/v1/${where}`, {
     method, signal, credentials: "same-origin",
     headers: { "X-Requested-With": "dashboard", ...(body ? { "Content-Type": "application/json" } : {}), ...headers },
     body: body ? JSON.stringify(body) : undefined,
   }).catch((error) => { throw error.name === "AbortError" ? error : new Unreachable(); });
   if (answer.status === 401) {
-    location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    location.assign(`${home}/login?next=${encodeURIComponent(location.pathname + location.search)}`);
     return new Promise(() => {});
   }
   if (answer.status === 204) return null;
@@ -179,7 +182,7 @@ const HIDDEN = 20000;
  * calls ``again``: what was missed besides is to be read anew.
  */
 export function follow(study, listeners, again = () => {}) {
-  const where = study ? `/api/v1/studies/${path(study)}/events` : "/api/v1/events";
+  const where = study ? `${home}/api/v1/studies/${path(study)}/events` : `${home}/api/v1/events`;
   const sign = byId("live");
   let last = "";
   let wait = FIRST_WAIT;
@@ -221,7 +224,7 @@ export function follow(study, listeners, again = () => {}) {
 
 byId("theme")?.addEventListener("click", chooseTheme);
 byId("logout")?.addEventListener("click", async () => {
-  await fetch("/logout", { method: "POST", credentials: "same-origin", headers: { "X-Requested-With": "dashboard" } });
-  location.assign("/login");
+  await fetch(`${home}/logout`, { method: "POST", credentials: "same-origin", headers: { "X-Requested-With": "dashboard" } });
+  location.assign(`${home}/login`);
 });
 if (byId("who")) api("me").then((me) => { byId("who").textContent = me.owner || "no owner"; }).catch(() => {});

@@ -1,5 +1,5 @@
 // How forecasts held: coverage in words, predicted against observed, every launched plan in a table.
-import { api, attempt, byId, duration, el, failure, interval, number, path, words } from "./app.js";
+import { api, attempt, byId, duration, el, failure, home, interval, number, path, words } from "./app.js";
 import { plot } from "./plots.js";
 
 const held = (rows, name) => rows.filter((row) => row[name] === true).length;
@@ -30,7 +30,7 @@ function table(rows) {
     el("thead", {}, el("tr", {}, ...["Study", "Plan", "Machine", "Batch", "Predicted epochs", "Observed", "Held",
       "Predicted time", "Observed time", "Trust"].map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, ...rows.map((row) => el("tr", {},
-      el("td.wrap", {}, el("a", { href: `/studies/${path(row.study)}` }, row.study)), el("td", {}, words(row.kind)),
+      el("td.wrap", {}, el("a", { href: `${home}/studies/${path(row.study)}` }, row.study)), el("td", {}, words(row.kind)),
       el("td", {}, row.machine), el("td.number", {}, number(row.global_batch_size)),
       interlined(interval(ends(row, "epochs"))), el("td", {}, number(row.observed_epochs_mean)),
       el("td", {}, row.inside === null ? (row.predicted_epochs_median === null ? "–" : "not known") : row.inside ? "✓ yes" : "✕ no"),

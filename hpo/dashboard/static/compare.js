@@ -1,5 +1,5 @@
 // Two to eight trials side by side: their curves in one picture each, and what differs between them first.
-import { api, byId, duration, el, failure, number, path, state } from "./app.js";
+import { api, byId, duration, el, failure, home, number, path, state } from "./app.js";
 import { MARGIN, line, look, metricAxis, readCurves, targetLine } from "./curves.js";
 import { plot, scale } from "./plots.js";
 import { settingsTables, shown } from "./settings.js";
@@ -7,7 +7,7 @@ import { settingsTables, shown } from "./settings.js";
 const { study: name } = document.body.dataset;
 const where = `studies/${path(name)}`;
 byId("up").textContent = name;
-byId("up").href = `/studies/${path(name)}`;
+byId("up").href = `${home}/studies/${path(name)}`;
 
 function asked(text) {
   return [...new Set(text.split(/[\s,]+/).filter(Boolean).map(Number))];
@@ -21,7 +21,7 @@ function tables(study, trials, tuned) {
   const names = Object.keys(trials[0].settings);
   const differs = (setting) => new Set(trials.map((trial) => JSON.stringify(trial.settings[setting]))).size > 1;
   const heads = () => trials.map((trial, index) => [el("span", { style: `color: ${look(index).color}`, "aria-hidden": "true" }, "━ "),
-    el("a", { href: `/studies/${path(name)}/trials/${trial.number}` }, `trial ${trial.number}`)]);
+    el("a", { href: `${home}/studies/${path(name)}/trials/${trial.number}` }, `trial ${trial.number}`)]);
   const rows = facts.map(([term, fact]) => el("tr", {}, el("th", { scope: "row" }, term), ...trials.map((trial) => el("td", {}, fact(trial)))));
   return settingsTables({ heads, rows, names, first: [...names.filter(differs), ...tuned], marked: differs,
     cells: (setting) => trials.map((trial) => shown(trial.settings[setting])) });
@@ -31,7 +31,7 @@ async function compare(numbers) {
   if (numbers.length < 2 || numbers.length > 8 || numbers.some((each) => !Number.isInteger(each) || each < 0)) {
     byId("shown").hidden = true;
     byId("said").replaceChildren(el("div.notice", {}, "Two to eight trials can be compared; give their numbers, such as 0, 7, 12. ",
-      el("a", { href: `/studies/${path(name)}` }, "The study's table has them all.")));
+      el("a", { href: `${home}/studies/${path(name)}` }, "The study's table has them all.")));
     return;
   }
   try {

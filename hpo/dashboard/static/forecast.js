@@ -1,5 +1,5 @@
 // The forecast at any batch size and the plan for any machine, redrawn while the sliders move.
-import { api, attempt, byId, debounce, duration, el, failure, interval, number, path, toast, words } from "./app.js";
+import { api, attempt, byId, debounce, duration, el, failure, home, interval, number, path, toast, words } from "./app.js";
 import { plot, whenClicked } from "./plots.js";
 import { settingsTables, shown } from "./settings.js";
 
@@ -8,7 +8,7 @@ const where = `studies/${path(name)}`;
 const slider = { batches: [], nodes: [] };
 let study, machines;
 byId("up").textContent = name;
-byId("up").href = `/studies/${path(name)}`;
+byId("up").href = `${home}/studies/${path(name)}`;
 
 /** Batch sizes from the first rung to well beyond the full scale: powers of two, and the study's own. */
 function batches() {
@@ -147,7 +147,7 @@ async function plans() {
       el("td", {}, `${plan.id}, ${words(plan.kind)}`), el("td", {}, plan.machine), el("td.number", {}, number(plan.nodes)),
       el("td.number", {}, number(plan.global_batch_size)), el("td", {}, interval(plan.epochs_to_target)), el("td", {}, hours(plan.seconds_to_target)),
       el("td", {}, outcomes.length ? `${observed === null ? "missed" : number(observed)} (${outcomes.length} run${outcomes.length > 1 ? "s" : ""})` : "not launched"),
-      el("td", {}, ...["script", "job", "settings"].flatMap((part) => [el("a", { href: `/api/v1/plans/${plan.id}/${part}`, download: true }, part), " "]))))))) : el("p.empty", {}, "No plan was kept yet."));
+      el("td", {}, ...["script", "job", "settings"].flatMap((part) => [el("a", { href: `${home}/api/v1/plans/${plan.id}/${part}`, download: true }, part), " "]))))))) : el("p.empty", {}, "No plan was kept yet."));
 }
 
 async function keep() {

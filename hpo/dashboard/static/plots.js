@@ -1,5 +1,5 @@
 // Plots in the colours of the page, and what their axes need.
-import { el, theme } from "./app.js";
+import { el, home, theme } from "./app.js";
 
 const root = document.documentElement;
 let plotly;
@@ -7,7 +7,7 @@ let plotly;
 /** Plotly, loaded with the first plot of a page. */
 export function loadPlotly() {
   plotly ??= new Promise((resolve, reject) => {
-    document.head.append(el("script", { src: "/static/plotly.min.js", onload: () => resolve(window.Plotly),
+    document.head.append(el("script", { src: `${home}/static/plotly.min.js`, onload: () => resolve(window.Plotly),
       onerror: () => reject(new Error("the plot library could not be loaded")) }));
   });
   return plotly;

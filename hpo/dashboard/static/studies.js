@@ -1,5 +1,5 @@
 // The table of studies: state, progress, best so far, what was spent; it follows what happens.
-import { api, attempt, byId, debounce, el, failure, follow, number, path, state, steady, target, when } from "./app.js";
+import { api, attempt, byId, debounce, el, failure, follow, home, number, path, state, steady, target, when } from "./app.js";
 
 const LIMIT = 100;
 const MOST = 1000;
@@ -42,7 +42,7 @@ function cells(study) {
 }
 
 function rowOf(study) {
-  const row = rows.get(study.name) ?? { element: el("tr"), link: el("td.wrap", {}, el("a", { href: `/studies/${path(study.name)}` }, study.name),
+  const row = rows.get(study.name) ?? { element: el("tr"), link: el("td.wrap", {}, el("a", { href: `${home}/studies/${path(study.name)}` }, study.name),
     el("div.small.muted", {}, `${study.workload}, ${target(study.target)}`)) };
   while (row.element.children.length > 1) row.element.lastElementChild.remove();
   if (!row.element.firstElementChild) row.element.append(row.link);
@@ -63,7 +63,7 @@ function show(studies, { append = false } = {}) {
     place.replaceChildren(el("div.empty", {}, el("h2", {}, filtered ? "No study matches" : "No study yet"),
       el("p", {}, filtered ? "Take a filter away, or look for another name."
         : "A study sweeps settings at small batch sizes and forecasts those of the full machine."),
-      filtered ? null : el("a.button.main", { href: "/submit" }, "Submit the first study")));
+      filtered ? null : el("a.button.main", { href: `${home}/submit` }, "Submit the first study")));
     return;
   }
   const elements = [...rows.values()].map((row) => row.element);

@@ -1,5 +1,5 @@
 // One study, live: how far it has come, its figures, its curves, all its trials, and what happens to it.
-import { api, attempt, byId, el, failure, follow, number, path, quietly, steady, words } from "./app.js";
+import { api, attempt, byId, el, failure, follow, home, number, path, quietly, steady, words } from "./app.js";
 import { ParallelCoordinates } from "./parallel.js";
 import { StudyCurves } from "./study_curves.js";
 import { StudyFigures } from "./study_figures.js";
@@ -12,7 +12,7 @@ const FILTERS = ["filter_state", "filter_batch", "filter_text"];
 const LOGGED = 300;
 let study, data, told;
 
-const open = (trial) => location.assign(`/studies/${path(name)}/trials/${trial}`);
+const open = (trial) => location.assign(`${home}/studies/${path(name)}/trials/${trial}`);
 const table = new TrialTable(byId("table"), { study: name, onsort: () => filter(), onselect: chosen });
 const parallel = new ParallelCoordinates(byId("parallel"), () => filter());
 let figures, curves;
@@ -103,7 +103,7 @@ async function act(what, done) {
 
 byId("cancel").addEventListener("click", () => act("cancel", "The study is being cancelled."));
 byId("resume").addEventListener("click", () => act("resume", "The study is queued again."));
-byId("compare").addEventListener("click", () => location.assign(`/studies/${path(name)}/compare?trials=${[...table.selected].join(",")}`));
+byId("compare").addEventListener("click", () => location.assign(`${home}/studies/${path(name)}/compare?trials=${[...table.selected].join(",")}`));
 byId("clear").addEventListener("click", () => {
   for (const id of FILTERS) byId(id).value = "";
   parallel.brushes = {};

@@ -1,5 +1,5 @@
 // A study file from a paste or an upload; what is wrong with it stands beside its lines.
-import { api, byId, el, path, toast } from "./app.js";
+import { api, byId, el, home, path, toast } from "./app.js";
 
 const EXAMPLE = `# A noisy quadratic (arXiv:1907.04164): trainings are simulated, so that the study takes seconds.
 name: bowl
@@ -61,7 +61,7 @@ async function submit() {
   byId("send").disabled = true;
   try {
     const study = await api("studies", { method: "POST", body, headers: { "Idempotency-Key": key.value } });
-    location.assign(`/studies/${path(study.name)}`);
+    location.assign(`${home}/studies/${path(study.name)}`);
   } catch (error) {
     showFaults(error);
     if (!error.status) toast("The server did not answer. Nothing is lost: submit again.", "bad");

@@ -1,5 +1,5 @@
 // What stands above a study's figures: how far it has come, its forecast in a sentence, or what to do next.
-import { api, byId, el, number, path, quietly, state, target, words } from "./app.js";
+import { api, byId, el, home, number, path, quietly, state, target, words } from "./app.js";
 
 const ENDED = ["reached", "censored", "diverged", "pruned", "failed"];
 export const ended = (study) => ENDED.reduce((sum, each) => sum + (study.trials[each] ?? 0), 0);
@@ -26,7 +26,7 @@ async function waiting() {
   if (!found) return null;
   if (!found.workers.length) return el("p", {}, "No worker is there. Start one beside the machine: ", el("code", {}, "hpo worker --storage URL"), ", with the server's database.");
   const busy = found.workers.filter((worker) => worker.study_id !== null).length;
-  return el("p", {}, busy === found.workers.length ? (busy === 1 ? "The only worker is busy with another study. " : `All ${number(busy)} workers are busy. `) : "A worker is free and takes it within seconds. ", el("a", { href: "/workers" }, "Workers"));
+  return el("p", {}, busy === found.workers.length ? (busy === 1 ? "The only worker is busy with another study. " : `All ${number(busy)} workers are busy. `) : "A worker is free and takes it within seconds. ", el("a", { href: `${home}/workers` }, "Workers"));
 }
 
 export function showSummary(study, name) {
@@ -37,8 +37,8 @@ export function showSummary(study, name) {
   byId("cancel").hidden = atRest(study) || study.cancel_requested;
   byId("resume").hidden = !["failed", "cancelled", "interrupted"].includes(study.state);
   for (const id of ["forecast", "report"]) byId(id).hidden = !study.trials.reached;
-  byId("forecast").href = `/studies/${path(name)}/forecast`;
-  byId("report").href = `/api/v1/studies/${path(name)}/report`;
+  byId("forecast").href = `${home}/studies/${path(name)}/forecast`;
+  byId("report").href = `${home}/api/v1/studies/${path(name)}/report`;
   byId("spec").textContent = study.spec;
   const tile = (title, value, small) => el("div.tile", {}, el("div.small.muted", {}, title), el("div.value", {}, value), small ? el("div.small.muted", {}, small) : null);
   const count = (each) => study.trials[each] ?? 0;
@@ -53,7 +53,7 @@ export function showSummary(study, name) {
 
 /** The trainings that run now, each with its newest point. */
 export function showRunning(told, study, name) {
-  const shown = told.newest.slice(0, 6).map((point) => el("li", {}, el("a", { href: `/studies/${path(name)}/trials/${point.trial}` }, `trial ${point.trial}`),
+  const shown = told.newest.slice(0, 6).map((point) => el("li", {}, el("a", { href: `${home}/studies/${path(name)}/trials/${point.trial}` }, `trial ${point.trial}`),
     ` at batch ${number(point.global_batch_size)}: ${study.target.metric} ${number(point.metric)} after ${number(point.epochs)} epochs`));
   byId("running").hidden = study.state !== "running" || shown.length === 0;
   byId("newest").replaceChildren(...shown);

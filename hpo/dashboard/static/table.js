@@ -1,5 +1,5 @@
 // A table of thousands of trials: sorted, filtered and selected in columns; only the rows in sight are elements.
-import { el, number, path, state, words } from "./app.js";
+import { el, home, number, path, state, words } from "./app.js";
 
 const ROW = 35;
 const SPARE = 10;
@@ -103,7 +103,7 @@ export class TrialTable {
     box.checked = this.selected.has(trial);
     return el("tr", { "aria-selected": String(this.selected.has(trial)) }, el("td", {}, box), ...this.columns.map((column) =>
       el(column.number ? "td.number" : "td", {}, column.name === "number"
-        ? el("a", { dataset: { trial, what: "a" }, href: `/studies/${path(this.study)}/trials/${trial}` }, String(trial)) : column.text(row))));
+        ? el("a", { dataset: { trial, what: "a" }, href: `${home}/studies/${path(this.study)}/trials/${trial}` }, String(trial)) : column.text(row))));
   }
 
   #toggle(trial) {

@@ -1,5 +1,5 @@
 // One trial: how it converged, with which settings, why it ended, and the command that runs it again.
-import { api, attempt, byId, duration, el, failure, follow, number, path, state, steady, when, words } from "./app.js";
+import { api, attempt, byId, duration, el, failure, follow, home, number, path, state, steady, when, words } from "./app.js";
 import { MARGIN, line, metricAxis, nothing, readCurves, targetLine } from "./curves.js";
 import { logAxis, plot, scale } from "./plots.js";
 import { settingsTables, shown } from "./settings.js";
@@ -75,7 +75,7 @@ async function read() {
   [study, { names: tuned }] = await Promise.all([api(where), api(`${where}/tuned`)]);
   const trial = await api(`${where}/trials/${trialNumber}`);
   byId("up").textContent = name;
-  byId("up").href = `/studies/${path(name)}`;
+  byId("up").href = `${home}/studies/${path(name)}`;
   byId("number").textContent = trial.number;
   byId("state").replaceChildren(state(trial.state));
   byId("summary").replaceChildren(...summary(trial));
@@ -83,7 +83,7 @@ async function read() {
   for (const [id, other] of [["before", trialNumber - 1], ["after", trialNumber + 1]]) {
     const there = other >= 0 && other < all;
     byId(id).hidden = !there;
-    if (there) byId(id).href = `/studies/${path(name)}/trials/${other}`;
+    if (there) byId(id).href = `${home}/studies/${path(name)}/trials/${other}`;
   }
   settings(trial, await best(trial));
   await command(trial);
@@ -94,7 +94,7 @@ async function command(trial) {
   const job = await attempt(() => api(`${where}/trials/${trial.number}/job`));
   if (!job) return;
   const file = `trial-${trial.number}.json`;
-  byId("download").href = `/api/v1/${where}/trials/${trial.number}/job`;
+  byId("download").href = `${home}/api/v1/${where}/trials/${trial.number}/job`;
   byId("download").setAttribute("download", file);
   byId("download").textContent = file;
   byId("command").textContent = `python -m trainers ${file}`;

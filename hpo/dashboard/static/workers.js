@@ -1,5 +1,5 @@
 // Who runs studies now, and when each was last heard of.
-import { api, byId, el, failure, number, path, when } from "./app.js";
+import { api, byId, el, failure, home, number, path, when } from "./app.js";
 
 const place = byId("workers");
 const NAMES = ["Worker", "Machine", "Runs", "Cores", "Accelerators", "Version", "Last heard of"];
@@ -15,7 +15,7 @@ async function read() {
     place.replaceChildren(el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of workers" },
       el("table", {}, el("thead", {}, el("tr", {}, ...NAMES.map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, ...workers.map((worker) => el("tr", {}, el("td", {}, worker.name), el("td", {}, worker.host),
-          el("td.wrap", {}, worker.study ? el("a", { href: `/studies/${path(worker.study)}` }, worker.study) : "waits"),
+          el("td.wrap", {}, worker.study ? el("a", { href: `${home}/studies/${path(worker.study)}` }, worker.study) : "waits"),
           el("td.number", {}, number(worker.cores)), el("td.number", {}, number(worker.accelerators)),
           el("td", {}, worker.version), el("td", {}, when(worker.seen_at))))))));
   } catch (error) {

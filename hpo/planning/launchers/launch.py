@@ -37,6 +37,8 @@ MARK = "HPO_LAUNCH"
 """A variable by which the workers of one start are known."""
 LOCK = "launch.lock"
 LOCK_SECONDS = 15.0
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit statuses of a launcher that was killed, or one of whose workers was: by a person, or for want of memory."""
 MAX_RESTARTS = 3
 """How often a run is restarted after a lost worker, unless the caller says otherwise."""
 
@@ -136,10 +138,10 @@ def run_plan(
 ) -> Launched:
     """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder of this seed.
 
-    Where workers are lost after the training began, it goes on from its last checkpoint, at most ``max_restarts``
-    times, and ``on_restart`` hears of each. ``check`` is called several times a second: what it raises ends the
-    processes and the run. Raises :class:`LaunchError`, with the last words of the processes,
-    where it ends without an outcome.
+    Where workers are lost after the training began, or killed before, it goes on from its last checkpoint, at most
+    ``max_restarts`` times, and ``on_restart`` hears of each. ``check`` is called several times a second: what it
+    raises ends the processes and the run. Raises :class:`LaunchError`, with the last words of the processes, where it
+    ends without an outcome.
     """
     folder = directory / f"seed-{seed}"
     make_folder(folder)
@@ -192,10 +194,8 @@ def _run_in(
         status = _attempt(command, log, follower, check, lock)
         if follower.outcome is not None:
             return dataclasses.replace(read_launched(folder / FILES.report), machine="local")
-        if (
-            len(follower.starts) == begun
-        ):  # it failed on its way to the training: it would fail again
-            break
+        if len(follower.starts) == begun and status not in KILLED:
+            break  # it failed on its way to the training: it would fail again
         if restart < max_restarts:
             on_restart(
                 f"the workers ended with exit code {status} and no outcome; restart {restart + 1} of "

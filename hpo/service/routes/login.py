@@ -50,7 +50,7 @@ async def login(
     request: Request,
     context: Shared,
     token: Annotated[str | None, Query(max_length=200)] = None,
-    next: Annotated[str, Query(max_length=500)] = "/",
+    next: Annotated[str, Query(max_length=500)] = "",
 ) -> Response:
     """The link that `hpo serve` prints logs in; without a token there is a form."""
     return _page(next) if token is None else await _enter(request, context, token, next)
@@ -62,7 +62,7 @@ async def log_in(request: Request, context: Shared) -> Response:
     check_own_page(request)
     form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
     return await _enter(
-        request, context, form.get("token", [""])[0].strip(), form.get("next", ["/"])[0]
+        request, context, form.get("token", [""])[0].strip(), form.get("next", [""])[0]
     )
 
 
@@ -74,7 +74,7 @@ async def log_out(request: Request, context: Shared) -> Response:
     if session is not None:
         await run_sync(context.tokens.end_session, context.open_store(), session)
     answer = RedirectResponse("login", 303, headers={"Cache-Control": "no-store"})
-    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
+    answer.delete_cookie(COOKIE, path=_home(context), httponly=True, samesite="lax")
     return answer
 
 
@@ -87,7 +87,7 @@ async def _enter(request: Request, context: Context, token: str, after: str) -> 
         return _page(after, str(error), 401)
     request.state.principal = who
     answer = RedirectResponse(
-        _own_path(after),
+        _own_path(after, _home(context)),
         303,
         headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"},
     )
@@ -98,7 +98,7 @@ async def _enter(request: Request, context: Context, token: str, after: str) -> 
         COOKIE,
         secret,
         max_age=int(length.total_seconds()),
-        path="/",
+        path=_home(context),
         httponly=True,
         samesite="lax",
         secure=request.url.scheme == "https" or context.config.tls_certificate is not None,
@@ -106,16 +106,21 @@ async def _enter(request: Request, context: Context, token: str, after: str) -> 
     return answer
 
 
-def _own_path(path: str) -> str:
-    """``path`` if it is one of this server; / for an address elsewhere."""
+def _home(context: Context) -> str:
+    """The path of the first page; the cookie is for those below it."""
+    return f"{context.config.path}/"
+
+
+def _own_path(path: str, home: str) -> str:
+    """``path`` if it is one of this server; its first page for an address elsewhere."""
     parts = urlsplit(path)
     own = (
-        path.startswith("/")
+        path.startswith(home)
         and not path.startswith(("//", "/\\"))
         and not parts.netloc
         and path.isprintable()
     )
-    return path if own and "\\" not in path else "/"
+    return path if own and "\\" not in path else home
 
 
 def _page(after: str, wrong: str = "", status: int = 200) -> Response:
