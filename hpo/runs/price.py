@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpo.errors import TuningError
 from hpo.planning.machines import local
+from hpo.runs.checks import check_workload
 from hpo.runs.results import SHARE_OF_SWEEP
-from hpo.study.jobs import search_path, training_job, workload_data
+from hpo.study.jobs import training_job
 from hpo.study.program import PROGRAM
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import rung_budgets
@@ -27,6 +28,9 @@ from hpo.tuning.resources import TrialResources
 from search_spaces.domains import Categorical
 from search_spaces.settings import TrainingSettings
 from trainers.json_text import json_text
+
+if TYPE_CHECKING:
+    from trainers.workloads import AnyWorkload
 
 SECONDS_PER_RUNG, SECONDS_FOR_ALL = 0.3, 60.0
 ACCELERATORS = 0
@@ -60,15 +64,18 @@ class StudyPrice:
 
 
 def study_price(
-    spec: StudySpec, *, timed: bool = True, seconds: float = SECONDS_FOR_ALL
+    spec: StudySpec,
+    workload: AnyWorkload | None = None,
+    *,
+    timed: bool = True,
+    seconds: float = SECONDS_FOR_ALL,
 ) -> StudyPrice:
     """What ``spec`` takes at most; with ``timed``, by timing a few updates of it here for at most ``seconds``.
 
-    Raises :class:`~trainers.errors.TrainerError` where the study's data cannot be opened.
+    ``workload`` is the study's, where its data are open already. Raises :class:`~hpo.errors.SpecError` where it is not
+    given and cannot be had.
     """
-    from trainers.workloads import load_workload
-
-    workload = load_workload(spec.workload, workload_data(spec), search_path(spec))
+    workload = workload or check_workload(spec)
     counted = _counted(spec, workload.train_samples)
     if not timed:
         return counted
