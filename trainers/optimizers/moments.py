@@ -32,8 +32,10 @@ def move_by_moments_(
 ) -> None:
     """Add ``gradients`` to the moments of a batch and move its parameters by ``-rate * direction``.
 
+    Gradients, moments and parameters are flat, one tensor of shape ``(elements,)`` for each parameter; ``updates``
+    counts from 1, for the correction of the moments' bias (Kingma and Ba, arXiv:1412.6980, algorithm 1).
     ``weight_decay * w`` is part of the gradient, or ``decoupled``: the parameters first shrink by
-    ``rate * weight_decay``.
+    ``rate * weight_decay`` (Loshchilov and Hutter, arXiv:1711.05101).
     """
     _fused_(
         batch.parameters,
@@ -52,7 +54,7 @@ def negative_directions(
 ) -> list[Tensor]:
     """Add ``gradients`` to the moments of a batch and return ``-(direction + weight_decay * w)`` of each parameter.
 
-    The tensors are the batch's temporaries.
+    The tensors are the batch's temporaries, of shape ``(elements,)`` as the gradients are.
     """
     moved = batch.temporaries()
     if batch.on_cpu and batch.weight_decay:

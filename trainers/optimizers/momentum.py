@@ -86,7 +86,10 @@ def move_outside_(
     nesterov: bool,
     weight_decay: float,
 ) -> None:
-    """Move a batch with the rate outside the buffer; ``weight_decay`` is what the gradients do not hold yet."""
+    """Move a batch with the rate outside the buffer: ``m = momentum * m + g``, then ``w = w - rate * m``.
+
+    ``gradients`` are flat, shape ``(elements,)`` each; ``weight_decay`` is the coefficient that they do not hold yet.
+    """
     _move_fused_(
         batch.parameters,
         gradients,

@@ -62,7 +62,7 @@ class GroupOptimizer(ABC):
         """Update the parameters and the state of one batch; ``self.updates`` counts from 1."""
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
-        """The tensors of state of one parameter of a group, by name; not copies."""
+        """The tensors of state of one parameter of a group, of its shape, by name; not copies."""
         return {name: group.states[name][index] for name in self.state_names}
 
     def state_dict(self) -> dict[str, Any]:

@@ -111,7 +111,10 @@ class Factors:
         return [parameter.shape[dimension] for dimension in self.dimensions]
 
     def observe(self, gradient: Tensor, beta2: float) -> None:
-        """Move every H towards the gradient's own."""
+        """``H = beta2 * H + (1 - beta2) * G G^T`` of each dimension, G the gradient with that dimension as its rows.
+
+        ``gradient`` has the parameter's shape, an H of a dimension of n entries ``(n, n)``.
+        """
         for dimension, statistic in zip(self.dimensions, self.statistics, strict=True):
             rows = (
                 gradient.movedim(dimension, 0).flatten(1)
@@ -130,7 +133,7 @@ class Factors:
             root.copy_((vectors * values ** (-0.5 / len(self.dimensions))) @ vectors.T)
 
     def precondition(self, gradient: Tensor) -> Tensor:
-        """The gradient times P along every preconditioned dimension."""
+        """The gradient times P along every preconditioned dimension; both have the parameter's shape."""
         for dimension, root in zip(self.dimensions, self.roots, strict=True):
             gradient = torch.tensordot(gradient, root, ([dimension], [0])).movedim(-1, dimension)
         return gradient
