@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpo.planning.plan import Plan
-    from hpo.runs.price import StudyPrice
+    from hpo.study.price import StudyPrice
     from hpo.study.spec import StudySpec
     from storage.records import Trial
     from trainers.report import ConvergencePoint

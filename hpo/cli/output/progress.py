@@ -21,7 +21,7 @@ from storage.records import TrialState
 
 if TYPE_CHECKING:
     from hpo.planning.plan import Plan
-    from hpo.runs.price import StudyPrice
+    from hpo.study.price import StudyPrice
     from hpo.study.spec import StudySpec
     from storage.records import Trial
     from trainers.report import ConvergencePoint
