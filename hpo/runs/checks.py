@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from hpo.errors import PlanError
 from hpo.planning.machines import load_machine
+from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.plan import planned_job
-from hpo.runs.plans import check_layout
 from hpo.study.jobs import search_path, workload_data
 from hpo.study.spec import StudySpec, check_target
 from search_spaces.settings import TrainingSettings
