@@ -24,7 +24,7 @@ LAYERS = (
     [{"callbacks"}],
     [{"study"}, {"extrapolation"}],
     [{"past_runs"}, {"asking"}],
-    [{"tuning"}, {"planning"}, {"formatting"}, {"mlperf"}],
+    [{"tuning"}, {"planning"}, {"formatting"}],
     [{"runs"}, {"client"}],
     [{"api"}],
     [{"service"}, {"dashboard"}],

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
-from trainers.optimizers.parameter_groups import Batch
+from trainers.optimizers.parameter_groups import ParameterBatch
 
 STATE_NAMES = ("first_moment", "second_moment")
 
 
 def move_by_moments_(
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     settings: TrainingSettings,
     *,
@@ -50,7 +50,7 @@ def move_by_moments_(
 
 
 def negative_directions(
-    batch: Batch, gradients: list[Tensor], settings: TrainingSettings, *, updates: int
+    batch: ParameterBatch, gradients: list[Tensor], settings: TrainingSettings, *, updates: int
 ) -> list[Tensor]:
     """Add ``gradients`` to the moments of a batch and return ``-(direction + weight_decay * w)`` of each parameter.
 
@@ -80,7 +80,7 @@ def negative_directions(
 
 def _fused_(
     moved: list[Tensor],
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     settings: TrainingSettings,
     *,

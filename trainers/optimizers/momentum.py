@@ -21,11 +21,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainers.optimizers.parameter_groups import Batch
+from trainers.optimizers.parameter_groups import ParameterBatch
 
 
 def move_(
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     form: str,
     rate: float,
@@ -78,7 +78,7 @@ def move_(
 
 
 def move_outside_(
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     rate: float,
     momentum: float,
@@ -130,7 +130,7 @@ def _move_fused_(
 
 
 def _move_by_passes_(
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     inner: float | Tensor,
     outer: float | Tensor,
@@ -159,5 +159,5 @@ def _scale_(tensors: list[Tensor], factors: float | Tensor) -> None:
         torch._foreach_mul_(tensors, factors)
 
 
-def _listed(factors: float | Tensor, batch: Batch) -> list[float]:
+def _listed(factors: float | Tensor, batch: ParameterBatch) -> list[float]:
     return factors.tolist() if isinstance(factors, Tensor) else [factors] * len(batch.parameters)

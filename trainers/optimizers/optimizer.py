@@ -11,7 +11,7 @@ from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import CheckpointError
-from trainers.optimizers.parameter_groups import Batch, ParameterGroup
+from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 
 
 class Optimizer(Protocol):
@@ -58,7 +58,7 @@ class GroupOptimizer(ABC):
             self.update(batch, learning_rate)
 
     @abstractmethod
-    def update(self, batch: Batch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
         """Update the parameters and the state of one batch; ``self.updates`` counts from 1."""
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:

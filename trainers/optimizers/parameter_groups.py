@@ -17,7 +17,7 @@ BATCH_ELEMENTS = 1 << 18
 its cache from the first pass over them to the last. A larger tensor is a batch of its own."""
 
 
-class Batch:
+class ParameterBatch:
     """Consecutive parameters of a group, updated together; on an accelerator the whole group is one batch.
 
     Parameters, gradients, states and temporaries are flat, shape ``(elements,)``: views of the memory of the tensors in
@@ -112,7 +112,7 @@ class ParameterGroup:
         """Give every parameter a tensor of zeros of its shape."""
         self.states[name] = [torch.zeros_like(parameter) for parameter in self.parameters]
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[ParameterBatch]:
         """The parameters and their state in batches; the tensors are those of the group."""
         limits = _batch_limits(self.parameters)
         memory = (
@@ -122,7 +122,7 @@ class ParameterGroup:
             if self.parameters[0].device.type == "cpu"
             else self.parameters[0].new_empty(0)
         )
-        return [Batch(self, start, stop, memory) for start, stop in limits]
+        return [ParameterBatch(self, start, stop, memory) for start, stop in limits]
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         """A copy of every tensor of the state, of its parameter's shape."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import Batch
+from trainers.optimizers.parameter_groups import ParameterBatch
 
 
 def sgd_share(epochs: float, center_epochs: float, period_epochs: float) -> float:
@@ -38,7 +38,7 @@ class RMSpropWarmupRule(GroupOptimizer):
 
     state_names = ("momentum", "second_moment")
 
-    def update(self, batch: Batch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
         """Update one batch."""
         settings, gradients = self.settings, batch.gradients_with_decay()
         buffers, moments = batch.states["momentum"], batch.states["second_moment"]

@@ -29,7 +29,7 @@ from torch import Tensor
 from search_spaces.settings import TrainingSettings
 from trainers.optimizers.momentum import move_outside_
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import Batch, ParameterGroup
+from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 from trainers.optimizers.trust_ratio import norms
 
 
@@ -47,7 +47,7 @@ class ShampooRule(GroupOptimizer):
             )
         }
 
-    def update(self, batch: Batch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
         """Update one batch."""
         gradients = batch.gradients()
         if batch.adapted:
@@ -74,7 +74,7 @@ class ShampooRule(GroupOptimizer):
                 state |= {f"statistics_{dimension}": statistic, f"root_{dimension}": root}
         return state
 
-    def _directions(self, batch: Batch, gradients: list[Tensor]) -> list[Tensor]:
+    def _directions(self, batch: ParameterBatch, gradients: list[Tensor]) -> list[Tensor]:
         roots_are_due = (self.updates - 1) % self.settings.preconditioner_interval == 0
         directions = batch.temporaries()
         for parameter, flat_gradient, direction in zip(
