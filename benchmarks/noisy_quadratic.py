@@ -159,7 +159,7 @@ def _rung(
                 batch,
                 float(np.exp(log_rate)),
                 float(1 - np.exp(lag)),
-                0,
+                number,
                 budget,
                 rng,
             )
@@ -174,11 +174,11 @@ def _rung(
             batch,
             trial.settings["learning_rate"],
             trial.settings["momentum"],
-            1,
+            TRIALS + number,
             budget,
             rng,
         )
-        for trial in reached[:REPEATS]
+        for number, trial in enumerate(reached[:REPEATS])
     ]
 
 

@@ -97,7 +97,7 @@ class Case:
 
 def panel(images: Path | None, output: Path) -> list[Case]:
     """All cases; those on CIFAR-10 only where ``images`` names its folder. ``output`` gets links to the images used."""
-    found = [*_digits(), *_cells(), *_climate()]
+    found = [*_digits(), *_cells(), *_climate(), *_text()]
     return found if images is None else [*found, *_cifar(_subset(images, output / "images"))]
 
 
@@ -272,6 +272,26 @@ def _climate() -> Iterator[Case]:
             "normalization_batch_size": 4,
         },
     )
+
+
+def _text() -> Iterator[Case]:
+    """The next character of English text, 2,048 windows of 16 to train: a transformer with layer normalization."""
+    common: dict[str, Any] = {
+        "workload": "text",
+        "class_name": "Text",
+        "data": {"samples": 2048},
+        "metric": "accuracy",
+        "target": 0.34,
+        "ladder": (16, 32, 64, 128),
+        "evaluations_per_epoch": 2,
+        "samplers": {"tpe": 2},
+        "held_out": True,
+    }
+    group = {"normalization_batch_size": 1}  # there is no batch norm
+    yield Case(
+        **common, optimizer="adamw", rates=(3e-4, 0.1), search={"optimizer": "adamw", **group}
+    )
+    yield Case(**common, optimizer="lamb", rates=(1e-3, 0.3), search={"optimizer": "lamb", **group})
 
 
 def _subset(images: Path, folder: Path) -> Path:

@@ -6,18 +6,22 @@ in its own process, where actors would cost more than they save.
 
 from __future__ import annotations
 
+import pydoc_data.topics
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from examples.own_workload.cells import Cells as OwnCells
 from search_spaces.names import nearest
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError
 from trainers.numerics.normalization import GhostBatchNorm
+from trainers.workloads import Batch, Workload
 from trainers.workloads.resnet.task import ResNetWorkload
 from trainers.workloads.segmentation.task import SegmentationWorkload
 
@@ -66,6 +70,87 @@ class Climate(SegmentationWorkload):
     """Segmentation of generated climate fields, with the data options of the workload ``segmentation``."""
 
     simulated: ClassVar[bool] = True
+
+
+class Text(Workload):
+    """The next character of English text: the help pages on Python's language, which every Python brings along.
+
+    A transformer of one block before whose parts the features are normalized (arXiv:2002.04745), 32 features, two
+    heads. A sample is a window of 16 characters, each of which is predicted from those before it.
+    """
+
+    metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "loss": False}
+    simulated: ClassVar[bool] = True
+    characters, window, features = 40, 16, 32
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        text = "".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
+        text = " ".join(text.lower().split())
+        known = [each for each, _ in Counter(text).most_common(self.characters - 1)]
+        codes = torch.tensor([known.index(each) if each in known else len(known) for each in text])
+        windows = codes[: len(codes) // (self.window + 1) * (self.window + 1)]
+        windows = windows.view(-1, self.window + 1)
+        self.train_samples, self.evaluation_samples = int(data["samples"]), 500
+        order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(0))
+        self.train = windows[order[: self.train_samples]]
+        self.test = windows[order[-self.evaluation_samples :]]
+
+    def build_model(self, settings: TrainingSettings) -> nn.Module:  # noqa: ARG002
+        """Output ``(n, window, characters)``."""
+        return Transformer(self.characters, self.window, self.features)
+
+    def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
+        """Codes of characters ``(n, window)``, and those of the ones that follow."""
+        return self.train[indices, :-1], self.train[indices, 1:]
+
+    def evaluation_batch(self, indices: Tensor) -> Batch:
+        """The same of windows that are never trained."""
+        return self.test[indices, :-1], self.test[indices, 1:]
+
+    def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:  # noqa: ARG002
+        """Mean cross entropy of a character in nats."""
+        return functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    def score(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """Share of characters foretold and mean cross entropy in nats, ``(n,)`` each."""
+        answers = model(batch[0])
+        losses = functional.cross_entropy(answers.transpose(1, 2), batch[1], reduction="none")
+        return {
+            "accuracy": (answers.argmax(2) == batch[1]).float().mean(1),
+            "loss": losses.mean(1),
+        }
+
+
+class Transformer(nn.Module):
+    """One block with normalization before attention and perceptron, for ``(n, window)`` codes of characters."""
+
+    def __init__(self, characters: int, window: int, features: int, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.characters = nn.Embedding(characters, features)
+        self.places = nn.Parameter(0.02 * torch.randn(window, features))
+        self.before_attention, self.before_perceptron = (
+            nn.LayerNorm(features),
+            nn.LayerNorm(features),
+        )
+        self.attention = nn.Linear(features, 3 * features)
+        self.mixed = nn.Linear(features, features)
+        self.perceptron = nn.Sequential(
+            nn.Linear(features, 4 * features), nn.GELU(), nn.Linear(4 * features, features)
+        )
+        self.answer = nn.Sequential(nn.LayerNorm(features), nn.Linear(features, characters))
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Logits ``(n, window, characters)`` of the character after each."""
+        features = self.characters(codes) + self.places
+        count, window, width = features.shape
+        parts = self.attention(self.before_attention(features)).chunk(3, dim=2)
+        queries, keys, values = (
+            part.view(count, window, self.heads, -1).transpose(1, 2) for part in parts
+        )
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        features = features + self.mixed(mixed.transpose(1, 2).reshape(count, window, width))
+        return self.answer(features + self.perceptron(self.before_perceptron(features)))
 
 
 def convolutional_network(

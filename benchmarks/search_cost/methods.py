@@ -262,9 +262,8 @@ def _observation(batch: int, settings: dict[str, Any], training: Training) -> Ob
         training.state,
         training.epochs,
         settings,
-        0,
-        min(training.resolution_epochs, training.epochs),
-        training.noise_scale,
+        resolution_epochs=min(training.resolution_epochs, training.epochs),
+        gradient_noise_scale=training.noise_scale,
     )
 
 

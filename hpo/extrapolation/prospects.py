@@ -88,7 +88,6 @@ def sensitivity(posterior: Posterior, choices: Choices) -> tuple[Sensitivity, ..
 def log_epochs_samples(posterior: Posterior, choices: Choices, runs: float, scale: float) -> Array:
     """Equally likely log epochs, 25 quantiles of each particle's normal, spread by ``scale`` about their median."""
     mean, sd = posterior.log_epochs(choices.log_batch, runs)
-    sd = np.hypot(sd, choices.log_sd)
     samples = (mean + choices.cost(posterior))[:, None] + sd[:, None] * NORMAL_NODES
     middle = np.median(samples)
     return np.asarray(middle + scale * (samples - middle))

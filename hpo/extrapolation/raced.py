@@ -12,7 +12,6 @@ own settings and for those with a lower rate and a longer warmup.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.discrepancy import AMPLITUDE, MOST_MISS, correct, counted
+from hpo.extrapolation.discrepancy import MOST_MISS, correct, counted
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
@@ -37,9 +36,6 @@ RISK_COUNTS = 2.0
 DROPPED = 0.25
 # the laws' bound of stability is right within such a factor, in its logarithm: both ends and the middle count
 OFF, OFF_WEIGHTS = np.array([-0.35, 0.0, 0.35]), np.array([1.0, 4.0, 1.0]) / 6
-# between seeds log epochs scatter by 0.09 on digits and by 0.5 on a network without normalization: 0.6 and 2.5 times
-# what the trials of their ladders tell of a training
-SEED_SCATTER = 1.5
 BOLD = 2  # trainings that reached the target at settings, or at bolder ones, until they are trusted
 WARMUP_LENGTH = 0.4  # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
 BELOW_A_LOSS = 0.7  # times the rate of a training that was lost: what is not near it any more
@@ -132,7 +128,7 @@ def after_race(
         states.count("reached"),
         states.count("diverged"),
     )
-    if "reached" in states:
+    if "reached" in states or "diverged" not in states:
         # a race begins with what the sweep recommended
         bold = [raced[0], *(place for place in raced if _stood_beyond(place, raced) >= BOLD)]
         places = [
@@ -148,14 +144,9 @@ def after_race(
     at = int(np.argmin(price(cost, risk)))
     used = places[at]
     by_laws = float(used.choices.risk(full).mean())
-    # the trainings tell what is beyond the laws, as far as their few seeds do
-    seed_variance = _seed_variance(posterior, trainings)
-    law_variance = float(posterior.log_epochs(choices.log_batch)[0].var()) + AMPLITUDE**2
-    told_by_race = law_variance / (law_variance + seed_variance)
     found = dataclasses.replace(
         used.choices,
-        log_shift=told_by_race * float(shift[at]),
-        log_sd=math.sqrt(told_by_race * seed_variance),
+        log_shift=float(shift[at]),
         risk_factor=float(risk[at]) / by_laws if by_laws > 0 else 1.0,
     )
     runs = sum(len(place.trainings) for place in raced if place.beyond(used) and used.beyond(place))
@@ -165,12 +156,6 @@ def after_race(
 def _stood_beyond(place: _Place, raced: Sequence[_Place]) -> int:
     """How many trainings reached the target with these settings or bolder ones."""
     return sum(other.stood for other in raced if other.beyond(place))
-
-
-def _seed_variance(posterior: Posterior, trainings: Sequence[Observation]) -> float:
-    """Of the log epochs, over as few seeds as the race had: all its trainings may be slow, or quick."""
-    seeds = {item.seed for item in trainings if item.state == "reached"}
-    return (SEED_SCATTER * _scatter(posterior)) ** 2 / max(len(seeds), 1)
 
 
 def _scatter(posterior: Posterior) -> float:
@@ -208,7 +193,10 @@ def _places(
 def _judged(
     posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place]
 ) -> tuple[Array, Array, Array]:
-    """Expected log factor on the epochs, risk, and what the race adds to the log epochs by the laws: (places,) each."""
+    """Expected log factor on the epochs, risk, and what the race adds to the log epochs by the laws: (places,) each.
+
+    The level of all epochs there is the laws' to tell, which know of the race and of its seeds.
+    """
     runs = [(place, item) for place in raced for item in place.trainings]
     every = [*places, *(place for place, _ in runs)]
     by_laws = np.array([place.cost for place in every])
@@ -231,7 +219,8 @@ def _judged(
         [item.seed for _, item in runs],
     )
     log_epochs = corrected.mean[:count]
-    return log_epochs - log_epochs.min(), risk, log_epochs - level - by_laws[:count]
+    beyond = (costs - (by_laws - by_laws.min()))[:count] + corrected.bend[:count]
+    return log_epochs - log_epochs.min(), risk, beyond
 
 
 def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:

@@ -50,16 +50,14 @@ class Choice:
 class Choices(Mapping[str, Choice]):
     """The choice of each tuned setting at one batch; ``warmup_epochs`` is what a training has, chosen or as always.
 
-    ``log_shift`` is what trainings of just these settings add to their log epochs, ``log_sd`` what the few seeds of
-    these trainings leave open of them (a standard deviation), ``risk_factor`` by what they multiply the risk that the
-    laws tell.
+    ``log_shift`` is what trainings of just these settings add to their log epochs, ``risk_factor`` by what they
+    multiply the risk that the laws tell.
     """
 
     log_batch: float
     chosen: Mapping[str, Choice]
     warmup_epochs: float | None = None
     log_shift: float = 0.0
-    log_sd: float = 0.0
     risk_factor: float = 1.0
 
     def __getitem__(self, name: str) -> Choice:

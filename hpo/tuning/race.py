@@ -13,6 +13,7 @@ weights and order of samples, the second ones have the next: what a seed adds to
 from __future__ import annotations
 
 import math
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,8 @@ from storage.records import NewTrial, Study, Trial, TrialState
 from storage.store import Store
 
 PURPOSE = "race"
-FIRST_SEED = (
-    100_000  # the trainings of the sweep have the seeds from 0, those of plans the ones that follow
-)
+# the trainings of the sweep have the seeds from 0, those of plans the ones that follow; a race draws its own from here
+FIRST_SEED, DRAWS = 100_000, 1_000_000
 # where the quickest, by a thirtieth at least, has the highest or lowest rate: so many further ones, this factor apart
 STEPS, STEP, QUICKER = 3, 1.6, 0.03
 FINALISTS, SEEDS = 2, 2  # so many of the best are trained with so many seeds
@@ -184,15 +184,29 @@ class Race(Trainings):
             NewTrial(
                 global_batch_size=self.course.global_batch_size,
                 settings=dict(entry),
-                seed=next_seed(entry, self.trials),
+                seed=next_seed(
+                    entry, self.trials, first_seed(self._study.name, self.course.global_batch_size)
+                ),
                 purpose=PURPOSE,
             )
         )
 
 
-def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial]) -> int:
-    """The seed of the next training of these settings: as many after the first as they have had trainings."""
-    return FIRST_SEED + sum(_key(trial.settings) == _key(settings) for trial in trials)
+def first_seed(study: str, global_batch_size: int) -> int:
+    """The seed that the race of a study begins with, the same every time.
+
+    Others have others: a seed with which all trainings are slow would make every race of a workload slow.
+    """
+    return FIRST_SEED + zlib.crc32(f"{study} at {global_batch_size}".encode()) % DRAWS
+
+
+def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) -> int:
+    """The seed of the next training of these settings: as many after the first as they have had trainings.
+
+    A race that has begun goes on from the ``first`` seed that it has.
+    """
+    begun = min((trial.seed for trial in trials), default=first)
+    return begun + sum(_key(trial.settings) == _key(settings) for trial in trials)
 
 
 def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:

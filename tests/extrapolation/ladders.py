@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,16 +56,17 @@ def sweep(
     settings: int = 10,
     seeds: int = 2,
 ) -> Evidence:
-    """A random search of ``settings`` settings, each with ``seeds`` seeds, at every rung."""
+    """A random search of ``settings`` settings, each with ``seeds`` seeds, at every rung; no seed is used twice."""
+    fresh = itertools.count()
     trials = [
-        truth.trial(batch, rate, warmup, seed, rng)
+        truth.trial(batch, rate, warmup, next(fresh), rng)
         for batch in batches
         for rate, warmup in zip(
             np.exp(rng.uniform(np.log(0.01), np.log(1.28), settings)),
             rng.uniform(0, 5, settings),
             strict=True,
         )
-        for seed in range(seeds)
+        for _ in range(seeds)
     ]
     return Evidence(observations=trials, tuned=TUNED)
 

@@ -19,7 +19,7 @@ from benchmarks.real_panel.recommendations import (
 )
 from benchmarks.real_panel.surface import Surface, log_optimum
 from benchmarks.real_panel.trainings import FIRST_SEED, LOST_EPOCHS, Training, Trainings
-from benchmarks.real_panel.workloads import convolutional_network, dense_network
+from benchmarks.real_panel.workloads import Text, convolutional_network, dense_network
 from search_spaces.settings import TrainingSettings
 
 
@@ -46,7 +46,7 @@ def training(case, rate, warmup, seed, epochs, state="reached"):
 
 
 def test_every_case_is_a_valid_study_and_a_third_is_held_out(panel):
-    assert {"digits", "plain", "dense", "cifar", "cells", "climate"} == {
+    assert {"digits", "plain", "dense", "cifar", "cells", "climate", "text"} == {
         case.workload for case in panel.values()
     }
     for case in panel.values():
@@ -63,6 +63,27 @@ def test_without_images_only_the_cases_on_them_are_left_out(panel, tmp_path):
     assert left == {
         name for name, case in panel.items() if case.workload not in ("plain", "dense", "cifar")
     }
+
+
+@torch.no_grad()
+def test_the_transformer_foretells_a_character_from_those_before_it_alone():
+    workload = Text({"samples": 64})
+    network = workload.build_model(TrainingSettings())
+    inputs, following = workload.training_batch(torch.arange(4), torch.zeros(4), 0)
+    assert inputs.shape == following.shape == (4, Text.window)
+    assert torch.equal(inputs[:, 1:], following[:, :-1])
+    changed = inputs.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % Text.characters
+    before, after = network(inputs), network(changed)
+    assert before.shape == (4, Text.window, Text.characters)
+    assert torch.allclose(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
+    scores = workload.score(network, (inputs, following))
+    assert float(scores["loss"].mean()) == pytest.approx(
+        float(workload.loss(network, (inputs, following), TrainingSettings())), rel=1e-5
+    )
+    windows = {tuple(each.tolist()) for each in workload.train}
+    assert sum(tuple(each.tolist()) in windows for each in workload.test) < 5
 
 
 @pytest.mark.parametrize(("size", "group"), [(8, 4), (16, None)])

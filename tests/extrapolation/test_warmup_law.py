@@ -88,11 +88,11 @@ def hard_start(rng: np.random.Generator) -> Evidence:
             batch,
             float(np.exp(rng.uniform(np.log(0.01), np.log(1.28)))),
             float(5 * rng.random() ** 2),
-            0,
+            number,
             rng,
         )
         for batch in (16, 32, 64, 128)
-        for _ in range(14)
+        for number in range(14)
     ]
     return Evidence(observations=trials, tuned=tuned, samples_per_epoch=SAMPLES)
 

@@ -194,6 +194,36 @@ def test_confirming_trials_overrule_the_laws():
     assert corrected.improvement(math.log(80)).min() >= 0
 
 
+def test_the_discrepancy_is_as_large_as_the_trials_say(monkeypatch):
+    """With one size it is the Gaussian process's mean; with several it follows trials that the laws missed by far."""
+    places, noise = np.array([[0.0], [1.0]]), 0.1
+    monkeypatch.setattr(discrepancy, "AMPLITUDES", (0.2,))
+    monkeypatch.setattr(discrepancy, "PROBABILITIES", (1.0,))
+    found = discrepancy.correct(np.zeros(2), places, places, np.zeros(2), [0.3, -0.3], noise)
+    near = math.exp(-0.5 / discrepancy.LENGTH**2)
+    share = 0.04 * (1 - near) / (0.04 * (1 - near) + noise**2)  # of a difference, the level apart
+    assert found.bend == pytest.approx([0.3 * share, -0.3 * share])
+    assert found.mean == pytest.approx(found.bend, abs=1e-9)
+    monkeypatch.undo()
+    shares = [
+        discrepancy.correct(np.zeros(2), places, places, np.zeros(2), [size, -size], noise).bend[0]
+        / size
+        for size in (0.05, 0.3, 1.0)
+    ]
+    assert shares[0] < shares[1] < shares[2] < 1
+    assert shares[2] > 0.95
+
+
+def test_trials_whose_seeds_are_not_told_share_none():
+    places, zeros = np.array([[0.0], [1.0]]), np.zeros(2)
+    means = [
+        discrepancy.correct(zeros, places, places, zeros, [0.3, -0.3], 0.1, seeds).mean
+        for seeds in (None, (None, None), (1, 2), (1, 1))
+    ]
+    assert means[0] == pytest.approx(means[1]) and means[0] == pytest.approx(means[2])
+    assert means[3][0] > means[0][0]  # a difference under one seed is believed more
+
+
 def test_confirming_starts_with_the_recommendation_and_goes_lower_where_that_diverges():
     acquisition = an_acquisition()
     first = acquisition.confirm()

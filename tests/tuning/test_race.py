@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hpo.runs.forecasts import direct_search
 from hpo.runs.race import plan_race
 from hpo.tuning.acquisition.lineup import choose_lineup
 from hpo.tuning.agenda import Done, Wait
-from hpo.tuning.race import FINALISTS, FIRST_SEED, SEEDS, Course, next_entry
+from hpo.tuning.race import FINALISTS, FIRST_SEED, SEEDS, Course, first_seed, next_entry, next_seed
 from hpo.tuning.stopping import CurveStopping
 from hpo.tuning.trainings import Ending
 from hpo.tuning.tuner import run_race
@@ -276,6 +277,20 @@ def seen(trials):
     ]
 
 
+def test_every_race_draws_its_own_seeds_and_one_that_has_begun_goes_on_with_them():
+    names = [f"study {number}" for number in range(20)]
+    assert len({first_seed(name, BATCH) for name in names}) == 20
+    assert first_seed("study 1", BATCH) == first_seed("study 1", BATCH) >= FIRST_SEED
+    assert first_seed("study 1", BATCH) != first_seed("study 1", 2 * BATCH)
+    begun = [
+        replace(a_trial(number, rate), seed=FIRST_SEED) for number, rate in enumerate((0.1, 0.2))
+    ]
+    settings = begun[0].settings
+    assert next_seed(settings, (), 7) == 7
+    assert next_seed(settings, begun, 7) == FIRST_SEED + 1
+    assert next_seed({**settings, "learning_rate": 0.7}, begun, 7) == FIRST_SEED
+
+
 def test_a_race_is_recorded_and_counts(swept, raced):
     before, (after, course) = swept[1], raced
     assert after.complete and after.swept == before.trials and len(after.raced) >= 5
@@ -283,8 +298,9 @@ def test_a_race_is_recorded_and_counts(swept, raced):
         each["learning_rate"] for each in course.lineup
     ]
     first = [trial.seed for trial in after.raced[: len(course.lineup)]]
-    assert set(first) == {FIRST_SEED}  # the same start weights and order of samples for all
-    assert {trial.seed for trial in after.raced} == {FIRST_SEED, FIRST_SEED + 1}
+    begun = first_seed(after.spec.name, BATCH)
+    assert set(first) == {begun}  # the same start weights and order of samples for all
+    assert {trial.seed for trial in after.raced} == {begun, begun + 1}
     assert f"raced at {BATCH}: " in after.forecast.reason
     assert after.forecast.numbers.raced.trainings == len(after.raced)
     lost = [

@@ -45,13 +45,14 @@ class Observation:
     ``state`` is "reached", "censored" (the budget ended first), "diverged" or "pruned".
     ``epochs`` is epochs to the target where ``state`` is "reached", else the epochs trained when it ended.
     The target was reached somewhere in (epochs - resolution_epochs, epochs], since the evaluation before.
+    Trainings at one batch with one ``seed`` share start weights and order of samples; None where it is not told.
     """
 
     global_batch_size: int
     state: str
     epochs: float
     settings: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
+    seed: int | None = None
     resolution_epochs: float = 0.0
     gradient_noise_scale: float | None = None
 

@@ -22,7 +22,7 @@ from hpo.extrapolation.evidence.evidence import (
     Observation,
 )
 from hpo.extrapolation.inference.rows import Rows, make_rows
-from hpo.extrapolation.inference.trials import Trials, make_trials
+from hpo.extrapolation.inference.trials import SEED_RATIO, Trials, make_trials
 from hpo.extrapolation.laws.adam_law import epochs_parameters, is_adam, log_excess
 from hpo.extrapolation.laws.descent import EXPONENT, Descent
 from hpo.extrapolation.laws.laws import log_growth
@@ -224,6 +224,11 @@ def _make_model(
             Parameter("log_trial_scatter", TRIAL_SCATTER.mean, TRIAL_SCATTER.sd),
             Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch)),
         ]
+        if trials.shared_seeds:
+            parameters += [
+                Parameter("log_seed_ratio", SEED_RATIO.mean, SEED_RATIO.sd),
+                Parameter("seeds", 0.0, 1.0, size=trials.shared_seeds),
+            ]
         parameters += (
             [Parameter("diverges_when_lost", SHOWN.mean, SHOWN.sd)]
             if RATE in {law.name for law in laws}
