@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,6 +65,11 @@ def _arguments() -> argparse.Namespace:
         "--series", choices=sorted(GROUPS), default="team", help="what a series of runs.csv is"
     )
     parser.add_argument(
+        "--optimizer",
+        help="what trained every row of a table of new series, such as adamw; they are then forecast with the shipped "
+        "beliefs",
+    )
+    parser.add_argument(
         "--least-rungs", type=int, default=LEAST_RUNGS, help="the shortest prefix that predicts"
     )
     parser.add_argument(
@@ -78,9 +84,21 @@ def _task(arguments: argparse.Namespace) -> tuple[Sequence[Series], Mapping[str,
             read_reference_points(), lambda _: ()
         )
     series = load(arguments.data, arguments.series)
+    if arguments.optimizer:
+        return [_trained_by(one, arguments.optimizer) for one in series], forecasters(
+            read_reference_points(), lambda _: ()
+        )
     if any(isinstance(row, CoarseRow) for one in series for row in one.rows):  # of runs.csv
         return series, forecasters(read_reference_points(), lambda _: BENCHMARKS)
     return series, forecasters(series)
+
+
+def _trained_by(series: Series, optimizer: str) -> Series:
+    rows = [
+        dataclasses.replace(row, settings={**row.settings, "optimizer": optimizer})
+        for row in series.rows
+    ]
+    return dataclasses.replace(series, rows=rows)
 
 
 def _line(name: str, result: Score, seconds: float) -> str:

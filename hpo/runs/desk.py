@@ -244,8 +244,14 @@ class Desk:
         """The end of the study, where all of its trials have ended."""
         if not self._sweep.complete:
             return None
+        batch = self._spec.race_batch
+        race = (
+            ""
+            if batch is None
+            else f"; no race at {batch}, which is `hpo run`'s with the study's file, or `hpo forecast --race`"
+        )
         self._finish(
-            f"all {len(self._sweep.trials)} trials have ended; `hpo forecast` and `hpo plan` go on from them"
+            f"all {len(self._sweep.trials)} trials have ended; `hpo forecast` and `hpo plan` go on from them{race}"
         )
         return self._ended(self._store.study_by_id(self.study.id))
 

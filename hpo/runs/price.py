@@ -71,10 +71,10 @@ def study_price(
 
 
 def _counted(spec: StudySpec, train_samples: int) -> StudyPrice:
-    budget, full = spec.budget, spec.full_scale
+    budget = spec.budget
     sweep = round(budget.trials * budget.epochs_per_trial * train_samples)
     race = 0
-    if full is not None and full.global_batch_size not in spec.ladder:
+    if spec.race_batch is not None:
         race = round(SHARE_OF_SWEEP * sweep) if budget.race is None else budget.race
     return StudyPrice(
         trials=budget.trials,

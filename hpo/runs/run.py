@@ -181,19 +181,15 @@ class _Run:
         """
         from hpo.tuning.trainings import Ending
 
-        full = self._spec.full_scale
-        if (
-            full is None
-            or self._spec.budget.race == 0
-            or full.global_batch_size in self._spec.ladder
-        ):
+        batch = self._spec.race_batch
+        if batch is None:
             return None
         result = self._read()
         if best_settings(result.swept) is None:
             return None
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         with self.region():
-            plan = plan_race(result, full.global_batch_size)
+            plan = plan_race(result, batch)
         cheaper = direct_search(result, plan.forecast)
         if cheaper:
             self._progress.message(cheaper)
@@ -208,9 +204,7 @@ class _Run:
             storage_patience=self._options.storage_patience,
             stop=self.must_stop,
         )
-        self._held.event(
-            "race", plan.message if plan.course is None else self._raced(full.global_batch_size)
-        )
+        self._held.event("race", plan.message if plan.course is None else self._raced(batch))
         if end is not None and end.ending is Ending.STOPPED:
             raise _Stopped
         return plan.forecast if end is None and not result.raced else None

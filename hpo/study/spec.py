@@ -207,6 +207,14 @@ class StudySpec(Section):
         """The absolute folder where the user's own modules and data lie: that of the study file; None without one."""
         return None if self._folder is None else Path(self._folder)
 
+    @property
+    def race_batch(self) -> int | None:
+        """The full-scale batch size at which settings may be raced after the sweep; None where nothing is raced."""
+        full = self.full_scale
+        if full is None or self.budget.race == 0 or full.global_batch_size in self.ladder:
+            return None
+        return full.global_batch_size
+
     def to_dict(self) -> dict[str, Any]:
         """The study as plain values that JSON holds; an absent value stays absent."""
         plain = self.model_dump(mode="json", by_alias=True)

@@ -86,6 +86,19 @@ def test_one_that_asks_trains_the_very_trials_of_the_sweep(url, tmp_path, monkey
     assert hpo.read_study("bowl", url).study.state is StudyState.FINISHED
 
 
+def test_a_study_that_would_be_raced_says_that_nobody_who_asks_races(url):
+    full = "full_scale: {global_batch_size: 256, machine: local}\n"
+    small = SPEC.replace("trials: 12", "trials: 2").replace("seeds: 2\n", full)
+    for name, race, said in (("raced", "", True), ("bowl", ", race: 0", False)):
+        text = small.replace("name: bowl", f"name: {name}")
+        text = text.replace("epochs_per_trial: 30}", f"epochs_per_trial: 30{race}}}")
+        with hpo.ask_tell(parse_study(text), url) as study:
+            while (trial := study.ask()) is not None:
+                train(trial)
+            assert ("no race at 256, which is `hpo run`'s" in study.message) is said
+        assert {t.global_batch_size for t in hpo.read_study(name, url).trials} == {32, 64}
+
+
 def test_a_desk_that_is_made_anew_before_every_call_changes_nothing(store, url):
     """What a server that restarts between any two calls does: the database holds all there is."""
     enter_study(store, parse_study(SPEC))

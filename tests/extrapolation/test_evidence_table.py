@@ -312,10 +312,22 @@ def test_the_optimizer_of_a_table_chooses_what_is_believed_of_its_rate(ahead):
         optimizer: one.laws["learning_rate"]["exponent"].median for optimizer, one in found.items()
     }
     assert exponents["sgd"] > 0.8 > exponents["lars"] > 0.4
-    assert (
-        "fall" not in found["sgd"].laws["learning_rate"]
-        and "fall" in found["adamw"].laws["learning_rate"]
-    )
+
+
+def test_a_rate_that_stays_the_same_says_nothing_of_the_epochs_where_adam_trained(ahead):
+    """As published for AdamW (arXiv:2410.21676): one rate at all batches, a critical batch of thousands."""
+    critical = [(batch, 3 * (1 + batch / 4000)) for batch in (64, 128, 256, 512, 1024)]
+    told = {
+        optimizer: ahead(
+            _lines(critical, [optimizer] * 5, ["0.00316"] * 5),
+            "optimizer,learning_rate",
+            batch=8192,
+        ).epochs_to_target
+        for optimizer in ("sgd", "adamw")
+    }
+    assert told["adamw"].low < 3 * (1 + 8192 / 4000) < told["adamw"].high
+    assert told["adamw"].median == pytest.approx(3 * (1 + 8192 / 4000), rel=0.25)
+    assert told["sgd"].median > told["adamw"].median
 
 
 def test_a_free_setting_is_forecast_with_the_others(ahead):

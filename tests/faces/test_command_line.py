@@ -3,13 +3,16 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import hpo
+from hpo.cli.commands import options
 from hpo.cli.main import main
 from hpo.formatting import number, percent
 
@@ -244,3 +247,21 @@ def test_what_import_hpo_offers():
     assert set(hpo.__all__) <= set(dir(hpo))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = hpo.nothing
+
+
+@pytest.mark.parametrize("before", [None, "cuda"])
+def test_the_device_is_told_to_every_process_of_a_command_and_to_none_after_it(monkeypatch, before):
+    monkeypatch.delenv("HPO_DEVICE", raising=False)
+    if before:
+        monkeypatch.setenv("HPO_DEVICE", before)
+
+    @click.command()
+    @options.device
+    def shown():
+        click.echo(str(os.environ.get("HPO_DEVICE")))
+
+    for arguments, found in ((["--device", "cpu"], "cpu"), ([], str(before))):
+        assert CliRunner().invoke(shown, arguments).stdout.strip() == found
+        assert os.environ.get("HPO_DEVICE") == before
+    for name in ("run", "launch"):
+        assert any(each.name == "device" for each in main.commands[name].params)

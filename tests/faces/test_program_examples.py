@@ -1,56 +1,100 @@
-"""The example programs through the whole of `hpo run`, as docs/guides/programs.md has it."""
+"""The example programs, tuned, forecast, planned, launched and scored as docs/guides/programs.md has it."""
 
+import importlib.util
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 import hpo
+from hpo.cli.main import main
+from hpo.runs.repository import open_store
+
+pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "programs"
 
 
-@pytest.mark.parametrize(("name", "trials"), [("ddp", 4), ("prints", 6)])
-def test_an_example_is_swept_forecast_and_planned(tmp_path, name, trials):
-    """As it is shipped, but for a smaller budget: every training of it starts processes."""
+@pytest.fixture(scope="module")
+def one_ray():
+    """One Ray for all sweeps of this file: they take the one that runs, and starting it costs as much as two trials."""
+    from trainers.asynchronous import ray_session
+
+    ray_session.start_ray(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray_session.stop_ray()
+
+
+def hpo_command(folder, *words):
+    """What a command of `hpo` prints, as JSON; it may leave with 1, which says that a training missed its target."""
+    done = CliRunner().invoke(
+        main, [*map(str, words), "--json", "--storage", f"sqlite:///{folder}/hpo.db"]
+    )
+    assert done.exit_code in (0, 1) and done.stdout, done.output
+    return json.loads(done.stdout)
+
+
+def needing(library, *values):
+    return pytest.param(
+        *values,
+        id=values[0],
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec(library) is None,
+            reason=f"{library} is not installed: pip install 'largebatch[frameworks]'",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "trials", "workers"),
+    [
+        needing("torch", "ddp", 2, 2),
+        needing("lightning", "with_lightning", 2, 1),
+        needing("transformers", "with_trainer", 2, 1),
+        needing("numpy", "prints", 6, 1),
+    ],
+)
+def test_an_example_is_tuned_forecast_planned_launched_and_scored(
+    tmp_path, one_ray, name, trials, workers
+):
+    """As it is shipped, but for a smaller budget: every training of it starts processes that import its library."""
     shutil.copytree(EXAMPLES, tmp_path / "programs")
     file = tmp_path / "programs" / f"{name}.yaml"
     study = yaml.safe_load(file.read_text())
     assert study["budget"]["trials"] > trials
     study["budget"]["trials"] = trials
     file.write_text(yaml.safe_dump(study))
-    run = subprocess.run(
-        [
-            Path(sys.executable).parent / "hpo",
-            *("run", file, "--json"),
-            *("--storage", tmp_path / "hpo.db", "--folder", tmp_path / "files"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    document = json.loads(run.stdout)
+
+    document = hpo_command(tmp_path, "run", file, "--folder", tmp_path / "files")
     assert document["study"]["state"] == "finished"
     assert document["trials"]["total"] == trials
     assert document["trials"]["failed"] == 0 < document["trials"]["reached"]
-    batch = study["full_scale"]["global_batch_size"]
-    assert (
-        document["forecast"]["global_batch_size"] == document["plan"]["global_batch_size"] == batch
-    )
-    workers = document["plan"]["workers"]
-    assert workers == study["full_scale"]["workers"]
-    result = hpo.read_study(name, str(tmp_path / "hpo.db"))
-    (launched,) = hpo.launch_here(result.plan.plan, directory=tmp_path / "plan")
-    assert launched.outcome.state in ("reached", "censored") and launched.workers == workers
-    assert launched.samples_per_second > 0
+    full, plan = study["full_scale"], document["plan"]
+    batch = full["global_batch_size"]
+    assert document["forecast"]["global_batch_size"] == plan["global_batch_size"] == batch
+    assert plan["workers"] == full["workers"]
+    check_trials(hpo.read_study(name, f"sqlite:///{tmp_path}/hpo.db"), tmp_path / "files", workers)
+
+    (launched,) = hpo_command(tmp_path, "launch", plan["id"], "--folder", tmp_path / "plan")
+    assert launched["state"] in ("reached", "censored") and launched["workers"] == full["workers"]
+    (row,) = hpo_command(tmp_path, "calibration")
+    assert row["plan_id"] == plan["id"] and row["runs"] == 1
+
+
+def check_trials(result, files, workers):
+    """Each was trained by so many workers and reported every epoch."""
+    with open_store(result.storage) as store:
+        curves = {trial.number: store.points(trial.id) for trial in result.trials}
+    for trial in result.trials:
+        folder = files / "trials" / str(trial.study_id) / str(trial.number)
+        assert json.loads((folder / "trial.json").read_text())["workers"] == workers
+        epochs = [point.epochs for point in curves[trial.number]]
+        assert epochs == pytest.approx([epoch + 1 for epoch in range(len(epochs))])
 
 
 def test_the_example_with_two_workers_has_six_lines_for_hpo():

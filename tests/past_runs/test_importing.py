@@ -97,6 +97,8 @@ def test_mlflow_from_the_command_line(store_of, folder):
         (64, 4.0),
         (128, 4.0),
     ]
+    (forecast,) = json.loads(call("forecast", "images", "--at", "256", "--json").stdout)
+    assert 3.0 < forecast["epochs_to_target"]["median"] < forecast["epochs_to_target"]["high"]
     again = call(*arguments, "--map", "top1=metric")
     assert again.exit_code == 2 and "no run has 'top1'" in again.output
 
@@ -126,17 +128,66 @@ def law(batch, factor):
 FACTORS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
 
 
-def test_a_forecast_from_an_imported_table(folder):
-    rows = ["run,bs,lr,epochs_to_target"]
-    for batch in (32, 64, 128):
-        rows += [
-            f"r{batch}-{factor},{batch},{0.1 * batch / 32 * factor},{law(batch, factor)}"
-            for factor in FACTORS
-        ]
-    (folder / "runs.csv").write_text("\n".join(rows) + "\n")
+def runs_by_the_law():
+    """Rate, batch and epochs to the target of 18 runs."""
+    return [
+        (0.1 * batch / 32 * factor, batch, law(batch, factor))
+        for batch in (32, 64, 128)
+        for factor in FACTORS
+    ]
+
+
+def as_csv(folder):
+    rows = [
+        f"r{n},{batch},{rate},{epochs}" for n, (rate, batch, epochs) in enumerate(runs_by_the_law())
+    ]
+    (folder / "runs.csv").write_text("\n".join(["run,bs,lr,epochs_to_target", *rows]) + "\n")
+    return "csv", "runs.csv"
+
+
+def as_wandb(folder):
+    """The table of runs, with the summary of each."""
+    rows = [
+        f'"run-{n}","finished","{batch}","{rate}","{epochs}"'
+        for n, (rate, batch, epochs) in enumerate(runs_by_the_law())
+    ]
+    (folder / "runs.csv").write_text(
+        "\n".join(['"Name","State","bs","lr","epochs_to_target"', *rows]) + "\n"
+    )
+    return "wandb", "runs.csv"
+
+
+def as_tensorboard(folder):
+    """Curves that reach the target at their last evaluation."""
+    writers = pytest.importorskip("tensorboardX", reason="writes event files")
+    for n, (rate, batch, epochs) in enumerate(runs_by_the_law()):
+        with writers.SummaryWriter(str(folder / "logs" / f"run{n}")) as writer:
+            for share, top1 in ((0.5, 0.6), (0.96, 0.9), (1.0, 0.97)):
+                updates = round(share * epochs * 32_000 / batch)
+                writer.add_scalar("top1", top1, updates, walltime=100.0 + updates)
+            writer.add_hparams({"lr": rate, "bs": batch}, {}, name="hparams")
+    return "tensorboard", "logs", "--train-samples", "32000", "--axis", "updates"
+
+
+def as_optuna(folder):
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(storage="sqlite:///optuna.db")
+    spaces = {"lr": optuna.distributions.FloatDistribution(1e-3, 1e2, log=True)}
+    spaces["bs"] = optuna.distributions.CategoricalDistribution([32, 64, 128])
+    for rate, batch, epochs in runs_by_the_law():
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={"lr": rate, "bs": batch}, distributions=spaces, value=epochs
+            )
+        )
+    return "optuna", "optuna.db", "--map", "value=epochs_to_target"
+
+
+@pytest.mark.parametrize("source", [as_csv, as_wandb, as_tensorboard, as_optuna])
+def test_a_forecast_from_imported_runs(folder, source):
+    words = source(folder)
     done = call(
-        "import", "csv", "runs.csv", "--study", "images.yaml",
-        "--map", "bs=global_batch_size", "--map", "lr=learning_rate",
+        "import", *words, "--study", "images.yaml", "--map", "bs=global_batch_size", "--map", "lr=learning_rate"
     )  # fmt: skip
     assert done.exit_code == 0 and re.search("images gained 18 trials: 18 reached", done.output)
     (forecast,) = json.loads(call("forecast", "images", "--at", "256", "--json").stdout)

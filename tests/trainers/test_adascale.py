@@ -12,14 +12,14 @@ from trainers.distributed.single import SingleProcess
 from trainers.loop.synchronous import Training
 from trainers.schedules.adascale import AdaScale
 from trainers.schedules.learning_rate import learning_rate
-from trainers.schedules.noise_scale import SquaredNorms
 
 HERE = Path(__file__).parent
 
 
 def measured(squared, trace, base, batch):
-    """The norms that these true values are expected to give."""
-    return SquaredNorms(squared + trace / base, squared + trace / batch, base, batch)
+    """The norms that these true values are expected to give, with the samples of a chunk and of the batch."""
+    norms = [squared + trace / base, squared + trace / batch]
+    return torch.tensor(norms, dtype=torch.float64), base, batch
 
 
 def job(settings=None, **changes):
@@ -60,17 +60,20 @@ def finish(task):
 )
 def test_the_gain_of_the_paper_at_its_limits(squared, trace, gain):
     scale = AdaScale(16, 128, 1000)
-    scale.add(measured(squared, trace, 16, 128))
-    assert scale.gain == pytest.approx(gain)
+    scale.add(*measured(squared, trace, 16, 128))
+    assert float(scale.gain) == pytest.approx(gain)
     scale.advance()
-    scale.advance()
-    assert scale.epochs == pytest.approx(2 * gain * 16 / 1000)
+    scale.advance(torch.tensor(True))  # left out
+    scale.advance(torch.tensor(False))
+    assert float(scale.epochs) == pytest.approx(2 * gain * 16 / 1000)
+    scale.add(torch.tensor([float("inf"), 1.0], dtype=torch.float64), 16, 128)
+    assert float(scale.gain) == pytest.approx(gain)
 
 
 def test_the_smoothing_is_that_of_the_paper():
     for base, smoothing in ((64, 0.999), (1, 0.936), (16, 0.996)):
-        assert AdaScale(base, 64, 1000).statistics.smoothing == pytest.approx(smoothing)
-    assert AdaScale(1, 4000, 10_000).statistics.smoothing == 0
+        assert AdaScale(base, 64, 1000).smoothing == pytest.approx(smoothing)
+    assert AdaScale(1, 4000, 10_000).smoothing == 0
 
 
 def test_a_training_follows_the_algorithm_written_out():
@@ -93,7 +96,7 @@ def test_a_training_follows_the_algorithm_written_out():
         weight = weight - rate * velocity
         assert 1 < gain < 8 and point.learning_rate == pytest.approx(rate)
     torch.testing.assert_close(training.model.weight[0].detach(), weight)
-    assert training.adascale.scale_invariant_steps == pytest.approx(tau)
+    assert float(training.adascale.scale_invariant_steps) == pytest.approx(tau)
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ def test_a_crop_is_scaled_as_by_pillow(crop):
     expected = Image.fromarray(cut).resize((72, 72), Image.Resampling.BILINEAR)
     difference = np.abs(found[0].permute(1, 2, 0).numpy().astype(int) - np.asarray(expected))
     assert difference.max() <= 1
+    assert found[0].permute(1, 2, 0).is_contiguous()  # so that a batch takes it in one copy
 
 
 def test_bytes_normalized_on_the_device_equal_floats_normalized_before(tmp_path):

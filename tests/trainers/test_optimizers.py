@@ -325,3 +325,26 @@ def test_the_way_without_reading_ratios_back_gives_the_same(case):
     run(optimizer, moved)
     for mine, its in zip(moved, expected(settings), strict=True):
         np.testing.assert_allclose(mine.detach().numpy(), its, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_updates_by_numbers_on_the_device_are_those_by_plain_numbers(name):
+    """Rates and progress as scalar tensors, and updates that are left out, are not read by the host."""
+    settings = TrainingSettings(
+        optimizer=name, weight_decay=0.01, rmsprop_center_epochs=3.0, preconditioner_interval=4
+    )
+    left_out, here, there = {0, 7, 8, 20}, parameters(), parameters()
+    plain, on_device = (make_optimizer(moved, settings) for moved in (here, there))
+    for batch in on_device.batches:
+        batch.on_cpu = False
+    for step in range(30):
+        for index, (mine, its) in enumerate(zip(here, there, strict=True)):
+            mine.grad = gradient(index, mine.shape, step)
+            its.grad = mine.grad * (math.inf if step in left_out else 1)
+        if step not in left_out:
+            plain.step(rate(step), epochs=step / 4)
+        numbers = torch.tensor([rate(step), step / 4], dtype=torch.float64)
+        on_device.step(*numbers.unbind(), torch.tensor(step in left_out))
+    for mine, its in zip(here, there, strict=True):
+        torch.testing.assert_close(its, mine, rtol=1e-6, atol=1e-9)
+    assert on_device.state_dict()["updates"] == plain.state_dict()["updates"] == 26

@@ -117,8 +117,8 @@ def test_a_dynamic_scale_doubles_after_so_many_updates_and_halves_at_an_overflow
     )
     values = []
     for overflowed in (False, False, False, False, True, True, False, False, False):
-        scale.update(overflowed=overflowed)
-        values.append(scale.value)
+        scale.update(torch.tensor(overflowed))
+        values.append(float(scale.value))
     assert values == [8, 8, 16, 16, 8, 4, 4, 4, 8]
 
 

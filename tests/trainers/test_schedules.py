@@ -2,8 +2,10 @@ import itertools
 import math
 
 import pytest
+import torch
 
 from search_spaces.settings import TrainingSettings
+from trainers.schedules.device_rate import learning_rate_on_device
 from trainers.schedules.learning_rate import learning_rate
 
 GOYAL = TrainingSettings(
@@ -141,3 +143,38 @@ def test_rates_rise_to_the_peak_and_never_after(decay):
     assert rates[: 3 * 37 + 1] == sorted(rates[: 3 * 37 + 1])
     assert rates[3 * 37 :] == sorted(rates[3 * 37 :], reverse=True)
     assert max(rates) == rates[3 * 37] == pytest.approx(0.7)
+
+
+STEPPED = {"decay": "step", "decay_milestones": (3.0, 6.0), "decay_factor": 0.2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decay": "constant"},
+        {"warmup_epochs": 0.0, "decay": "cosine"},
+        {"decay": "cosine", "warmup_shape": "quadratic", "end_learning_rate_factor": 0.1},
+        {"decay": "polynomial", "decay_power": 1.5, "decay_epochs": 8.0},
+        {"warmup_shape": "exponential", "warmup_start_factor": 0.1, **STEPPED},
+        {"warmup_shape": "constant", "warmup_start_factor": 0.1, **STEPPED},
+        {"decay": "piecewise", "decay_milestones": (3.0, 6.0), "decay_values": (0.5, 0.1, 0.02)},
+        {"batch_control": "grow", "batch_limit_factor": 10.0, **STEPPED},
+        *(
+            {
+                "batch_control": "piecewise",
+                "batch_milestones": (1.0, 5.0),
+                "batch_factors": (2.0, 3.0),
+                "batch_rate_rule": rule,
+            }
+            for rule in ("none", "linear", "sqrt")
+        ),
+    ],
+    ids=str,
+)
+def test_the_rate_by_a_progress_on_the_device_is_the_same(changes):
+    settings = TrainingSettings(**{"learning_rate": 0.7, "warmup_epochs": 2.0, **changes})
+    places = torch.linspace(0, 11, 45, dtype=torch.float64)  # the milestones are among them
+    found = [float(learning_rate_on_device(settings, epochs, 10.0)) for epochs in places]
+    assert found == pytest.approx(
+        [learning_rate(settings, float(epochs), 10.0) for epochs in places], rel=1e-12, abs=1e-15
+    )

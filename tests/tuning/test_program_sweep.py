@@ -89,6 +89,15 @@ def test_what_programs_printed_is_kept_and_shown(swept):
     )  # fmt: skip
     assert shown.exit_code == 0, shown.output
     assert "training with" in shown.output and "no such data set" in shown.output
+    log = folder / ".hpo" / "trials" / str(trial.study_id) / str(trial.number) / "log.txt"
+    log.rename(folder / "kept.txt")
+    quiet = CliRunner().invoke(
+        main,
+        ["trials", "programs", "--storage", storage, "--folder", str(folder / ".hpo"), "--log", str(trial.number)],
+    )  # fmt: skip
+    (folder / "kept.txt").rename(log)
+    assert quiet.exit_code == 0 and quiet.stdout == ""
+    assert "has printed nothing" in quiet.stderr
     none = CliRunner().invoke(
         main,
         ["trials", "programs", "--storage", storage, "--folder", str(folder / "x"), "--log", "0"],

@@ -70,7 +70,9 @@ class AsynchronousReplica:
         loss, arrived = self._gradients.compute(micro_batches, self._loader.measured(step))
         self._replica.end_update(layout.global_batch_size)
         gradient = (
-            None if arrived.overflowed else pack(self._replica.gradients(), self._compression)
+            None
+            if arrived.overflowed is not None and arrived.overflowed
+            else pack(self._replica.gradients(), self._compression)
         )
         self._replica.set_gradients(None)
         return Push(

@@ -8,7 +8,7 @@ reduced gradient, the same on every worker and once in the checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,10 +28,10 @@ from trainers.schedules.noise_scale import SquaredNorms, squared_norm
 class Origin:
     """What has to be known of a gradient when it arrives; ``of_chunks`` as in SquaredNorms, but not unscaled.
 
-    It is still on the device, for which nobody waits here.
+    Tensors are still on the device, for which nobody waits here.
     """
 
-    loss_scale: float = 1.0
+    loss_scale: float | Tensor = 1.0
     of_chunks: Tensor | None = None
     chunk_samples: float = 0.0
     global_batch_size: int = 0
@@ -39,9 +39,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Arrived:
-    """What is known of the gradient that now stands in the parameters: whether it may be used, and its norms."""
+    """What is known of the gradient that now stands in the parameters: whether it overflowed, and its norms.
 
-    overflowed: bool = False
+    ``overflowed`` is a scalar of bool on the device; None where the loss scale does not depend on it.
+    """
+
+    overflowed: Tensor | None = None
     measured: MeasuredNorms | None = None
 
 
@@ -62,7 +65,7 @@ class MeasuredNorms:
 def accumulate(
     replica: Replica,
     micro_batches: Iterable[MicroBatch],
-    loss_scale: float,
+    loss_scale: float | Tensor,
     before_last: Callable[[], None],
 ) -> Tensor:
     """Add the gradient of the local batch's mean loss, times ``loss_scale``, to each ``parameter.grad``.
@@ -71,17 +74,18 @@ def accumulate(
     back-propagation.
     """
     total = torch.zeros((), device=replica.device, dtype=torch.float64)
+    scaled = isinstance(loss_scale, Tensor) or loss_scale != 1
     for micro in micro_batches:
         loss = replica.loss(micro.batch) * micro.share
         if micro.ends_update:
             before_last()
-        (loss if loss_scale == 1 else loss * loss_scale).backward()  # type: ignore[no-untyped-call]
+        (loss * loss_scale if scaled else loss).backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return total
 
 
 def accumulate_chunks(
-    replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float
+    replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same, chunk by chunk; also returns the mean of the squared norms of the chunks' gradients, a scalar too.
 
@@ -116,7 +120,7 @@ class Gradients:
     def __init__(
         self, replica: Replica, settings: TrainingSettings, communicator: Communicator
     ) -> None:
-        self.loss_scale = LossScale(settings)
+        self.loss_scale = LossScale(settings, replica.device)
         self._replica, self._communicator = replica, communicator
         self._clip_norm, self._lags = settings.gradient_clip_norm, settings.gradient_lag > 0
         self._reducer = GradientReducer(
@@ -179,40 +183,36 @@ class Gradients:
 
     def _finish(self, origin: Origin) -> Arrived:
         """Unscale and clip, once per update, and look whether the gradient is finite where that may fail."""
-        scale, looked_at = (
-            origin.loss_scale,
-            self.loss_scale.dynamic or self._clip_norm or origin.of_chunks is not None,
-        )
-        if scale == 1 and not looked_at:
+        scale = origin.loss_scale
+        if isinstance(scale, Tensor):
+            scale = scale.double()  # its square may be too large for float32
+        unscaled = not isinstance(scale, Tensor) and scale == 1
+        if self._clip_norm is None and origin.of_chunks is None and not self.loss_scale.dynamic:
+            if not unscaled:
+                torch._foreach_mul_(self._replica.gradients(), 1 / scale)
             return Arrived()
         gradients = self._replica.gradients()
-        if not looked_at:
-            torch._foreach_mul_(gradients, 1 / scale)
-            return Arrived()
         square = squared_norm(gradients) / scale**2
+        overflowed = None
         if self.loss_scale.dynamic:
-            overflowed = not bool(square.isfinite())
-            self.loss_scale.update(overflowed=overflowed)
-            if overflowed:
-                return Arrived(overflowed=True)
-        factor = torch.full_like(square, 1 / scale)
+            overflowed = ~square.isfinite()
+            self.loss_scale.update(overflowed)
+        factor = 1 / scale
         if self._clip_norm is not None:
-            factor *= (self._clip_norm / square.sqrt()).clamp(max=1.0)
-        if scale != 1 or self._clip_norm is not None:
-            torch._foreach_mul_(
-                gradients, factor.to(torch.promote_types(gradients[0].dtype, torch.float32))
-            )
-        return Arrived(measured=_measured(origin, square))
+            factor = factor * (self._clip_norm / square.sqrt()).clamp(max=1.0)
+        if isinstance(factor, Tensor):
+            factor = factor.to(torch.promote_types(gradients[0].dtype, torch.float32))
+        if not unscaled or self._clip_norm is not None:
+            torch._foreach_mul_(gradients, factor)
+        return Arrived(overflowed, _measured(origin, square))
 
     def state_dict(self) -> dict[str, Any]:
         """The lagging gradient with its origin, and the loss scale; after :meth:`settle`."""
         return {
             "lagging": [gradient.clone() for gradient in self._lagging],
             "origin": {
-                **asdict(self._origin),
-                "of_chunks": None
-                if self._origin.of_chunks is None
-                else float(self._origin.of_chunks),
+                name: float(value) if isinstance(value, Tensor) else value
+                for name, value in vars(self._origin).items()
             },
             "loss_scale": self.loss_scale.state_dict(),
         }
@@ -224,10 +224,16 @@ class Gradients:
             saved.to(own.device, own.dtype, copy=True)
             for saved, own in zip(state["lagging"], self._lagging, strict=True)
         ]
-        of_chunks = state["origin"]["of_chunks"]
-        if of_chunks is not None:
-            of_chunks = torch.tensor(of_chunks, dtype=torch.float64, device=self._replica.device)
-        self._origin = Origin(**{**state["origin"], "of_chunks": of_chunks})
+        origin, device = dict(state["origin"]), self._replica.device
+        if origin["of_chunks"] is not None:
+            origin["of_chunks"] = torch.tensor(
+                origin["of_chunks"], dtype=torch.float64, device=device
+            )
+        if self.loss_scale.dynamic:
+            origin["loss_scale"] = torch.tensor(
+                origin["loss_scale"], dtype=torch.float32, device=device
+            )
+        self._origin = Origin(**origin)
         self.loss_scale.load_state_dict(state["loss_scale"])
 
 

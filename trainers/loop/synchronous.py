@@ -25,6 +25,7 @@ from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
 from trainers.schedules.adascale import AdaScale
+from trainers.schedules.device_rate import learning_rate_on_device
 from trainers.schedules.learning_rate import learning_rate
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.workloads import Workload, load_model_workload
@@ -53,7 +54,10 @@ class Training(TrainingRun):
             None
             if job.settings.adascale_batch_size is None
             else AdaScale(
-                job.settings.adascale_batch_size, job.global_batch_size, self.train_samples
+                job.settings.adascale_batch_size,
+                job.global_batch_size,
+                self.train_samples,
+                communicator.device,
             )
         )
         self._micro_batches, self._loaded_to = self.loader.micro_batches(0), 0
@@ -94,7 +98,8 @@ class Training(TrainingRun):
     def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:
         """The mean loss of each update over all workers, shape ``(updates,)``, and the last learning rate."""
         self.model.train()
-        losses, rate = [], math.nan
+        losses: list[Tensor] = []
+        rate: float | Tensor = math.nan
         for step in range(first_step, last_step):
             loss, rate = self._update(step)
             losses.append(loss)
@@ -104,35 +109,37 @@ class Training(TrainingRun):
         self._measured.clear()
         means = torch.stack(losses).double()
         self.communicator.all_reduce_mean_([means])
-        return means, rate
+        return means, float(rate)
 
-    def _update(self, step: int) -> tuple[Tensor, float]:
-        """One update; returns this worker's mean loss and the learning rate."""
+    def _update(self, step: int) -> tuple[Tensor, float | Tensor]:
+        """One update; returns this worker's mean loss and the learning rate. Nothing waits for an accelerator here."""
         self.replica.seed_generators(step, self.communicator.rank)
         layout = self.loader.layout(step)
         micro_batches = itertools.islice(self._micro_batches, layout.micro_batches)
         loss, arrived = self.gradients.compute(micro_batches, self.loader.measured(step))
         self.replica.end_update(layout.global_batch_size)
-        if arrived.measured is not None:
-            self._measured.append(arrived.measured)
-            if (
-                self.adascale is not None
-            ):  # whose rate depends on it: here the host waits for the device
-                self.adascale.add(arrived.measured.read())
-        rate = self._step_optimizer(step, overflowed=arrived.overflowed)
+        if (measured := arrived.measured) is not None:
+            self._measured.append(measured)
+            if self.adascale is not None:
+                self.adascale.add(
+                    measured.norms, measured.chunk_samples, measured.global_batch_size
+                )
+        rate = self._step_optimizer(step, arrived.overflowed)
         self.replica.set_gradients(None)
         return loss, rate
 
-    def _step_optimizer(self, step: int, *, overflowed: bool) -> float:
+    def _step_optimizer(self, step: int, overflowed: Tensor | None) -> float | Tensor:
         """Move the weights by the gradients, unless one overflowed; returns the learning rate."""
-        epochs = self.batch_schedule.epochs(step) if self.adascale is None else self.adascale.epochs
-        gain = 1.0 if self.adascale is None else self.adascale.gain
-        rate = gain * learning_rate(self.job.settings, epochs, self.job.epochs)
-        if not overflowed:
-            self.optimizer.step(rate, epochs)
-            if self.adascale is not None:
-                self.adascale.advance()
-        return rate
+        settings, scale = self.job.settings, self.adascale
+        if scale is None:
+            epochs = self.batch_schedule.epochs(step)
+            rate = learning_rate(settings, epochs, self.job.epochs)
+            self.optimizer.step(rate, epochs, overflowed)
+            return rate
+        gained = scale.gain * learning_rate_on_device(settings, scale.epochs, self.job.epochs)
+        self.optimizer.step(gained, scale.epochs, overflowed)
+        scale.advance(overflowed)
+        return gained
 
     def _weights(self) -> dict[str, Any]:
         return {

@@ -66,30 +66,39 @@ def zero_gradient(parameter: nn.Parameter) -> Tensor:
 
 
 class LossScale:
-    """What the loss is multiplied by before the back-propagation: 1, a constant, or as large as goes."""
+    """What the loss is multiplied by before the back-propagation: 1, a constant, or as large as goes.
 
-    def __init__(self, settings: TrainingSettings) -> None:
+    A dynamic ``value`` is a scalar of float32 on the device, which is moved there, so that nobody waits for it; each
+    update gives a new tensor. It does not grow beyond what is finite.
+    """
+
+    def __init__(self, settings: TrainingSettings, device: torch.device | str = "cpu") -> None:
         self.dynamic = settings.loss_scaling == "dynamic"
-        self.value = 1.0 if settings.loss_scaling == "none" else settings.loss_scale
+        self.value: float | Tensor = 1.0 if settings.loss_scaling == "none" else settings.loss_scale
         self.growth_updates = settings.loss_scale_growth_updates
-        self.updates_without_overflow = 0
+        if self.dynamic:
+            self.value = torch.tensor(self.value, dtype=torch.float32, device=device)
+            self._without_overflow = torch.zeros((), dtype=torch.int32, device=device)
 
-    def update(self, *, overflowed: bool) -> None:
-        """Take in whether the gradient of the last update, which is the same on every worker, was finite."""
-        if overflowed:
-            self.value, self.updates_without_overflow = self.value / 2, 0
-            return
-        self.updates_without_overflow += 1
-        if self.updates_without_overflow == self.growth_updates:
-            self.value, self.updates_without_overflow = self.value * 2, 0
+    def update(self, overflowed: Tensor) -> None:
+        """Take in whether the gradient of the last update, the same on every worker, overflowed: a scalar of bool."""
+        assert isinstance(self.value, Tensor), "only a dynamic scale is updated"
+        self.value = self.value.clone()
+        torch._amp_update_scale_(
+            self.value, self._without_overflow, overflowed.float(), 2.0, 0.5, self.growth_updates
+        )
 
     def state_dict(self) -> dict[str, float]:
         """The scale and its count, as plain numbers."""
-        return {"value": self.value, "updates_without_overflow": self.updates_without_overflow}
+        return {
+            "value": float(self.value),
+            "updates_without_overflow": int(self._without_overflow) if self.dynamic else 0,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave."""
-        self.value, self.updates_without_overflow = (
-            state["value"],
-            state["updates_without_overflow"],
-        )
+        if not isinstance(self.value, Tensor):
+            self.value = state["value"]
+            return
+        self.value = torch.full_like(self.value, state["value"])
+        self._without_overflow.fill_(state["updates_without_overflow"])

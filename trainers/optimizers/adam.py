@@ -7,6 +7,8 @@ Large batches: raising the batch by k, the rate follows between k and sqrt(k). `
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch
@@ -17,13 +19,13 @@ class AdamRule(GroupOptimizer):
 
     state_names = STATE_NAMES
 
-    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         move_by_moments_(
             batch,
             batch.gradients(),
             self.settings,
-            updates=self.updates,
+            count=self.count,
             rate=learning_rate,
             weight_decay=batch.weight_decay,
         )

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainers.optimizers.moments import STATE_NAMES, negative_directions
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import ParameterBatch
+from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 from trainers.optimizers.trust_ratio import norms
 
 
@@ -30,12 +30,12 @@ class LAMBRule(GroupOptimizer):
 
     state_names = STATE_NAMES
 
-    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         weights = batch.parameters
-        moves = negative_directions(batch, batch.gradients(), self.settings, updates=self.updates)
+        moves = negative_directions(batch, batch.gradients(), self.settings, count=self.count)
         if not batch.adapted:
-            torch._foreach_add_(weights, moves, alpha=learning_rate)
+            add_scaled_(weights, moves, learning_rate)
         elif batch.on_cpu:
             for weight, move, rate in zip(
                 weights, moves, (learning_rate * self._ratios(weights, moves)).tolist(), strict=True
@@ -43,7 +43,7 @@ class LAMBRule(GroupOptimizer):
                 weight.add_(move, alpha=rate)
         else:
             torch._foreach_mul_(moves, list(self._ratios(weights, moves).unbind()))
-            torch._foreach_add_(weights, moves, alpha=learning_rate)
+            add_scaled_(weights, moves, learning_rate)
 
     def _ratios(self, weights: list[Tensor], moves: list[Tensor]) -> Tensor:
         weight_norms, move_norms = norms(weights, moves)

@@ -37,7 +37,7 @@ class LARCRule(GroupOptimizer):
         self.state_names = STATE_NAMES if self.on_adam else ("momentum",)  # type: ignore[misc]
         super().__init__(groups, settings)
 
-    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         gradients = (
             self._scaled_gradients(batch, learning_rate)
@@ -45,9 +45,7 @@ class LARCRule(GroupOptimizer):
             else batch.gradients_with_decay()
         )
         if self.on_adam:
-            move_by_moments_(
-                batch, gradients, self.settings, updates=self.updates, rate=learning_rate
-            )
+            move_by_moments_(batch, gradients, self.settings, count=self.count, rate=learning_rate)
         else:
             move_outside_(
                 batch,
@@ -58,7 +56,9 @@ class LARCRule(GroupOptimizer):
                 weight_decay=0.0,
             )
 
-    def _scaled_gradients(self, batch: ParameterBatch, learning_rate: float) -> list[Tensor]:
+    def _scaled_gradients(
+        self, batch: ParameterBatch, learning_rate: float | Tensor
+    ) -> list[Tensor]:
         settings, gradients = self.settings, batch.gradients()
         weight_norms, gradient_norms = norms(batch.parameters, gradients)
         defined = (weight_norms > 0) & (gradient_norms > 0)

@@ -37,7 +37,7 @@ from trainers.optimizers.trust_ratio import norms, trust_ratios
 class LARSRule(GroupOptimizer):
     """LARS over the adapted parameters, SGD of the same momentum form over the others."""
 
-    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         settings, gradients = self.settings, batch.gradients()
         ratios: float | Tensor = 1.0

@@ -45,7 +45,12 @@ class MasterOptimizer:
         ]
 
     @torch.no_grad()
-    def step(self, learning_rate: float, epochs: float = 0.0) -> None:
+    def step(
+        self,
+        learning_rate: float | Tensor,
+        epochs: float | Tensor = 0.0,
+        left_out: Tensor | None = None,
+    ) -> None:
         """One update of the masters, copied down to the model."""
         torch._foreach_copy_(
             self._gradients,
@@ -54,7 +59,7 @@ class MasterOptimizer:
                 for parameter in self.reduced
             ],
         )
-        self.optimizer.step(learning_rate, epochs)
+        self.optimizer.step(learning_rate, epochs, left_out)
         torch._foreach_copy_(self.reduced, list[Tensor](self.masters))
 
     def state_dict(self) -> dict[str, Any]:

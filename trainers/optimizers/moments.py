@@ -1,7 +1,7 @@
 """Adam's moments (Kingma and Ba, arXiv:1412.6980, algorithm 1), shared by Adam, AdamW, LARC on Adam, and LAMB.
 
     m = beta1 * m + (1 - beta1) * g         v = beta2 * v + (1 - beta2) * g^2
-    direction = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)             t counts updates from 1
+    direction = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)             t, ``count``, is 1 at first
 
 Without ``bias_correction`` the two divisors are 1, as they are for t without end: that is what the kernel is told.
 PyTorch's fused kernel of Adam reads and writes each tensor once.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
-from trainers.optimizers.parameter_groups import ParameterBatch
+from trainers.optimizers.parameter_groups import ParameterBatch, kernel_rate
 
 STATE_NAMES = ("first_moment", "second_moment")
 
@@ -25,24 +25,23 @@ def move_by_moments_(
     gradients: list[Tensor],
     settings: TrainingSettings,
     *,
-    updates: int,
-    rate: float,
+    count: float | Tensor,
+    rate: float | Tensor,
     weight_decay: float = 0.0,
     decoupled: bool = False,
 ) -> None:
     """Add ``gradients`` to the moments of a batch and move its parameters by ``-rate * direction``.
 
-    Gradients, moments and parameters are flat, one tensor of shape ``(elements,)`` for each parameter; ``updates``
-    counts from 1, for the correction of the moments' bias (Kingma and Ba, arXiv:1412.6980, algorithm 1).
-    ``weight_decay * w`` is part of the gradient, or ``decoupled``: the parameters first shrink by
-    ``rate * weight_decay`` (Loshchilov and Hutter, arXiv:1711.05101).
+    Gradients, moments and parameters are flat, one tensor of shape ``(elements,)`` for each parameter; ``count``
+    is t, which is 1 at the first update. ``weight_decay * w`` is part of the gradient, or ``decoupled``: the parameters
+    first shrink by ``rate * weight_decay`` (Loshchilov and Hutter, arXiv:1711.05101).
     """
     _fused_(
         batch.parameters,
         batch,
         gradients,
         settings,
-        updates=updates,
+        count=count,
         rate=rate,
         weight_decay=weight_decay,
         decoupled=decoupled,
@@ -50,7 +49,11 @@ def move_by_moments_(
 
 
 def negative_directions(
-    batch: ParameterBatch, gradients: list[Tensor], settings: TrainingSettings, *, updates: int
+    batch: ParameterBatch,
+    gradients: list[Tensor],
+    settings: TrainingSettings,
+    *,
+    count: float | Tensor,
 ) -> list[Tensor]:
     """Add ``gradients`` to the moments of a batch and return ``-(direction + weight_decay * w)`` of each parameter.
 
@@ -65,14 +68,14 @@ def negative_directions(
             batch,
             gradients,
             settings,
-            updates=updates,
+            count=count,
             rate=1.0,
             weight_decay=1 + batch.weight_decay,
             decoupled=True,
         )
         return moved
     torch._foreach_zero_(moved)
-    _fused_(moved, batch, gradients, settings, updates=updates, rate=1.0)
+    _fused_(moved, batch, gradients, settings, count=count, rate=1.0)
     if batch.weight_decay:
         torch._foreach_sub_(moved, batch.parameters, alpha=batch.weight_decay)
     return moved
@@ -84,18 +87,16 @@ def _fused_(
     gradients: list[Tensor],
     settings: TrainingSettings,
     *,
-    updates: int,
-    rate: float,
+    count: float | Tensor,
+    rate: float | Tensor,
     weight_decay: float = 0.0,
     decoupled: bool = False,
 ) -> None:
     kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
-    count = torch.full(
-        (),
-        updates if settings.bias_correction else math.inf,
-        dtype=torch.float32,
-        device=moved[0].device,
-    )
+    if not settings.bias_correction:
+        count = math.inf
+    if not isinstance(count, Tensor):
+        count = torch.full((), count, dtype=torch.float32, device=moved[0].device)
     kernel(
         moved,
         gradients,
@@ -103,7 +104,7 @@ def _fused_(
         batch.states["second_moment"],
         [],
         [count] * len(moved),
-        lr=rate,
+        lr=kernel_rate(rate),
         beta1=settings.beta1,
         beta2=settings.beta2,
         weight_decay=weight_decay,

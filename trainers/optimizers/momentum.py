@@ -21,14 +21,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainers.optimizers.parameter_groups import ParameterBatch
+from trainers.optimizers.parameter_groups import ParameterBatch, kernel_rate
 
 
 def move_(
     batch: ParameterBatch,
     gradients: list[Tensor],
     form: str,
-    rate: float,
+    rate: float | Tensor,
     momentum: float,
     *,
     nesterov: bool,
@@ -38,14 +38,16 @@ def move_(
 
     ``ratios`` is one trust ratio, or one for each tensor, shape ``(tensors,)``.
     """
-    inner, outer = {
+    factors: dict[str, tuple[float | Tensor, float | Tensor]] = {
         "outside": (1.0, rate * ratios),
         "inside": (rate * ratios, 1.0),
         "corrected": (ratios, rate),
-    }[form]
-    if (nesterov and form != "outside") or not (isinstance(ratios, float) or batch.on_cpu):
+    }
+    inner, outer = factors[form]
+    fused = isinstance(inner, float) and (isinstance(outer, float) or outer.ndim == 0)
+    if (nesterov and form != "outside") or not (fused or batch.on_cpu):
         _move_by_passes_(batch, gradients, inner, outer, momentum, nesterov=nesterov)
-    elif isinstance(inner, float) and isinstance(outer, float):
+    elif isinstance(inner, float) and fused:
         _move_fused_(
             batch.parameters,
             gradients,
@@ -80,7 +82,7 @@ def move_(
 def move_outside_(
     batch: ParameterBatch,
     gradients: list[Tensor],
-    rate: float,
+    rate: float | Tensor,
     momentum: float,
     *,
     nesterov: bool,
@@ -107,7 +109,7 @@ def _move_fused_(
     gradients: list[Tensor],
     buffers: list[Tensor],
     inner: float,
-    outer: float,
+    outer: float | Tensor,
     momentum: float,
     weight_decay: float,
     *,
@@ -121,7 +123,7 @@ def _move_fused_(
         buffers if momentum else [],
         weight_decay=weight_decay,
         momentum=momentum,
-        lr=outer,
+        lr=kernel_rate(outer),
         dampening=1.0 - inner,
         nesterov=nesterov,
         maximize=False,
@@ -154,7 +156,7 @@ def _move_by_passes_(
 
 def _scale_(tensors: list[Tensor], factors: float | Tensor) -> None:
     if isinstance(factors, Tensor):
-        torch._foreach_mul_(tensors, list(factors.unbind()))
+        torch._foreach_mul_(tensors, list(factors.unbind()) if factors.ndim else factors)
     elif factors != 1:
         torch._foreach_mul_(tensors, factors)
 

@@ -17,11 +17,17 @@ from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 class Optimizer(Protocol):
     """One update per call; the rate is handed in, so that a schedule stays a pure function of progress."""
 
-    def step(self, learning_rate: float, epochs: float = 0.0) -> None:
+    def step(
+        self,
+        learning_rate: float | Tensor,
+        epochs: float | Tensor = 0.0,
+        left_out: Tensor | None = None,
+    ) -> None:
         """Update every parameter from its ``grad``, the gradient of the mean loss over the global batch.
 
         ``epochs`` is the progress of the training (samples processed over data-set size) before this update;
-        only RMSprop warm-up reads it.
+        only RMSprop warm-up reads it. Rate and progress may be scalar tensors on the parameters' device, and where
+        ``left_out``, a scalar of bool there, is true the update changes nothing: no accelerator is waited for.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -34,32 +40,77 @@ class Optimizer(Protocol):
 class GroupOptimizer(ABC):
     """An optimizer over parameter groups, updated batch by batch.
 
-    A rule says which tensors of state each parameter has (``state_names``) and how a batch is updated.
+    A rule says which tensors of state each parameter has (``state_names``), how a batch is updated, and whether the
+    host has to know how many updates were done (``counts_on_host``).
+
+    An update that is left out is done on an accelerator all the same, and taken back by a choice between the tensors
+    before and after it, because the host does not know yet. That takes memory for a second copy of parameters and
+    state, and the time to pass over them three times more.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
+    counts_on_host: ClassVar[bool] = False
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         self.groups, self.settings = groups, settings
         self.updates = 0
-        self.epochs = 0.0
+        self.epochs: float | Tensor = 0.0
+        self._left_out: Tensor | None = None  # of self.updates, where only the device knows
         for group in groups:
             for name in self.state_names:
                 group.add_state(name)
         self.batches = [batch for group in groups for batch in group.batches()]
 
     @torch.no_grad()
-    def step(self, learning_rate: float, epochs: float = 0.0) -> None:
+    def step(
+        self,
+        learning_rate: float | Tensor,
+        epochs: float | Tensor = 0.0,
+        left_out: Tensor | None = None,
+    ) -> None:
         """Update every parameter from its gradient; see :class:`Optimizer`."""
+        on_cpu = all(batch.on_cpu for batch in self.batches)
+        if on_cpu:  # where a value is there as soon as it is asked for
+            learning_rate, epochs = float(learning_rate), float(epochs)
+        elif isinstance(learning_rate, Tensor):  # as torch's multi-tensor operations want it
+            learning_rate = learning_rate.to(self.batches[0].parameters[0].dtype)
+        if left_out is not None and (on_cpu or self.counts_on_host):
+            if left_out:
+                return
+            left_out = None
+        for batch in self.batches:
+            batch.follow()
+        before = () if left_out is None else torch._foreach_mul(self._changed(), 1.0)  # copies
         self.updates += 1
         self.epochs = epochs
         for batch in self.batches:
-            batch.follow()
             self.update(batch, learning_rate)
+        if left_out is None:
+            return
+        for tensor, old in zip(self._changed(), before, strict=True):
+            torch.where(left_out, old, tensor, out=tensor)
+        self._left_out = left_out.float() + (0.0 if self._left_out is None else self._left_out)
+
+    @property
+    def count(self) -> float | Tensor:
+        """The updates that were done, with the one that is being done; on the device where only that knows."""
+        return self.updates if self._left_out is None else self.updates - self._left_out
 
     @abstractmethod
-    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
-        """Update the parameters and the state of one batch; ``self.updates`` counts from 1."""
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
+        """Update the parameters and the state of one batch; ``self.count`` is 1 in the first update.
+
+        The rate is a number where ``batch.on_cpu``.
+        """
+
+    def _changed(self) -> list[Tensor]:
+        """Every tensor that an update changes."""
+        return [
+            tensor
+            for batch in self.batches
+            for tensors in (batch.parameters, *batch.states.values())
+            for tensor in tensors
+        ]
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
         """The tensors of state of one parameter of a group, of its shape, by name; not copies."""
@@ -67,7 +118,10 @@ class GroupOptimizer(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """The number of updates and the tensors of every group."""
-        return {"updates": self.updates, "groups": [group.state_dict() for group in self.groups]}
+        return {
+            "updates": int(self.count),
+            "groups": [group.state_dict() for group in self.groups],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave; another model's or rule's raises :class:`CheckpointError`."""
@@ -80,4 +134,4 @@ class GroupOptimizer(ABC):
             )
         for group, saved in zip(self.groups, groups, strict=True):
             group.load_state_dict(saved)
-        self.updates = int(state["updates"])
+        self.updates, self._left_out = int(state["updates"]), None

@@ -191,6 +191,18 @@ def treatment(kind: Kind, settings: TrainingSettings) -> tuple[float, bool]:
     return settings.weight_decay if decays else 0.0, settings.adapt_norm_and_bias
 
 
+def add_scaled_(tensors: list[Tensor], added: list[Tensor], factor: float | Tensor) -> None:
+    """Add ``factor`` times each of the one list to the other; a factor on the device is not waited for."""
+    if isinstance(factor, Tensor):
+        added, factor = list(torch._foreach_mul(added, factor)), 1.0
+    torch._foreach_add_(tensors, added, alpha=factor)
+
+
+def kernel_rate(rate: float | Tensor) -> Any:
+    """A rate as PyTorch's fused kernels take it: on an accelerator they read it as float32."""
+    return rate.float() if isinstance(rate, Tensor) and rate.device.type != "cpu" else rate
+
+
 def _batch_limits(parameters: list[Tensor]) -> list[tuple[int, int]]:
     if parameters[0].device.type != "cpu":
         return [(0, len(parameters))]

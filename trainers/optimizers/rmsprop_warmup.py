@@ -18,16 +18,24 @@ slope are continuous, and 1 is met on time.
 from __future__ import annotations
 
 import math
+from typing import overload
 
 import torch
 from torch import Tensor
 
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import ParameterBatch
+from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 
 
-def sgd_share(epochs: float, center_epochs: float, period_epochs: float) -> float:
+@overload
+def sgd_share(epochs: float, center_epochs: float, period_epochs: float) -> float: ...
+@overload
+def sgd_share(epochs: Tensor, center_epochs: float, period_epochs: float) -> Tensor: ...
+def sgd_share(epochs: float | Tensor, center_epochs: float, period_epochs: float) -> float | Tensor:
     """a_sgd after so many epochs: 1/2 exp(2 (epochs - center) / period), then linear to 1, then 1."""
+    if isinstance(epochs, Tensor):
+        periods = (epochs - center_epochs) / period_epochs
+        return torch.where(periods < 0, 0.5 * (2 * periods).exp(), (0.5 + periods).clamp(max=1.0))
     if epochs < center_epochs:
         return 0.5 * math.exp(2 * (epochs - center_epochs) / period_epochs)
     return min(0.5 + (epochs - center_epochs) / period_epochs, 1.0)
@@ -38,7 +46,7 @@ class RMSpropWarmupRule(GroupOptimizer):
 
     state_names = ("momentum", "second_moment")
 
-    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         settings, gradients = self.settings, batch.gradients_with_decay()
         buffers, moments = batch.states["momentum"], batch.states["second_moment"]
@@ -46,24 +54,30 @@ class RMSpropWarmupRule(GroupOptimizer):
         torch._foreach_addcmul_(moments, gradients, gradients, value=1 - settings.beta2)
         torch._foreach_mul_(buffers, settings.momentum)
         torch._foreach_sub_(buffers, self._directions(gradients, moments, learning_rate))
-        torch._foreach_add_(batch.parameters, buffers, alpha=learning_rate)
+        add_scaled_(batch.parameters, buffers, learning_rate)
 
     def _directions(
-        self, gradients: list[Tensor], moments: list[Tensor], learning_rate: float
+        self, gradients: list[Tensor], moments: list[Tensor], learning_rate: float | Tensor
     ) -> list[Tensor]:
         settings = self.settings
         share = sgd_share(
             self.epochs, settings.rmsprop_center_epochs, settings.rmsprop_period_epochs
         )
-        if share == 1:
+        if isinstance(share, float) and share == 1:
             return gradients
         factors = list(torch._foreach_sqrt(moments))
         torch._foreach_add_(factors, settings.epsilon)
         torch._foreach_reciprocal_(factors)
-        torch._foreach_mul_(
-            factors,
-            (1 - share) * settings.rmsprop_learning_rate / learning_rate if learning_rate else 0.0,
-        )
-        torch._foreach_add_(factors, share)
+        adaptive = (1 - share) * settings.rmsprop_learning_rate
+        if isinstance(learning_rate, Tensor):
+            adaptive = torch.where(learning_rate == 0, 0.0, adaptive / learning_rate)
+        else:
+            adaptive = adaptive / learning_rate if learning_rate else 0.0
+        # in lists: the host would read one scalar tensor, to add it as a plain number
+        for operation, number in ((torch._foreach_mul_, adaptive), (torch._foreach_add_, share)):
+            if isinstance(number, Tensor):
+                operation(factors, [number.to(factors[0].dtype)] * len(factors))
+            else:
+                operation(factors, number)
         torch._foreach_mul_(factors, gradients)
         return factors

@@ -13,6 +13,8 @@ the rule outside (momentum.py).
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from trainers.optimizers.momentum import move_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch
@@ -21,7 +23,7 @@ from trainers.optimizers.parameter_groups import ParameterBatch
 class SGDRule(GroupOptimizer):
     """SGD by the rule of ``momentum_form``, with heavy-ball or Nesterov momentum."""
 
-    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         settings = self.settings
         move_(

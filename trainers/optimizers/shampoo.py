@@ -34,7 +34,13 @@ from trainers.optimizers.trust_ratio import norms
 
 
 class ShampooRule(GroupOptimizer):
-    """Shampoo grafted onto SGD over the adapted parameters, SGD over the others."""
+    """Shampoo grafted onto SGD over the adapted parameters, SGD over the others.
+
+    The host counts the updates, for the roots are due after so many that were done. It waits for the device where an
+    update may be left out, and at the roots, whose decomposition tells whether it converged.
+    """
+
+    counts_on_host = True
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         super().__init__(groups, settings)
@@ -47,7 +53,7 @@ class ShampooRule(GroupOptimizer):
             )
         }
 
-    def update(self, batch: ParameterBatch, learning_rate: float) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         gradients = batch.gradients()
         if batch.adapted:

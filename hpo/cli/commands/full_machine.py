@@ -86,6 +86,7 @@ def plan(
     metavar="MINUTES",
     help="Save at the first evaluation after so many minutes; at each if not given.",
 )
+@options.device
 @click.option("--account", help="Account or project for the scheduler.")
 @click.option("--partition", help="Partition or queue for the scheduler.")
 @options.storage

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hpo.planning.request import PlanRequest
+from trainers.device import DEVICE_VARIABLE, DEVICES
 
 if TYPE_CHECKING:
     from hpo.runs.results import StudyResult
@@ -34,6 +36,31 @@ budgets = click.option(
 )
 json_output = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of tables."
+)
+
+
+def _choose_device(ctx: click.Context, param: click.Parameter, value: str | None) -> None:  # noqa: ARG001
+    """Let every process that the command starts see the device, in its environment."""
+    if value is None:
+        return
+    before = os.environ.get(DEVICE_VARIABLE)
+    os.environ[DEVICE_VARIABLE] = value
+
+    def restore() -> None:
+        if before is None:
+            del os.environ[DEVICE_VARIABLE]
+        else:
+            os.environ[DEVICE_VARIABLE] = before
+
+    ctx.call_on_close(restore)
+
+
+device = click.option(
+    "--device",
+    type=click.Choice(DEVICES),
+    expose_value=False,
+    callback=_choose_device,
+    help="Where trainings on this machine compute; what HPO_DEVICE says if not given, else a GPU where there is one.",
 )
 
 

@@ -36,6 +36,7 @@ SECONDS_OF_TIMING = 20.0
     show_default=True,
     help="Where checkpoints of trials in flight and plans are kept.",
 )
+@options.device
 @click.option(
     "--stop-after",
     type=click.FloatRange(min=0, min_open=True),
@@ -314,7 +315,9 @@ def trials(study: str, storage: str, form: str, number: int | None, folder: Path
 
     result = api.read_study(study, storage)
     if number is not None:
-        click.echo(_log(trial_folder(folder, result.study.id, number) / "log.txt", number))
+        click.echo(
+            _log(trial_folder(folder, result.study.id, number) / "log.txt", number), nl=False
+        )
     elif form == "json":
         options.print_json(tables.trial_rows(result))
     elif form == "csv":
@@ -327,6 +330,9 @@ def _log(path: Path, number: int) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
+        if (path.parent / "trial.json").exists():
+            click.echo(f"the program of trial {number} has printed nothing", err=True)
+            return ""
         raise click.UsageError(
             f"there is no log of trial {number} at {path}; programs have logs, in the folder in which the study was "
             "run (--folder)"

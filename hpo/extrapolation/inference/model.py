@@ -167,13 +167,11 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
         ]
         aggregates = []
     descent = make_descent(evidence, observations)
-    if _is_adams(evidence) and not observations:
-        # tuned rows tell too little of a miss for the two laws to be told apart: the optimizer's own is taken
-        return [_make_model(evidence, aggregates, observations, priors, adam=priors.adam)]
     found = [_make_model(evidence, aggregates, observations, priors)]
     if descent is not None:
         found.append(_make_model(evidence, aggregates, observations, priors, descent=descent))
-    if _is_adams(evidence):
+    if _is_adams(evidence) and observations:
+        # its own law was learned from trials; tuned rows, whose rate may stay the same all along, are not read by it
         found.append(_make_model(evidence, aggregates, observations, priors, adam=priors.adam))
     return found
 

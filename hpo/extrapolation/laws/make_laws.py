@@ -8,12 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpo.extrapolation.evidence.evidence import Evidence, Observation
-from hpo.extrapolation.laws.adam_law import AdamRate
+from hpo.extrapolation.laws.adam_law import AdamRate, is_adam
 from hpo.extrapolation.laws.descent import Descent
 from hpo.extrapolation.laws.descent_laws import DescentMomentum, DescentRate
 from hpo.extrapolation.laws.momentum_law import MomentumLaw
 from hpo.extrapolation.laws.priors import AdamPriors, Normal
-from hpo.extrapolation.laws.rate_law import EXPONENT, EXPONENTS, RateLaw, momenta
+from hpo.extrapolation.laws.rate_law import (
+    EXPONENT,
+    EXPONENTS,
+    NOISE_OVER_CRITICAL,
+    NOISE_OVER_CRITICAL_OF_ADAM,
+    RateLaw,
+    momenta,
+)
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag, told
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 
@@ -95,7 +102,15 @@ def make_laws(
         elif setting.name == RATE and adam is not None:
             laws.append(AdamRate(*place, priors=adam))
         elif setting.name == RATE:
-            laws.append(RateLaw(*place, _exponent(evidence), _momentum(observations)))
+            early = not observations and all(is_adam(each) for each in evidence.settings)
+            laws.append(
+                RateLaw(
+                    *place,
+                    _exponent(evidence),
+                    _momentum(observations),
+                    NOISE_OVER_CRITICAL_OF_ADAM if early else NOISE_OVER_CRITICAL,
+                )
+            )
         elif setting.name == MOMENTUM and any(one.name == RATE for one in evidence.tuned):
             laws.append(MomentumLaw(*place))
         else:

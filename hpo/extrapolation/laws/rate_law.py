@@ -28,6 +28,9 @@ EXPONENT, SGD, LAYERWISE = Normal(0.75, 0.2), Normal(0.95, 0.1), Normal(0.6, 0.1
 EXPONENTS = {"sgd": SGD, "lars": LAYERWISE, "larc": LAYERWISE, "lamb": LAYERWISE}
 # the noise scale is an order-of-magnitude predictor of the critical batch (arXiv:1812.06162, section 4)
 NOISE_OVER_CRITICAL = Normal(0.0, 1.5)
+# Adam's rate stops growing earlier than its epochs start to, by nobody knows how much: on two language models
+# (arXiv:2410.21676) one rate serves from 64 to 16,384 sequences, where the epochs have a critical batch of thousands
+NOISE_OVER_CRITICAL_OF_ADAM = Normal(-2.0, 3.0)
 RESPONSE = {
     "log_sharpness": Normal(0.2, 0.25),  # of the turn from B^a to flat; 1 is the published form
     "log_below": Normal(float(np.log(0.6)), 0.4),
@@ -45,13 +48,14 @@ class RateLaw(SettingLaw):
 
     exponent: Normal = EXPONENT
     momentum: float | None = None
+    noise_over_critical: Normal = NOISE_OVER_CRITICAL
 
     def parameters(self, *, response: bool) -> list[Parameter]:
         """The unknowns of this law; with ``response`` also those of a miss's cost and of the bound of stability."""
         found = [
             Parameter("learning_rate.anchor", self.centre, self.spread),
             _parameter("learning_rate.exponent", self.exponent),
-            _parameter("learning_rate.log_noise_over_critical", NOISE_OVER_CRITICAL),
+            _parameter("learning_rate.log_noise_over_critical", self.noise_over_critical),
         ]
         if not response:
             return [*found, self.scatter_parameter()]
