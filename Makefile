@@ -20,9 +20,11 @@ run: setup
 	$(BIN)/hpo run examples/digits.yaml
 	$(BIN)/hpo report digits -o report.html
 
-# a worker that has nothing left takes tests from the other: files differ in length by a factor of a hundred
+# half of the time of the tests is waiting (for processes, leases, time-outs): more of them than cores, at 1 to 2 GB each.
+# A process that has nothing left takes tests from another: files differ in length by a factor of a hundred
+TEST_PROCESSES ?= 3
 test: setup
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 quick: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m "not (slow or fit or postgres or processes or browser)"
@@ -38,7 +40,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 coverage: setup
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report term:skip-covered --cov-report json:coverage.json
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --cov --cov-report term:skip-covered --cov-report json:coverage.json
 	$(BIN)/python -m scripts.coverage_figure --write coverage.json
 
 docs: setup

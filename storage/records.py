@@ -93,6 +93,15 @@ class TrialState(StrEnum):
         return self not in (TrialState.QUEUED, TrialState.RUNNING)
 
 
+class TrialPurpose(StrEnum):
+    """What a trial was trained for."""
+
+    SWEEP = "sweep"  # the study's budget of trials, on its ladder
+    RACE = "race"  # at the full-scale batch itself, to tell the best of a few settings apart
+    IMPORTED = "imported"  # trained elsewhere: evidence, and no part of the budget
+    OUTCOME = "outcome"  # the run of a plan, shown as a trial; no row of the table of trials
+
+
 class Trust(StrEnum):
     """How far a forecast can be trusted."""
 
@@ -188,12 +197,15 @@ class StudySummary:
 
 @dataclass(frozen=True, kw_only=True)
 class NewTrial:
-    """One training to be done; ``settings`` holds every setting by name (``TrainingSettings.to_dict()``)."""
+    """One training to be done; ``settings`` holds every setting by name (``TrainingSettings.to_dict()``).
+
+    ``purpose`` is one of :class:`TrialPurpose`.
+    """
 
     global_batch_size: int
     seed: int
     settings: Mapping[str, Any]
-    purpose: str = "sweep"
+    purpose: str = TrialPurpose.SWEEP
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,9 @@ that are named at the end of a run.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -135,6 +137,21 @@ PROCESSES = (
 
 
 LISTED = {"slow": SLOW, "fit": FIT, "processes": PROCESSES}
+TESTS = Path(__file__).parent
+
+
+def excluded(file: Path, expression: str) -> bool:
+    """Whether ``-m`` excludes every test of a file: one that is listed as a whole, by ``not (MARK or MARK ...)``."""
+    marks = re.fullmatch(r"not \((\w+(?: or \w+)*)\)", expression.strip())
+    if marks is None or not file.is_relative_to(TESTS):
+        return False
+    place = file.relative_to(TESTS).as_posix()
+    return any(place in LISTED.get(mark, ()) for mark in marks[1].split(" or "))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what is excluded: with its libraries that takes as long as many tests."""
+    return excluded(collection_path, config.getoption("markexpr")) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from scripts.structure import Import, circles, imports_of, module_graph, modules_of, rooms_of
+from scripts.structure import (
+    Import,
+    circles,
+    floors,
+    imports_of,
+    module_graph,
+    modules_of,
+    rooms_of,
+    walk,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,7 +33,7 @@ LAYERS = (
     [{"callbacks"}],
     [{"study"}, {"extrapolation"}],
     [{"past_runs"}, {"asking"}],
-    [{"tuning"}, {"planning"}, {"formatting"}, {"mlperf"}],
+    [{"tuning"}, {"planning"}, {"formatting"}],
     [{"runs"}, {"client"}],
     [{"api"}],
     [{"service"}, {"dashboard"}],
@@ -118,6 +127,22 @@ def place(module: str) -> tuple[int, int] | None:
 
 def test_imports_run_one_way() -> None:
     assert violations(ROOT) == []
+
+
+@pytest.mark.slow
+def test_a_specification_takes_a_short_way_through_the_house() -> None:
+    """From `hpo run` to the sweep: through few rooms, downwards but for once, and seldom back."""
+    modules = modules_of(ROOT)
+    imports = [
+        item for module, path in modules.items() for item in imports_of(module, path, modules)
+    ]
+    rooms = rooms_of("hpo", module_graph(imports, modules), modules)
+    assert max(floors(rooms).values()) <= 7
+    way = walk(ROOT, rooms)
+    assert way.rooms[0] == "cli" and way.rooms[-1] == "tuning"
+    assert (len(set(way.rooms)) <= 8, way.ups <= 1, way.returns <= 3) == (True, True, True), vars(
+        way
+    )
 
 
 def test_the_check_sees_the_code() -> None:

@@ -18,14 +18,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.wheels import NOT_COPIED, ROOT, build, environment, run
+from tests import wheels
+from tests.wheels import NOT_COPIED, ROOT, environment, run
 
 PACKAGES = ("hpo", "search_spaces", "trainers", "storage")
 
 
 @pytest.fixture(scope="module")
 def distribution(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return build(tmp_path_factory.mktemp("distribution"))
+    return wheels.distribution(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +40,7 @@ def installed(distribution: tuple[Path, Path], tmp_path_factory: pytest.TempPath
     """The programs of an environment with the wheel, and with the dependencies of this one behind it."""
     folder = tmp_path_factory.mktemp("installed")
     programs = environment(Path(sys.executable), folder / "venv")
-    done = run(
-        programs / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        distribution[0],
-        folder=folder,
-    )
+    done = run(*wheels.pip(programs), "--no-deps", distribution[0], folder=folder)
     assert done.returncode == 0, done.stderr
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
     (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")

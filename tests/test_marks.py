@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LISTED, MARKS, MOST_SECONDS, fault_of_cost, processor_seconds
+from tests.conftest import (
+    LISTED,
+    MARKS,
+    MOST_SECONDS,
+    excluded,
+    fault_of_cost,
+    processor_seconds,
+)
 
 HERE = Path(__file__).parent
 
@@ -33,6 +40,22 @@ def test_what_is_listed_is_there(mark, places):
         file, _, name = place.partition("::")
         text = (HERE / file).read_text(encoding="utf-8")
         assert not name or f"def {name.split('[')[0]}(" in text or f"class {name}" in text, place
+
+
+@pytest.mark.parametrize(
+    ("file", "expression", "left_out"),
+    [
+        ("tuning/test_sweeps.py", "not (slow or fit)", True),
+        ("tuning/test_sweeps.py", "not (slow or browser)", False),
+        ("tuning/test_sweeps.py", "", False),
+        ("tuning/test_sweeps.py", "fit", False),
+        ("tuning/test_sweeps.py", "not (slow or fit) or postgres", False),
+        ("service/test_openapi.py", "not (slow or fit)", False),  # one of its tests alone is slow
+        ("../benchmarks/fleet.py", "not (slow)", False),
+    ],
+)
+def test_only_files_that_are_listed_as_a_whole_are_not_read(file, expression, left_out):
+    assert excluded((HERE / file).resolve(), expression) is left_out
 
 
 def test_every_mark_is_explained(pytestconfig):

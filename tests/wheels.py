@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 NOT_COPIED = shutil.ignore_patterns(
@@ -14,19 +17,39 @@ NOT_COPIED = shutil.ignore_patterns(
 )
 
 
-def run(*command: object, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A program outside the source tree, without what this process set for its own Python."""
+def run(
+    *command: object, folder: Path, given: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A program outside the source tree, without what this process set for its own Python; ``given`` is its input."""
     own = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in own}
     return subprocess.run(
         [str(part) for part in command],
         cwd=folder,
         env={**kept, **environment},
+        input=given,
         capture_output=True,
         text=True,
         check=False,
         timeout=1200,
     )
+
+
+def distribution(factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the source distribution, built once for all processes of a run of the tests."""
+    run_folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        run_folder = run_folder.parent  # that of the process belongs to it alone
+    folder = run_folder / "distribution"
+    with (run_folder / "distribution.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            made = run_folder / "distribution-unfinished"
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir()
+            build(made)
+            made.rename(folder)
+    return _files(folder)
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -38,6 +61,10 @@ def build(folder: Path) -> tuple[Path, Path]:
     )
     assert made.returncode == 0, made.stdout + made.stderr
     shutil.rmtree(source)
+    return _files(folder)
+
+
+def _files(folder: Path) -> tuple[Path, Path]:
     (wheel,), (sdist,) = folder.glob("largebatch-*.whl"), folder.glob("largebatch-*.tar.gz")
     return wheel, sdist
 
@@ -62,18 +89,18 @@ def _is(python: Path | str, version: str) -> bool:
 
 
 def environment(python: Path, folder: Path) -> Path:
-    """A new virtual environment; the folder of its programs."""
-    made = run(python, "-m", "venv", folder, folder=folder.parent)
+    """A new virtual environment without a pip of its own; the folder of its programs."""
+    made = run(python, "-m", "venv", "--without-pip", folder, folder=folder.parent)
     assert made.returncode == 0, made.stderr
     return folder / "bin"
 
 
 def pip(programs: Path) -> tuple[object, ...]:
-    """The `pip install` of an environment, held to the versions of the project."""
+    """The `pip install` into an environment, by the pip of this one, held to the versions of the project."""
     options = ("--quiet", "--disable-pip-version-check", "--no-compile", "--retries", "0")
     return (
-        programs / "python",
-        *("-m", "pip", "install"),
+        sys.executable,
+        *("-m", "pip", "--python", programs / "python", "install"),
         *options,
         "--constraint",
         ROOT / "constraints.txt",

@@ -102,7 +102,7 @@ class TrainingJob:
 
     @classmethod
     def load(cls, path: Path | str) -> TrainingJob:
-        """Read a job from a JSON file."""
+        """Read a job from a JSON file; raises :class:`JobError` where it cannot be read or is no job."""
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import hpo
 from benchmarks.real_panel.cases import Case
 from benchmarks.real_panel.trainings import rounded
-from hpo.runs.results import RACE, StudyForecast, StudyResult, best_settings, epochs_trained
+from hpo.runs.results import StudyForecast, StudyResult, best_settings, epochs_trained
 from search_spaces.scaling_rules import SCALING_RULES
 from search_spaces.settings import TrainingSettings
+from storage.records import TrialPurpose
 
 FORECAST = "forecast"
 RACED = "forecast, raced"
@@ -73,7 +74,7 @@ def with_race_at(result: StudyResult, global_batch_size: int | None) -> StudyRes
     trials = tuple(
         trial
         for trial in result.trials
-        if trial.purpose != RACE or trial.global_batch_size == global_batch_size
+        if trial.purpose != TrialPurpose.RACE or trial.global_batch_size == global_batch_size
     )
     return dataclasses.replace(result, trials=trials)
 

@@ -21,7 +21,7 @@ from benchmarks.throughput.clock import print_clock
 from benchmarks.throughput.families import Case, cases, read_series, scored, unseen
 from benchmarks.throughput.forecasters import forecasters
 from hpo.intervals import Interval
-from hpo.planning.throughput.learn import Series, read_reference_throughputs
+from hpo.planning.throughput.learn import ThroughputSeries, read_reference_throughputs
 
 OTHERS = "other reports"
 HORIZONS = ((1, 2), (2, 4), (4, 8), (8, np.inf))
@@ -88,8 +88,10 @@ def main() -> None:
         print_clock(asked.runs, ways["generation left out"], only_unseen=asked.unseen)
 
 
-def _groups(families: Sequence[Series], others: Sequence[Series]) -> Mapping[str, Sequence[Series]]:
-    found: dict[str, list[Series]] = {}
+def _groups(
+    families: Sequence[ThroughputSeries], others: Sequence[ThroughputSeries]
+) -> Mapping[str, Sequence[ThroughputSeries]]:
+    found: dict[str, list[ThroughputSeries]] = {}
     for one in families:
         found.setdefault(one.name.split(" / ")[0], []).append(one)
     found[OTHERS] = scored(others)
@@ -97,7 +99,7 @@ def _groups(families: Sequence[Series], others: Sequence[Series]) -> Mapping[str
 
 
 def _print_table(
-    title: str, group: Sequence[Series], results: Mapping[str, Sequence[Result]]
+    title: str, group: Sequence[ThroughputSeries], results: Mapping[str, Sequence[Result]]
 ) -> None:
     bins = " | ".join(
         f"{low} to {high:g} times" if np.isfinite(high) else f"beyond {low}"

@@ -25,7 +25,7 @@ from benchmarks.throughput.forecasters import Forecaster
 from hpo.intervals import Interval
 from hpo.planning.throughput import Measurement
 from hpo.planning.throughput.clock import PartSeconds, fit_part, run_seconds
-from hpo.planning.throughput.learn import Series
+from hpo.planning.throughput.learn import ThroughputSeries
 
 CLOCKED = (*NEEDED, "run_seconds", "last_epoch", "train_samples")
 
@@ -108,7 +108,7 @@ def read_clock(path: Path) -> Mapping[str, Mapping[tuple[int, int], Runs]]:
 
 
 def _results(
-    series: Series, clocked: Mapping[str, Mapping[tuple[int, int], Runs]], way: Forecaster
+    series: ThroughputSeries, clocked: Mapping[str, Mapping[tuple[int, int], Runs]], way: Forecaster
 ) -> Iterator[ClockResult]:
     runs = clocked.get(series.name, {})
     for case in cases(series):

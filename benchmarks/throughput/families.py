@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from hpo.planning.throughput import Measurement
-from hpo.planning.throughput.learn import Series
+from hpo.planning.throughput.learn import ThroughputSeries
 
 FAMILY = ("benchmark", "round", "submitter", "accelerator_model", "division")
 NEEDED = ("train_examples_per_second", "n_accelerators", "global_batch_size")
@@ -40,7 +40,7 @@ UNSEEN = 3  # of 4: see unseen()
 class Case:
     """Rows of the smaller scales, and one configuration of a larger one that they are to predict."""
 
-    series: Series
+    series: ThroughputSeries
     seen: Sequence[Measurement]
     asked: Measurement
 
@@ -50,7 +50,7 @@ class Case:
         return self.asked.accelerators / max(row.accelerators for row in self.seen)
 
 
-def read_series(path: Path) -> list[Series]:
+def read_series(path: Path) -> list[ThroughputSeries]:
     """Every family of the table with at least two numbers of accelerators, one row per configuration."""
     found: dict[tuple[str, ...], dict[tuple[int, int, int | None], list[float]]] = {}
     with path.open(encoding="utf-8", newline="") as lines:
@@ -66,7 +66,7 @@ def read_series(path: Path) -> list[Series]:
     return [one for one in series if len(scales(one)) >= 2]
 
 
-def generation(series: Series) -> str:
+def generation(series: ThroughputSeries) -> str:
     """The generation of a series' accelerators: a key of GENERATIONS, or the accelerator's own name."""
     accelerator = (
         DLPERF_ACCELERATOR if series.origin.startswith("dlperf") else series.name.split(" / ")[3]
@@ -76,7 +76,7 @@ def generation(series: Series) -> str:
     )
 
 
-def unseen(series: Series) -> bool:
+def unseen(series: ThroughputSeries) -> bool:
     """Whether nothing was chosen on the score of a family: by a checksum of its submitter, or of its framework.
 
     One in four of them: those whose first byte of the SHA-256 leaves UNSEEN when divided by 4. The rule was fixed
@@ -87,12 +87,12 @@ def unseen(series: Series) -> bool:
     return hashlib.sha256(who.encode()).digest()[0] % 4 == UNSEEN
 
 
-def scales(series: Series) -> list[int]:
+def scales(series: ThroughputSeries) -> list[int]:
     """The numbers of accelerators that were measured, ascending."""
     return sorted({row.accelerators for row in series.rows})
 
 
-def scored(series: Sequence[Series]) -> list[Series]:
+def scored(series: Sequence[ThroughputSeries]) -> list[ThroughputSeries]:
     """The families with enough scales, spread wide enough, to be scored."""
     return [
         one
@@ -101,7 +101,7 @@ def scored(series: Sequence[Series]) -> list[Series]:
     ]
 
 
-def cases(series: Series) -> Iterator[Case]:
+def cases(series: ThroughputSeries) -> Iterator[Case]:
     """Every prefix of at least two scales, with every configuration of every larger scale."""
     sizes = scales(series)
     for count in range(2, len(sizes)):
@@ -121,7 +121,7 @@ def _configuration(row: Mapping[str, str]) -> tuple[int, int, int | None]:
 
 def _series(
     family: tuple[str, ...], configurations: Mapping[tuple[int, int, int | None], Sequence[float]]
-) -> Series:
+) -> ThroughputSeries:
     # the table counts the nodes of some systems otherwise than their accelerators: then they are not known
     rows = [
         Measurement(
@@ -135,4 +135,4 @@ def _series(
             configurations.items(), key=lambda item: item[0][:2]
         )
     ]
-    return Series(" / ".join(part for part in family if part), family[1], rows)
+    return ThroughputSeries(" / ".join(part for part in family if part), family[1], rows)

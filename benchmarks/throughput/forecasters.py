@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 from benchmarks.throughput.families import GENERATIONS, Case, generation
 from hpo.intervals import Interval
 from hpo.planning.throughput import Measurement, fit_throughput
-from hpo.planning.throughput.learn import Series, learn
+from hpo.planning.throughput.learn import ThroughputSeries, learn
 from hpo.planning.throughput.priors import Beliefs
 
 Forecaster: TypeAlias = Callable[[Case], Interval]
@@ -45,8 +45,8 @@ def _terms(row: Measurement) -> np.ndarray:
 
 
 def step_model(
-    reference: Sequence[Series],
-    left_out: Callable[[Series, Series], bool],
+    reference: Sequence[ThroughputSeries],
+    left_out: Callable[[ThroughputSeries, ThroughputSeries], bool],
     *,
     nodes_known: bool = True,
     learnt: dict[tuple[str, ...], Beliefs] | None = None,
@@ -69,17 +69,17 @@ def step_model(
     return forecast
 
 
-def year(series: Series) -> int:
+def year(series: ThroughputSeries) -> int:
     """The year of the first accelerator of the generation; of one unknown, later than all."""
     return GENERATIONS.get(generation(series), 9999)
 
 
-def forecasters(reference: Sequence[Series]) -> Mapping[str, Forecaster]:
+def forecasters(reference: Sequence[ThroughputSeries]) -> Mapping[str, Forecaster]:
     """All of them, by name."""
     learnt: dict[tuple[str, ...], Beliefs] = {}
 
     def beliefs(
-        left_out: Callable[[Series, Series], bool], *, nodes_known: bool = True
+        left_out: Callable[[ThroughputSeries, ThroughputSeries], bool], *, nodes_known: bool = True
     ) -> Forecaster:
         return step_model(reference, left_out, nodes_known=nodes_known, learnt=learnt)
 

@@ -16,6 +16,7 @@ ends before the target                     ``censored`` where the run's own stat
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -37,10 +38,7 @@ from search_spaces.settings import (
     names,
     range_of,
 )
-from storage.records import ConvergencePoint, NewTrial, TrialResult, TrialState
-
-PURPOSE = "imported"
-"""What imported trials are marked with: they are evidence, and no part of the study's budget of trials."""
+from storage.records import ConvergencePoint, NewTrial, TrialPurpose, TrialResult, TrialState
 
 Axis = Literal["epochs", "epoch-index", "updates", "samples"]
 """What a step of a curve counts: epochs that are done, epochs from 0, optimizer updates, or samples."""
@@ -147,9 +145,14 @@ def trial_of(
     said = _by_our_names(spec, run, options.mapping)
     batch = _batch_size(said.values)
     settings = _settings(spec, said.values)
-    new = NewTrial(global_batch_size=batch, seed=0, settings=settings.to_dict(), purpose=PURPOSE)
+    new = NewTrial(
+        global_batch_size=batch,
+        seed=0,
+        settings=settings.to_dict(),
+        purpose=TrialPurpose.IMPORTED,
+    )
     seed = _whole(said.values, "seed") if "seed" in said.values else next_seed(new)
-    new = NewTrial(global_batch_size=batch, seed=seed, settings=new.settings, purpose=PURPOSE)
+    new = dataclasses.replace(new, seed=seed)
     points = _points(said, batch, options) if METRIC in said.curves else []
     result = (
         _end_of_curve(spec, points, said, options)

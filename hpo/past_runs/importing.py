@@ -9,7 +9,6 @@ from typing import Any
 
 from hpo.errors import EvidenceError
 from hpo.past_runs.conversion import (
-    PURPOSE,
     ImportedTrial,
     ImportOptions,
     SkippedError,
@@ -19,7 +18,7 @@ from hpo.past_runs.conversion import (
 )
 from hpo.past_runs.past_run import PastRun
 from hpo.study.spec import StudySpec
-from storage.records import NewTrial, Study, StudyState
+from storage.records import NewTrial, Study, StudyState, TrialPurpose
 from storage.store import Store
 
 
@@ -74,7 +73,7 @@ def import_runs(
         raise EvidenceError("there are no runs to import")
     options = check_options(spec, runs, options)
     done, seeds = ImportedRuns(study.name), Counter[str]()
-    there = {trial.reason for trial in store.trials(study.id, purpose=PURPOSE)}
+    there = {trial.reason for trial in store.trials(study.id, purpose=TrialPurpose.IMPORTED)}
     found: list[ImportedTrial] = []
 
     def next_seed(new: NewTrial) -> int:

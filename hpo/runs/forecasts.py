@@ -18,7 +18,6 @@ from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.runs.fits import fingerprint
 from hpo.runs.results import (
-    RACE,
     StudyForecast,
     StudyResult,
     best_settings,
@@ -26,6 +25,7 @@ from hpo.runs.results import (
     epochs_trained,
     throughput,
 )
+from storage.records import TrialPurpose
 
 KEPT_FITS = 8
 """Fits that a process keeps, a few megabytes each: a forecast at one batch size after another, then a plan."""
@@ -95,7 +95,7 @@ def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyF
     others = tuple(
         trial
         for trial in result.trials
-        if not (trial.purpose == RACE and trial.global_batch_size == global_batch_size)
+        if not (trial.purpose == TrialPurpose.RACE and trial.global_batch_size == global_batch_size)
     )
     return forecast(dataclasses.replace(result, trials=others), global_batch_size)
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from hpo.errors import TuningError
 from storage.errors import LeaseLost, StoreError
 from storage.records import Lease, Study, StudyState
 from storage.store import Store
+from trainers.periodic import PeriodicThread
 
 LEASE_SECONDS = 30.0
 """How long a study stays with a process that no longer renews: after that another takes it over."""
@@ -48,7 +46,7 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
     return lease
 
 
-class HeldLease:
+class HeldLease(PeriodicThread):
     """A lease, renewed until it is given back; a context manager.
 
     ``store`` is the store in which every write checks the lease. ``on_warning`` is called with a message
@@ -63,25 +61,13 @@ class HeldLease:
         on_warning: Callable[[str], None],
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
+        super().__init__(
+            f"lease of study {lease.study.id}", min(HEARTBEAT_SECONDS, lease_seconds / 3)
+        )
         self.lease, self.store = lease, store.leased(lease)
         self.lost = ""
-        self._plain, self._seconds, self._on_warning = store, lease_seconds, on_warning
-        self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=self._renew, name=f"lease of study {lease.study.id}", daemon=True
-        )
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end()
+        self._plain, self._lease_seconds, self._on_warning = store, lease_seconds, on_warning
+        self._away = False
 
     @property
     def study(self) -> Study:
@@ -103,12 +89,6 @@ class HeldLease:
         if self.lost:
             raise LeaseLost(self.lost)
 
-    def end(self) -> None:
-        """Stop renewing."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
     def release(self, state: StudyState, message: str) -> Study:
         """Give the study back in this state; :class:`LeaseLost`. The lease is renewed until that has succeeded."""
         study = self._plain.release_study(self.lease, state, message)
@@ -124,24 +104,22 @@ class HeldLease:
         except StoreError as error:
             self._on_warning(f"could not write to the log of study {self.study.name!r}: {error}")
 
-    def _renew(self) -> None:
-        """The body of the thread."""
-        away = False
-        while not self._ended.wait(min(HEARTBEAT_SECONDS, self._seconds / 3)):
-            try:
-                self.lease = self._plain.renew_lease(self.lease, lease_seconds=self._seconds)
-                away = False
-            except LeaseLost as error:
-                if not self._ended.is_set():
-                    self.lost = str(error)
-                return
-            except StoreError as error:
-                if not away:
-                    self._on_warning(
-                        f"the lease of study {self.study.name!r} could not be renewed, trying again: "
-                        f"{error}"
-                    )
-                away = True
+    def tick(self) -> None:
+        """Renew the lease."""
+        try:
+            self.lease = self._plain.renew_lease(self.lease, lease_seconds=self._lease_seconds)
+            self._away = False
+        except LeaseLost as error:
+            if not self.ended.is_set():
+                self.lost = str(error)
+            self.ended.set()
+        except StoreError as error:
+            if not self._away:
+                self._on_warning(
+                    f"the lease of study {self.study.name!r} could not be renewed, trying again: "
+                    f"{error}"
+                )
+            self._away = True
 
 
 def is_gone(holder: str) -> bool:

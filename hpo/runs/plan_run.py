@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ from hpo.errors import LaunchError
 from hpo.runs.lease import HEARTBEAT_SECONDS, LEASE_SECONDS, is_gone, process_name
 from storage.errors import StoreError
 from storage.store import Store
+from trainers.periodic import PeriodicThread
 
 
 @contextlib.contextmanager
@@ -30,19 +32,26 @@ def held_plan_run(
             f"plan {plan_id} runs with seed {seed} already, in the process {other.rpartition(':')[0]}; wait for it, "
             "or launch another seed"
         )
-    ended = threading.Event()
-
-    def renew() -> None:
-        while not ended.wait(min(HEARTBEAT_SECONDS, seconds / 3)):
-            with contextlib.suppress(StoreError):  # it is away, and tried again
-                store.take_plan_run(plan_id, seed, holder, seconds=seconds)
-
-    thread = threading.Thread(target=renew, name=f"run of plan {plan_id}", daemon=True)
-    thread.start()
     try:
-        yield
+        with _Renewal(store, plan_id, seed, holder, seconds):
+            yield
     finally:
-        ended.set()
-        thread.join()
         with contextlib.suppress(StoreError):  # it ends by itself
             store.release_plan_run(plan_id, seed, holder)
+
+
+class _Renewal(PeriodicThread):
+    """Renews the hold on a run."""
+
+    def __init__(
+        self, store: Store, plan_id: int, seed: int, holder: str, hold_seconds: float
+    ) -> None:
+        super().__init__(f"run of plan {plan_id}", min(HEARTBEAT_SECONDS, hold_seconds / 3))
+        self._take = functools.partial(
+            store.take_plan_run, plan_id, seed, holder, seconds=hold_seconds
+        )
+
+    def tick(self) -> None:
+        """Take it once more."""
+        with contextlib.suppress(StoreError):  # it is away, and tried again
+            self._take()

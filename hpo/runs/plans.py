@@ -13,8 +13,8 @@ from hpo.planning.launchers import LAUNCHERS
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
 from hpo.planning.machines import Machine, load_machine, machine_names
 from hpo.planning.placement.candidates import HOUR, PlanningContext, scaled
-from hpo.planning.placement.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
-from hpo.planning.placement.feasibility import check_constraints
+from hpo.planning.placement.epochs import EpochsLaw, IntervalLaw, PosteriorLaw
+from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
 from hpo.planning.placement.placements import memory_needs
 from hpo.planning.placement.planner import plan_placement, plan_untimed
@@ -26,7 +26,7 @@ from hpo.planning.placement.rates import (
     seconds_to_target,
     step_options,
 )
-from hpo.planning.plan import Plan, check_workers, planned_job
+from hpo.planning.plan import Plan, planned_job
 from hpo.planning.request import PlanOptions, PlanRequest
 from hpo.planning.timing.costs import cost_of
 from hpo.planning.timing.failures import Failures
@@ -36,7 +36,6 @@ from hpo.study.spec import StudySpec
 from search_spaces.scaling_rules import SCALING_RULES
 from storage.records import PlanKind, Throughput
 from trainers.cost import WorkloadCost
-from trainers.job import TrainingJob
 
 BASELINES = {
     PlanKind.LINEAR_SCALING: "linear",
@@ -202,21 +201,6 @@ def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
         deadline_seconds=deadline,
         slot_seconds=slot,
         chance=asked.chance,
-    )
-
-
-def check_layout(
-    job: TrainingJob, machine: Machine, nodes: int | None, workers: int | None
-) -> None:
-    """Raise :class:`PlanError`, with what is nearest, where a job's batch cannot be laid out on a machine as asked."""
-    if workers is not None and nodes is None:
-        check_workers(job, workers, machine, min(workers, machine.nodes))
-    context = PlanningContext(
-        machine, EvenLaw(), SweepRates(1.0), 1, job.settings.normalization_batch_size
-    )
-    check_constraints(
-        context,
-        PlanConstraints(nodes=nodes, workers=workers, global_batch_size=job.global_batch_size),
     )
 
 

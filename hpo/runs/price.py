@@ -12,14 +12,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hpo.errors import TuningError
 from hpo.planning.machines import local
+from hpo.runs.checks import check_workload
 from hpo.runs.results import SHARE_OF_SWEEP
-from hpo.study.jobs import search_path, training_job, workload_data
+from hpo.study.jobs import training_job
+from hpo.study.price import StudyPrice
 from hpo.study.program import PROGRAM
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import rung_budgets
@@ -28,47 +30,27 @@ from search_spaces.domains import Categorical
 from search_spaces.settings import TrainingSettings
 from trainers.json_text import json_text
 
+if TYPE_CHECKING:
+    from trainers.workloads import AnyWorkload
+
 SECONDS_PER_RUNG, SECONDS_FOR_ALL = 0.3, 60.0
 ACCELERATORS = 0
 """In place of a batch size: the line of the timing process that tells how many accelerators there are."""
 
 
-@dataclass(frozen=True)
-class StudyPrice:
-    """What a study takes at most.
-
-    ``trials`` trainings of at most ``epochs_per_trial`` epochs of ``train_samples`` each are ``sweep_samples``;
-    ``race_samples`` more may be processed at the full-scale batch. ``trials_at_once`` fit on this machine, and
-    ``seconds_per_sample`` is what a worker takes at each rung that was timed; ``sweep_seconds`` and ``race_seconds``
-    follow. What is not known is None, and ``reason`` says why.
-    """
-
-    trials: int
-    epochs_per_trial: float
-    train_samples: int
-    sweep_samples: int
-    race_samples: int
-    trials_at_once: int | None = None
-    seconds_per_sample: Mapping[int, float] | None = None
-    sweep_seconds: float | None = None
-    race_seconds: float | None = None
-    reason: str = "it was not timed"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON holds them."""
-        return asdict(self)
-
-
 def study_price(
-    spec: StudySpec, *, timed: bool = True, seconds: float = SECONDS_FOR_ALL
+    spec: StudySpec,
+    workload: AnyWorkload | None = None,
+    *,
+    timed: bool = True,
+    seconds: float = SECONDS_FOR_ALL,
 ) -> StudyPrice:
     """What ``spec`` takes at most; with ``timed``, by timing a few updates of it here for at most ``seconds``.
 
-    Raises :class:`~trainers.errors.TrainerError` where the study's data cannot be opened.
+    ``workload`` is the study's, where its data are open already. Raises :class:`~hpo.errors.SpecError` where it is not
+    given and cannot be had.
     """
-    from trainers.workloads import load_workload
-
-    workload = load_workload(spec.workload, workload_data(spec), search_path(spec))
+    workload = workload or check_workload(spec)
     counted = _counted(spec, workload.train_samples)
     if not timed:
         return counted

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpo.planning.plan import Plan
+    from hpo.study.price import StudyPrice
     from hpo.study.spec import StudySpec
     from storage.records import Trial
     from trainers.report import ConvergencePoint
@@ -17,6 +18,9 @@ class Progress:
 
     def message(self, text: str) -> None:
         """One line about what happens next."""
+
+    def price(self, spec: StudySpec, price: StudyPrice) -> None:
+        """What a study that begins now takes at most."""
 
     def sweep(
         self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]

@@ -13,7 +13,6 @@ from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.intervals import Interval
-from hpo.past_runs.conversion import PURPOSE as IMPORTED
 from hpo.planning.plan import Plan
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Int
@@ -27,15 +26,13 @@ from storage.records import (
     StudyState,
     Throughput,
     Trial,
+    TrialPurpose,
     TrialState,
 )
 from storage.statements.calibration import is_inside
 from trainers.cost import WorkloadCost
 
 RULES_OF_THUMB = (PlanKind.LINEAR_SCALING, PlanKind.SQRT_SCALING, PlanKind.NO_SCALING)
-
-RACE = "race"
-"""The purpose of trials at the full-scale batch itself, which tell the best of a few settings apart."""
 
 SHARE_OF_SWEEP = 0.25
 """Of the samples that the sweep has processed: what a race may process, unless the study says."""
@@ -202,17 +199,17 @@ class StudyResult:
     @property
     def swept(self) -> tuple[Trial, ...]:
         """The trials of the sweep, and those that were imported beside it."""
-        return tuple(trial for trial in self.trials if trial.purpose != RACE)
+        return tuple(trial for trial in self.trials if trial.purpose != TrialPurpose.RACE)
 
     @property
     def imported(self) -> tuple[Trial, ...]:
         """The trials that were run elsewhere and imported; they do not count in the budget of trials."""
-        return tuple(trial for trial in self.trials if trial.purpose == IMPORTED)
+        return tuple(trial for trial in self.trials if trial.purpose == TrialPurpose.IMPORTED)
 
     @property
     def raced(self) -> tuple[Trial, ...]:
         """The trials of races at full-scale batches."""
-        return tuple(trial for trial in self.trials if trial.purpose == RACE)
+        return tuple(trial for trial in self.trials if trial.purpose == TrialPurpose.RACE)
 
     @property
     def race_samples(self) -> int:
@@ -296,7 +293,7 @@ def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
         global_batch_size=plan.global_batch_size,
         seed=outcome.seed,
         settings=plan.job.settings.to_dict(),
-        purpose="outcome",
+        purpose=TrialPurpose.OUTCOME,
         epochs_to_target=outcome.epochs_to_target,
         epochs=outcome.epochs,
         steps=None,

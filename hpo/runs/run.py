@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any
 from hpo.errors import EvidenceError, HpoError, PlanError, TuningError
 from hpo.formatting import KIND_NAMES
 from hpo.planning.launchers.launch import Launched, choose_backend, run_plan
-from hpo.planning.machines import load_machine
-from hpo.planning.plan import Plan, folder_name, planned_job
+from hpo.planning.plan import Plan, folder_name
 from hpo.runs import repository
+from hpo.runs.checks import check_full_scale, check_workload
 from hpo.runs.forecasts import direct_search, forecast, with_forecast
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.plan_run import held_plan_run
-from hpo.runs.plans import baseline_plans, check_layout, make_plan
+from hpo.runs.plans import baseline_plans, make_plan
+from hpo.runs.price import study_price
 from hpo.runs.progress import Progress
 from hpo.runs.race import plan_race
 from hpo.runs.race import run_plan as run_plan_of_race
 from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from hpo.runs.study_limits import LimitWatch, StudyLimits
-from hpo.study.jobs import search_path, workload_data
-from hpo.study.spec import StudySpec, check_target
-from search_spaces.settings import TrainingSettings
+from hpo.study.jobs import search_path
+from hpo.study.spec import StudySpec
 from storage.errors import StoreError
-from storage.records import Study, StudyState, Trial, TrialState
+from storage.records import Study, StudyState, Trial, TrialPurpose, TrialState
 from trainers.errors import TrainerError
 from trainers.report import ConvergencePoint
 
@@ -394,51 +394,6 @@ class _Run:
         )
 
 
-def check_workload(spec: StudySpec) -> None:
-    """Raise :class:`SpecError` where the workload, its data or its metric is not there."""
-    from trainers.workloads import check_own_settings, load_workload, metrics_of
-
-    data = workload_data(spec)
-    try:
-        metrics = metrics_of(spec.workload, search_path(spec), data)
-    except TrainerError as error:
-        raise spec.error(str(error), "workload") from error
-    check_target(spec, metrics)
-    try:
-        workload = load_workload(spec.workload, data, search_path(spec))
-    except TrainerError as error:
-        raise spec.error(str(error), "data") from error
-    try:
-        check_own_settings(workload, spec.workload, dict.fromkeys(spec.search.own_names))
-    except TrainerError as error:
-        raise spec.error(str(error), "search") from error
-
-
-def check_full_scale(spec: StudySpec) -> None:
-    """Raise :class:`SpecError` where the full-scale run could not be planned, before anything is trained for it."""
-    full = spec.full_scale
-    if full is None:
-        return
-    try:
-        machine = load_machine(full.machine)
-        fixed = {
-            name: value
-            for name, value in spec.search.fixed.items()
-            if name == "normalization_batch_size"
-        }
-        job = planned_job(spec, TrainingSettings.from_dict(fixed), full.global_batch_size, None)
-        check_layout(job, machine, full.nodes, full.workers)
-    except PlanError as error:
-        raise spec.error(str(error), "full_scale") from error
-    if full.validate_plan and full.machine != "local":
-        raise spec.error(
-            f"validate runs the plan on this machine, but full_scale.machine is {full.machine!r}; "
-            "leave validate out, and `hpo record` takes the outcome back",
-            "full_scale",
-            "validate",
-        )
-
-
 def run_study(
     spec: StudySpec,
     storage: str = DEFAULT_STORAGE,
@@ -448,13 +403,15 @@ def run_study(
     ray_address: str | None = None,
     storage_patience: float = 300.0,
     stop_after: float | None = None,
+    price_seconds: float = 0.0,
 ) -> StudyResult:
     """Sweep, extrapolate, plan and, where the study asks for it, validate; goes on with a study of this name.
 
     A call that is interrupted returns a result that is not ``complete``; the same call later goes on from the
     database. The study is held by a lease meanwhile, so that no worker runs it at the same time, and a database that
     is away is waited for, for up to ``storage_patience`` seconds. After ``stop_after`` seconds it stops as if it were
-    interrupted: before the end of a slot. Raises :class:`SpecError` for a study that cannot be
+    interrupted: before the end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell
+    ``progress`` its price; 0 tells none. Raises :class:`SpecError` for a study that cannot be
     run, :class:`TuningError` where Ray fails or another process runs the study, and :class:`LaunchError` where a
     validation run fails.
     """
@@ -462,7 +419,7 @@ def run_study(
 
     progress, folder = progress or Progress(), Path(folder).absolute()
     until = None if stop_after is None else time.monotonic() + stop_after
-    check_workload(spec)
+    workload = check_workload(spec)
     check_full_scale(spec)
     with open_store(storage) as store, contextlib.ExitStack() as stack:
         study = repository.enter_study(store, spec)
@@ -471,6 +428,9 @@ def run_study(
             HeldLease(store, take_lease(store, study), on_warning=progress.message)
         )
         held.store.update_spec(study.id, spec.text, search_path(spec), spec.budget.trials)
+        if price_seconds > 0 and not store.counts(study.id, TrialPurpose.SWEEP):
+            progress.price(spec, study_price(spec, workload, seconds=price_seconds))
+        del workload  # its data take memory, and a sweep opens them where it trains
         end = run_held(
             spec,
             held,

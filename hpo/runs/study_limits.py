@@ -14,13 +14,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
+
+from trainers.periodic import PeriodicThread
 
 MARK = "HPO_WORKER_PROCESS"
 """The variable that the processes of a worker inherit: the worker's process number."""
@@ -63,36 +63,25 @@ def bound_processes(limits: StudyLimits) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), min(bounds)))
 
 
-class LimitWatch:
+class LimitWatch(PeriodicThread):
     """Watches over the limits from a thread; a context manager. ``excess`` says what was exceeded, "" for nothing."""
 
     def __init__(self, limits: StudyLimits, folders: Sequence[Path]) -> None:
+        super().__init__("limits", LOOK_SECONDS)
         self.excess = ""
         self._limits, self._folders = limits, folders
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="limits", daemon=True)
+        self._disk_at = time.monotonic()
 
     def __enter__(self) -> Self:
         os.environ[MARK] = str(os.getpid())  # what is started from now on inherits it
-        self._thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        disk_at = time.monotonic()
-        while not self._ended.wait(LOOK_SECONDS):
-            self._look_at_memory()
-            if time.monotonic() - disk_at >= DISK_SECONDS:
-                self._look_at_disk()
-                disk_at = time.monotonic()
+    def tick(self) -> None:
+        """Look at the memory, and now and then at the disk."""
+        self._look_at_memory()
+        if time.monotonic() - self._disk_at >= DISK_SECONDS:
+            self._look_at_disk()
+            self._disk_at = time.monotonic()
 
     def _look_at_memory(self) -> None:
         taken = memory_of_worker()
@@ -110,7 +99,7 @@ class LimitWatch:
                 os.kill(largest, signal.SIGKILL)
 
     def _look_at_disk(self) -> None:
-        total, most = disk_bytes(self._folders, self._ended.is_set), self._limits.disk_bytes
+        total, most = disk_bytes(self._folders, self.ended.is_set), self._limits.disk_bytes
         if total > most:
             self.excess = self.excess or (
                 f"its folders hold {_gigabytes(total)}, and on this worker a study may take "

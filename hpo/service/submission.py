@@ -20,7 +20,7 @@ from typing import Any
 
 from hpo.errors import MOST_FAULTS, PlanError, SpecError
 from hpo.planning.machines import load_machine
-from hpo.runs.run import check_full_scale
+from hpo.runs.checks import check_full_scale
 from hpo.service.config import Limits, ServerConfig
 from hpo.study.faults import dotted, shown
 from hpo.study.spec import StudySpec, check_target, parse_study

@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from hpo.errors import HpoError
 from hpo.runs.lease import LEASE_SECONDS, HeldLease, process_name
@@ -39,6 +38,7 @@ from storage.errors import LeaseLost, StoreError, StoreUnavailable
 from storage.records import Lease, StudyState, Trial, WorkerBeat
 from storage.store import Store
 from trainers.errors import TrainerError
+from trainers.periodic import PeriodicThread
 
 LOG = logging.getLogger("hpo.service.worker")
 
@@ -237,11 +237,12 @@ class _Log(Progress):
             self.message(f"{ended} of {spec.budget.trials} trials have ended")
 
 
-class _Presence:
+class _Presence(PeriodicThread):
     """Shows the worker in the table of workers, from a thread of its own."""
 
     def __init__(self, store: Store, name: str, cores: int | None) -> None:
-        self._store, self._ended = store, threading.Event()
+        super().__init__("sign of life", BEAT_SECONDS, at_once=True)
+        self._store = store
         self._beating = WorkerBeat(
             name=name,
             host=socket.gethostname(),
@@ -250,32 +251,17 @@ class _Presence:
             cores=cores or os.cpu_count() or 1,
             accelerators=_accelerators(),
         )
-        self._thread = threading.Thread(target=self._beat, name="sign of life", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def works_on(self, study_id: int | None) -> None:
         """Say what the worker works on; shown with the next beat."""
         self._beating = dataclasses.replace(self._beating, study_id=study_id)
 
-    def _beat(self) -> None:
-        while not self._ended.is_set():
-            try:
-                self._store.beat(self._beating)
-            except StoreError as error:
-                LOG.debug("no sign of life: %s", error)
-            self._ended.wait(BEAT_SECONDS)
+    def tick(self) -> None:
+        """One sign of life."""
+        try:
+            self._store.beat(self._beating)
+        except StoreError as error:
+            LOG.debug("no sign of life: %s", error)
 
 
 def _accelerators() -> int:

@@ -16,7 +16,7 @@ from trainers.workloads.program.command import (
     own_placeholders,
     placeholders,
 )
-from trainers.workloads.program.options import ProgramOptions, ReportOptions
+from trainers.workloads.program.options import ProgramOptions, ProgramReportOptions
 
 PROGRAM = "program"
 """The workload that the section describes."""
@@ -30,11 +30,11 @@ class Section(BaseModel):
 
 
 class ReportSection(Section):
-    """What the program reports; see :class:`trainers.workloads.program.options.ReportOptions`."""
+    """What the program reports; see :class:`trainers.workloads.program.options.ProgramReportOptions`."""
 
     metrics: dict[str, bool] = Field(min_length=1)
     pattern: str | None = Field(None, min_length=1)
-    timeout_seconds: float = Field(ReportOptions.timeout_seconds, gt=0)
+    timeout_seconds: float = Field(ProgramReportOptions.timeout_seconds, gt=0)
 
 
 class ProgramSection(Section):

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from trainers.periodic import PeriodicThread
+
 LOOK_SECONDS = 0.25
 GRACE_SECONDS = 1.0
 NUMBER = signal.SIGUSR2
@@ -26,24 +28,23 @@ class WorkInterrupted(BaseException):
     """Raised inside a region where its work is to stop."""
 
 
-class Interrupter:
+class Interrupter(PeriodicThread):
     """Watches over the regions of the thread that made it; a context manager. ``stop`` is asked from another thread."""
 
     def __init__(self, stop: Callable[[], bool], grace_seconds: float = GRACE_SECONDS) -> None:
+        super().__init__("interrupter", LOOK_SECONDS)
         self._stop, self._grace = stop, grace_seconds
+        self._asked_at: float | None = None
         self._worker = threading.get_ident()
         self._main = threading.current_thread() is threading.main_thread()
         self._before: Any = None
         self._lock = threading.Lock()
         self._inside = self._raised = False
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="interrupter", daemon=True)
 
     def __enter__(self) -> Self:
         if self._main:
             self._before = signal.signal(NUMBER, self._handle)
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self,
@@ -51,8 +52,7 @@ class Interrupter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ended.set()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         if self._main:
             signal.signal(NUMBER, self._before)
 
@@ -83,22 +83,21 @@ class Interrupter:
         if self._inside:
             raise WorkInterrupted
 
-    def _watch(self) -> None:
-        asked_at: float | None = None
-        while not self._ended.wait(LOOK_SECONDS):
-            if not self._stop():
-                asked_at = None
-                continue
-            asked_at = time.monotonic() if asked_at is None else asked_at
-            if time.monotonic() - asked_at < self._grace:
-                continue
-            if self._main:
-                if self._inside:
-                    signal.pthread_kill(self._worker, NUMBER)
-                continue
-            with self._lock:
-                if self._inside and not self._raised:
-                    self._raised = True
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                        ctypes.c_ulong(self._worker), ctypes.py_object(WorkInterrupted)
-                    )
+    def tick(self) -> None:
+        """Ask whether to stop, and interrupt the work where that was so for long enough."""
+        if not self._stop():
+            self._asked_at = None
+            return
+        self._asked_at = time.monotonic() if self._asked_at is None else self._asked_at
+        if time.monotonic() - self._asked_at < self._grace:
+            return
+        if self._main:
+            if self._inside:
+                signal.pthread_kill(self._worker, NUMBER)
+            return
+        with self._lock:
+            if self._inside and not self._raised:
+                self._raised = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._worker), ctypes.py_object(WorkInterrupted)
+                )

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpo.past_runs.conversion import PURPOSE as IMPORTED
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import (
     Choose,
@@ -29,14 +28,14 @@ from hpo.tuning.patience import Patience
 from hpo.tuning.sampler import LadderSampler
 from hpo.tuning.trainings import Progress, Trainings
 from search_spaces.settings import TrainingSettings
-from storage.records import NewTrial, Study, Trial
+from storage.records import NewTrial, Study, Trial, TrialPurpose
 from storage.store import Store
 
 
 class Sweep(Trainings):
     """One study's sweep."""
 
-    purpose = "sweep"
+    purpose = TrialPurpose.SWEEP
 
     def __init__(
         self,
@@ -68,7 +67,9 @@ class Sweep(Trainings):
 
     def _take_up(self) -> None:
         spec, earlier = self._spec, len(self._trials)
-        imported = self._patience(lambda: self._store.trials(self._study.id, purpose=IMPORTED))
+        imported = self._patience(
+            lambda: self._store.trials(self._study.id, purpose=TrialPurpose.IMPORTED)
+        )
         known = [*imported, *self._trials.values()]
         self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in known)})
         self._forecasting = ForecastSampler(spec, earlier) if spec.sampler == "forecast" else None

@@ -174,7 +174,7 @@ def _new_row(study_id: int, number: int, trial: NewTrial) -> dict[str, Any]:
         "state": TrialState.QUEUED,
         "seed": trial.seed,
         "global_batch_size": trial.global_batch_size,
-        "purpose": trial.purpose,
+        "purpose": str(trial.purpose),
         "reason": "",
         **settings_columns.to_columns(trial.settings),
     }

@@ -19,10 +19,10 @@ from benchmarks.throughput.families import (
 from benchmarks.throughput.forecasters import least_squares, linear, step_model
 from hpo.intervals import Interval
 from hpo.planning.throughput import Measurement
-from hpo.planning.throughput.learn import Series, learn, read_reference_throughputs
+from hpo.planning.throughput.learn import ThroughputSeries, learn, read_reference_throughputs
 from hpo.planning.throughput.priors import PRIORS, StepPriors
 
-FAMILY = Series(
+FAMILY = ThroughputSeries(
     "made up",
     "nowhere",
     [Measurement(n, 256 * n, 900.0 * n / (1 + 0.02 * np.log2(n))) for n in (8, 16, 64)],
@@ -31,7 +31,7 @@ FAMILY = Series(
 
 def test_every_prefix_of_two_scales_predicts_every_larger_one() -> None:
     rows = [*FAMILY.rows, Measurement(64, 4096, 50000.0), Measurement(128, 4096, 80000.0)]
-    found = list(cases(Series("made up", "nowhere", rows)))
+    found = list(cases(ThroughputSeries("made up", "nowhere", rows)))
     assert [(len(case.seen), case.asked.accelerators, case.horizon) for case in found] == [
         (2, 64, 4.0),
         (2, 64, 4.0),
@@ -69,10 +69,10 @@ def test_families_are_formed_as_the_benchmark_says(tmp_path: Path) -> None:
 
 def test_the_baselines_find_what_they_assume() -> None:
     perfect = [Measurement(n, 100 * n, 500.0 * n) for n in (2, 4, 8, 64)]
-    case = next(cases(Series("perfect", "nowhere", perfect)))
+    case = next(cases(ThroughputSeries("perfect", "nowhere", perfect)))
     assert linear(case).median == pytest.approx(case.asked.samples_per_second)
     amdahl = [Measurement(n, 100 * n, 100 * n / (2.0 + 0.3 * np.log2(n))) for n in (2, 4, 8, 64)]
-    case = list(cases(Series("amdahl", "nowhere", amdahl)))[1]
+    case = list(cases(ThroughputSeries("amdahl", "nowhere", amdahl)))[1]
     assert least_squares(case).median == pytest.approx(case.asked.samples_per_second, rel=1e-6)
     assert linear(case).median > 1.1 * case.asked.samples_per_second
 
@@ -99,9 +99,9 @@ def test_generations_are_told_by_the_names_of_accelerators() -> None:
         found["resnet / training_v0.7 / NVIDIA / NVIDIA V100-SXM3-32GB (450W) / closed"] == "V100"
     )
     assert found["GPT 1536x16 / megatron"] == "V100"
-    new = Series("resnet / v9 / us / NVIDIA H100-SXM5-80GB / closed", "v9", [])
+    new = ThroughputSeries("resnet / v9 / us / NVIDIA H100-SXM5-80GB / closed", "v9", [])
     assert "H100" in generation(new)
-    assert generation(Series("resnet / v9 / us / Abacus / closed", "v9", [])) == "Abacus"
+    assert generation(ThroughputSeries("resnet / v9 / us / Abacus / closed", "v9", [])) == "Abacus"
 
 
 def test_a_submitter_is_unseen_in_all_its_families_or_in_none() -> None:

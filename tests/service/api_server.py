@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import threading
@@ -11,12 +12,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from hpo.service import checking
 from hpo.service.app import create_app
 from hpo.service.auth import create_token, digest_of, new_secret
 from hpo.service.config import ServerConfig
@@ -108,9 +111,56 @@ class Api:
         )
 
 
+class KeptCheck(checking._Process):
+    """A process that checks submissions, kept for later servers: to start one takes longer than most tests do."""
+
+    def __init__(self, config: ServerConfig, idle: list[KeptCheck]) -> None:
+        self._idle, self._asking = idle, True
+        super().__init__(config)
+        self._asking = False
+
+    def ask(self, question: Any, seconds: float) -> dict[str, Any]:
+        self._asking = True  # one that fails at it is ended
+        answer = super().ask(question, seconds)
+        self._asking = False
+        return answer
+
+    def end(self) -> None:
+        if self.alive and not self._asking:
+            self._idle.append(self)
+        else:
+            super().end()
+
+
+_IDLE: dict[str, list[KeptCheck]] = {}
+
+
+def kept_check(config: ServerConfig) -> KeptCheck:
+    """One that nobody asks now, or a new one; what a check says depends on neither the database nor the folder."""
+    idle = _IDLE.setdefault(config.model_dump_json(exclude={"storage", "folder"}), [])
+    with contextlib.suppress(IndexError):
+        while True:
+            kept = idle.pop()
+            if kept.alive:
+                return kept
+            kept.end()
+    return KeptCheck(config, idle)
+
+
+@atexit.register
+def _end_checks() -> None:
+    for kept in (each for idle in _IDLE.values() for each in idle):
+        checking._Process.end(kept)
+
+
 @contextlib.contextmanager
 def served(folder: Path, **values: Any) -> Iterator[Api]:
     """A server on an SQLite database in the folder."""
+    with mock.patch.object(checking, "_Process", kept_check):
+        yield from _served(folder, **values)
+
+
+def _served(folder: Path, **values: Any) -> Iterator[Api]:
     app = create_app(
         ServerConfig.model_validate(
             {"storage": f"sqlite:///{folder}/hpo.db", "folder": folder / ".hpo", **values}

@@ -41,10 +41,10 @@ def test_a_worker_that_no_longer_renews_is_fenced_off_and_harms_nothing(
     store, url, tmp_path, monkeypatch
 ):
     study = Paced("fenced", trials=8, epochs=10, seconds=0.1).submit(store, tmp_path)
-    renewals = leases.HeldLease._renew
+    renewals = leases.HeldLease.tick
     monkeypatch.setattr(
         leases.HeldLease,
-        "_renew",
+        "tick",
         lambda self: None if self.lease.worker == "asleep" else renewals(self),
     )
     asleep = in_thread(worker(url, tmp_path, "asleep", once=True).run)

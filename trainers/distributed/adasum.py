@@ -35,11 +35,11 @@ class Exchange(Protocol):
         """Every worker's ``part``, one after another; shape ``(size * len(part),)``."""
 
     def sum_(self, small: Tensor) -> None:
-        """Replace ``small`` by its sum over the workers."""
+        """Replace ``small``, shape ``(numbers,)``, by its sum over the workers."""
 
 
 def adasum_(flat: Tensor, sizes: Sequence[int], exchange: Exchange) -> None:
-    """Replace ``flat`` by Adasum over the workers, each run of ``sizes`` numbers a tensor by itself.
+    """Replace ``flat``, shape ``(numbers,)``, by Adasum over the workers, each run of ``sizes`` numbers by itself.
 
     The number of workers must be a power of two. Numbers travel in the type of ``flat``; they are combined in
     fp32 and the inner products are summed in fp64.

@@ -39,7 +39,10 @@ def _wait(work: dist.Work) -> None:
 
 
 class WorkerGrid:
-    """All workers in rows of ``row_size`` neighbours and columns across the rows; creating it is collective."""
+    """All workers in rows of ``row_size`` neighbours and columns across the rows; creating it is collective.
+
+    Raises :class:`CommunicationError` where the workers do not fill the rows.
+    """
 
     def __init__(self, row_size: int, *, wait: Wait = _wait) -> None:
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -56,7 +59,10 @@ class WorkerGrid:
         self._wait = wait
 
     def torus_(self, flat: Tensor) -> None:
-        """Sum by reduce-scatter in the row, all-reduce in the column, all-gather in the row."""
+        """Sum ``flat``, ``(numbers,)``: reduce-scatter in the row, all-reduce in the column, all-gather in the row.
+
+        The 2D torus of Mikami et al. (arXiv:1811.05233); 1 / ``row_size`` of the numbers travels along a column.
+        """
         padded = pad(flat, (0, -len(flat) % self.row_size)) if len(flat) % self.row_size else flat
         part = self._reduce_scatter(padded)
         if self.rows > 1:
@@ -66,7 +72,7 @@ class WorkerGrid:
             flat.copy_(padded[: len(flat)])
 
     def masters_(self, flat: Tensor) -> None:
-        """Sum by a reduction to each row's first worker, an all-reduce between these, and a broadcast."""
+        """Sum ``flat``, ``(numbers,)``: reduced to each row's first worker, summed between these, and broadcast."""
         self._done(dist.reduce(flat, self.master, group=self._row, async_op=True))
         if dist.get_rank() == self.master and self.rows > 1:
             self._done(dist.all_reduce(flat, group=self._column, async_op=True))
@@ -87,13 +93,17 @@ class WorkerGrid:
 
 
 def sum_of_parts(parts: Tensor) -> Tensor:
-    """The sum of the rows, shape ``(columns,)``; 16-bit numbers are added in fp32."""
+    """The sum of the rows of ``parts``, ``(rows, columns)``: shape ``(columns,)``; 16-bit numbers are added in fp32."""
     narrow = parts.dtype in (torch.float16, torch.bfloat16)
     return parts.sum(0, dtype=torch.float32 if narrow else parts.dtype).to(parts.dtype)
 
 
 def row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
-    """How many workers make a row or node: ``group_size``, or what suits the algorithm."""
+    """How many workers make a row or node: ``group_size``, or what suits the algorithm.
+
+    For a torus the largest divisor of the workers up to their square root; for the others the workers of a node, and
+    :class:`CommunicationError` where torchrun did not say how many these are.
+    """
     if group_size is not None:
         return group_size
     if all_reduce == "torus":
@@ -108,7 +118,7 @@ def row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
 
 
 def sum_function(all_reduce: str, grid: WorkerGrid) -> Callable[[Tensor], None]:
-    """What sums a flat tensor in place over the workers of the grid."""
+    """What sums a tensor, shape ``(numbers,)``, in place over the workers of the grid."""
     return grid.masters_ if all_reduce == "masters" else grid.torus_
 
 

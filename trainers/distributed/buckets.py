@@ -18,7 +18,7 @@ def in_buckets(
     operation: Callable[[list[Tensor]], None],
     bucket_bytes: int = BUCKET_BYTES,
 ) -> None:
-    """Apply an in-place ``operation`` to flat, contiguous copies of the tensors and copy the results back."""
+    """Apply an in-place ``operation`` to copies of the tensors, joined to ``(numbers,)``; copy the results back."""
     if (
         not tensors
     ):  # a model without batch norm has no statistics, and every worker sees that alike

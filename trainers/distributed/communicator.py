@@ -45,25 +45,26 @@ class Communicator(Protocol):
         """Where this worker computes."""
 
     def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its mean over the workers."""
+        """Replace each tensor, of any shape and floating type, by its mean over the workers."""
 
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the workers."""
+        """Replace each tensor, of any shape, by its sum over the workers."""
 
     def start_sum_(self, flat: Tensor) -> Work:
-        """Begin to replace a contiguous tensor of one dimension by its sum over the workers.
+        """Begin to replace a contiguous tensor, shape ``(numbers,)``, by its sum over the workers.
 
         Every worker starts its sums in the same order; none touches ``flat`` before the wait is over.
         """
 
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
-        """Begin to combine ``flat`` over the workers by Adasum, each run of ``sizes`` numbers by itself.
+        """Begin to combine ``flat``, ``(numbers,)``, over the workers by Adasum (Maleki et al., arXiv:2006.02924).
 
-        The number of workers must be a power of two. What lies behind the last run is left undefined.
+        Each run of ``sizes`` numbers is combined by itself, as the gradient of one layer. The number of workers must be
+        a power of two. What lies behind the last run is left undefined.
         """
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Replace each tensor by that of worker ``root``."""
+        """Replace each tensor by that of worker ``root``, which has the same shape and type everywhere."""
 
     def barrier(self) -> None:
         """Wait until every worker is here."""

@@ -64,7 +64,10 @@ def fp16_hook(state: HookState, bucket: GradBucket) -> Mean:
 
 
 def torus_hook(state: HookState, bucket: GradBucket) -> Mean:
-    """The mean by reduce-scatter along the row, all-reduce along the column, all-gather along the row."""
+    """The mean by reduce-scatter along the row, all-reduce along the column, all-gather along the row.
+
+    Raises ValueError for a state that was not made by :meth:`HookState.torus` or :meth:`HookState.hierarchical`.
+    """
     if state.grid is None or state.background is None:
         raise ValueError(
             "torus_hook and hierarchical_hook need HookState.torus() or HookState.hierarchical()"

@@ -75,7 +75,7 @@ class GradientBucket:
         torch._foreach_copy_(gradients, self.views)
 
     def reduced(self) -> Iterator[tuple[Parameter, Tensor]]:
-        """Each parameter with its reduced gradient, of the parameter's type."""
+        """Each parameter with its reduced gradient, of the parameter's shape and type."""
         for parameter, view in zip(self.parameters, self.views, strict=True):
             yield parameter, view.to(parameter.dtype)
 

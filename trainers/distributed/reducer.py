@@ -30,7 +30,7 @@ class Pending(Protocol):
     """A reduction of all gradients under way."""
 
     def wait(self) -> list[Tensor]:
-        """The reduced gradients, one for each parameter, in their order; they belong to the caller."""
+        """The reduced gradients, one for each parameter, of its shape and in their order; they belong to the caller."""
 
 
 class GradientReducer:
@@ -75,7 +75,10 @@ class GradientReducer:
         self._left = 0
 
     def arm(self) -> None:
-        """From now on a bucket leaves as soon as its gradients are ready; call before the last backward."""
+        """From now on a bucket leaves as soon as its gradients are ready; call before the last backward.
+
+        Raises :class:`CommunicationError` where it is armed already.
+        """
         if self._communicator.size == 1:
             return
         if self._armed:
@@ -100,7 +103,10 @@ class GradientReducer:
             bucket.store()
 
     def start(self) -> Pending:
-        """Copy the present gradients and reduce them while the caller computes on."""
+        """Copy the present gradients and reduce them while the caller computes on.
+
+        Raises :class:`CommunicationError` where it is armed.
+        """
         if self._armed:
             raise CommunicationError(
                 "the reducer is armed; call finish(), or start() without arm()"

@@ -110,7 +110,10 @@ class BatchLayout:
 def batch_layout(
     global_batch_size: int, workers: int, group: int, largest_micro_batch: int
 ) -> BatchLayout:
-    """The layout for ``workers``; ``group`` is the normalization batch size (1: no batch norm)."""
+    """The layout for ``workers``; ``group`` is the normalization batch size (1: no batch norm). All sizes in samples.
+
+    :class:`JobError` where the batch is not whole groups on every worker, or a micro batch is smaller than a group.
+    """
     if global_batch_size % (workers * group) != 0:
         raise JobError(_indivisible(global_batch_size, workers, group))
     if largest_micro_batch < group:

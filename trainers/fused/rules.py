@@ -42,15 +42,15 @@ class FusedUpdate:
     adapted: Tensor
 
     def elements(self, name: str) -> Tensor:
-        """A number of the trainings, for each element."""
+        """A number of each training, for each of its elements: shape ``(elements,)``."""
         return self.memory.over_elements(self.numbers[name])
 
     def blocks(self, name: str) -> Tensor:
-        """A number of the trainings, for each tensor of each training."""
+        """A number of each training, for each of its tensors: shape ``(blocks,)``."""
         return self.memory.over_blocks(self.numbers[name])
 
     def spread(self, of_blocks: Tensor) -> Tensor:
-        """A number of each tensor of each training, for each element."""
+        """A number of each tensor, shape ``(blocks,)``, for each of its elements: shape ``(elements,)``."""
         return of_blocks.index_select(0, self.memory.block_of)
 
 

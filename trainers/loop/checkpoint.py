@@ -16,7 +16,10 @@ from trainers.private_files import open_private
 
 
 def save(path: Path | str, state: Mapping[str, Any]) -> None:
-    """Write tensors and plain values; a crash leaves the old file or the new one, never a part of one."""
+    """Write tensors and plain values; a crash leaves the old file or the new one, never a part of one.
+
+    Raises :class:`CheckpointError` where it cannot be written.
+    """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
@@ -39,7 +42,10 @@ def _compact(value: Any) -> Any:
 
 
 def load(path: Path | str) -> dict[str, Any]:
-    """Read what :func:`save` wrote, tensors onto the CPU; pickled objects of any other kind are refused."""
+    """Read what :func:`save` wrote, tensors onto the CPU; pickled objects of any other kind are refused.
+
+    Raises :class:`CheckpointError` where it cannot be read or is no checkpoint.
+    """
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:

@@ -68,7 +68,11 @@ def accumulate(
     loss_scale: float | Tensor,
     before_last: Callable[[], None],
 ) -> Tensor:
-    """Add the gradient of the local batch's mean loss, times ``loss_scale``; returns that loss."""
+    """Add the gradient of the local batch's mean loss, times ``loss_scale``, to each ``parameter.grad``.
+
+    Returns that loss without the scale, a scalar of float64 on the device. ``before_last`` is called before the last
+    back-propagation.
+    """
     total = torch.zeros((), device=replica.device, dtype=torch.float64)
     scaled = isinstance(loss_scale, Tensor) or loss_scale != 1
     for micro in micro_batches:
@@ -83,7 +87,7 @@ def accumulate(
 def accumulate_chunks(
     replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same, chunk by chunk; also returns the mean of the squared norms of the chunks' gradients.
+    """The same, chunk by chunk; also returns the mean of the squared norms of the chunks' gradients, a scalar too.
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """
@@ -134,7 +138,10 @@ class Gradients:
     def compute(
         self, micro_batches: Iterable[MicroBatch], measured: BatchLayout | None
     ) -> tuple[Tensor, Arrived]:
-        """The local batch's mean loss; afterwards ``parameter.grad`` is what the optimizer takes."""
+        """The local batch's mean loss, a scalar of float64; afterwards ``parameter.grad`` is what the optimizer takes.
+
+        Where ``measured`` is given the squared norms of its chunks' gradients are measured too.
+        """
         scale = self.loss_scale.value
         if measured is None:
             origin = Origin(scale)

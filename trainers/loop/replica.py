@@ -76,19 +76,19 @@ class Replica:
             return self.workload.loss(self.model, self.here(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """What the workload adds up over the evaluation set, of a prepared batch on any device."""
+        """What the workload adds up over the evaluation set, of a prepared batch: tensors of any shape, by name."""
         with self.computing:
             return self.workload.counts(self.model, self.here(batch))
 
     def gradients(self) -> list[Tensor]:
-        """The gradient of each parameter; zeros where the loss did not depend on it."""
+        """The gradient of each parameter, of its shape; zeros where the loss did not depend on it."""
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = zero_gradient(parameter)
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def set_gradients(self, gradients: list[Tensor] | None) -> None:
-        """Put these in the place of the present gradients; None: none at all."""
+        """Put these, one of each parameter's shape, in the place of the present gradients; None: none at all."""
         for at, parameter in enumerate(self.parameters):
             parameter.grad = None if gradients is None else gradients[at]
 
@@ -149,7 +149,10 @@ def evaluate(
 
 
 def metrics_of_counts(workload: Workload, counts: dict[str, Tensor]) -> dict[str, float]:
-    """Every metric, from what was counted over the whole evaluation set."""
+    """Every metric, from what was counted over the whole evaluation set: tensors of any shape, by name.
+
+    Raises :class:`WorkloadError` where ``metrics_from`` leaves one out.
+    """
     metrics = workload.metrics_from(counts, workload.evaluation_samples)
     missing = [name for name in workload.metrics if name not in metrics]
     if missing:

@@ -130,7 +130,10 @@ def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> i
 
 
 def resume(training: AnyTraining, communicator: Communicator, checkpoint: Path) -> None:
-    """Load ``checkpoint`` if it exists, on every worker or on none."""
+    """Load ``checkpoint`` if it exists, on every worker or on none.
+
+    Raises :class:`CheckpointError` where only some see it, or it is not one of this training.
+    """
     import torch
 
     from trainers.loop import checkpoint as checkpoints

@@ -52,7 +52,10 @@ class GhostBatchNorm(nn.Module):
         self.groups = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize by each group's own statistics in training, by the running statistics in evaluation."""
+        """Normalize ``(samples, features, ...)``: by each group's statistics in training, else by the running ones.
+
+        Raises :class:`JobError` for a training batch that is not whole groups.
+        """
         if not self.training:
             return self._with_running_statistics(x)
         if len(x) % self.group_size:
@@ -96,7 +99,7 @@ def ghost_batch_norms(model: nn.Module) -> list[GhostBatchNorm]:
 
 
 def common_group_size(norms: Sequence[GhostBatchNorm]) -> int:
-    """The one group size of all layers, or 1 where there are none."""
+    """The one group size of all layers, in samples, or 1 where there are none; :class:`JobError` where they differ."""
     sizes = {norm.group_size for norm in norms}
     if len(sizes) > 1:
         raise JobError(
@@ -130,7 +133,7 @@ def statistics_depend_on_micro_batches(model: nn.Module) -> bool:
 
 
 def persistent_statistics(model: nn.Module) -> list[Tensor]:
-    """The floating-point buffers that a checkpoint holds: what workers must average before an evaluation."""
+    """The floating-point buffers of a checkpoint, of any shape: what workers must average before an evaluation."""
     parameters = {id(parameter) for parameter in model.parameters()}
     return [
         tensor

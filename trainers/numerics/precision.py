@@ -41,7 +41,8 @@ def computing(settings: TrainingSettings, device: torch.device) -> AbstractConte
 def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
     """With ``reduced_weights``: keep convolutions and linear layers in the reduced type, all else as it is.
 
-    Their gradients are accumulated in fp32 all the same: divided by the loss scale in fp16, they would vanish.
+    Their gradients are accumulated in fp32 all the same: divided by the loss scale in fp16, they would vanish. Raises
+    :class:`JobError` where PyTorch cannot do that.
     """
     if not settings.reduced_weights:
         return
@@ -58,7 +59,7 @@ def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
 
 
 def zero_gradient(parameter: nn.Parameter) -> Tensor:
-    """Zeros of the type in which the parameter's gradient is accumulated."""
+    """Zeros of the parameter's shape and of the type in which its gradient is accumulated."""
     return torch.zeros_like(
         parameter, dtype=getattr(parameter, "grad_dtype", None) or parameter.dtype
     )

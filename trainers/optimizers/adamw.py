@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import Batch
+from trainers.optimizers.parameter_groups import ParameterBatch
 
 
 class AdamWRule(GroupOptimizer):
@@ -19,7 +19,7 @@ class AdamWRule(GroupOptimizer):
 
     state_names = STATE_NAMES
 
-    def update(self, batch: Batch, learning_rate: float | Tensor) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         move_by_moments_(
             batch,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainers.optimizers.moments import STATE_NAMES, negative_directions
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import Batch, add_scaled_
+from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 from trainers.optimizers.trust_ratio import norms
 
 
@@ -30,7 +30,7 @@ class LAMBRule(GroupOptimizer):
 
     state_names = STATE_NAMES
 
-    def update(self, batch: Batch, learning_rate: float | Tensor) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         weights = batch.parameters
         moves = negative_directions(batch, batch.gradients(), self.settings, count=self.count)

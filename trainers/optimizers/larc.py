@@ -25,7 +25,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
 from trainers.optimizers.momentum import move_outside_
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import Batch, ParameterGroup
+from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 from trainers.optimizers.trust_ratio import norms, trust_ratios
 
 
@@ -37,7 +37,7 @@ class LARCRule(GroupOptimizer):
         self.state_names = STATE_NAMES if self.on_adam else ("momentum",)  # type: ignore[misc]
         super().__init__(groups, settings)
 
-    def update(self, batch: Batch, learning_rate: float | Tensor) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         gradients = (
             self._scaled_gradients(batch, learning_rate)
@@ -56,7 +56,9 @@ class LARCRule(GroupOptimizer):
                 weight_decay=0.0,
             )
 
-    def _scaled_gradients(self, batch: Batch, learning_rate: float | Tensor) -> list[Tensor]:
+    def _scaled_gradients(
+        self, batch: ParameterBatch, learning_rate: float | Tensor
+    ) -> list[Tensor]:
         settings, gradients = self.settings, batch.gradients()
         weight_norms, gradient_norms = norms(batch.parameters, gradients)
         defined = (weight_norms > 0) & (gradient_norms > 0)

@@ -30,14 +30,14 @@ from torch import Tensor
 
 from trainers.optimizers.momentum import move_
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import Batch
+from trainers.optimizers.parameter_groups import ParameterBatch
 from trainers.optimizers.trust_ratio import norms, trust_ratios
 
 
 class LARSRule(GroupOptimizer):
     """LARS over the adapted parameters, SGD of the same momentum form over the others."""
 
-    def update(self, batch: Batch, learning_rate: float | Tensor) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         settings, gradients = self.settings, batch.gradients()
         ratios: float | Tensor = 1.0

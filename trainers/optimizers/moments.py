@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
-from trainers.optimizers.parameter_groups import Batch, kernel_rate
+from trainers.optimizers.parameter_groups import ParameterBatch, kernel_rate
 
 STATE_NAMES = ("first_moment", "second_moment")
 
 
 def move_by_moments_(
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     settings: TrainingSettings,
     *,
@@ -32,8 +32,9 @@ def move_by_moments_(
 ) -> None:
     """Add ``gradients`` to the moments of a batch and move its parameters by ``-rate * direction``.
 
-    ``weight_decay * w`` is part of the gradient, or ``decoupled``: the parameters first shrink by
-    ``rate * weight_decay``.
+    Gradients, moments and parameters are flat, one tensor of shape ``(elements,)`` for each parameter; ``count``
+    is t, which is 1 at the first update. ``weight_decay * w`` is part of the gradient, or ``decoupled``: the parameters
+    first shrink by ``rate * weight_decay`` (Loshchilov and Hutter, arXiv:1711.05101).
     """
     _fused_(
         batch.parameters,
@@ -48,11 +49,15 @@ def move_by_moments_(
 
 
 def negative_directions(
-    batch: Batch, gradients: list[Tensor], settings: TrainingSettings, *, count: float | Tensor
+    batch: ParameterBatch,
+    gradients: list[Tensor],
+    settings: TrainingSettings,
+    *,
+    count: float | Tensor,
 ) -> list[Tensor]:
     """Add ``gradients`` to the moments of a batch and return ``-(direction + weight_decay * w)`` of each parameter.
 
-    The tensors are the batch's temporaries.
+    The tensors are the batch's temporaries, of shape ``(elements,)`` as the gradients are.
     """
     moved = batch.temporaries()
     if batch.on_cpu and batch.weight_decay:
@@ -78,7 +83,7 @@ def negative_directions(
 
 def _fused_(
     moved: list[Tensor],
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     settings: TrainingSettings,
     *,

@@ -21,11 +21,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainers.optimizers.parameter_groups import Batch, kernel_rate
+from trainers.optimizers.parameter_groups import ParameterBatch, kernel_rate
 
 
 def move_(
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     form: str,
     rate: float | Tensor,
@@ -80,7 +80,7 @@ def move_(
 
 
 def move_outside_(
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     rate: float | Tensor,
     momentum: float,
@@ -88,7 +88,10 @@ def move_outside_(
     nesterov: bool,
     weight_decay: float,
 ) -> None:
-    """Move a batch with the rate outside the buffer; ``weight_decay`` is what the gradients do not hold yet."""
+    """Move a batch with the rate outside the buffer: ``m = momentum * m + g``, then ``w = w - rate * m``.
+
+    ``gradients`` are flat, shape ``(elements,)`` each; ``weight_decay`` is the coefficient that they do not hold yet.
+    """
     _move_fused_(
         batch.parameters,
         gradients,
@@ -129,7 +132,7 @@ def _move_fused_(
 
 
 def _move_by_passes_(
-    batch: Batch,
+    batch: ParameterBatch,
     gradients: list[Tensor],
     inner: float | Tensor,
     outer: float | Tensor,
@@ -158,5 +161,5 @@ def _scale_(tensors: list[Tensor], factors: float | Tensor) -> None:
         torch._foreach_mul_(tensors, factors)
 
 
-def _listed(factors: float | Tensor, batch: Batch) -> list[float]:
+def _listed(factors: float | Tensor, batch: ParameterBatch) -> list[float]:
     return factors.tolist() if isinstance(factors, Tensor) else [factors] * len(batch.parameters)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import CheckpointError
-from trainers.optimizers.parameter_groups import Batch, ParameterGroup
+from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 
 
 class Optimizer(Protocol):
@@ -97,7 +97,7 @@ class GroupOptimizer(ABC):
         return self.updates if self._left_out is None else self.updates - self._left_out
 
     @abstractmethod
-    def update(self, batch: Batch, learning_rate: float | Tensor) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update the parameters and the state of one batch; ``self.count`` is 1 in the first update.
 
         The rate is a number where ``batch.on_cpu``.
@@ -113,7 +113,7 @@ class GroupOptimizer(ABC):
         ]
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
-        """The tensors of state of one parameter of a group, by name; not copies."""
+        """The tensors of state of one parameter of a group, of its shape, by name; not copies."""
         return {name: group.states[name][index] for name in self.state_names}
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ BATCH_ELEMENTS = 1 << 18
 its cache from the first pass over them to the last. A larger tensor is a batch of its own."""
 
 
-class Batch:
+class ParameterBatch:
     """Consecutive parameters of a group, updated together; on an accelerator the whole group is one batch.
 
     Parameters, gradients, states and temporaries are flat, shape ``(elements,)``: views of the memory of the tensors in
@@ -37,7 +37,10 @@ class Batch:
         self._flatten_parameters()
 
     def follow(self) -> None:
-        """Look where the parameters lie; they may have got new memory, but must keep their layout."""
+        """Look where the parameters lie; they may have got new memory.
+
+        Raises :class:`WorkloadError` where their layout has changed.
+        """
         if [parameter.data_ptr() for parameter in self.shaped] != self._addresses:
             if [parameter.stride() for parameter in self.shaped] != self._layouts:
                 raise WorkloadError(
@@ -47,7 +50,7 @@ class Batch:
             self._flatten_parameters()
 
     def gradients(self) -> list[Tensor]:
-        """The gradient of each parameter; zeros where the loss does not depend on it."""
+        """The gradient of each parameter, ``(elements,)``; zeros where the loss does not depend on it."""
         return [
             _flat(gradient)
             if gradient is not None and gradient.stride() == layout
@@ -61,13 +64,13 @@ class Batch:
         ]
 
     def gradients_with_decay(self) -> list[Tensor]:
-        """The gradients of the loss and of weight_decay / 2 * ||w||^2."""
+        """The gradients of the loss and of weight_decay / 2 * ||w||^2, shape ``(elements,)`` each."""
         if self.weight_decay == 0:
             return self.gradients()
         return list(torch._foreach_add(self.gradients(), self.parameters, alpha=self.weight_decay))
 
     def temporaries(self) -> list[Tensor]:
-        """A tensor for each parameter, with any content; on a processor the batches of a group share the memory.
+        """A tensor ``(elements,)`` for each parameter, with any content; a group's batches share it on a processor.
 
         The processor's system clears new memory page by page, which costs more than the update itself.
         """
@@ -109,7 +112,7 @@ class ParameterGroup:
         """Give every parameter a tensor of zeros of its shape."""
         self.states[name] = [torch.zeros_like(parameter) for parameter in self.parameters]
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[ParameterBatch]:
         """The parameters and their state in batches; the tensors are those of the group."""
         limits = _batch_limits(self.parameters)
         memory = (
@@ -119,10 +122,10 @@ class ParameterGroup:
             if self.parameters[0].device.type == "cpu"
             else self.parameters[0].new_empty(0)
         )
-        return [Batch(self, start, stop, memory) for start, stop in limits]
+        return [ParameterBatch(self, start, stop, memory) for start, stop in limits]
 
     def state_dict(self) -> dict[str, list[Tensor]]:
-        """A copy of every tensor of the state."""
+        """A copy of every tensor of the state, of its parameter's shape."""
         return {
             name: [tensor.clone() for tensor in tensors] for name, tensors in self.states.items()
         }

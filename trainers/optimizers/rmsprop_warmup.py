@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import Batch, add_scaled_
+from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 
 
 @overload
@@ -46,7 +46,7 @@ class RMSpropWarmupRule(GroupOptimizer):
 
     state_names = ("momentum", "second_moment")
 
-    def update(self, batch: Batch, learning_rate: float | Tensor) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         settings, gradients = self.settings, batch.gradients_with_decay()
         buffers, moments = batch.states["momentum"], batch.states["second_moment"]

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from trainers.optimizers.momentum import move_
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import Batch
+from trainers.optimizers.parameter_groups import ParameterBatch
 
 
 class SGDRule(GroupOptimizer):
     """SGD by the rule of ``momentum_form``, with heavy-ball or Nesterov momentum."""
 
-    def update(self, batch: Batch, learning_rate: float | Tensor) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         settings = self.settings
         move_(

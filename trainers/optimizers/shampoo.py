@@ -29,7 +29,7 @@ from torch import Tensor
 from search_spaces.settings import TrainingSettings
 from trainers.optimizers.momentum import move_outside_
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import Batch, ParameterGroup
+from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 from trainers.optimizers.trust_ratio import norms
 
 
@@ -53,7 +53,7 @@ class ShampooRule(GroupOptimizer):
             )
         }
 
-    def update(self, batch: Batch, learning_rate: float | Tensor) -> None:
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         gradients = batch.gradients()
         if batch.adapted:
@@ -80,7 +80,7 @@ class ShampooRule(GroupOptimizer):
                 state |= {f"statistics_{dimension}": statistic, f"root_{dimension}": root}
         return state
 
-    def _directions(self, batch: Batch, gradients: list[Tensor]) -> list[Tensor]:
+    def _directions(self, batch: ParameterBatch, gradients: list[Tensor]) -> list[Tensor]:
         roots_are_due = (self.updates - 1) % self.settings.preconditioner_interval == 0
         directions = batch.temporaries()
         for parameter, flat_gradient, direction in zip(
@@ -117,7 +117,10 @@ class Factors:
         return [parameter.shape[dimension] for dimension in self.dimensions]
 
     def observe(self, gradient: Tensor, beta2: float) -> None:
-        """Move every H towards the gradient's own."""
+        """``H = beta2 * H + (1 - beta2) * G G^T`` of each dimension, G the gradient with that dimension as its rows.
+
+        ``gradient`` has the parameter's shape, an H of a dimension of n entries ``(n, n)``.
+        """
         for dimension, statistic in zip(self.dimensions, self.statistics, strict=True):
             rows = (
                 gradient.movedim(dimension, 0).flatten(1)
@@ -136,7 +139,7 @@ class Factors:
             root.copy_((vectors * values ** (-0.5 / len(self.dimensions))) @ vectors.T)
 
     def precondition(self, gradient: Tensor) -> Tensor:
-        """The gradient times P along every preconditioned dimension."""
+        """The gradient times P along every preconditioned dimension; both have the parameter's shape."""
         for dimension, root in zip(self.dimensions, self.roots, strict=True):
             gradient = torch.tensordot(gradient, root, ([dimension], [0])).movedim(-1, dimension)
         return gradient

@@ -103,7 +103,8 @@ class AdaScale:
 def adascale_layout(layout: BatchLayout, base_batch_size: int, group_size: int) -> BatchLayout:
     """The layout with chunks of ``base_batch_size`` samples, or of the largest part of it that fits a worker.
 
-    Where the base batch divides the local batch the gain does not depend on the number of workers.
+    Where the base batch divides the local batch the gain does not depend on the number of workers. Raises
+    :class:`JobError` where a chunk would cut a normalization group of ``group_size`` samples.
     """
     chunk = math.gcd(base_batch_size, layout.local_batch_size)
     if chunk % group_size:

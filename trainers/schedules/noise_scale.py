@@ -127,7 +127,7 @@ def measured_layout(layout: BatchLayout, group_size: int, *, may_cut: bool) -> B
 
 
 def squared_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum of all squares, of float32 or wider, as a scalar tensor of float64."""
+    """The sum of the squares of all numbers of all tensors, taken in float32 or wider, as a scalar of float64."""
     tensors = list(tensors)
     wide = [tensor.dtype for tensor in tensors if tensor.dtype.itemsize > 4]
     norms = torch._foreach_norm(tensors, 2, dtype=wide[0] if wide else torch.float32)

@@ -97,7 +97,10 @@ def check_own_settings(workload: AnyWorkload, name: str, settings: Mapping[str, 
 
 
 def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkload]:
-    """The class of a workload; ``search_path`` is a folder in which a user's module is looked up first."""
+    """The class of a workload; ``search_path`` is a folder in which a user's module is looked up first.
+
+    Raises :class:`WorkloadError` where there is none of this name, or it leaves out what a workload must define.
+    """
     module_name, colon, class_name = _OWN.get(name, name).partition(":")
     if not (module_name and colon and class_name):
         raise WorkloadError(

@@ -99,7 +99,7 @@ class AnyTraining(ABC):
 
     @property
     def outcome(self) -> TrainingOutcome:
-        """How the training ended; only once it is ``finished``."""
+        """How the training ended; raises :class:`JobError` before it is ``finished``."""
         if not self.finished:
             raise JobError(
                 "a training has an outcome only once it is finished; call advance() until it is"
@@ -172,7 +172,10 @@ class TrainingRun(AnyTraining):
         return self.batch_schedule.epochs(self.progress.step)
 
     def advance(self) -> ConvergencePoint:
-        """Train to the next evaluation, evaluate, and decide whether the training goes on."""
+        """Train to the next evaluation, evaluate, and decide whether the training goes on.
+
+        Raises :class:`JobError` where it is finished.
+        """
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
         last = self.batch_schedule.next_evaluation(self.progress.step)
@@ -200,7 +203,10 @@ class TrainingRun(AnyTraining):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave, with any number of workers and any micro batch."""
+        """Go on from what :meth:`state_dict` gave, with any number of workers and any micro batch.
+
+        Raises :class:`CheckpointError` for the state of another job, or of no training.
+        """
         if set(state) != set(self.state_dict()):
             raise CheckpointError(
                 "the file is no checkpoint of a training; delete it to start anew"

@@ -175,7 +175,8 @@ class Workload(AnyWorkload):
     def metrics_from(self, counts: Mapping[str, Tensor], samples: int) -> Mapping[str, float]:
         """Every metric of ``metrics``, from the sums of all batches of all workers, in float64.
 
-        By default the means over the ``samples``.
+        ``counts`` are tensors by name, of the shapes that :meth:`counts` gives. By default the means over the
+        ``samples``.
         """
         return {name: float(counts[name]) / samples for name in self.metrics}
 

@@ -135,7 +135,7 @@ def launch(
             checkpoint_minutes=asked["checkpoint_minutes"],
         )
     options.show(
-        lambda: [tables.launched_row(run) for run in runs],
+        lambda: [tables.launched_run_to_dict(run) for run in runs],
         lambda: tables.show_launched(found, runs),
         as_json,
     )

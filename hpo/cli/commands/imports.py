@@ -11,8 +11,8 @@ import click
 from hpo.cli.commands import options
 
 if TYPE_CHECKING:
-    from hpo.mlperf.importing import Imported
     from hpo.past_runs.importing import ImportedRuns
+    from hpo.past_runs.mlperf.importing import Imported
     from hpo.past_runs.past_run import PastRun
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -38,7 +38,7 @@ def mlperf(path: Path, round_name: str | None, storage: str, as_json: bool) -> N
 
     Their outcomes are evidence for forecasts, and their throughputs for the time model. Importing twice adds nothing.
     """
-    from hpo.mlperf.importing import import_results
+    from hpo.past_runs.mlperf.importing import import_results
     from hpo.runs.repository import open_store
 
     with open_store(storage) as store:

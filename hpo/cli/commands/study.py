@@ -12,7 +12,6 @@ import click
 from hpo.cli.commands import options
 
 if TYPE_CHECKING:
-    from hpo.runs.price import StudyPrice
     from hpo.runs.results import StudyResult
     from hpo.study.spec import StudySpec
 
@@ -104,7 +103,6 @@ def run(
         return
     if of_scheduler["array"] is not None:
         raise click.UsageError("--array needs --on, the scheduler that starts the agents")
-    _say_price(spec, storage)
     # Ray prints of worker processes that died on stdout, which is for the result alone
     with live_progress() as progress, contextlib.redirect_stdout(sys.stderr):
         result = api.run_study(
@@ -114,35 +112,11 @@ def run(
             progress=progress,
             ray_address=ray_address,
             stop_after=stop_after,
+            price_seconds=SECONDS_OF_TIMING,
         )
     options.show(result.to_dict, lambda: tables.show_study(result), as_json)
     if not result.complete:
         sys.exit(GOES_ON if stop_after is not None and _interrupted(result) else 1)
-
-
-def _say_price(spec: StudySpec, storage: str) -> None:
-    """What a study that has not begun will take, on stderr."""
-    from hpo import api
-    from hpo.cli.output import prices
-    from hpo.errors import HpoError
-    from trainers.errors import TrainerError
-
-    with contextlib.suppress(HpoError):  # there is no database yet
-        if any(each.name == spec.name for each in api.studies(storage)):
-            return
-    with contextlib.suppress(HpoError, TrainerError):  # the run itself says what is wrong
-        for line in prices.lines(_checked_price(spec, seconds=SECONDS_OF_TIMING), spec):
-            click.echo(line, err=True)
-
-
-def _checked_price(spec: StudySpec, **timing: Any) -> StudyPrice:
-    """What a study takes that can run here; raises what keeps it from that. ``timing`` as of ``study_price``."""
-    from hpo.runs.price import study_price
-    from hpo.runs.run import check_full_scale, check_workload
-
-    check_workload(spec)
-    check_full_scale(spec)
-    return study_price(spec, **timing)
 
 
 @click.group()
@@ -168,7 +142,12 @@ def check(file: Path, no_timing: bool, as_json: bool) -> None:
     spec = api.load_study(file)
     price = None
     if spec.workload == "noisy_quadratic" or importlib.util.find_spec("torch") is not None:
-        price = _checked_price(spec, timed=not no_timing)
+        from hpo.runs.checks import check_full_scale, check_workload
+        from hpo.runs.price import study_price
+
+        workload = check_workload(spec)
+        check_full_scale(spec)
+        price = study_price(spec, workload, timed=not no_timing)
     options.show(
         lambda: {"name": spec.name, "price": price and price.to_dict()},
         lambda: prices.show_check(file, spec, price),

@@ -11,7 +11,7 @@ import click
 from hpo.formatting import target
 
 if TYPE_CHECKING:
-    from hpo.runs.price import StudyPrice
+    from hpo.study.price import StudyPrice
     from hpo.study.spec import StudySpec
 
 

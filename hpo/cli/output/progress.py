@@ -21,12 +21,28 @@ from storage.records import TrialState
 
 if TYPE_CHECKING:
     from hpo.planning.plan import Plan
+    from hpo.study.price import StudyPrice
     from hpo.study.spec import StudySpec
     from storage.records import Trial
     from trainers.report import ConvergencePoint
 
 
-class LiveProgress(Progress):
+class _TellsPrice(Progress):
+    """Prints what a study takes on stderr, above whatever else is shown there."""
+
+    def price(self, spec: StudySpec, price: StudyPrice) -> None:
+        """A line for each sentence."""
+        from hpo.cli.output import prices
+
+        for line in prices.lines(price, spec):
+            self.print_line(line)
+
+    def print_line(self, text: str) -> None:
+        """Print one line that stays."""
+        raise NotImplementedError
+
+
+class LiveProgress(_TellsPrice):
     """Draws the ladder, rung by rung, and the runs that are launched, in place on a terminal."""
 
     def __init__(self, live: Live) -> None:
@@ -35,6 +51,10 @@ class LiveProgress(Progress):
         self._already: int | None = None
         self._ladder: Table | None = None
         self._line = Text("starting")
+
+    def print_line(self, text: str) -> None:
+        """Print it above the ladder."""
+        self._live.console.print(text, highlight=False)
 
     def message(self, text: str) -> None:
         """Show one line below the ladder."""
@@ -82,16 +102,20 @@ class LiveProgress(Progress):
         self._live.update(Group(self._ladder, self._line) if self._ladder else self._line)
 
 
-class PlainProgress(Progress):
+class PlainProgress(_TellsPrice):
     """A line for each trial that ends and each run that starts, for a log file."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._reported: set[int] = set()
 
-    def message(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print the line."""
         print(text, file=self._out, flush=True)
+
+    def message(self, text: str) -> None:
+        """Print the line."""
+        self.print_line(text)
 
     def sweep(
         self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]

@@ -165,7 +165,7 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
             console.print(f"{metric} {number(run.outcome.best_metric)}; {references}", markup=False)
 
 
-def launched_row(run: Launched) -> dict[str, Any]:
+def launched_run_to_dict(run: Launched) -> dict[str, Any]:
     """A launch as plain values: its outcome, and what the launch adds."""
     return {
         **run.outcome.to_dict(),

@@ -156,10 +156,10 @@ class DescentMomentum(SettingLaw):
         values: Values,
         log_batch: Array,
         momentum: Array | None = None,  # noqa: ARG002
-    ) -> MomentumResponse:
+    ) -> DescentMomentumResponse:
         """What another momentum than the best one costs at each batch, each with its best rate."""
         best = self.best(values, log_batch)
-        return MomentumResponse(
+        return DescentMomentumResponse(
             best,
             np.zeros(()),
             1.0,
@@ -171,7 +171,7 @@ class DescentMomentum(SettingLaw):
 
 
 @dataclass(frozen=True)
-class MomentumResponse(Response):
+class DescentMomentumResponse(Response):
     """``log_batch`` is (places,), ``least`` the logarithm of the epochs over E_min at the best momentum."""
 
     descent: Descent
@@ -179,9 +179,9 @@ class MomentumResponse(Response):
     log_batch: Array
     least: Array
 
-    def at(self, index: Index) -> MomentumResponse:
+    def at(self, index: Index) -> DescentMomentumResponse:
         """The response at some of the places, repeated or not."""
-        return MomentumResponse(
+        return DescentMomentumResponse(
             self.best[:, index],
             self.curvature,
             self.unit,

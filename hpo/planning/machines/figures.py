@@ -20,7 +20,7 @@ ABSENT: Any = object()
 OWN_FILE = FigureSource("given in the machine file without a source")
 
 
-class FigureReader:
+class MachineFileReader:
     """Takes values out of a document; what breaks a rule is noted in ``faults`` and stands in as a 1 or ""."""
 
     def __init__(self, document: Document, place: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpo.errors import PlanError
 from hpo.planning.machines import local
-from hpo.planning.machines.figures import FigureReader
+from hpo.planning.machines.figures import MachineFileReader
 from hpo.planning.machines.machine import (
     PRECISIONS,
     SCHEDULERS,
@@ -117,7 +117,7 @@ def parse_machine(text: str, place: str) -> Machine:
                 for fault in document.faults
             )
         )
-    reader = FigureReader(document, place)
+    reader = MachineFileReader(document, place)
     machine = _machine(reader) if reader.mapping((), KEYS, OPTIONAL) else None
     if reader.faults or machine is None:
         raise PlanError(
@@ -128,7 +128,7 @@ def parse_machine(text: str, place: str) -> Machine:
     return machine
 
 
-def _machine(reader: FigureReader) -> Machine:
+def _machine(reader: MachineFileReader) -> Machine:
     return Machine(
         name=reader.text(("name",)),
         title=reader.text(("title",)),
@@ -147,7 +147,7 @@ def _machine(reader: FigureReader) -> Machine:
     )
 
 
-def _processor(reader: FigureReader) -> Processor | None:
+def _processor(reader: MachineFileReader) -> Processor | None:
     top = "processor"
     if not (
         reader.at((top,)) is not None
@@ -162,7 +162,7 @@ def _processor(reader: FigureReader) -> Processor | None:
     )
 
 
-def _accelerator(reader: FigureReader) -> Accelerator:
+def _accelerator(reader: MachineFileReader) -> Accelerator:
     top = "accelerator"
     if not (reader.has((top,)) and reader.mapping((top,), ACCELERATOR_KEYS, ACCELERATOR_OPTIONAL)):
         return Accelerator("", 1.0, {}, {})
@@ -191,7 +191,7 @@ def _accelerator(reader: FigureReader) -> Accelerator:
     )
 
 
-def _precisions(reader: FigureReader, location: Location) -> list[str]:
+def _precisions(reader: MachineFileReader, location: Location) -> list[str]:
     value = reader.at(location)
     if value is None or not reader.mapping(location, PRECISIONS, optional=PRECISIONS):
         return []
@@ -204,7 +204,7 @@ def _precisions(reader: FigureReader, location: Location) -> list[str]:
     return found
 
 
-def _link(reader: FigureReader, name: str) -> Link:
+def _link(reader: MachineFileReader, name: str) -> Link:
     optional = ("taper",) if name == "inter_node" else ()  # within a node nothing is tapered
     if not (reader.has((name,)) and reader.mapping((name,), (*LINK_KEYS, *optional), optional)):
         return Link("", 1.0, 1.0, "")
@@ -219,7 +219,7 @@ def _link(reader: FigureReader, name: str) -> Link:
     )
 
 
-def _taper(reader: FigureReader, location: Location) -> tuple[int | None, float]:
+def _taper(reader: MachineFileReader, location: Location) -> tuple[int | None, float]:
     """Nodes of a group and the oversubscription of what leads out of it; None and 1 where nothing is said."""
     if reader.at(location) is None or not reader.mapping(location, TAPER_KEYS):
         return None, 1.0
@@ -234,7 +234,7 @@ def _taper(reader: FigureReader, location: Location) -> tuple[int | None, float]
     return group, factor
 
 
-def _storage(reader: FigureReader, name: str) -> Storage:
+def _storage(reader: MachineFileReader, name: str) -> Storage:
     if not _section(reader, (name,), STORAGE_KEYS):
         return Storage("", 1.0, 1.0)
     return Storage(
@@ -244,5 +244,5 @@ def _storage(reader: FigureReader, name: str) -> Storage:
     )
 
 
-def _section(reader: FigureReader, location: Location, keys: tuple[str, ...]) -> bool:
+def _section(reader: MachineFileReader, location: Location, keys: tuple[str, ...]) -> bool:
     return reader.has(location) and reader.mapping(location, keys)

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hpo.errors import PlanError
+from hpo.planning.machines import Machine
 from hpo.planning.placement.candidates import HOUR, Candidate, PlanningContext
+from hpo.planning.placement.epochs import EvenLaw
 from hpo.planning.placement.optimise import (
     PlanConstraints,
     PlanSelection,
@@ -18,6 +20,9 @@ from hpo.planning.placement.optimise import (
     placement_space,
 )
 from hpo.planning.placement.placements import GIB, placements
+from hpo.planning.placement.rates import SweepRates
+from hpo.planning.plan import check_workers
+from trainers.job import TrainingJob
 
 LEAST_CHANCE = 0.05
 """A slot in which the target is reached more seldom than this is too short."""
@@ -55,6 +60,21 @@ def check_constraints(context: PlanningContext, constraints: PlanConstraints) ->
             _relaxed(context, constraints),
             _other_batches(context, constraints),
         )
+
+
+def check_layout(
+    job: TrainingJob, machine: Machine, nodes: int | None, workers: int | None
+) -> None:
+    """Raise :class:`PlanError`, with what is nearest, where a job's batch cannot be laid out on a machine as asked."""
+    if workers is not None and nodes is None:
+        check_workers(job, workers, machine, min(workers, machine.nodes))
+    context = PlanningContext(
+        machine, EvenLaw(), SweepRates(1.0), 1, job.settings.normalization_batch_size
+    )
+    check_constraints(
+        context,
+        PlanConstraints(nodes=nodes, workers=workers, global_batch_size=job.global_batch_size),
+    )
 
 
 def check_power(context: PlanningContext, constraints: PlanConstraints) -> None:

@@ -50,7 +50,7 @@ GROWING = ("log_latency", "log_straggler", "log_shared")
 
 
 @dataclass(frozen=True)
-class Series:
+class ThroughputSeries:
     """Measured rows of one workload on one kind of accelerator; ``origin`` is the round or report they are from."""
 
     name: str
@@ -58,7 +58,7 @@ class Series:
     rows: Sequence[Measurement]
 
 
-def read_reference_throughputs(path: Path | None = None) -> list[Series]:
+def read_reference_throughputs(path: Path | None = None) -> list[ThroughputSeries]:
     """The series of the shipped table of facts, or of another table of its form."""
     shipped = resources.files("hpo.planning.throughput").joinpath("reference_throughputs.csv")
     text = shipped.read_text(encoding="utf-8") if path is None else path.read_text(encoding="utf-8")
@@ -73,10 +73,10 @@ def read_reference_throughputs(path: Path | None = None) -> list[Series]:
                 runs=int(row["runs"]),
             )
         )
-    return [Series(name, origin, rows) for (name, origin), rows in found.items()]
+    return [ThroughputSeries(name, origin, rows) for (name, origin), rows in found.items()]
 
 
-def learn(series: Sequence[Series], *, rng: np.random.Generator) -> Beliefs:
+def learn(series: Sequence[ThroughputSeries], *, rng: np.random.Generator) -> Beliefs:
     """Beliefs from ``series``."""
     priors = START
     for _ in range(ROUNDS):
@@ -93,7 +93,9 @@ def _spread(name: str, belief: Normal) -> Normal:
     return Normal(belief.mean - lower, SPREAD * belief.sd)
 
 
-def _believed(series: Series, priors: StepPriors, rng: np.random.Generator) -> dict[str, Normal]:
+def _believed(
+    series: ThroughputSeries, priors: StepPriors, rng: np.random.Generator
+) -> dict[str, Normal]:
     values = fit_steps(series.rows, None, priors, rng, particles=PARTICLES).values
     return {
         one.name: Normal(float(values[one.name].mean()), float(values[one.name].std()))

@@ -24,10 +24,9 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Path, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from hpo import api
 from hpo.errors import PlanError
 from hpo.planning.launchers.launch import check_script, choose_backend, write_plan
-from hpo.planning.plan import Plan
+from hpo.planning.plan import Plan, folder_name
 from hpo.planning.request import PlanRequest
 from hpo.planning.timing.costs import MAY_BE_0, cost_names
 from hpo.runs import repository
@@ -319,7 +318,7 @@ def _make(context: Context, study: Study, backend: str | None, asked: PlanReques
     chosen = choose_backend(backend, made.launcher, made.job.workload)
     check_script(made, chosen)  # before anything is stored: a refused request leaves nothing
     stored = repository.keep_forecast(store, forecast)
-    folder = context.config.folder.absolute() / "plans" / api.folder_name(made)
+    folder = context.config.folder.absolute() / "plans" / folder_name(made)
     kept = repository.keep_plan(store, stored, made, folder, chosen)
     store.add_event(
         study.id,

@@ -42,7 +42,7 @@ FEWEST_EFFECTIVE = 0.3  # or when so few of its particles are left, by their wei
 
 
 @dataclass(frozen=True)
-class Choice:
+class NextTrial:
     """The next trial: train ``settings`` (the tuned ones) at ``global_batch_size``, no longer than ``limit_epochs``.
 
     ``gain`` is the expected fall of the uncertainty per epoch, ``uncertainty`` what it is now: the expected share of
@@ -111,7 +111,7 @@ class Acquisition:
 
     def choose(
         self, others: Settings | None = None, running: Sequence[tuple[int, Settings]] = ()
-    ) -> Choice:
+    ) -> NextTrial:
         """The next trial; ``others`` are the settings that are not chosen here, ``running`` the trials in flight.
 
         Trials in flight count as told, with an average outcome, so that trials chosen together differ.
@@ -139,7 +139,7 @@ class Acquisition:
                 rate = (now - after) / epochs
                 at = int(np.argmax(rate))
                 if best is None or rate[at] > best.gain:
-                    best = Choice(batch, candidates[at], limit, float(rate[at]), now)
+                    best = NextTrial(batch, candidates[at], limit, float(rate[at]), now)
         assert best is not None
         return best
 

@@ -28,7 +28,7 @@ MOST_SAMPLES = 10**15
 
 
 @dataclass(frozen=True)
-class ReportOptions:
+class ProgramReportOptions:
     """What a program reports: ``metrics`` by name, and whether a higher value is better.
 
     Reports are lines of JSON in a file, which ``hpo.report`` writes, or with ``pattern`` the lines of the output in
@@ -52,7 +52,7 @@ class ProgramOptions:
 
     command: tuple[str, ...]
     train_samples: int
-    report: ReportOptions
+    report: ProgramReportOptions
     environment: Mapping[str, str] = field(default_factory=dict)
     largest_micro_batch: int | None = None
     stop_seconds: float = 10.0
@@ -63,7 +63,9 @@ class ProgramOptions:
     def from_dict(cls, values: Mapping[str, Any]) -> ProgramOptions:
         """From plain values, as in a job; :class:`WorkloadError` for a key that is unknown or missing."""
         plain = _known(cls, values, "program")
-        plain["report"] = ReportOptions(**_known(ReportOptions, plain["report"], "program.report"))
+        plain["report"] = ProgramReportOptions(
+            **_known(ProgramReportOptions, plain["report"], "program.report")
+        )
         plain["command"] = tuple(plain["command"])
         return cls(**plain)
 

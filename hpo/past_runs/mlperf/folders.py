@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import EvidenceError
-from hpo.mlperf.log import LoggedRun, read_log
-from hpo.mlperf.settings import settings_of
+from hpo.past_runs.mlperf.log import LoggedRun, read_log
+from hpo.past_runs.mlperf.settings import settings_of
 from search_spaces.settings import TrainingSettings
 
 _ROUND = re.compile(r"(training|hpc)_results_(v\d+\.\d+)")

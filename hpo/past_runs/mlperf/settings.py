@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpo.errors import EvidenceError
-from hpo.mlperf.log import LoggedRun
+from hpo.past_runs.mlperf.log import LoggedRun
 from search_spaces.settings import SettingError, TrainingSettings
 
 OPTIMIZERS = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import EvidenceError
-from hpo.mlperf.folders import BENCHMARKS, SubmittedRun, results_in
+from hpo.past_runs.mlperf.folders import BENCHMARKS, SubmittedRun, results_in
 from hpo.study.spec import StudySpec
 from storage.errors import NotFound
 from storage.records import (

@@ -1,0 +1,63 @@
+"""Whether a study can be run here: its workload, its data, and the plan that it asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpo.errors import PlanError
+from hpo.planning.machines import load_machine
+from hpo.planning.placement.feasibility import check_layout
+from hpo.planning.plan import planned_job
+from hpo.study.jobs import search_path, workload_data
+from hpo.study.spec import StudySpec, check_target
+from search_spaces.settings import TrainingSettings
+from trainers.errors import TrainerError
+
+if TYPE_CHECKING:
+    from trainers.workloads import AnyWorkload
+
+
+def check_workload(spec: StudySpec) -> AnyWorkload:
+    """The study's workload with its data open; :class:`SpecError` where it, its data or its metric is not there."""
+    from trainers.workloads import check_own_settings, load_workload, metrics_of
+
+    data = workload_data(spec)
+    try:
+        metrics = metrics_of(spec.workload, search_path(spec), data)
+    except TrainerError as error:
+        raise spec.error(str(error), "workload") from error
+    check_target(spec, metrics)
+    try:
+        workload = load_workload(spec.workload, data, search_path(spec))
+    except TrainerError as error:
+        raise spec.error(str(error), "data") from error
+    try:
+        check_own_settings(workload, spec.workload, dict.fromkeys(spec.search.own_names))
+    except TrainerError as error:
+        raise spec.error(str(error), "search") from error
+    return workload
+
+
+def check_full_scale(spec: StudySpec) -> None:
+    """Raise :class:`SpecError` where the full-scale run could not be planned, before anything is trained for it."""
+    full = spec.full_scale
+    if full is None:
+        return
+    try:
+        machine = load_machine(full.machine)
+        fixed = {
+            name: value
+            for name, value in spec.search.fixed.items()
+            if name == "normalization_batch_size"
+        }
+        job = planned_job(spec, TrainingSettings.from_dict(fixed), full.global_batch_size, None)
+        check_layout(job, machine, full.nodes, full.workers)
+    except PlanError as error:
+        raise spec.error(str(error), "full_scale") from error
+    if full.validate_plan and full.machine != "local":
+        raise spec.error(
+            f"validate runs the plan on this machine, but full_scale.machine is {full.machine!r}; "
+            "leave validate out, and `hpo record` takes the outcome back",
+            "full_scale",
+            "validate",
+        )

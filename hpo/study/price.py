@@ -1,0 +1,33 @@
+"""What a study takes at most, as it is said before anything of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StudyPrice:
+    """What a study takes at most.
+
+    ``trials`` trainings of at most ``epochs_per_trial`` epochs of ``train_samples`` each are ``sweep_samples``;
+    ``race_samples`` more may be processed at the full-scale batch. ``trials_at_once`` fit on this machine, and
+    ``seconds_per_sample`` is what a worker takes at each rung that was timed; ``sweep_seconds`` and ``race_seconds``
+    follow. What is not known is None, and ``reason`` says why.
+    """
+
+    trials: int
+    epochs_per_trial: float
+    train_samples: int
+    sweep_samples: int
+    race_samples: int
+    trials_at_once: int | None = None
+    seconds_per_sample: Mapping[int, float] | None = None
+    sweep_seconds: float | None = None
+    race_seconds: float | None = None
+    reason: str = "it was not timed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON holds them."""
+        return asdict(self)

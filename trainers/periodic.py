@@ -1,0 +1,49 @@
+"""A thread that does something again and again while a context lasts."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class PeriodicThread:
+    """Calls :meth:`tick` every ``seconds``, from entering the context until it is left; a daemon.
+
+    The first call comes after ``seconds``, or at once. A subclass says what is done, in :meth:`tick`; it may look at
+    ``ended`` to cut a long one short, and set it to be called no more. An exception in it ends the thread.
+    """
+
+    def __init__(self, name: str, seconds: float, *, at_once: bool = False) -> None:
+        self.ended = threading.Event()
+        self._seconds, self._at_once = seconds, at_once
+        self._thread = threading.Thread(target=self._repeat, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Call no more; returns when a call under way has returned."""
+        self.ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def tick(self) -> None:
+        """What is done each time, in the thread."""
+        raise NotImplementedError
+
+    def _repeat(self) -> None:
+        if not self._at_once and self.ended.wait(self._seconds):
+            return
+        while not self.ended.is_set():
+            self.tick()
+            self.ended.wait(self._seconds)
