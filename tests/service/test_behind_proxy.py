@@ -258,12 +258,14 @@ class Here(httpx.HTTPTransport):
     ("number", "host", "path"), [(0, "hpo.example.org", ""), (1, "example.org", "/hpo")]
 )
 def test_the_configurations_of_the_guide(tmp_path, kind, number, host, path):
-    config = ServerConfig(
-        storage=f"sqlite:///{tmp_path}/hpo.db",
-        folder=tmp_path / ".hpo",
-        hosts=(host,),
-        path=path,
-        trusted_proxies=("127.0.0.1",),
+    config = ServerConfig.model_validate(
+        {
+            "storage": f"sqlite:///{tmp_path}/hpo.db",
+            "folder": tmp_path / ".hpo",
+            "hosts": (host,),
+            "path": path,
+            "trusted_proxies": ("127.0.0.1",),
+        }
     )
     with Store.open(config.storage) as store:
         secret, _ = create_token(store, owner="ada", scope="submit")
@@ -307,7 +309,9 @@ def test_the_configurations_of_the_guide(tmp_path, kind, number, host, path):
 
 @pytest.mark.parametrize("asked", ["/hpo/", "/"])
 def test_a_proxy_may_hand_on_the_path_or_take_it_off(tmp_path, asked):
-    config = ServerConfig(storage=f"sqlite:///{tmp_path}/hpo.db", folder=tmp_path, path="/hpo")
+    config = ServerConfig.model_validate(
+        {"storage": f"sqlite:///{tmp_path}/hpo.db", "folder": tmp_path, "path": "/hpo"}
+    )
     with (
         listening(create_app(config, dashboard_routers(config.path))) as address,
         httpx.Client(base_url=address, timeout=60) as client,
