@@ -67,7 +67,10 @@ class Float:
             else (math.log(self.low), math.log(self.high), math.log(value))
         )
         # halves, because high - low overflows for the widest ranges of floats
-        return min(max((place / 2 - low / 2) / (high / 2 - low / 2), 0.0), 1.0)
+        width = high / 2 - low / 2
+        if width == 0:  # so small that half of it is no float
+            return (value - self.low) / (self.high - self.low)
+        return min(max((place / 2 - low / 2) / width, 0.0), 1.0)
 
     def from_unit(self, unit: float) -> float:
         """The value at the place ``unit`` in [0, 1]; the inverse of :meth:`to_unit` up to rounding."""

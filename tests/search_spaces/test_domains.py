@@ -45,6 +45,11 @@ def test_float_round_trip_through_the_unit_interval(domain: Float, unit: float) 
     assert again == pytest.approx(value, rel=1e-9, abs=1e-9 * scale)
 
 
+def test_the_smallest_range_of_floats_has_two_places() -> None:
+    domain = Float(0.0, math.nextafter(0.0, 1.0))
+    assert (domain.to_unit(domain.low), domain.to_unit(domain.high)) == (0.0, 1.0)
+
+
 @given(domain=floats(), units=st.lists(UNIT, min_size=2, max_size=2).map(sorted))
 def test_float_is_monotone_and_reaches_its_ends(domain: Float, units: list[float]) -> None:
     first, second = (domain.from_unit(unit) for unit in units)
