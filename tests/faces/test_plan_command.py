@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -300,3 +301,16 @@ def test_an_error_carries_the_arguments_of_the_nearest_plan(study):
     assert plan.nodes <= 5 and plan.global_batch_size == 64
     with pytest.raises(PlanError, match="no option 'slots'; did you mean 'slot_hours'"):
         hpo.make_plan(forecast, slots=3)
+
+
+def test_a_plan_that_exists_is_written_to_a_folder_again(study):
+    asked = (*SUMMIT, "--slot", "2", "--global-batch-size", "96")
+    first = planned(study, *asked)
+    shutil.rmtree(study.folder / "plan")
+    again = planned(study, *asked)
+    assert again["id"] == first["id"]
+    assert {path.name for path in (study.folder / "plan").iterdir()} == {
+        "plan.json",
+        "job.json",
+        "launch.sh",
+    }

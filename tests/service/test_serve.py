@@ -22,6 +22,7 @@ from click.testing import CliRunner
 
 from hpo.cli.main import main
 from hpo.errors import SpecError
+from hpo.service import serving as serving_module
 from hpo.service.config import Limits, ServerConfig, load_config
 from hpo.service.supervisor import WorkerProcess
 
@@ -61,6 +62,27 @@ def serving(folder, *arguments):
         process.stdout.close()
         process.stderr.close()
         process.wait()
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "0.0.0.0", "trusted_proxies": ("127.0.0.1",)}, False),
+        ({"host": "127.0.0.1"}, False),
+    ],
+)
+def test_a_server_beyond_this_machine_without_tls_says_what_is_read_on_the_way(
+    tmp_path, monkeypatch, caplog, settings, warned
+):
+    monkeypatch.setattr(serving_module.logs, "set_up", lambda _: None)
+    monkeypatch.setattr(serving_module._Server, "run", lambda *_, **__: None)
+    config = ServerConfig.model_validate(
+        {"storage": f"sqlite:///{tmp_path}/hpo.db", "folder": tmp_path, "port": 0, **settings}
+    )
+    with caplog.at_level("WARNING"):
+        serving_module.serve(config, worker=False, link=False, tell=lambda _: None)
+    assert ("without TLS: whoever is on the way reads tokens" in caplog.text) == warned
 
 
 def test_a_laptop_gets_a_login_link_and_an_orderly_end(tmp_path):
