@@ -240,7 +240,7 @@ budget: {trials: 48, epochs_per_trial: 40}
 COMPLETE = {
     "forecast": "() => document.querySelector('#headline .forecast .trust, #headline .trust') !== null",
     "trials": "() => document.querySelector('#table tbody tr td a') !== null",
-    "law": "() => (document.getElementById('ladder').data ?? []).some(each => each.name === '90 % band')",
+    "law": "() => (document.getElementById('ladder')?.data ?? []).some(each => each.name === '90 % band')",
 }
 
 

@@ -68,6 +68,27 @@ def test_nothing_is_wider_than_a_phone(page: Any, server: Server) -> None:
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
 
 
+OVERLAPS = """selector => {
+    const labels = [...document.querySelectorAll(selector)].filter(each => each.textContent.trim());
+    const boxes = labels.map(each => [each.textContent, each.getBoundingClientRect()]);
+    const apart = (a, b) =>
+        a.right <= b.left + 1 || b.right <= a.left + 1 || a.bottom <= b.top + 1 || b.bottom <= a.top + 1;
+    const found = [];
+    boxes.forEach(([one, a], index) => boxes.slice(index + 1).forEach(([other, b]) => {
+        if (a.width && b.width && !apart(a, b)) found.push([one, other]);
+    }));
+    return found;
+}"""
+
+
+def test_labels_of_the_ladder_do_not_overlap_on_a_phone(page: Any, server: Server) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{server.address}/studies/done")
+    page.wait_for_selector("#ladder .xtitle")
+    labels = "#ladder .annotation-text, #ladder .xtitle, #ladder .ytitle, #ladder .legendtext"
+    assert page.evaluate(OVERLAPS, labels) == []
+
+
 def tab_to(page: Any, selector: str, most: int = 60) -> None:
     """Press Tab until the element has the focus, and see that the focus shows."""
     for _ in range(most):
