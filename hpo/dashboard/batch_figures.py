@@ -31,7 +31,7 @@ from hpo.extrapolation.trust import regime
 from hpo.formatting import interval, number, readable, target, with_unit
 from hpo.intervals import Interval
 from hpo.runs.forecasts import past_forecasts
-from hpo.runs.results import StudyResult, SweptConfiguration, best_of_rungs
+from hpo.runs.results import PlannedRun, StudyResult, SweptConfiguration, best_of_rungs
 from search_spaces.domains import Categorical
 from storage.records import TrialState
 
@@ -297,8 +297,7 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
     shown: set[str] = set()
     for run in result.runs:
         if run.outcomes:
-            place = list(style.KINDS).index(run.plan.kind) + 1
-            x = run.plan.global_batch_size * math.exp(0.45 * step_aside(result) * place)
+            x = run.plan.global_batch_size * math.exp(_steps_beside(run) * step_aside(result))
             y = [
                 outcome.epochs_to_target or outcome.epochs
                 if name is None
@@ -320,13 +319,16 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
             shown.add(label)
 
 
+def _steps_beside(run: PlannedRun) -> float:
+    """How far from its batch a plan's runs are drawn, by the kind of the plan, in steps aside."""
+    return 0.45 * (list(style.KINDS).index(run.plan.kind) + 1)
+
+
 def _set_batch_axis(figure: go.Figure, result: StudyResult) -> None:
     batches, room = _batches(result), math.exp(step_aside(result))
     drawn, all_trials = len(thinned(result.trials)), len(result.trials)
-    launched = any(run.outcomes for run in result.runs)
-    style.batch_axis(
-        figure, batches, batches[0] / room, batches[-1] * room ** (1.8 if launched else 1)
-    )
+    furthest = max((_steps_beside(run) + 0.3 for run in result.runs if run.outcomes), default=0.0)
+    style.batch_axis(figure, batches, batches[0] / room, batches[-1] * room ** max(furthest, 1.0))
     if drawn < all_trials:
         figure.update_xaxes(
             title_text=f"{figure.layout.xaxis.title.text}; {drawn:,} of {all_trials:,} trials drawn"

@@ -75,7 +75,7 @@ def serving(folder, *arguments):
 def test_a_server_beyond_this_machine_without_tls_says_what_is_read_on_the_way(
     tmp_path, monkeypatch, caplog, settings, warned
 ):
-    monkeypatch.setattr(serving_module.logs, "set_up", lambda _: None)
+    monkeypatch.setattr("hpo.service.logs.set_up", lambda _: None)
     monkeypatch.setattr(serving_module._Server, "run", lambda *_, **__: None)
     config = ServerConfig.model_validate(
         {"storage": f"sqlite:///{tmp_path}/hpo.db", "folder": tmp_path, "port": 0, **settings}
