@@ -1,6 +1,6 @@
 # Each target installs what is missing first.
 # make run        the main job: a sweep on real images, a forecast, a plan, the proof
-# make quick      under a minute: the tests of what a change breaks most often
+# make quick      some minutes: the tests of what a change breaks most often
 # make test       all tests
 # make check      format, linter, types, and the coverage that was measured last
 # make format     puts the code into the format, and repairs what the linter can
