@@ -78,12 +78,12 @@ class Trials:
         return int(self.seed.max(initial=-1)) + 1
 
     def of_seeds(self, values: Values) -> Array:
-        """What the seed adds to the log epochs of each trial, 0 where none shares it: (particles, trials)."""
-        particles = len(values["log_trial_scatter"])
-        if not self.shared_seeds:
-            return np.zeros((particles, len(self)))
+        """What the seed adds to the log epochs of each trial, 0 where it shares none; (particles, trials).
+
+        Only where there are ``shared_seeds``: without any they are no unknowns.
+        """
         scale = np.exp(values["log_seed_ratio"] + values["log_trial_scatter"])[:, None]
-        white = values["seeds"].reshape(particles, -1)
+        white = values["seeds"].reshape(len(scale), -1)
         return np.where(self.seed >= 0, scale * white[:, self.seed], 0.0)
 
     def log_likelihood(
@@ -99,7 +99,8 @@ class Trials:
         seen = outlook(values, laws, warmup, self.configurations)
         at_full_rate = (rung_mean + self.residuals(values))[:, self.rung] + seen.cost
         expected = log_epochs(values, warmup, self.configurations, at_full_rate)
-        expected = expected + self.of_seeds(values)
+        if self.shared_seeds:
+            expected = expected + self.of_seeds(values)
         scale = trial_scale(values, seen.cost)
         late = (self.log_epochs - expected) / scale
         exact, coarse, missed = slice(0, self.cut[0]), slice(*self.cut), slice(self.cut[1], None)
