@@ -24,10 +24,9 @@ from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Done, Wait, explorations
 from hpo.tuning.patience import Patience
 from hpo.tuning.trainings import Progress, Trainings
-from storage.records import NewTrial, Study, Trial, TrialState
+from storage.records import NewTrial, Study, Trial, TrialPurpose, TrialState
 from storage.store import Store
 
-PURPOSE = "race"
 # the trainings of the sweep have the seeds from 0, those of plans the ones that follow; a race draws its own from here
 FIRST_SEED, DRAWS = 100_000, 1_000_000
 # where the quickest, by a thirtieth at least, has the highest or lowest rate: so many further ones, this factor apart
@@ -93,7 +92,7 @@ class Race(Trainings):
     its limit.
     """
 
-    purpose = PURPOSE
+    purpose = TrialPurpose.RACE
 
     def __init__(
         self,
@@ -187,7 +186,7 @@ class Race(Trainings):
                 seed=next_seed(
                     entry, self.trials, first_seed(self._study.name, self.course.global_batch_size)
                 ),
-                purpose=PURPOSE,
+                purpose=self.purpose,
             )
         )
 
