@@ -55,8 +55,22 @@ LEASE_SECONDS = "5"
 WAITING = 3
 """Studies that wait or run, below which another is submitted."""
 
+RUN_SECONDS = 0.5
+"""That an evaluation of a launched run takes: its ranks live long enough to be struck."""
+
 STRIKES_OF_A_RUN = 2
 """Of one run of a plan: it gives up after three restarts."""
+
+KINDS = (
+    "server killed",
+    "worker killed",
+    "launcher killed",
+    "rank killed",
+    "disk full",
+    "database away",
+)
+LONG = 300.0
+"""Seconds from which every kind of fault must have struck."""
 
 VALIDATED = "full_scale: {global_batch_size: 64, machine: local, workers: 2, validate: true}\n"
 CONFIGURATION = """\
@@ -183,6 +197,7 @@ class Clients:
                     name=name,
                     kind="Paced",
                     seconds=0.05,
+                    run_seconds=RUN_SECONDS,
                     log=log_of(name, service.folder),
                     trials=12,
                     epochs=10,
@@ -230,7 +245,9 @@ class Strikes:
             ("database away", self._database_away),
         ]
         if launchers(service.folder) and self._draw.random() < 0.5:
-            aims = [("launcher killed", self._kill_launcher), ("rank killed", self._kill_rank)]
+            aims = [("launcher killed", self._kill_launcher)]
+            if ranks(service.folder):
+                aims = [*aims, ("rank killed", self._kill_rank), ("rank killed", self._kill_rank)]
         name, strike = self._draw.choice(aims)
         self.done[name] += strike()
 
@@ -401,6 +418,8 @@ def run(
             trials = sum(store.totals().trials.values())
             if not (trials and runs):
                 faults.append(f"nothing was tried: {trials} trials, {runs} runs of plans")
+            if seconds >= LONG:
+                faults += [f"{name}: never struck" for name in KINDS if not strikes.done[name]]
         time.sleep(5)
         left = processes(folder)
         faults += [f"left behind: {pid} {' '.join(words)}" for pid, words in left.items()]
