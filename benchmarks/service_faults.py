@@ -118,6 +118,11 @@ class Service:
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
             )
 
+    def supervise(self) -> None:
+        """Start it again where it ended by itself, as a supervisor does: a database was away when it started."""
+        if self.server is not None and self.server.poll() is not None:
+            self.start_server()
+
     def running_workers(self) -> list[subprocess.Popen[bytes]]:
         """Those that live."""
         return [process for process in self.workers.processes if process.poll() is None]
@@ -238,6 +243,7 @@ class Strikes:
     def one(self) -> None:
         """Strike once; where a run of a plan is on, it is the aim of every other strike."""
         service = self._service
+        service.supervise()
         aims: list[tuple[str, Callable[[], bool]]] = [
             ("server killed", self._kill_server),
             ("worker killed", self._kill_worker),
@@ -403,6 +409,7 @@ def run(
                         with contextlib.suppress(StoreUnavailable):
                             witness.look()
                         strikes.one()
+                    service.supervise()
                 began = time.monotonic()
                 wait_for(lambda: all_ended(store), LIMIT, "the studies to end")
             faults = witness.faults(folder) + sorted(watch.faults)
