@@ -57,6 +57,13 @@ class PrivatePostgres:
                     statement if isinstance(statement, sql.Composable) else sql.SQL(statement)
                 )
 
+    def wait_for_commits(self, wait: bool) -> None:
+        """Whether a commit is on the disk when it is done, for connections from now on; it is unless told otherwise."""
+        self.execute(
+            f"ALTER SYSTEM SET synchronous_commit = {'on' if wait else 'off'}",
+            "SELECT pg_reload_conf()",
+        )
+
     def stop(self) -> None:
         """Stop at once, as in a crash: open transactions are lost, what was committed is not."""
         _commands().pg_ctl(

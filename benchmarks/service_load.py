@@ -89,8 +89,11 @@ def main() -> None:
     met: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as folder, private_postgres() as server:
         storage = server.url(server.new_database())
+        server.wait_for_commits(False)
         with Store.open(storage) as store:
             fill(store)
+        server.wait_for_commits(True)
+        with Store.open(storage) as store:
             token, _ = create_token(store, owner="bench", scope="submit")
             hostile = {
                 scope: create_token(store, owner=f"hostile {scope}", scope=scope)[0]

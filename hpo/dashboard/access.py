@@ -20,7 +20,8 @@ class Access:
 
     ``study(request, who, name)`` is the study that the address means. ``laws(request, study)`` and
     ``forecast(request, study, batch)`` may take seconds, and raise :class:`EvidenceError` where the trials say nothing.
-    ``result(request, study)`` is the study without a fit.
+    ``result(request, study)`` is the study without a fit. ``kept(request, study, what, make)`` is an answer in JSON
+    that was kept for the study as it is, else as ``make`` makes it.
     ``calibration(request, who)`` holds the launched plans that may be seen.
     """
 
@@ -30,4 +31,5 @@ class Access:
     laws: Callable[[Request, Study], tuple[StudyResult, Posterior]]
     forecast: Callable[[Request, Study, int], StudyForecast]
     result: Callable[[Request, Study], StudyResult]
+    kept: Callable[[Request, Study, str, Callable[[], bytes | None]], bytes | None]
     calibration: Callable[[Request, Any], Sequence[CalibrationRow]]

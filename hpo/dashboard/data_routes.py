@@ -47,6 +47,7 @@ FIGURES: dict[str, Draw] = {
     "response": lambda result, _, name: figures.response(result, name),
     "validation": lambda result, _, __: figures.validation(result),
 }
+WITH_LAWS = ("ladder", "setting")
 MOST_BATCH = 10**8
 JSON = "application/json"
 MOST_NUMBER = 2**31 - 1
@@ -118,7 +119,10 @@ def data_routes(access: Access) -> APIRouter:
         setting: str = "",
         laws: bool = False,
     ) -> Response:
-        """A figure of the study. With ``laws`` it waits until they are fitted; without, it is there at once."""
+        """A figure of the study. With ``laws`` it waits until they are fitted; without, it is there at once.
+
+        One that was drawn with the laws before is kept, and answers both.
+        """
 
         def draw() -> Response:
             study = access.study(request, who, name)
@@ -126,15 +130,25 @@ def data_routes(access: Access) -> APIRouter:
                 raise StudyNotFoundError(
                     f"there is no figure {key!r}; there are {', '.join(FIGURES)}"
                 )
-            result, posterior = (
-                _laws(access, request, study) if laws else (access.result(request, study), None)
-            )
-            # the study and its laws are kept with the figure, so that their identity stands for what they hold
-            return drawn.get(
-                (id(result), id(posterior), key, setting),
-                lambda: _drawn(FIGURES[key](result, posterior, setting)),
-                (result, posterior),
-            )
+
+            def of(result: StudyResult, posterior: Posterior | None) -> Response:
+                # both are kept with the figure, so that their identity stands for what they hold
+                return drawn.get(
+                    (id(result), id(posterior), key, setting),
+                    lambda: _drawn(FIGURES[key](result, posterior, setting)),
+                    (result, posterior),
+                )
+
+            def with_laws() -> bytes | None:
+                result, posterior = _laws(access, request, study)
+                return None if posterior is None else bytes(of(result, posterior).body)
+
+            if key in WITH_LAWS:
+                what = f"figure {key} {setting}"
+                found = access.kept(request, study, what, with_laws if laws else lambda: None)
+                if found is not None:
+                    return Response(found, media_type=JSON)
+            return of(access.result(request, study), None)
 
         return await slow.run(draw)
 

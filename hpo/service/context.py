@@ -24,6 +24,7 @@ from hpo.service.live import Live
 from hpo.service.metrics import Metrics
 from hpo.service.rate_limit import RateLimit
 from hpo.service.refusal import RefusedError
+from hpo.service.shares import Shares
 from hpo.study import rules
 from storage.errors import NotFound, StoreUnavailable
 from storage.records import Study
@@ -34,6 +35,8 @@ SLASH = "\ue000"
 """Stands for a slash within a segment of a path, as in the name of a study; no name holds this character."""
 BIGGEST_ID = 2**63 - 1
 COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
+MOST_WAITING = 200
+"""Requests of one owner, or of one address without a token, that may wait for their turn."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::[0-9]{1,5})?")
 
@@ -63,6 +66,7 @@ class Context:
         self.computations = RateLimit(per_minute / 60, per_minute)
         self._stored: dict[str, tuple[int, float]] = {}
         self.strangers = RateLimit(10, 100)  # requests of one address whose token is not known
+        self.shares = Shares(config.threads, config.limits.requests_at_once, MOST_WAITING)
         self.hosts = allowed_hosts(config)
         self._suspects: CapacityLimiter | None = None
         self.metrics = Metrics()
