@@ -52,6 +52,7 @@ LIMIT = 1800.0
 LEASE_SECONDS = "5"
 """Of the workers: long enough that one on a busy machine does not lose its study, short beside the whole run."""
 
+WORKERS = 2
 WAITING = 3
 """Studies that wait or run, below which another is submitted."""
 
@@ -119,9 +120,11 @@ class Service:
             )
 
     def supervise(self) -> None:
-        """Start it again where it ended by itself, as a supervisor does: a database was away when it started."""
+        """Start again what ended by itself, as a supervisor does: the database was away when it started."""
         if self.server is not None and self.server.poll() is not None:
             self.start_server()
+        while len(self.running_workers()) < WORKERS:
+            self.workers.start()
 
     def running_workers(self) -> list[subprocess.Popen[bytes]]:
         """Those that live."""
@@ -271,7 +274,7 @@ class Strikes:
         worker = self._draw.choice(self._service.running_workers())
         worker.kill()
         worker.wait()
-        self._service.workers.start()
+        self._service.supervise()
         return True
 
     def _kill_launcher(self) -> bool:
@@ -396,8 +399,7 @@ def run(
             _stopped(Service(url, folder, workers)) as service,
         ):
             service.start_server()
-            workers.start()
-            workers.start()
+            service.supervise()
             wait_for(service.is_ready, LIMIT, "the server")
             strikes = Strikes(service, random.Random(seed), postgres)
             witness, until = Witness(store), time.monotonic() + seconds
@@ -411,7 +413,12 @@ def run(
                         strikes.one()
                     service.supervise()
                 began = time.monotonic()
-                wait_for(lambda: all_ended(store), LIMIT, "the studies to end")
+
+                def ended() -> bool:
+                    service.supervise()
+                    return all_ended(store)
+
+                wait_for(ended, LIMIT, "the studies to end")
             faults = witness.faults(folder) + sorted(watch.faults)
             there = {study.name for study in store.studies()}
             faults += [f"submission refused: {text}" for text in clients.refused]

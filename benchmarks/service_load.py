@@ -12,7 +12,7 @@ submitter sends what is slow to refuse and queues, cancels and resumes studies. 
 The processor time of each process is told too: where its sum is the machine's, what a client waits for is a processor,
 and a part of that are the clients themselves.
 
-    python -m benchmarks.service_load [--clients N] [--seconds S] [--pause S] [--hostile]
+    python -m benchmarks.service_load [--clients N] [--owners N] [--seconds S] [--pause S] [--hostile]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
@@ -81,6 +81,9 @@ def main() -> None:
         help="mean pause of a client between requests, in seconds",
     )
     parser.add_argument(
+        "--owners", type=int, help="that the clients belong to, by turns; one each if not given"
+    )
+    parser.add_argument(
         "--hostile",
         action="store_true",
         help="a hostile reader and a hostile submitter beside them",
@@ -94,7 +97,11 @@ def main() -> None:
             fill(store)
         server.wait_for_commits(True)
         with Store.open(storage) as store:
-            token, _ = create_token(store, owner="bench", scope="submit")
+            owners = given.owners or given.clients
+            tokens = [
+                create_token(store, owner=f"owner {number}", scope="submit")[0]
+                for number in range(owners)
+            ]
             hostile = {
                 scope: create_token(store, owner=f"hostile {scope}", scope=scope)[0]
                 for scope in HOSTILE
@@ -109,7 +116,9 @@ def main() -> None:
                 scope: pool.submit(do_harm, url, secret, scope, given.seconds)
                 for scope, secret in hostile.items()
             }
-            waits, errors = asyncio.run(load(url, token, given.clients, given.seconds, given.pause))
+            waits, errors = asyncio.run(
+                load(url, tokens, given.clients, given.seconds, given.pause)
+            )
             ended = processor_seconds(served.pid, server.pid)
             spent = {name: seconds - began.get(name, 0.0) for name, seconds in ended.items()}
             for scope, each in begun.items():
@@ -224,15 +233,16 @@ def serving(storage: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[
         process.wait(30)
 
 
-async def load(url: str, token: str, clients: int, seconds: float, pause: float):
-    """Seconds of every request by kind, and the errors by their text."""
+async def load(url: str, tokens: Sequence[str], clients: int, seconds: float, pause: float):
+    """Seconds of every request by kind, and the errors by their text; the clients share the tokens."""
     waits: dict[str, list[float]] = defaultdict(list)
     errors: Counter[str] = Counter()
-    async with hpo.AsyncClient(url, token) as first:
+    async with hpo.AsyncClient(url, tokens[0]) as first:
         await first.submit(SPEC.format(name="warm"))  # the server learns the workload's metrics
     until = time.monotonic() + seconds
     async with asyncio.TaskGroup() as group:
         for number in range(clients):
+            token = tokens[number % len(tokens)]
             group.create_task(client_at_work(url, token, number, until, pause, waits, errors))
     return waits, errors
 
