@@ -25,7 +25,7 @@ from hpo.service.submission import read_submission, workload_metrics
 
 PROCESSES = 2
 START_SECONDS = 60.0
-NICE = 10
+NICE = 5
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 from hpo.service import fit_process
 from hpo.service.auth import SESSION_PREFIX, Principal, Tokens
 from hpo.service.checking import Checker
+from hpo.service.computations import Computations
 from hpo.service.config import ServerConfig
 from hpo.service.desks import Desks
 from hpo.service.forecasts import Forecasts
@@ -63,7 +64,8 @@ class Context:
         self.tokens = Tokens()
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
         per_minute = config.limits.forecasts_per_minute
-        self.computations = RateLimit(per_minute / 60, per_minute)
+        self.computed = RateLimit(per_minute / 60, per_minute)
+        self.computations = Computations()
         self._stored: dict[str, tuple[int, float]] = {}
         self.strangers = RateLimit(10, 100)  # requests of one address whose token is not known
         self.shares = Shares(config.threads, config.limits.requests_at_once, MOST_WAITING)
@@ -111,7 +113,7 @@ class Context:
 
     def check_computation(self, who: Principal) -> None:
         """RefusedError (429) for an owner who asked for more forecasts and plans than one may in a minute."""
-        wait = self.computations.wait(who.owner)
+        wait = self.computed.wait(who.owner)
         if wait > 0:
             raise RefusedError(
                 429,

@@ -1,8 +1,8 @@
 """Forecasts as the API gives them: fitted once for the trials that a study has, then remembered.
 
-A fit takes seconds of a processor. So one runs at a time, in a thread of its own, and everyone who asks for the same
-study meanwhile gets its result. What the page of a study shows of its laws is kept in the database too, as it was
-answered: after a restart of the server it is there without a fit, and without what it takes to make a forecast of one.
+A fit takes seconds of a processor. So everyone who asks for the same study meanwhile gets its result. What the page of
+a study shows of its laws is kept in the database too, as it was answered: after a restart of the server it is there
+without a fit, and without what it takes to make a forecast of one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING
-
-from anyio import CapacityLimiter
 
 from hpo.runs import repository
 from hpo.runs.fits import find_fit, keep_fit
@@ -58,13 +56,6 @@ class Forecasts:
     def __init__(self) -> None:
         self._fitted: OrderedDict[Hashable, Fitted] = OrderedDict()
         self._lock = threading.Lock()
-        self._limiter: CapacityLimiter | None = None
-
-    @property
-    def limiter(self) -> CapacityLimiter:
-        """One thread for fits: requests that wait for one hold none of those that answer reads."""
-        self._limiter = self._limiter or CapacityLimiter(1)
-        return self._limiter
 
     def remembered(
         self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float]

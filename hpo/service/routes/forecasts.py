@@ -107,9 +107,8 @@ async def forecast(
         answer = None if found is None else _answer(found)
     if answer is None:
         context.check_computation(who)
-        answer = await run_sync(
-            lambda: forecasts.kept(store, study, "forecast", make) if of_page else make(),
-            limiter=forecasts.limiter,
+        answer = await context.computations.run(
+            who, lambda: forecasts.kept(store, study, "forecast", make) if of_page else make()
         )
     return Response(answer, media_type="application/json")
 
