@@ -42,6 +42,7 @@ from benchmarks.dashboard_browser import free_port
 from benchmarks.fleet import ROOT, STUDY, Fleet, Witness, all_ended, begun, fleet, log_of, wait_for
 from benchmarks.private_postgres import PrivatePostgres, private_postgres
 from hpo.client.retries import RetryPolicy
+from hpo.errors import UnreachableError
 from hpo.service.auth import create_token
 from storage.errors import StoreUnavailable
 from storage.store import Store
@@ -186,7 +187,8 @@ class Clients:
 
     def __init__(self, service: Service, store: Store, token: str) -> None:
         self.acknowledged: list[str] = []
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # by a server that was reached
+        self.unacknowledged = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._submit, args=(service, store, token))
 
@@ -215,7 +217,10 @@ class Clients:
                     client.submit(text)
                     self.acknowledged.append(name)
                 except hpo.HpoError as error:  # not acknowledged: it may be there or not
-                    self.refused[str(error)[:300]] += 1
+                    validated = None if name == validated else validated
+                    unreached = isinstance(error, UnreachableError)
+                    self.unacknowledged += 1
+                    self.refused[str(error)[:300]] += not unreached
 
     def __enter__(self) -> Clients:
         self._thread.start()
@@ -421,7 +426,7 @@ def run(
                 wait_for(ended, LIMIT, "the studies to end")
             faults = witness.faults(folder) + sorted(watch.faults)
             there = {study.name for study in store.studies()}
-            faults += [f"submission refused: {text}" for text in clients.refused]
+            faults += [f"submission refused: {text}" for text in +clients.refused]
             faults += [
                 f"{name} was acknowledged and is not there"
                 for name in clients.acknowledged
@@ -442,7 +447,7 @@ def run(
     told = ", ".join(f"{count} x {name}" for name, count in sorted(strikes.done.items()))
     return faults, (
         f"{sum(strikes.done.values())} faults in {seconds:.0f} s: {told}; {len(clients.acknowledged)} studies "
-        f"acknowledged ({sum(clients.refused.values())} not), {trials} trials, {runs} runs of plans; all ended "
+        f"acknowledged ({clients.unacknowledged} not), {trials} trials, {runs} runs of plans; all ended "
         f"{time.monotonic() - began:.0f} s after the last fault"
     )
 
