@@ -11,6 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from hpo.service import computations
+from hpo.service.auth import Principal
+from hpo.service.refusal import RefusedError
 from hpo.service.shares import Shares
 from storage.store import Store
 from tests.service.api_server import served
@@ -21,7 +24,6 @@ class Requests:
 
     def __init__(self, shares):
         self.shares, self.begun, self.tasks = shares, [], []
-        self.most = Counter()
 
     async def ask(self, owner, name):
         ended = asyncio.Event()
@@ -185,3 +187,40 @@ def test_a_stream_that_is_open_takes_nothing_of_a_share(tmp_path):
             assert next(stream.iter_bytes())
             with httpx.Client(base_url=api.client.base_url, timeout=5) as other:
                 assert other.get("/api/v1/studies", headers=headers).status_code == 200
+
+
+def test_an_owner_has_one_computation_at_a_time_and_another_begins_at_once(monkeypatch):
+    monkeypatch.setattr(computations, "MOST_WAITING", 5)
+    free, begun, most = threading.Event(), Counter(), Counter()
+
+    def compute(owner):
+        begun[owner] += 1
+        most[owner] = max(most[owner], begun[owner])
+        if owner == "greedy":
+            free.wait(30)
+        begun[owner] -= 1
+        return owner
+
+    async def run():
+        computing = computations.Computations()
+
+        def ask(owner):
+            who = Principal(1, owner, frozenset({"read"}))
+            return asyncio.create_task(computing.run(who, lambda: compute(owner)))
+
+        greedy = [ask("greedy") for _ in range(6)]
+        await asyncio.sleep(0)
+        with pytest.raises(
+            RefusedError, match="more than 5 computations of greedy wait"
+        ) as refused:
+            await ask("greedy")
+        assert refused.value.status == 429
+        try:
+            assert await asyncio.wait_for(ask("other"), 10) == "other"
+            assert not any(each.done() for each in greedy)
+        finally:
+            free.set()
+        assert await asyncio.gather(*greedy) == ["greedy"] * 6
+
+    asyncio.run(run())
+    assert most == {"greedy": 1, "other": 1}
