@@ -223,7 +223,7 @@ def serving(storage: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
         )
     try:
-        for _ in range(300):
+        for _ in range(1200):
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.1)
