@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 RESTARTS = 2
 """How often a trial whose process died is started again, from its checkpoint, before it counts as failed."""
 
+START_ATTEMPTS = 3
+"""How often Ray is started on this machine: it gives its own processes 30 s, too few where other work is heavy."""
+
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -328,18 +331,23 @@ def _start_ray(options: RayOptions) -> None:
     from trainers.asynchronous import ray_session
 
     address = options.address
-    try:
-        with _own_signals():
-            ray_session.start_ray(
-                address,
-                include_dashboard=None if address else False,
-                log_to_driver=False,
-                num_cpus=None if address else options.cores,
-                logging_level=logging.ERROR,
-            )
-    except Exception as error:
-        where = f"the cluster at {address}" if address else "Ray on this machine"
-        raise TuningError(f"could not start {where}: {error}") from error
+    attempts = 1 if address else START_ATTEMPTS
+    for attempt in range(attempts):
+        try:
+            with _own_signals():
+                ray_session.start_ray(
+                    address,
+                    include_dashboard=None if address else False,
+                    log_to_driver=False,
+                    num_cpus=None if address else options.cores,
+                    logging_level=logging.ERROR,
+                )
+            return
+        except Exception as error:
+            if attempt == attempts - 1 or isinstance(error, CommunicationError):
+                where = f"the cluster at {address}" if address else "Ray on this machine"
+                raise TuningError(f"could not start {where}: {error}") from error
+            ray_session.stop_ray()  # what was started of it
 
 
 @contextlib.contextmanager

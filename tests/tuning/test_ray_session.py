@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hpo.errors import TuningError
+from hpo.tuning.tuner import RayOptions, _start_ray
 from trainers.asynchronous import ray_session
 from trainers.errors import CommunicationError
 
@@ -71,3 +73,34 @@ def test_a_token_that_is_turned_off_is_refused(mode, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     with pytest.raises(CommunicationError, match="has no token"):
         ray_session.check_running()
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "failures", "starts"),
+    [
+        (None, RuntimeError("The current node timed out"), 2, 3),
+        (None, RuntimeError("The current node timed out"), 3, None),
+        (None, CommunicationError("no token"), 1, None),
+        ("10.0.0.1:6379", ConnectionError("nobody there"), 1, None),
+    ],
+)
+def test_a_ray_that_starts_too_slowly_here_is_started_again(
+    monkeypatch, address, error, failures, starts
+):
+    started, ended = [], []
+
+    def start(*_, **__):
+        started.append(1)
+        if len(started) <= failures:
+            raise error
+
+    monkeypatch.setattr(ray_session, "start_ray", start)
+    monkeypatch.setattr(ray_session, "stop_ray", lambda: ended.append(1))
+    if starts is None:
+        with pytest.raises(TuningError, match=str(error)):
+            _start_ray(RayOptions(address))
+        assert len(started) == failures
+    else:
+        _start_ray(RayOptions(address))
+        assert len(started) == starts
+    assert len(ended) == len(started) - 1
