@@ -27,7 +27,7 @@ test: setup
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 quick: setup
-	$(BIN)/pytest -n 2 --dist worksteal -m "not (slow or fit or postgres or processes or browser)"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not (slow or medium or fit or postgres or processes or browser)"
 
 check: setup
 	$(BIN)/ruff format --check .
