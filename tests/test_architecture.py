@@ -29,11 +29,11 @@ PACKAGES = {
 # hpo from the bottom to the top: a unit imports from lower layers and from its own group, never from a
 # neighbouring group of its layer
 LAYERS = (
-    [{"errors"}, {"intervals"}, {"reporting"}],
+    [{"errors"}, {"intervals"}],
     [{"callbacks"}],
     [{"study"}, {"extrapolation"}],
     [{"past_runs"}, {"asking"}],
-    [{"tuning"}, {"planning"}, {"formatting"}],
+    [{"tuning"}, {"planning"}],
     [{"runs"}, {"client"}],
     [{"api"}],
     [{"service"}, {"dashboard"}],
