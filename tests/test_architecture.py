@@ -57,7 +57,12 @@ HOMES = {
     **dict.fromkeys(("sqlalchemy", "alembic"), ("storage",)),
     **dict.fromkeys(WEB, ("hpo.service", "hpo.dashboard")),
     "ray": ("hpo.tuning", "hpo.planning.launchers.ray_jobs", "trainers.asynchronous"),
-    "optuna": ("hpo.tuning", "hpo.past_runs.optuna_database", "search_spaces"),
+    "optuna": (
+        "hpo.tuning",
+        "hpo.past_runs.optuna_database",
+        "hpo.runs.optuna_export",
+        "search_spaces",
+    ),
     "plotly": ("hpo.dashboard",),
     "pyarrow": ("storage",),
 }
