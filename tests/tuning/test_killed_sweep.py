@@ -52,11 +52,11 @@ def trials_of(folder: Path) -> list:
         return store.trials(1) if store.studies() else []
 
 
-def wait_for(condition, seconds=90.0):
+def wait_for(condition, seconds=200.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
+        time.sleep(0.3)  # to look opens the database anew
 
 
 @pytest.mark.slow
