@@ -26,7 +26,7 @@ LAYERS = (
     ("resnet20, first stage, 128 in groups of 32", (128, 16, 32, 32), 32),
     ("ResNet-50, first stage, 32 in one group", (32, 64, 56, 56), 32),
     ("ResNet-50, first stage, 32 in groups of 8", (32, 64, 56, 56), 8),
-    ("DeepLabv3+, 4 in groups of 1", (4, 64, 96, 144), 1),
+    ("DeepLabv3+, 96x144, 4 in groups of 1", (4, 64, 96, 144), 1),
 )
 
 
@@ -46,11 +46,7 @@ def main() -> None:
     for name, shape, group_size in LAYERS:
         for adds in (False, True):
             layer = Layer(shape, group_size, device, adds=adds)
-            taken = [
-                [layer.milliseconds(fused=fused) for fused in order(number)]
-                for number in range(options.rounds)
-            ]
-            taken = [pair if number % 2 else pair[::-1] for number, pair in enumerate(taken)]
+            taken = [layer.both(fused_first=number % 2 == 0) for number in range(options.rounds)]
             composed, fused = zip(*taken, strict=True)
             ratio = statistics.median(mine / theirs for theirs, mine in taken)
             used = layer.norm._fuses(layer.x, layer.shortcut)
@@ -60,11 +56,6 @@ def main() -> None:
                 f"{'fused' if used else 'composition'} |",
                 flush=True,
             )
-
-
-def order(number: int) -> tuple[bool, bool]:
-    """Which form comes first in a round."""
-    return (False, True) if number % 2 else (True, False)
 
 
 class Layer:
@@ -84,6 +75,12 @@ class Layer:
         self.repeats = max(1, 2**21 // self.x.numel())
         self.milliseconds(fused=True)
         self.milliseconds(fused=False)
+
+    def both(self, *, fused_first: bool) -> tuple[float, float]:
+        """Milliseconds of the composition and of the fused operation."""
+        first = self.milliseconds(fused=fused_first)
+        second = self.milliseconds(fused=not fused_first)
+        return (second, first) if fused_first else (first, second)
 
     def milliseconds(self, *, fused: bool) -> float:
         """Of one forward and backward pass: of the processor, or of the wall clock on a device."""

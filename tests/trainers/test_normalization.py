@@ -169,7 +169,7 @@ def test_the_fused_operation_is_the_composition(monkeypatch, adds, relu, shape, 
         for samples in (24, 24, 8):
             x, shortcut = drawn(samples, *shape[1:]), drawn(samples, *shape[1:])
             y = norm(x, shortcut if adds else None, relu=relu)
-            assert fused_operations(y) == (least_elements == 0)
+            assert fused_operations(y) == (least_elements == 0 and (adds or samples > 8))
             (y * drawn(*y.shape)).sum().backward()
             results += [y, x.grad, *([shortcut.grad] if adds else [])]
         results += [norm.weight.grad, norm.bias.grad]

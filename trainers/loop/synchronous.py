@@ -25,8 +25,8 @@ from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
 from trainers.schedules.adascale import AdaScale
-from trainers.schedules.device_rate import learning_rate_on_device
-from trainers.schedules.learning_rate import learning_rate
+from trainers.schedules.device_arithmetic import ON_DEVICE
+from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.workloads import Workload, load_model_workload
 from trainers.workloads.training_run import TrainingRun, TrainingSegment
@@ -136,7 +136,7 @@ class Training(TrainingRun):
             rate = learning_rate(settings, epochs, self.job.epochs)
             self.optimizer.step(rate, epochs, overflowed)
             return rate
-        gained = scale.gain * learning_rate_on_device(settings, scale.epochs, self.job.epochs)
+        gained = scale.gain * learning_rate_by(ON_DEVICE, settings, scale.epochs, self.job.epochs)
         self.optimizer.step(gained, scale.epochs, overflowed)
         scale.advance(overflowed)
         return gained

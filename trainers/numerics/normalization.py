@@ -6,9 +6,10 @@ fixed group size does not depend on how many workers run it.
 
 The sum with a shortcut and the ReLU that follow in most networks can be left to the normalization (:func:`norm_relu`).
 On a CPU they are then one operation of the graph, which writes every group to its place in the result and has no memory
-of its own for what lies between: 0.74 to 0.93 times the time of the composition, forward and backward, where a tensor
-has :data:`FUSED_ELEMENTS` or more (``benchmarks/ghost_batch_norm.py``). Elsewhere the composition is computed: for
-smaller tensors it is faster, ``torch.compile`` fuses it by itself, and on GPUs nothing else has been measured.
+of its own for what lies between: 0.77 to 0.90 times the time of the composition, forward and backward, where a tensor
+has :data:`FUSED_ELEMENTS` or more and there is a shortcut or more than one group (``benchmarks/ghost_batch_norm.py``).
+Elsewhere the composition is computed: for smaller tensors it is faster, ``torch.compile`` fuses it by itself, and on
+GPUs nothing else has been measured.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from trainers.errors import JobError
 
-FUSED_ELEMENTS = 2**17
+FUSED_ELEMENTS = 2**18
 """Elements of the input from which on the fused operation is used on a CPU."""
 
 
@@ -86,6 +87,7 @@ class GhostBatchNorm(nn.Module):
         return (
             self.may_fuse
             and x.numel() >= FUSED_ELEMENTS
+            and (add is not None or len(x) > self.group_size)
             and x.device.type == "cpu"
             and x.dtype == self.weight.dtype
             and (add is None or (add.dtype == x.dtype and add.shape == x.shape))
