@@ -25,7 +25,7 @@ def swept(task: Task, seed: int, trials: int) -> Iterator[tuple[int, dict[str, A
     sampler = LadderSampler(
         _space(task), LADDER, sampler="tpe", name=f"benchmark {seed}", epochs=epochs
     )
-    halving = LadderASHA(LADDER, epochs, higher_is_better=False)
+    halving = LadderASHA(epochs, higher_is_better=False)
     budgets = rung_budgets(LADDER, trials, SEEDS)
     while isinstance(asked := next_task(budgets, done), (Explore, Repeat)):
         batch, ticket, repetition = asked.global_batch_size, None, 0
@@ -35,7 +35,9 @@ def swept(task: Task, seed: int, trials: int) -> Iterator[tuple[int, dict[str, A
             suggested, ticket = sampler.suggest(batch)
             settings = suggested.to_dict()
         job = {"global_batch_size": batch, "seed": repetition}
-        stub = SimpleNamespace(trial_id=str(len(done)), config={"job": job})
+        stub = SimpleNamespace(
+            trial_id=str(len(done)), config={"job": job, "stoppable": isinstance(asked, Explore)}
+        )
         halving.on_trial_add(None, stub)
 
         def stop(at: list[float], losses: list[float], stub: Any = stub) -> bool:

@@ -27,9 +27,6 @@ OFFSET = 1.0
 # AdamW on digits at 4 times the ladder, 9 configurations by 5 seeds: 0.086 of 0.143 in log epochs
 SEED_SHARE = 0.4
 LENGTH = 0.3  # in coordinates of the laws: a factor of 1.35 of a rate, or of 1 - momentum
-MOST_MISS = (
-    0.4  # no more of a predicted miss, in log epochs, is believed: the laws are what is tested
-)
 WORTH = 1.2  # times the fewest epochs so far: what a training that was stopped counts as at least
 LOST_FACTOR = 1.5  # a diverged training counts as needing so many times the fewest epochs
 
@@ -73,7 +70,7 @@ def correct(
     coordinates: Array,
     tried: Array,
     prior_of_tried: Array,
-    log_epochs: Sequence[float],
+    log_epochs: Sequence[float] | Array,
     noise: float,
     seeds: Sequence[int | None] | None = None,
 ) -> Corrected:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.discrepancy import MOST_MISS, correct, counted
+from hpo.extrapolation.discrepancy import correct, counted
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
@@ -200,37 +200,42 @@ def _judged(
     runs = [(place, item) for place in raced for item in place.trainings]
     every = [*places, *(place for place, _ in runs)]
     by_laws = np.array([place.cost for place in every])
-    costs = np.minimum(by_laws - by_laws.min(), MOST_MISS)
     level = float(posterior.log_epochs(places[0].choices.log_batch)[0].mean())
-    count = len(places)
+    prior, count = level + by_laws - by_laws.min(), len(places)
     risk = _risk(places, raced)
-    fewest = min((item.epochs for _, item in runs if item.state == "reached"), default=None)
-    if fewest is None:
-        return costs[:count], risk, np.zeros(count)
-    seen = [float(np.log(counted(item.state, item.epochs, fewest))) for _, item in runs]
+    reached = np.array([item.state == "reached" for _, item in runs])
+    if not reached.any():
+        return (prior - prior[:count].min())[:count], risk, np.zeros(count)
+    fewest = min(item.epochs for _, item in runs if item.state == "reached")
+    seen = np.log([counted(item.state, item.epochs, fewest) for _, item in runs])
+    # one that did not reach the target needed at least so much: no word against laws that hold it slower
+    usual = float(np.median((seen - prior[count:])[reached]))
+    seen = np.where(reached, seen, np.maximum(seen, prior[count:] + usual))
     where = np.stack([_coordinates(posterior, place) for place in every])
     corrected = correct(
-        level + costs,
+        prior,
         where,
         where[count:],
-        (level + costs)[count:],
+        prior[count:],
         seen,
         _scatter(posterior),
         [item.seed for _, item in runs],
     )
     log_epochs = corrected.mean[:count]
-    beyond = (costs - (by_laws - by_laws.min()))[:count] + corrected.bend[:count]
-    return log_epochs - log_epochs.min(), risk, beyond
+    return log_epochs - log_epochs.min(), risk, corrected.bend[:count]
 
 
 def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
     """The risk by the laws, with what was lost and what was not: (places,), each a beta-binomial.
 
-    A training that was dropped may have been lost or slow: it counts as lost by how likely the laws hold that.
+    A training that was dropped may have been lost or slow: it counts as lost by how likely the laws hold that, and as
+    slow where these settings or bolder ones reached the target.
     """
     lost = []
     for place in raced:
         chance = place.risk / (place.risk + (1 - place.risk) * DROPPED)
+        if _stood_beyond(place, raced):
+            chance = 0.0
         lost.append(
             sum(
                 1.0 if item.state == "diverged" else chance

@@ -29,8 +29,9 @@ from storage.store import Store
 
 # the trainings of the sweep have the seeds from 0, those of plans the ones that follow; a race draws its own from here
 FIRST_SEED, DRAWS = 100_000, 1_000_000
-# where the quickest, by a thirtieth at least, has the highest or lowest rate: so many further ones, this factor apart
-STEPS, STEP, QUICKER = 3, 1.6, 0.03
+# where the quickest, by a thirtieth at least, has the highest or lowest rate: so many further ones, this factor apart;
+# the budget ends most races earlier
+STEPS, STEP, QUICKER = 6, 1.6, 0.03
 FINALISTS, SEEDS = 2, 2  # so many of the best are trained with so many seeds
 RESCUES = 2  # where nothing reached the target: so often a lower rate with a longer warmup is tried
 LOWER_RATE, LONGER_WARMUP = 0.5, 2.0
@@ -211,16 +212,18 @@ def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) 
 def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
     """The quickest settings a step up in the rate where theirs is the highest, a step down where it is the lowest.
 
-    None where it is neither, or not clearly the quickest.
+    None where it is neither, or not clearly the quickest: one that was dropped or lost is slower than any that was not.
     """
     reached = sorted(
         (trial for trial in tried if trial.epochs_to_target),
         key=lambda trial: trial.epochs_to_target or math.inf,
     )
-    if len(reached) < 2:
+    if not reached or len(tried) < 2:
         return None
-    quickest, second = reached[:2]
-    if (quickest.epochs_to_target or 0.0) > (1 - QUICKER) * (second.epochs_to_target or 0.0):
+    quickest, *slower = reached
+    if slower and (quickest.epochs_to_target or 0.0) > (1 - QUICKER) * (
+        slower[0].epochs_to_target or 0.0
+    ):
         return None
     rate = float(quickest.settings["learning_rate"])
     others = [float(trial.settings["learning_rate"]) for trial in tried if trial is not quickest]

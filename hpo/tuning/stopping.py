@@ -2,6 +2,10 @@
 
 Asynchronous successive halving (ASHA, arXiv:1810.05934) has one bracket for each rung of the ladder: learning curves at
 different batch sizes are not comparable, so a training is measured only against others at its own global batch size.
+Its milestones lie where they tell most: at the fewest epochs in which a training of the rung has reached the target so
+far, and at twice as many, so that none is stopped before it is slower than the quickest. Where that is a small part of
+the budget they lie later: a training with too high a rate takes a while to show that it never arrives, and of that the
+forecast has to know.
 Repetitions are never stopped: they are there to measure scatter, and scatter measured on survivors is too small.
 Whether a trial may be stopped stands in its ``config["stoppable"]``.
 """
@@ -9,75 +13,82 @@ Whether a trial may be stopped stands in its ``config["stoppable"]``.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+from ray.tune.schedulers import FIFOScheduler
 
 from hpo.tuning.acquisition.curves import hopeless
 
-REDUCTION_FACTOR = 2
-"""Half of the trainings go on past each milestone; halving keeps enough of a rung's response to fit a law to."""
+MILESTONES = (1.0, 2.0)
+"""Times the fewest epochs of the rung. Half of the trainings go on past each, which keeps enough of a rung's response
+to fit a law to."""
 
-MILESTONES = 2
-"""Milestones lie at a quarter and at half of the budget of epochs."""
+EARLIEST, UNKNOWN = (1 / 16, 1 / 8), (1 / 4, 1 / 2)
+"""Shares of the budget of epochs before which no milestone lies, and where they lie while none of the rung has reached
+the target."""
 
 
 FAR_BEHIND = 1.4
 """Times the fewest epochs of any training of a race so far: one that needs more is dropped."""
 
 
-@dataclass(frozen=True)
-class _Stub:
-    trial_id: str
+@dataclass
+class _Curve:
+    """What a training has shown: its scores by epochs, the higher the better, and at which milestones it was judged."""
+
+    points: list[tuple[float, float]] = field(default_factory=list)
+    reached: bool = False
+    judged: int = 0
+
+    @property
+    def epochs(self) -> float:
+        return self.points[-1][0] if self.points else 0.0
+
+    def at(self, milestone: float) -> float | None:
+        """Its score by then: the best of all where it had reached the target, None where it did not get there."""
+        if self.reached and self.epochs <= milestone:
+            return math.inf
+        before = [score for epochs, score in self.points if epochs <= milestone]
+        return before[-1] if before and self.epochs >= milestone else None
 
 
 class LadderASHA(FIFOScheduler):  # type: ignore[misc]
-    """A Ray Tune scheduler that hands each trial to the ASHA bracket of its global batch size.
+    """A Ray Tune scheduler with an ASHA bracket for each global batch size.
 
     ``stopped`` collects the ids of the trials that it ended, so that they are recorded as pruned.
     """
 
     def __init__(
         self,
-        ladder: Sequence[int],
         epochs: float,
         *,
         higher_is_better: bool,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
-        self._interrupted = interrupted
+        self._epochs, self._sign, self._interrupted = (
+            epochs,
+            1.0 if higher_is_better else -1.0,
+            interrupted,
+        )
         self.stopped: set[str] = set()
-        self._milestones = [epochs / REDUCTION_FACTOR**power for power in range(MILESTONES, 0, -1)]
-        self._brackets = {
-            batch: AsyncHyperBandScheduler(
-                time_attr="epochs",
-                metric="metric",
-                mode="max" if higher_is_better else "min",
-                max_t=epochs,
-                grace_period=self._milestones[0],
-                reduction_factor=REDUCTION_FACTOR,
-                stop_last_trials=False,
-            )
-            for batch in ladder
-        }
+        self._rungs: defaultdict[int, defaultdict[str, _Curve]] = defaultdict(
+            lambda: defaultdict(_Curve)
+        )
 
     def replay(
         self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Tell a bracket of a trial that an earlier run of this study has finished."""
-        bracket, stub = self._brackets[global_batch_size], _Stub(trial_id)
-        bracket.on_trial_add(None, stub)
+        """Know of a trial that an earlier run of this study has finished."""
         for result in results:
-            bracket.on_trial_result(None, stub, result)
-        self._complete(bracket, stub, results[-1] if results else {})
+            self._add(self._rungs[global_batch_size][trial_id], result)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Enter the trial into its rung's bracket."""
-        if _is_stoppable(trial):
-            self._bracket(trial).on_trial_add(tune_controller, trial)
+        """Nothing: a trial is known by what it reports."""
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Go on, or stop at a milestone where half of the rung did better; stop everything where interrupted."""
@@ -85,15 +96,31 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
             tune_controller.request_stop_experiment()
         if not _is_stoppable(trial):
             return str(FIFOScheduler.CONTINUE)
-        decision = str(self._bracket(trial).on_trial_result(tune_controller, trial, result))
-        if decision == FIFOScheduler.STOP:
-            self.stopped.add(trial.trial_id)
-        return decision
+        rung = self._rungs[trial.config["job"]["global_batch_size"]]
+        curve = rung[trial.trial_id]
+        self._add(curve, result)
+        if curve.reached or curve.epochs >= self._epochs:
+            return str(FIFOScheduler.CONTINUE)
+        for milestone in self._milestones(rung)[curve.judged :]:
+            if curve.epochs < milestone:
+                break
+            curve.judged += 1
+            mine = curve.at(milestone)
+            others = [
+                score
+                for other in rung.values()
+                if other is not curve and (score := other.at(milestone)) is not None
+            ]
+            if mine is not None and others and mine < median(others):
+                self.stopped.add(trial.trial_id)
+                return str(FIFOScheduler.STOP)
+        return str(FIFOScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Count the last result of a trial that ended."""
-        if _is_stoppable(trial) and trial.trial_id not in self.stopped:
-            self._complete(self._bracket(trial), trial, result)
+        if _is_stoppable(trial) and trial.trial_id not in self.stopped and result:
+            rung = self._rungs[trial.config["job"]["global_batch_size"]]
+            self._add(rung[trial.trial_id], result)
 
     def reason(self, trial_id: str, epochs: float) -> str:
         """Why a trial was stopped."""
@@ -101,20 +128,24 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
 
     def debug_string(self) -> str:
         """How many trials were stopped."""
-        return f"ASHA over {len(self._brackets)} batch sizes: {len(self.stopped)} trials stopped"
+        return f"ASHA over {len(self._rungs)} batch sizes: {len(self.stopped)} trials stopped"
 
-    def _complete(
-        self, bracket: AsyncHyperBandScheduler, trial: Any, result: Mapping[str, Any]
-    ) -> None:
-        """A training that reached the target early stands, with that metric, at every later milestone too."""
-        if result.get("state") == "reached":
-            for milestone in self._milestones:
-                if milestone > result["epochs"]:
-                    bracket.on_trial_result(None, trial, {**result, "epochs": milestone})
-        bracket.on_trial_remove(None, trial)
+    def _add(self, curve: _Curve, result: Mapping[str, Any]) -> None:
+        score = self._sign * float(result["metric"])
+        point = (float(result["epochs"]), -math.inf if math.isnan(score) else score)
+        if not curve.points or point[0] > curve.epochs:
+            curve.points.append(point)
+        curve.reached = curve.reached or result.get("state") == "reached"
 
-    def _bracket(self, trial: Any) -> AsyncHyperBandScheduler:
-        return self._brackets[trial.config["job"]["global_batch_size"]]
+    def _milestones(self, rung: Mapping[str, _Curve]) -> tuple[float, ...]:
+        """In epochs; those of the whole budget where none has reached the target."""
+        fewest = min((curve.epochs for curve in rung.values() if curve.reached), default=None)
+        if fewest is None:
+            return tuple(share * self._epochs for share in UNKNOWN)
+        return tuple(
+            max(times * fewest, share * self._epochs)
+            for times, share in zip(MILESTONES, EARLIEST, strict=True)
+        )
 
 
 class CurveStopping(FIFOScheduler):  # type: ignore[misc]

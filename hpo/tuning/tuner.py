@@ -232,7 +232,6 @@ def scheduler_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
         scheduler = CurveStopping(spec.target.threshold, interrupted=lambda: sweep.interrupted)
     else:
         scheduler = LadderASHA(
-            sweep.batches,
             spec.budget.epochs_per_trial,
             higher_is_better=spec.target.higher_is_better,
             interrupted=lambda: sweep.interrupted,

@@ -97,6 +97,19 @@ def test_a_training_that_was_dropped_was_slow_unless_the_laws_hold_it_lost(poste
     assert max(risks) < 0.05
 
 
+@pytest.mark.parametrize("factor", [0.2, 0.3, 0.4])
+def test_a_training_that_was_dropped_where_the_laws_hold_it_slow_changes_nothing(
+    posterior, held, factor
+):
+    epochs = expected(posterior)
+    stood = [training(held, 1.0, epochs, seed=seed) for seed in (1, 2)]
+    dropped = training(held, factor, 1.4 * epochs, "pruned", seed=1)
+    _, without, _ = used(posterior, held, *stood)
+    _, choices, _ = used(posterior, held, *stood, dropped)
+    assert choices.chosen == without.chosen == held.chosen
+    assert choices.log_shift == pytest.approx(without.log_shift, abs=1e-9)
+
+
 def test_nothing_bolder_is_used_than_what_was_recommended_or_reached_the_target(posterior, held):
     epochs = expected(posterior)
     low = [training(held, factor, 2 * epochs * (1.3 - factor)) for factor in (0.5, 0.7, 1.0)]

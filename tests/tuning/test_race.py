@@ -14,7 +14,16 @@ from hpo.runs.forecasts import direct_search
 from hpo.runs.race import plan_race
 from hpo.tuning.acquisition.lineup import choose_lineup
 from hpo.tuning.agenda import Done, Wait
-from hpo.tuning.race import FINALISTS, FIRST_SEED, SEEDS, Course, first_seed, next_entry, next_seed
+from hpo.tuning.race import (
+    FINALISTS,
+    FIRST_SEED,
+    SEEDS,
+    STEPS,
+    Course,
+    first_seed,
+    next_entry,
+    next_seed,
+)
 from hpo.tuning.stopping import CurveStopping
 from hpo.tuning.trainings import Ending
 from hpo.tuning.tuner import run_race
@@ -105,12 +114,21 @@ def test_where_the_quickest_is_the_highest_or_lowest_rate_the_race_goes_further_
     }
 
 
+def test_a_race_goes_further_from_the_only_one_that_was_not_dropped():
+    course = a_course(0.2, 0.1, 0.05)
+    dropped = [a_trial(n, rate, TrialState.PRUNED) for n, rate in ((1, 0.1), (2, 0.05))]
+    trials = [a_trial(0, 0.2, epochs=10.0), *dropped]
+    assert next_entry(course, trials)["learning_rate"] == pytest.approx(0.2 * 1.6)
+    between = [a_trial(0, 0.1, epochs=10.0), a_trial(1, 0.2, TrialState.PRUNED), dropped[1]]
+    assert next_entry(course, between) == entry(0.1)
+
+
 def test_a_race_goes_no_further_than_a_rate_that_was_lost_nor_by_more_than_its_steps():
     course = a_course(0.1, 0.2)
     trials = [a_trial(0, 0.1, epochs=12.0), a_trial(1, 0.2, epochs=10.0)]
     lost = [*trials, a_trial(2, 0.32, TrialState.DIVERGED)]
     assert next_entry(course, lost) == entry(0.2)
-    for step in range(3):
+    for step in range(STEPS):
         further = next_entry(course, trials)
         assert further["learning_rate"] == pytest.approx(0.2 * 1.6 ** (step + 1))
         trials.append(a_trial(2 + step, further["learning_rate"], epochs=9.0 - step))

@@ -18,6 +18,7 @@ from hpo.extrapolation.laws.configurations import (
     make_configurations,
     outlook,
 )
+from hpo.extrapolation.laws.parameters import logistic
 from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.setting_laws import SettingLaw
 from hpo.extrapolation.laws.warmup_law import WarmupLaw
@@ -149,7 +150,7 @@ def trial_scale(values: Values, cost: Array) -> Array:
 
 def shown(values: Values) -> Array:
     """The share of lost trainings that diverge: (particles,); the others go on and get nowhere."""
-    return np.asarray(1 / (1 + np.exp(-values["diverges_when_lost"])))
+    return logistic(values["diverges_when_lost"])
 
 
 def make_trials(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hpo.extrapolation.laws.laws import log_small_batch_excess
-from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.parameters import Parameter, logistic
 from hpo.extrapolation.laws.priors import AdamPriors
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.response import Bounded, Index
@@ -122,7 +122,7 @@ class AdamRate(RateLaw):
             self.ceiling(values, momentum),
             self._damping(values, np.asarray(log_batch), momentum),
         )
-        follow = 1 / (1 + np.exp(-values["learning_rate.follow"]))[:, None]
+        follow = logistic(values["learning_rate.follow"])[:, None]
         return AdamResponse(
             ceiling - damping,
             np.zeros(()),

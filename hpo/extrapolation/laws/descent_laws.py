@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpo.extrapolation.laws.descent import Descent
-from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.parameters import Parameter, logistic
 from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.response import MOST, Bounded, Index, Response
@@ -72,7 +72,7 @@ class DescentRate(RateLaw):
             if self.descent.tuned or momentum is None
             else self.descent.log_growth(values, log_batch, self.descent.lags)
         )
-        follow = 1 / (1 + np.exp(-values["learning_rate.follow"]))[:, None]
+        follow = logistic(values["learning_rate.follow"])[:, None]
         limit = ceiling + np.exp(values["learning_rate.log_margin"])[:, None] + follow * share
         width = np.exp(values["learning_rate.log_divergence_width"])[:, None]
         return DescentResponse(

@@ -47,3 +47,8 @@ class Layout:
             found[parameter.name] = block[:, 0] if parameter.size == 1 else block
             start += parameter.size
         return found
+
+
+def logistic(values: Array) -> Array:
+    """1 / (1 + exp(-x)), the share that an unknown of any size stands for."""
+    return np.asarray(1 / (1 + np.exp(np.minimum(-values, 700.0))))

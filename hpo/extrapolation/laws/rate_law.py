@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.parameters import Parameter, logistic
 from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.response import Bounded, RateResponse
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, Array, SettingLaw, Values, lag, told
@@ -97,8 +97,8 @@ class RateLaw(SettingLaw):
             self.ceiling(values, momentum),
             self._damping(values, np.asarray(log_batch), momentum),
         )
-        follow = 1 / (1 + np.exp(-values["learning_rate.follow"]))[:, None]
-        room = np.maximum(1 - ((1 - follow) * np.exp(-damping)) ** 2, 0.02)
+        follow = logistic(values["learning_rate.follow"])[:, None]
+        room = np.maximum(1 - ((1 - follow) * np.exp(np.minimum(-damping, 100.0))) ** 2, 0.02)
         limit = ceiling + np.exp(values["learning_rate.log_margin"])[:, None] - follow * damping
         return RateResponse(
             ceiling - damping, np.zeros(()), 1.0, limit, width, below, above, wall, room

@@ -36,6 +36,9 @@ AROUND = (
     1.35,
 )  # times the best rates of particles: candidates at the target batch
 LOWER_RATES = (0.9, 0.8, 0.65)
+MOST_MISS = (
+    0.4  # no more of a predicted miss, in log epochs, is believed: the laws are what is tested
+)
 ENOUGH_TRIALS, ENOUGH_REACHED = 3, 1
 REFIT_SHARE = 0.12  # the posterior is fitted again when the evidence has grown by this
 FEWEST_EFFECTIVE = 0.3  # or when so few of its particles are left, by their weights
@@ -178,7 +181,7 @@ class Acquisition:
         place = np.stack([coordinates(law, everything) for law in posterior.model.laws], axis=1)
         missed, risks = prediction.miss(posterior, self._target, everything)
         prior, risk = (
-            self._weights @ np.minimum(missed, discrepancy.MOST_MISS),
+            self._weights @ np.minimum(missed, MOST_MISS),
             self._weights @ risks,
         )
         least = min(item.epochs for item in tried if item.state == "reached")
