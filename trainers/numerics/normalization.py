@@ -170,20 +170,24 @@ class _FusedGroups(torch.autograd.Function):
     ) -> Tensor:
         """Keeps ``x``, the statistics of the groups and, for the ReLU, ``y``."""
         y = torch.empty_like(x)
-        kept: list[Tensor] = []
-        parts = zip(torch.split(x, group_size), torch.split(y, group_size), strict=True)
-        for number, (group, into) in enumerate(parts, groups_before + 1):
-            mean, inverse = x.new_empty(0), x.new_empty(0)
+        means, inverses = (x.new_empty(len(x) // group_size, x.shape[1]) for _ in range(2))
+        parts = zip(
+            torch.split(x, group_size),
+            torch.split(y, group_size),
+            means.unbind(),
+            inverses.unbind(),
+            strict=True,
+        )
+        for number, (group, into, mean, inverse) in enumerate(parts, groups_before + 1):
             torch.ops.aten.native_batch_norm.out(
                 group, weight, bias, update_mean, update_var, True, 1 / number, epsilon,
                 out=into, save_mean=mean, save_invstd=inverse,
             )  # fmt: skip
-            kept += [mean, inverse]
         if add is not None:
             y.add_(add)
         if relu:
             y.relu_()
-        ctx.save_for_backward(x, weight, y if relu else None, *kept)
+        ctx.save_for_backward(x, weight, y if relu else None, means, inverses)
         ctx.group_size, ctx.epsilon, ctx.adds = group_size, epsilon, add is not None
         return y
 
@@ -191,14 +195,14 @@ class _FusedGroups(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of ``x``, ``add``, ``weight`` and ``bias``."""
-        x, weight, y, *kept = ctx.saved_tensors
+        x, weight, y, means, inverses = ctx.saved_tensors
         if y is not None:
             gradient = torch.ops.aten.threshold_backward(gradient, y, 0)
         parts = zip(
             torch.split(x, ctx.group_size),
             torch.split(gradient, ctx.group_size),
-            kept[::2],
-            kept[1::2],
+            means.unbind(),
+            inverses.unbind(),
             strict=True,
         )
         found = [

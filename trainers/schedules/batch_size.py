@@ -35,7 +35,9 @@ def rate_factor(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
         return _growth(by, settings, epochs)
     if settings.batch_control == "piecewise" and settings.batch_rate_rule != "none":
         linear = settings.batch_rate_rule == "linear"
-        factors = [factor if linear else math.sqrt(factor) for factor in settings.batch_factors]
+        factors: list[float] = [
+            factor if linear else math.sqrt(factor) for factor in settings.batch_factors
+        ]
         return by.by_milestones(epochs, settings.batch_milestones, [1.0, *factors])
     return 1.0
 
