@@ -21,6 +21,7 @@ from trainers.errors import JobError
 from trainers.job import TrainingJob
 from trainers.loop.exhibits import exhibit_of
 from trainers.loop.gradients import Gradients, MeasuredNorms
+from trainers.loop.memory_limit import limited_by_memory
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
@@ -44,6 +45,7 @@ class Training(TrainingRun):
         self.communicator = communicator
         self.replica = Replica(self.workload, job.settings, job.seed, communicator.device)
         communicator.broadcast_(self.replica.parameters)
+        self.job = job = limited_by_memory(job, self.replica, communicator)
         self.loader = MicroBatchLoader(
             self.workload, job, self.batch_schedule, communicator, self.replica
         )
