@@ -28,13 +28,13 @@ def swept(task: Task, seed: int, trials: int) -> Iterator[tuple[int, dict[str, A
     halving = LadderASHA(epochs, higher_is_better=False)
     budgets = rung_budgets(LADDER, trials, SEEDS)
     while isinstance(asked := next_task(budgets, done), (Explore, Repeat)):
-        batch, ticket, repetition = asked.global_batch_size, None, 0
+        batch, ticket = asked.global_batch_size, None
         if isinstance(asked, Repeat):
-            settings, repetition = dict(asked.settings), asked.seed
+            settings = dict(asked.settings)
         else:
             suggested, ticket = sampler.suggest(batch)
             settings = suggested.to_dict()
-        job = {"global_batch_size": batch, "seed": repetition}
+        job = {"global_batch_size": batch}
         stub = SimpleNamespace(
             trial_id=str(len(done)), config={"job": job, "stoppable": isinstance(asked, Explore)}
         )
@@ -55,7 +55,7 @@ def swept(task: Task, seed: int, trials: int) -> Iterator[tuple[int, dict[str, A
             stub,
             {"epochs": training.epochs, "metric": training.losses[-1], "state": training.state},
         )
-        trial = _trial(len(done), batch, repetition, settings, training)
+        trial = _trial(len(done), batch, settings, training)
         sampler.tell(trial, ticket)
         done.append(trial)
         yield batch, settings, training
@@ -73,9 +73,8 @@ def _space(task: Task) -> SearchSpace:
     )
 
 
-def _trial(
-    number: int, batch: int, seed: int, settings: dict[str, Any], training: Training
-) -> Trial:
+def _trial(number: int, batch: int, settings: dict[str, Any], training: Training) -> Trial:
+    """The trial as it is stored; every training of a sweep has a seed of its own."""
     reached = training.epochs if training.state == "reached" else None
     return Trial(
         id=number + 1,
@@ -83,7 +82,7 @@ def _trial(
         number=number,
         state=TrialState(training.state),
         global_batch_size=batch,
-        seed=seed,
+        seed=number,
         settings=settings,
         purpose="sweep",
         epochs_to_target=reached,

@@ -76,16 +76,14 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
             interrupted,
         )
         self.stopped: set[str] = set()
-        self._rungs: defaultdict[int, defaultdict[str, _Curve]] = defaultdict(
-            lambda: defaultdict(_Curve)
-        )
+        self._rungs: defaultdict[int, dict[str, _Curve]] = defaultdict(dict)
 
     def replay(
         self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]
     ) -> None:
         """Know of a trial that an earlier run of this study has finished."""
         for result in results:
-            self._add(self._rungs[global_batch_size][trial_id], result)
+            self._add(self._rungs[global_batch_size], trial_id, result)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Nothing: a trial is known by what it reports."""
@@ -97,8 +95,7 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
         if not _is_stoppable(trial):
             return str(FIFOScheduler.CONTINUE)
         rung = self._rungs[trial.config["job"]["global_batch_size"]]
-        curve = rung[trial.trial_id]
-        self._add(curve, result)
+        curve = self._add(rung, trial.trial_id, result)
         if curve.reached or curve.epochs >= self._epochs:
             return str(FIFOScheduler.CONTINUE)
         for milestone in self._milestones(rung)[curve.judged :]:
@@ -117,10 +114,14 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
         return str(FIFOScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Count the last result of a trial that ended."""
-        if _is_stoppable(trial) and trial.trial_id not in self.stopped and result:
+        """Count the last evaluation of a trial that ended; one that failed may have none."""
+        if (
+            _is_stoppable(trial)
+            and trial.trial_id not in self.stopped
+            and result.get("metric") is not None
+        ):
             rung = self._rungs[trial.config["job"]["global_batch_size"]]
-            self._add(rung[trial.trial_id], result)
+            self._add(rung, trial.trial_id, result)
 
     def reason(self, trial_id: str, epochs: float) -> str:
         """Why a trial was stopped."""
@@ -130,12 +131,14 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
         """How many trials were stopped."""
         return f"ASHA over {len(self._rungs)} batch sizes: {len(self.stopped)} trials stopped"
 
-    def _add(self, curve: _Curve, result: Mapping[str, Any]) -> None:
+    def _add(self, rung: dict[str, _Curve], trial_id: str, result: Mapping[str, Any]) -> _Curve:
+        curve = rung.setdefault(trial_id, _Curve())
         score = self._sign * float(result["metric"])
         point = (float(result["epochs"]), -math.inf if math.isnan(score) else score)
         if not curve.points or point[0] > curve.epochs:
             curve.points.append(point)
         curve.reached = curve.reached or result.get("state") == "reached"
+        return curve
 
     def _milestones(self, rung: Mapping[str, _Curve]) -> tuple[float, ...]:
         """In epochs; those of the whole budget where none has reached the target."""
