@@ -157,7 +157,7 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
-        time.sleep(0.03)
+        time.sleep(0.1)
 
 
 def runs(store: Store, worker: subprocess.Popen[bytes]) -> bool:

@@ -22,10 +22,10 @@ from hpo.dashboard.report import render
 from hpo.dashboard.view import make_view
 from hpo.errors import EvidenceError, PlanError, StudyNotFoundError
 from hpo.extrapolation.inference.posterior import Posterior
-from hpo.formatting import prospects
 from hpo.planning.machines import machine_names
 from hpo.planning.request import Objective
 from hpo.planning.timing.costs import cost_names
+from hpo.runs.formatting import prospects
 from hpo.runs.plans import make_plan
 from hpo.runs.repository import stored_spec
 from hpo.runs.results import StudyForecast, StudyResult

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import EvidenceError, HpoError, PlanError, TuningError
-from hpo.formatting import KIND_NAMES
 from hpo.planning.launchers.launch import Launched, choose_backend, run_plan
 from hpo.planning.plan import Plan, folder_name
 from hpo.runs import repository
 from hpo.runs.checks import check_full_scale, check_workload
 from hpo.runs.forecasts import direct_search, forecast, with_forecast
+from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.plans import baseline_plans, make_plan

@@ -15,7 +15,7 @@ import pytest
 
 from hpo.cli.commands.web import dashboard_routers
 from hpo.dashboard.pages import STATIC
-from hpo.formatting import number, percent
+from hpo.runs.formatting import number, percent
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
