@@ -8,6 +8,8 @@ core or two:
   float32 by the thread that makes the batches
 * ``simplejpeg``, ``pillow``: this feed with each decoder; batches are bytes, as the device gets them
 * ``simplejpeg, normalized``: the same and ``prepare`` on the CPU, for a training that computes there
+* ``decoding alone``: what no feed with this decoder can beat: files are read and decoded as far down as their crops, by
+  one thread in a bare loop, and nothing else is done with them
 * ``DataLoader``: PyTorch's, with a worker process a core, the same decoder and the same crops; batches of bytes
 
 The processor time of all processes depends less on what else the machine does than the wall clock does.
@@ -105,6 +107,9 @@ def in_a_process(way: str, folder: Path, cores: int) -> tuple[float, float] | No
 
 def measured(way: str, folder: Path, cores: int) -> dict[str, float]:
     """One pass over all images after one that warms up, on the first ``cores`` cores."""
+    from trainers.numerics.memory import keep_freed_memory
+
+    keep_freed_memory()  # as every process that trains
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, set(allowed[:cores]))
     batches = WAYS[way](folder, cores)
@@ -192,6 +197,23 @@ def dataloader(folder: Path, cores: int) -> Iterator[int]:
             yield len(images)
 
 
+def decoding_alone(folder: Path) -> Iterator[int]:
+    """Files read and decoded down to the end of their crops, by one thread."""
+    import numpy as np
+
+    from trainers.feed.crops import UNIFORMS, random_crop
+    from trainers.feed.decoders import open_decoder
+
+    files = sorted((folder / "train").glob("*/*"))
+    decoder, generator = open_decoder("simplejpeg"), np.random.default_rng(0)
+    yield len(files)
+    while True:
+        for index in generator.permutation(len(files))[:BATCH].tolist():
+            crop = random_crop(WIDTH, HEIGHT, generator.random(UNIFORMS).tolist())
+            decoder.pixels(files[index].read_bytes(), 1, crop.top + crop.height)
+        yield min(BATCH, len(files))
+
+
 def before(folder: Path) -> Iterator[int]:
     """The procedure of the commit before: crops that are clipped, floats made by one thread."""
     import numpy as np
@@ -242,6 +264,7 @@ WAYS = {
     "simplejpeg, normalized": lambda folder, _: feed(folder, "simplejpeg", prepare=True),
     "pillow": lambda folder, _: feed(folder, "pillow"),
     "DataLoader": dataloader,
+    "decoding alone": lambda folder, _: decoding_alone(folder),
 }
 
 

@@ -1,14 +1,15 @@
 """What ``trainers.loop.synchronous`` costs beyond a hand-written PyTorch loop: same model, data, updates, evaluation.
 
-Each round trains so many updates and evaluates once, in three ways in turn: the hand-written loop below, the
-trainer without measuring the gradient noise scale, and the trainer as it is, which measures it at every 24th update.
-Times are those of the processor, on one thread, in the fastest round of each way, so that other work on the machine
-has little part in them. All three keep the memory that they free, as the processes that train do.
+Each round does 24 updates and evaluates once, in three ways in turn: the hand-written loop below, the trainer without
+measuring the gradient noise scale, and the trainer as it is, which measures it at every 24th update. The overhead is
+the median, over the rounds, of the ratio within a round, with its quartiles; the order of the ways changes from round
+to round. Times are those of the processor, on one thread. All three keep the memory that they free, as the processes
+that train do. Optimizers that PyTorch lacks are the trainer's own rules in both loops.
 
 ``--operations`` counts instead what one update of each mode dispatches, on an accelerator's way, and how often the host
 waits for a value of it: figures that do not depend on the machine.
 
-    python benchmarks/step_overhead.py [--rounds N] [--case NAME]
+    python benchmarks/step_overhead.py [--rounds N] [--case NAME ...]
     python benchmarks/step_overhead.py --operations
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -32,7 +34,7 @@ from trainers.distributed.single import SingleProcess
 from trainers.loop.synchronous import Training
 from trainers.numerics.memory import keep_freed_memory
 from trainers.numerics.normalization import end_update, ghost_batch_norms
-from trainers.optimizers import LARS
+from trainers.optimizers import make_optimizer
 from trainers.schedules.learning_rate import learning_rate
 from trainers.workloads import Workload, load_workload
 from trainers.workloads.resnet.images import ImagesInMemory
@@ -41,6 +43,10 @@ from trainers.workloads.resnet.task import ResNetWorkload
 SETTINGS = TrainingSettings(
     learning_rate=0.05, warmup_epochs=1.0, decay="cosine", normalization_batch_size=16
 )
+
+
+UPDATES = 24
+"""Of a round: the updates between two measurements of the noise."""
 
 
 class RandomImages(ResNetWorkload):
@@ -65,11 +71,10 @@ class RandomImages(ResNetWorkload):
 
 @dataclass(frozen=True)
 class Case:
-    """A model at a batch size, and the updates of one round (a multiple of the updates between measurements)."""
+    """A model at a batch size."""
 
     workload: Callable[[], Workload]
     global_batch_size: int
-    updates: int
     settings: TrainingSettings = SETTINGS
 
 
@@ -79,33 +84,12 @@ def _digits() -> Workload:
     return workload
 
 
-CASES = {
-    "resnet8, digits, 32": Case(_digits, 32, 72),
-    "resnet8, digits, 64": Case(_digits, 64, 48),
-    "resnet8, digits, 256": Case(_digits, 256, 24),
-    "resnet8, digits, 256, groups of 64": Case(
-        _digits, 256, 24, SETTINGS.replace(normalization_batch_size=64)
-    ),
-    "resnet20, 32x32, 128": Case(
-        RandomImages, 128, 24, SETTINGS.replace(normalization_batch_size=32)
-    ),
-    **{
-        f"resnet8, digits, 64, {name}": Case(_digits, 64, 48, SETTINGS.replace(**changes))
-        for name, changes in {
-            "AdamW": {"optimizer": "adamw", "learning_rate": 1e-3},
-            "LARS": {"optimizer": "lars", "learning_rate": 2.0},
-            "clipped": {"gradient_clip_norm": 1.0},
-            "bf16": {"precision": "bf16"},
-            "dynamic loss scale": {"loss_scaling": "dynamic"},
-        }.items()
-    },
-}
 MODES: dict[str, dict[str, object]] = {
     "SGD": {},
-    "LARS": {"optimizer": "lars"},
+    "LARS": {"optimizer": "lars", "learning_rate": 2.0},
     "LARC": {"optimizer": "larc"},
-    "LAMB": {"optimizer": "lamb"},
-    "AdamW": {"optimizer": "adamw"},
+    "LAMB": {"optimizer": "lamb", "learning_rate": 1e-3},
+    "AdamW": {"optimizer": "adamw", "learning_rate": 1e-3},
     "RMSprop warm-up": {"optimizer": "rmsprop_warmup"},
     "clipped": {"gradient_clip_norm": 1.0},
     "gradient lag": {"gradient_lag": 1},
@@ -119,47 +103,60 @@ MODES: dict[str, dict[str, object]] = {
         "loss_scaling": "dynamic",
     },
 }
-"""What ``--operations`` counts, at batch 64."""
+"""What ``--operations`` counts, at batch 64; all but the last are timed, too."""
+
+CASES = {
+    "resnet8, digits, 32": Case(_digits, 32),
+    "resnet8, digits, 64": Case(_digits, 64),
+    "resnet8, digits, 256": Case(_digits, 256),
+    "resnet8, digits, 256, groups of 64": Case(
+        _digits, 256, SETTINGS.replace(normalization_batch_size=64)
+    ),
+    "resnet20, 32x32, 128": Case(RandomImages, 128, SETTINGS.replace(normalization_batch_size=32)),
+    **{
+        f"resnet8, digits, 64, {name}": Case(_digits, 64, SETTINGS.replace(**changes))
+        for name, changes in MODES.items()
+        if name not in ("SGD", "AdaScale, LARS, dynamic loss scale")
+    },
+}
 
 
 class HandWritten:
-    """The loop that one would write for this model alone."""
+    """The loop that one would write for this model and this mode alone."""
 
     def __init__(self, workload: Workload, job: TrainingJob) -> None:
-        self.workload, self.job = workload, job
+        self.workload, self.job, settings = workload, job, job.settings
         torch.manual_seed(1)
-        self.model = workload.build_model(job.settings)
-        weights = [parameter for parameter in self.model.parameters() if parameter.ndim > 1]
-        others = [parameter for parameter in self.model.parameters() if parameter.ndim <= 1]
-        settings = job.settings
-        groups = [{"params": weights, "weight_decay": settings.weight_decay}, {"params": others}]
-        self.optimizer: torch.optim.Optimizer
-        if settings.optimizer == "lars":
-            decay, momentum = settings.weight_decay, settings.momentum
-            self.optimizer = LARS(
-                self.model.parameters(), 0.1, momentum=momentum, weight_decay=decay
-            )
-        elif settings.optimizer == "adamw":
-            self.optimizer = torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
-        else:
-            self.optimizer = torch.optim.SGD(groups, 0.1, momentum=settings.momentum, foreach=True)
+        self.model = workload.build_model(settings)
+        self.parameters = list(self.model.parameters())
+        self.norms = ghost_batch_norms(self.model)
+        self.optimizer = self._torch_optimizer()
+        self.rule = None if self.optimizer else make_optimizer(self.parameters, settings)
         self.scaler = torch.amp.GradScaler("cpu", enabled=settings.loss_scaling == "dynamic")
         self.computing = (
             torch.autocast("cpu", torch.bfloat16)
             if settings.precision == "bf16"
             else contextlib.nullcontext()
         )
-        self.norms = ghost_batch_norms(self.model)
+        self.lagging = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.squared = self.variance = self.weight = self.progress = 0.0
         self.step = 0
+
+    def _torch_optimizer(self) -> torch.optim.Optimizer | None:
+        settings = self.job.settings
+        weights = [parameter for parameter in self.parameters if parameter.ndim > 1]
+        others = [parameter for parameter in self.parameters if parameter.ndim <= 1]
+        groups = [{"params": weights, "weight_decay": settings.weight_decay}, {"params": others}]
+        if settings.optimizer == "adamw":
+            return torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
+        if settings.optimizer == "sgd":
+            return torch.optim.SGD(groups, 0.1, momentum=settings.momentum, foreach=True)
+        return None
 
     def __call__(self, updates: int) -> float:
         """Train and evaluate; returns the seconds of the processor."""
         started = time.process_time()
-        batch, samples, settings = (
-            self.job.global_batch_size,
-            self.workload.train_samples,
-            self.job.settings,
-        )
+        batch, samples = self.job.global_batch_size, self.workload.train_samples
         self.model.train()
         losses = []
         order, at, epoch = torch.randperm(samples), 0, 0
@@ -170,25 +167,85 @@ class HandWritten:
             images, classes = self.workload.prepare(
                 self.workload.training_batch(chosen, torch.full_like(chosen, epoch), 0)
             )
-            with self.computing:
-                loss = F.cross_entropy(self.model(images), classes)
-            self.scaler.scale(loss).backward()
-            end_update(self.norms, batch // settings.normalization_batch_size)
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate(settings, self.step * batch / samples, self.job.epochs)
-            if settings.gradient_clip_norm is not None:
-                self.scaler.unscale_(self.optimizer)
-                torch.nn.utils.clip_grad_norm_(
-                    self.model.parameters(), settings.gradient_clip_norm, foreach=True
-                )
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-            self.optimizer.zero_grad()
-            losses.append(loss.detach())
+            losses.append(self._update(images, classes, self.step * batch / samples))
             self.step, at = self.step + 1, at + batch
         torch.stack(losses).mean().item()
         self.evaluate()
         return time.process_time() - started
+
+    def _update(self, images: Tensor, classes: Tensor, epochs: float) -> Tensor:
+        settings = self.job.settings
+        if settings.adascale_batch_size is not None:
+            loss, gain = self._chunks(images, classes)
+            epochs = self.progress
+            self.progress += gain * settings.adascale_batch_size / self.workload.train_samples
+        else:
+            with self.computing:
+                loss = F.cross_entropy(self.model(images), classes)
+            static = settings.loss_scaling == "static"
+            self.scaler.scale(loss * settings.loss_scale if static else loss).backward()
+            if static:
+                torch._foreach_mul_(self._gradients(), 1 / settings.loss_scale)
+            gain = 1.0
+        end_update(self.norms, len(images) // settings.normalization_batch_size)
+        if settings.gradient_lag:
+            self.lagging, now = self._gradients(), self.lagging
+            for parameter, gradient in zip(self.parameters, now, strict=True):
+                parameter.grad = gradient
+        self._step(gain * learning_rate(settings, epochs, self.job.epochs), epochs)
+        for parameter in self.parameters:
+            parameter.grad = None
+        return loss.detach()
+
+    def _step(self, rate: float, epochs: float) -> None:
+        if self.optimizer is None:
+            self.rule.step(rate, epochs)
+            return
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        if self.job.settings.gradient_clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(
+                self.parameters, self.job.settings.gradient_clip_norm, foreach=True
+            )
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def _chunks(self, images: Tensor, classes: Tensor) -> tuple[Tensor, float]:
+        """Gradients of chunks of AdaScale's base batch and their mean; returns the loss and the gain."""
+        base, whole = self.job.settings.adascale_batch_size, len(images)
+        total, losses, squares = [], [], 0.0
+        for part, of_part in zip(images.split(base), classes.split(base), strict=True):
+            loss = F.cross_entropy(self.model(part), of_part)
+            loss.backward()
+            gradients = self._gradients()
+            squares += self._squared_norm(gradients) * base / whole
+            if total:
+                torch._foreach_add_(total, gradients)
+            else:
+                total = gradients
+            for parameter in self.parameters:
+                parameter.grad = None
+            losses.append(loss.detach())
+        torch._foreach_mul_(total, base / whole)
+        for parameter, gradient in zip(self.parameters, total, strict=True):
+            parameter.grad = gradient
+        of_batch = self._squared_norm(total)
+        keep = 1 - whole / base / 1000
+        squared = (whole * of_batch - base * squares) / (whole - base)
+        variance = (squares - of_batch) / (1 / base - 1 / whole)
+        self.squared = keep * self.squared + (1 - keep) * squared
+        self.variance = keep * self.variance + (1 - keep) * variance
+        signal, noise = max(0.0, self.squared), self.variance
+        gain = (noise / base + signal) / (noise / whole + signal) if noise > 0 else 1.0
+        return torch.stack(losses).mean(), gain
+
+    def _gradients(self) -> list[Tensor]:
+        return [parameter.grad for parameter in self.parameters]
+
+    @staticmethod
+    def _squared_norm(tensors: list[Tensor]) -> float:
+        return float(torch.stack(torch._foreach_norm(tensors)).double().square().sum())
 
     @torch.no_grad()
     def evaluate(self) -> float:
@@ -218,8 +275,24 @@ def trainer(workload: Workload, job: TrainingJob, *, measuring: bool) -> Callabl
     return run
 
 
-def measure(case: Case, rounds: int) -> tuple[float, float, float]:
-    """Milliseconds of a hand-written update, and the trainer's overhead (a ratio) without and with measuring."""
+@dataclass(frozen=True)
+class Measured:
+    """Milliseconds of a hand-written update, and the overheads without and with measuring: quartiles of a ratio - 1."""
+
+    milliseconds: float
+    plain: list[float] | None
+    measuring: list[float]
+
+    def row(self) -> str:
+        """The cells of a table."""
+        return " | ".join(
+            "" if each is None else f"{each[1]:+.1%} ({each[0]:+.1%} to {each[2]:+.1%})"
+            for each in (self.plain, self.measuring)
+        )
+
+
+def measure(case: Case, rounds: int) -> Measured:
+    """The loops of one case in turn; AdaScale measures in every update, and has no other way."""
     workload = case.workload()
     per_epoch = workload.train_samples / case.global_batch_size
     job = TrainingJob(
@@ -229,23 +302,31 @@ def measure(case: Case, rounds: int) -> tuple[float, float, float]:
         settings=case.settings,
         seed=0,
         global_batch_size=case.global_batch_size,
-        epochs=(rounds + 2) * case.updates / per_epoch + 2,
-        evaluations_per_epoch=per_epoch / case.updates,
+        epochs=(rounds + 2) * UPDATES / per_epoch + 2,
+        evaluations_per_epoch=per_epoch / UPDATES,
     )
-    ways = [
-        HandWritten(workload, job),
-        trainer(workload, job, measuring=False),
-        trainer(workload, job, measuring=True),
+    ways: list[Callable[[int], float]] = [HandWritten(workload, job)]
+    always = case.settings.adascale_batch_size is not None
+    ways += [
+        trainer(workload, job, measuring=each) for each in ([True] if always else [False, True])
     ]
     for way in ways:
-        way(case.updates)
+        way(UPDATES)
     taken = []
     for number in range(rounds):
-        order = [(number + at) % 3 for at in range(3)]
-        seconds = dict(sorted((at, ways[at](case.updates)) for at in order))
-        taken.append([seconds[at] for at in range(3)])
-    hand, plain, measured = (min(each[way] for each in taken) for way in range(3))
-    return 1000 * hand / case.updates, plain / hand - 1, measured / hand - 1
+        order = [(number + at) % len(ways) for at in range(len(ways))]
+        seconds = {at: ways[at](UPDATES) for at in order}
+        taken.append([seconds[at] for at in range(len(ways))])
+
+    def overhead(way: int) -> list[float]:
+        ratios = [each[way] / each[0] - 1 for each in taken]
+        return statistics.quantiles(ratios, n=4, method="inclusive")
+
+    return Measured(
+        1000 * statistics.median(each[0] for each in taken) / UPDATES,
+        None if always else overhead(1),
+        overhead(len(ways) - 1),
+    )
 
 
 class Operations(TorchDispatchMode):
@@ -315,7 +396,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--case", choices=tuple(CASES))
+    parser.add_argument("--case", nargs="+", choices=tuple(CASES), default=list(CASES))
     parser.add_argument("--operations", action="store_true", help="count, and take no times")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -324,13 +405,12 @@ def main() -> None:
         count_operations()
         return
     print(
-        "| model, data, global batch size | hand-written, ms an update | trainer | trainer, measuring |"
+        "| model, data, global batch size | hand-written, ms an update | trainer (quartiles) | "
+        "trainer, measuring (quartiles) |\n|---|---:|---:|---:|"
     )
-    print("|---|---|---|---|")
-    for name, case in CASES.items():
-        if options.case in (None, name):
-            milliseconds, plain, measured = measure(case, options.rounds)
-            print(f"| {name} | {milliseconds:.2f} | {plain:+.1%} | {measured:+.1%} |", flush=True)
+    for name in options.case:
+        found = measure(CASES[name], options.rounds)
+        print(f"| {name} | {found.milliseconds:.2f} | {found.row()} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -364,7 +364,9 @@ class _Run:
                 f"workers, seed {seed}"
             )
             with held_plan_run(self._store, plan_id, seed):
-                launched = self._launch(plan, directory, backend, seed)
+                launched = self._patience(
+                    lambda seed=seed: self._launch(plan, directory, backend, seed)  # type: ignore[misc]
+                )
 
             def keep(seed: int = seed, launched: Launched = launched) -> bool:
                 repository.keep_outcome(self._store, plan_id, seed, backend, plan.workers, launched)

@@ -168,10 +168,54 @@ def test_decoders_give_the_pixels_of_pillow(name):
             decoder.pixels(damaged)
 
 
-def _stored(pixels, kind):
+def _stored(pixels, kind, **options):
     content = io.BytesIO()
-    Image.fromarray(pixels).save(content, kind)
+    Image.fromarray(pixels).save(content, kind, **options)
     return content.getvalue()
+
+
+JPEGS = {
+    **{f"4:{s}": {"subsampling": f"4:{s}"} for s in ("4:4", "2:2", "2:0")},
+    "restart markers": {"subsampling": "4:2:0", "restart_marker_rows": 1},
+    "with a comment": {"comment": b"\xff\xda\xff\xc0" * 9},
+    "progressive": {"progressive": True},
+}
+
+
+@pytest.mark.parametrize("kind", [*JPEGS, "grey"])
+def test_rows_above_a_crop_come_out_the_same_where_decoding_stops_below_it(kind):
+    if "simplejpeg" not in installed():
+        pytest.skip("simplejpeg is not installed")
+    decoder, whole = open_decoder("simplejpeg"), open_decoder("simplejpeg")
+    generator = np.random.default_rng(3)
+    pixels = scene(generator, 331, 247)
+    content = _stored(pixels[..., 0] if kind == "grey" else pixels, "JPEG", **JPEGS.get(kind, {}))
+    for reduction in REDUCTIONS:
+        full = whole.pixels(content, reduction)
+        fewest = len(full)
+        for rows in (1, 16, 17, *generator.integers(1, 248, 12).tolist(), 247):
+            upper = decoder.pixels(content, reduction, rows)
+            needed = min(len(full), -(-rows // reduction))
+            assert upper.shape[1:] == full.shape[1:]
+            assert len(upper) >= needed
+            assert np.array_equal(upper[:needed], full[:needed])
+            fewest = min(fewest, len(upper))
+        # and decoding did stop, where it can
+        assert (fewest == len(full)) == (kind == "progressive")
+    for _ in range(20):
+        crop = random_crop(331, 247, generator.random(UNIFORMS).tolist())
+        for size in (16, 40, 72):
+            found = decode_crop(decoder, content, crop, (331, 247), size)
+            whole.pixels = lambda given, reduction=1, rows=None: decoder.pixels(given, reduction)
+            assert torch.equal(found, decode_crop(whole, content, crop, (331, 247), size))
+
+
+def test_a_file_that_lost_its_end_is_found_though_the_crop_lies_above():
+    pixels = scene(np.random.default_rng(5), 123, 77)
+    content = _stored(pixels, "JPEG", quality=95)
+    for name in installed():
+        with pytest.raises((OSError, ValueError)):
+            open_decoder(name).pixels(content[: len(content) * 3 // 4], 1, 10)
 
 
 @pytest.mark.parametrize("crop", [Crop(31, 7, 150, 130), Crop(0, 0, 72, 72), Crop(3, 2, 40, 50)])

@@ -3,13 +3,18 @@ import torch
 from torch import nn
 
 from trainers import JobError
+from trainers.numerics import normalization
 from trainers.numerics.normalization import (
     GhostBatchNorm,
     common_group_size,
     end_update,
     ghost_batch_norms,
+    norm_relu,
     persistent_statistics,
 )
+from trainers.workloads.resnet.model import build_resnet
+from trainers.workloads.segmentation.deeplab import DeepLab
+from trainers.workloads.segmentation.tiramisu import Tiramisu
 
 
 def images(samples, seed=0):
@@ -126,3 +131,107 @@ def test_statistics_of_a_model_are_found_whatever_the_layer():
         (3,),
     ]
     assert persistent_statistics(model)[0] is model[0].running_mean
+
+
+def fused_operations(output):
+    """How many fused operations an output's graph has."""
+    seen, waiting = set(), [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return sum("FusedGroups" in type(node).__name__ for node in seen)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(24, 3, 4, 5), (24, 3)])
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+def test_the_fused_operation_is_the_composition(monkeypatch, adds, relu, shape, layout):
+    def computed(least_elements):
+        """Output, statistics and gradients of two micro batches of three groups and one of one group."""
+        monkeypatch.setattr(normalization, "FUSED_ELEMENTS", least_elements)
+        generator = torch.Generator().manual_seed(0)
+
+        def drawn(*size):
+            values = torch.randn(size, generator=generator, dtype=torch.float64)
+            last = layout == "channels last" and len(size) == 4
+            return values.to(
+                memory_format=torch.channels_last if last else torch.contiguous_format
+            ).requires_grad_()
+
+        norm = GhostBatchNorm(3, 8).double()
+        with torch.no_grad():
+            norm.weight.copy_(drawn(3))
+            norm.bias.copy_(drawn(3))
+        results = []
+        for samples in (24, 24, 8):
+            x, shortcut = drawn(samples, *shape[1:]), drawn(samples, *shape[1:])
+            y = norm(x, shortcut if adds else None, relu=relu)
+            assert fused_operations(y) == (least_elements == 0 and (adds or samples > 8))
+            (y * drawn(*y.shape)).sum().backward()
+            results += [y, x.grad, *([shortcut.grad] if adds else [])]
+        results += [norm.weight.grad, norm.bias.grad]
+        end_update([norm], 7)
+        results += [norm.running_mean, norm.running_var, norm.eval()(drawn(*shape))]
+        return results
+
+    for fused, composed in zip(computed(0), computed(10**9), strict=True):
+        torch.testing.assert_close(fused, composed, rtol=1e-12, atol=1e-12)
+        assert fused.stride() == composed.stride()
+
+
+def norm_of_pairs(features):
+    return GhostBatchNorm(features, 2)
+
+
+MODELS = {
+    "resnet8": lambda: build_resnet("resnet8", 3, 5, 4, 2),
+    "resnet50": lambda: build_resnet("resnet50", 3, 5, 2, 2),
+    "tiramisu": lambda: Tiramisu("tiramisu_small", 3, 3, 2, norm_of_pairs),
+    "deeplab": lambda: DeepLab("deeplabv3plus_small", 3, 3, 4, norm_of_pairs),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_with_the_fused_operation_are_those_without(monkeypatch, name):
+    def computed(least_elements):
+        monkeypatch.setattr(normalization, "FUSED_ELEMENTS", least_elements)
+        torch.manual_seed(0)
+        model = MODELS[name]().double()
+        images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+        output = model(images)
+        count = fused_operations(output)
+        output.square().mean().backward()
+        end_update(ghost_batch_norms(model), 2)
+        gradients = [parameter.grad for parameter in model.parameters()]
+        return count, [output.detach(), *gradients, *persistent_statistics(model)]
+
+    (count, fused), (none, composed) = computed(0), computed(10**9)
+    assert none == 0
+    torch.manual_seed(0)
+    # every normalization is one, with its ReLU and its shortcut
+    assert count == len(ghost_batch_norms(MODELS[name]()))
+    for mine, theirs in zip(fused, composed, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_the_compiler_takes_the_normalization_whole():
+    plain, compiled = GhostBatchNorm(3, 8), GhostBatchNorm(3, 8)
+    function = torch.compile(
+        lambda x, add: norm_relu(compiled, x, add), backend="aot_eager", fullgraph=True
+    )
+    for seed in range(2):
+        x, add = images(24, seed), images(24, seed + 5)
+        torch.testing.assert_close(function(x, add), norm_relu(plain, x, add))
+        for norm in (plain, compiled):
+            end_update([norm], 3)
+    torch.testing.assert_close(compiled.running_mean, plain.running_mean)
+    torch.testing.assert_close(compiled.running_var, plain.running_var)
+
+
+def test_an_incomplete_group_is_an_error_of_the_fused_operation_too(monkeypatch):
+    monkeypatch.setattr(normalization, "FUSED_ELEMENTS", 0)
+    with pytest.raises(JobError, match="got 12 samples and normalization_batch_size 8"):
+        GhostBatchNorm(3, 8)(images(12))

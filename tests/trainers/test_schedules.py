@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from search_spaces.settings import TrainingSettings
-from trainers.schedules.device_rate import learning_rate_on_device
-from trainers.schedules.learning_rate import learning_rate
+from trainers.schedules.device_arithmetic import ON_DEVICE
+from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 
 GOYAL = TrainingSettings(
     learning_rate=3.2,
@@ -174,7 +174,7 @@ STEPPED = {"decay": "step", "decay_milestones": (3.0, 6.0), "decay_factor": 0.2}
 def test_the_rate_by_a_progress_on_the_device_is_the_same(changes):
     settings = TrainingSettings(**{"learning_rate": 0.7, "warmup_epochs": 2.0, **changes})
     places = torch.linspace(0, 11, 45, dtype=torch.float64)  # the milestones are among them
-    found = [float(learning_rate_on_device(settings, epochs, 10.0)) for epochs in places]
+    found = [float(learning_rate_by(ON_DEVICE, settings, epochs, 10.0)) for epochs in places]
     assert found == pytest.approx(
         [learning_rate(settings, float(epochs), 10.0) for epochs in places], rel=1e-12, abs=1e-15
     )

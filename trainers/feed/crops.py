@@ -79,10 +79,14 @@ def decode_crop(
     Scaled bilinearly with a filter as wide as the reduction (no aliasing), as Pillow does. Raises ValueError or
     OSError where the content cannot be decoded.
     """
-    pixels = decoder.pixels(content, largest_reduction(crop, size))
-    height, width, _ = pixels.shape
-    part = pixels[_span(crop.top, crop.height, height, image_size[1])][
-        :, _span(crop.left, crop.width, width, image_size[0])
+    width, height = image_size
+    reduction = largest_reduction(crop, size)
+    pixels = decoder.pixels(content, reduction, crop.top + crop.height)
+    rows, columns, _ = pixels.shape
+    if rows != height:  # reduced, or without the rows below the crop
+        rows = height if columns == width else -(-height // reduction)
+    part = pixels[_span(crop.top, crop.height, rows, height)][
+        :, _span(crop.left, crop.width, columns, width)
     ]
     return scaled(part, size)
 

@@ -1,8 +1,8 @@
 """Decoders of images, behind one interface: libjpeg-turbo by simplejpeg where it is installed, else Pillow.
 
 Both decode JPEGs with libjpeg-turbo's accurate inverse DCT and smooth upsampling, so that their pixels are the same;
-simplejpeg writes them straight into an array, in about two thirds of the time. What it does not read (PNG, CMYK, a
-damaged file) goes to Pillow.
+simplejpeg writes them straight into an array, in about two thirds of the time, and stops below the rows that are
+needed. What it does not read (PNG, CMYK, a damaged file) goes to Pillow.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from search_spaces.names import nearest_or_all
 from trainers.errors import DataError
+from trainers.feed.jpeg_rows import first_rows
 
 Pixels = NDArray[np.uint8]
 """``(height, width, 3)``, red, green and blue."""
@@ -34,8 +35,11 @@ class Decoder(Protocol):
     def size(self, content: bytes) -> tuple[int, int]:
         """Width and height in pixels, from the head of the file; raises ValueError or OSError."""
 
-    def pixels(self, content: bytes, reduction: int = 1) -> Pixels:
-        """The image, its sides divided by ``reduction`` where the format can; raises ValueError or OSError."""
+    def pixels(self, content: bytes, reduction: int = 1, rows: int | None = None) -> Pixels:
+        """The image, its sides divided by ``reduction`` where the format can; raises ValueError or OSError.
+
+        Where ``rows`` are given, rows below these (of the image as it is stored) may be missing.
+        """
 
 
 class PillowDecoder:
@@ -48,8 +52,8 @@ class PillowDecoder:
         with Image.open(io.BytesIO(content)) as image:
             return image.size
 
-    def pixels(self, content: bytes, reduction: int = 1) -> Pixels:
-        """The image; only JPEGs are reduced."""
+    def pixels(self, content: bytes, reduction: int = 1, rows: int | None = None) -> Pixels:  # noqa: ARG002
+        """The image, all of its rows; only JPEGs are reduced."""
         with Image.open(io.BytesIO(content)) as image:
             if reduction > 1:
                 image.draft("RGB", (image.width // reduction, image.height // reduction))
@@ -76,21 +80,28 @@ class SimpleJpegDecoder:
             return self._others.size(content)
         return int(width), int(height)
 
-    def pixels(self, content: bytes, reduction: int = 1) -> Pixels:
-        """The image; only JPEGs are reduced."""
+    def pixels(self, content: bytes, reduction: int = 1, rows: int | None = None) -> Pixels:
+        """The image; only JPEGs are reduced and end below ``rows``."""
         try:
-            if reduction == 1:
-                decoded: Pixels = self._decode(content)
-                return decoded
-            width, height = self.size(content)
-            decoded = self._decode(
-                content,
-                min_height=-(-height // reduction),
-                min_width=-(-width // reduction),
-                min_factor=reduction,
-            )
+            return self._decoded(content, reduction, rows)
         except ValueError:
             return self._others.pixels(content, reduction)
+
+    def _decoded(self, content: bytes, reduction: int, rows: int | None) -> Pixels:
+        # two more rows after the reduction, of which the interpolation of colours needs one
+        upper = None if rows is None else first_rows(content, rows + 2 * reduction)
+        found = content if upper is None else upper
+        least = {}
+        if reduction > 1:
+            height, width, _, _ = self._head(found)
+            least = {
+                "min_height": -(-int(height) // reduction),
+                "min_width": -(-int(width) // reduction),
+                "min_factor": reduction,
+            }
+        # what libjpeg warns of (more data than rows) is an error where it is strict; as everywhere else in a JPEG that
+        # has its end, damage that it warns of gives wrong pixels, as with Pillow
+        decoded: Pixels = self._decode(found, strict=upper is None, **least)
         return decoded
 
 

@@ -118,6 +118,9 @@ class FusedTrainings:
         if self._fused is not None:
             self._fused.memory.release(self.trainings)
             self._fused = None
+            for training in self.trainings:
+                for norm in training.replica.norms:
+                    norm.may_fuse = True
 
     def _evaluate(self, fused: _Fused, due: Sequence[_Member]) -> list[dict[str, float]]:
         """The scores of each; of all at once where all are due and the workload's counts can be computed so."""
@@ -363,6 +366,10 @@ class _Norms:
             if isinstance(module, GhostBatchNorm)
         ]
         self._modules = trainings[0].replica.norms
+        for (
+            module
+        ) in self._modules:  # one operation for several groups cannot be mapped over trainings
+            module.may_fuse = False
         self._group_size = trainings[0].replica.group_size
         self._fixed = memory.fixed
         self._keeps = [training.job.settings.normalization_momentum for training in trainings]

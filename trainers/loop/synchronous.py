@@ -21,12 +21,13 @@ from trainers.errors import JobError
 from trainers.job import TrainingJob
 from trainers.loop.exhibits import exhibit_of
 from trainers.loop.gradients import Gradients, MeasuredNorms
+from trainers.loop.memory_limit import limited_by_memory
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
 from trainers.schedules.adascale import AdaScale
-from trainers.schedules.device_rate import learning_rate_on_device
-from trainers.schedules.learning_rate import learning_rate
+from trainers.schedules.device_arithmetic import ON_DEVICE
+from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.workloads import Workload, load_model_workload
 from trainers.workloads.training_run import TrainingRun, TrainingSegment
@@ -44,6 +45,7 @@ class Training(TrainingRun):
         self.communicator = communicator
         self.replica = Replica(self.workload, job.settings, job.seed, communicator.device)
         communicator.broadcast_(self.replica.parameters)
+        self.job = job = limited_by_memory(job, self.replica, communicator)
         self.loader = MicroBatchLoader(
             self.workload, job, self.batch_schedule, communicator, self.replica
         )
@@ -136,7 +138,7 @@ class Training(TrainingRun):
             rate = learning_rate(settings, epochs, self.job.epochs)
             self.optimizer.step(rate, epochs, overflowed)
             return rate
-        gained = scale.gain * learning_rate_on_device(settings, scale.epochs, self.job.epochs)
+        gained = scale.gain * learning_rate_by(ON_DEVICE, settings, scale.epochs, self.job.epochs)
         self.optimizer.step(gained, scale.epochs, overflowed)
         scale.advance(overflowed)
         return gained

@@ -18,29 +18,44 @@ from dataclasses import dataclass
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import JobError
+from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
 
 
 def batch_factor(settings: TrainingSettings, epochs: float) -> float:
     """The global batch size of the update that starts after ``epochs`` epochs, over the job's own."""
     if settings.batch_control == "piecewise":
-        passed = sum(epochs >= milestone for milestone in settings.batch_milestones)
-        return settings.batch_factors[passed - 1] if passed else 1.0
-    if settings.batch_control == "grow" and epochs >= settings.warmup_epochs:
-        passed = sum(epochs >= milestone for milestone in settings.decay_milestones)
-        return min(
-            math.pow(settings.decay_factor, -passed), settings.batch_limit_factor or math.inf
-        )
-    return 1.0
+        factors = [1.0, *settings.batch_factors]
+        return NUMBERS.by_milestones(epochs, settings.batch_milestones, factors)
+    return _growth(NUMBERS, settings, epochs) if settings.batch_control == "grow" else 1.0
 
 
-def rate_factor(settings: TrainingSettings, epochs: float) -> float:
+def rate_factor(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value | float:
     """What batch control multiplies the learning rate by; with 'grow' it takes back the step decay."""
     if settings.batch_control == "grow":
-        return batch_factor(settings, epochs)
+        return _growth(by, settings, epochs)
     if settings.batch_control == "piecewise" and settings.batch_rate_rule != "none":
-        factor = batch_factor(settings, epochs)
-        return factor if settings.batch_rate_rule == "linear" else math.sqrt(factor)
+        linear = settings.batch_rate_rule == "linear"
+        factors: list[float] = [
+            factor if linear else math.sqrt(factor) for factor in settings.batch_factors
+        ]
+        return by.by_milestones(epochs, settings.batch_milestones, [1.0, *factors])
     return 1.0
+
+
+def step_factors(settings: TrainingSettings, sign: int) -> list[float]:
+    """``decay_factor`` to the power of ``sign`` times the milestones passed, for each number of these."""
+    passed = range(len(settings.decay_milestones) + 1)
+    return [math.pow(settings.decay_factor, sign * each) for each in passed]
+
+
+def _growth(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
+    limit = settings.batch_limit_factor or math.inf
+    sizes = [min(each, limit) for each in step_factors(settings, -1)]
+    return by.choose(
+        epochs >= settings.warmup_epochs,
+        lambda: by.by_milestones(epochs, settings.decay_milestones, sizes),
+        lambda: by.constant(1.0, epochs),
+    )
 
 
 @dataclass(frozen=True)

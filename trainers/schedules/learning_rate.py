@@ -26,7 +26,8 @@ from __future__ import annotations
 import math
 
 from search_spaces.settings import TrainingSettings
-from trainers.schedules.batch_size import rate_factor
+from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
+from trainers.schedules.batch_size import rate_factor, step_factors
 
 
 def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: float) -> float:
@@ -34,33 +35,46 @@ def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: floa
 
     ``budget_epochs`` is where a polynomial or cosine decay ends whose ``decay_epochs`` is None.
     """
-    peak = settings.learning_rate * rate_factor(settings, epochs)
-    if epochs < settings.warmup_epochs:
-        return peak * _warmup_factor(settings, epochs / settings.warmup_epochs)
-    return peak * _decay_factor(settings, epochs, budget_epochs)
+    return learning_rate_by(NUMBERS, settings, epochs, budget_epochs)
 
 
-def _warmup_factor(settings: TrainingSettings, t: float) -> float:
+def learning_rate_by(
+    by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, budget_epochs: float
+) -> Value:
+    """The same of a progress of any kind, by its arithmetic: a scalar on a device gives the rate there."""
+
+    def decayed() -> Value:
+        return _decay_factor(by, settings, epochs, budget_epochs)
+
+    def warming() -> Value:
+        return _warmup_factor(by, settings, epochs / settings.warmup_epochs)
+
+    peak = settings.learning_rate * rate_factor(by, settings, epochs)
+    if settings.warmup_epochs > 0:
+        return peak * by.choose(epochs < settings.warmup_epochs, warming, decayed)
+    return peak * decayed()
+
+
+def _warmup_factor(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
     start = settings.warmup_start_factor
     if settings.warmup_shape == "constant":
-        return start
+        return by.constant(start, t)
     if settings.warmup_shape == "exponential":
-        return math.pow(start, 1 - t)
+        return by.exponential(start, 1 - t)
     return start + (1 - start) * (t * t if settings.warmup_shape == "quadratic" else t)
 
 
-def _decay_factor(settings: TrainingSettings, epochs: float, budget_epochs: float) -> float:
+def _decay_factor(
+    by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, budget_epochs: float
+) -> Value:
     if settings.decay == "constant":
-        return 1.0
-    if settings.decay in ("step", "piecewise"):
-        passed = sum(epochs >= milestone for milestone in settings.decay_milestones)
-        return (
-            settings.decay_values[passed]
-            if settings.decay == "piecewise"
-            else math.pow(settings.decay_factor, passed)
-        )
+        return by.constant(1.0, epochs)
+    if settings.decay == "piecewise":
+        return by.by_milestones(epochs, settings.decay_milestones, settings.decay_values)
+    if settings.decay == "step":
+        return by.by_milestones(epochs, settings.decay_milestones, step_factors(settings, 1))
     end, last = settings.end_learning_rate_factor, settings.decay_epochs or budget_epochs
-    t = min(1.0, (epochs - settings.warmup_epochs) / (last - settings.warmup_epochs))
+    t = by.share((epochs - settings.warmup_epochs) / (last - settings.warmup_epochs))
     if settings.decay == "polynomial":
-        return end + (1 - end) * math.pow(1 - t, settings.decay_power)
-    return end + (1 - end) * (1 + math.cos(math.pi * t)) / 2
+        return end + (1 - end) * by.power(1 - t, settings.decay_power)
+    return end + (1 - end) * (1 + by.cosine(math.pi * t)) / 2

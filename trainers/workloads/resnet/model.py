@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainers.numerics.normalization import GhostBatchNorm
+from trainers.numerics.normalization import GhostBatchNorm, GhostBatchNormReLU, norm_relu
 
 Norm = Callable[[int], GhostBatchNorm]
 
@@ -54,8 +54,8 @@ def build_resnet(
     if name == "resnet50":
         stem = [
             _convolution(channels, width, 7, 2),
-            norm(width),
-            nn.ReLU(),
+            GhostBatchNormReLU(width, group_size, momentum=momentum),
+            nn.Identity(),  # keeps the places, and so the names in checkpoints
             nn.MaxPool2d(3, 2, padding=1),
         ]
         blocks, features = (
@@ -63,7 +63,11 @@ def build_resnet(
             Bottleneck.expansion * width * 8,
         )
     else:
-        stem = [_convolution(channels, width, 3), norm(width), nn.ReLU()]
+        stem = [
+            _convolution(channels, width, 3),
+            GhostBatchNormReLU(width, group_size, momentum=momentum),
+            nn.Identity(),
+        ]
         blocks, features = _stages(BasicBlock, width, (SMALL_NETWORKS[name],) * 3, norm), width * 4
     model = ResNet(nn.Sequential(*stem, *blocks), nn.Linear(features, classes))
     _initialize_convolutions(model)
@@ -105,13 +109,12 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, at 1 / stride of the size."""
-        y = F.relu(self.first_norm(self.first(x)))
-        y = self.last_norm(self.last(y))
+        y = norm_relu(self.first_norm, self.first(x))
         if self.stride > 1:
             x = x[:, :, :: self.stride, :: self.stride]
         if self.padding:
             x = F.pad(x, (0, 0, 0, 0, 0, self.padding))
-        return F.relu(x + y)
+        return norm_relu(self.last_norm, self.last(y), x)
 
 
 class Bottleneck(nn.Module):
@@ -133,9 +136,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, at 1 / stride of the size."""
-        y = F.relu(self.first_norm(self.first(x)))
-        y = F.relu(self.middle_norm(self.middle(y)))
-        return F.relu(self.shortcut(x) + self.last_norm(self.last(y)))
+        y = norm_relu(self.first_norm, self.first(x))
+        y = norm_relu(self.middle_norm, self.middle(y))
+        return norm_relu(self.last_norm, self.last(y), self.shortcut(x))
 
 
 def _stages(

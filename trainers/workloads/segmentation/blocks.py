@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from trainers.numerics.normalization import norm_relu
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalization of so many features."""
@@ -25,7 +26,7 @@ class ConvNormReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(n, outputs, ceil(height / stride), ceil(width / stride))``."""
-        return F.relu(self.norm(self.convolution(x)), inplace=True)
+        return norm_relu(self.norm, self.convolution(x))
 
 
 class Upsample(nn.Module):

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainers.numerics.normalization import norm_relu
 from trainers.workloads.segmentation.blocks import (
     ConvNormReLU,
     Norm,
@@ -131,7 +132,7 @@ class Unit(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The unit's output, at 1 / stride of the grid, and its ``width`` features before the stride."""
-        y = F.relu(self.norm(x))
+        y = norm_relu(self.norm, x)
         kept = (
             x[:, :, :: self.stride, :: self.stride] if self.shortcut is None else self.shortcut(y)
         )

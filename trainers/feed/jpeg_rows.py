@@ -1,0 +1,44 @@
+"""The upper rows of a JPEG: a copy whose head says that the image ends there, so that a decoder stops at them.
+
+Most of the time of decoding is that of the entropy-coded data, which can be read from the start only (ITU-T T.81,
+annex F). What lies below a crop need not be read, and the rows above it come out the same to the bit.
+"""
+
+from __future__ import annotations
+
+_START, _END = b"\xff\xd8", b"\xff\xd9"
+_SEQUENTIAL_FRAMES = (0xC0, 0xC1)
+"""Start of frame: baseline and extended sequential DCT with Huffman coding (T.81, table B.1)."""
+_FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
+_SCAN = 0xDA
+_STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
+
+
+def first_rows(content: bytes, rows: int) -> bytearray | None:
+    """The JPEG with the height ``rows``, or None where all of it has to be decoded.
+
+    That is where it has no more rows, where it has several scans (progressive ones among them, whose data depend on the
+    height), and where the file does not end as a whole one does, so that the decoder finds that out. A decoder will
+    meet more data than rows, of which libjpeg warns. Interpolated colours need one more row than are used.
+    """
+    if not content.startswith(_START) or not content.endswith(_END):
+        return None
+    at, frame, components = 2, 0, 0
+    while at + 10 <= len(content) and content[at] == 0xFF:
+        marker = content[at + 1]
+        if marker == 0xFF or marker in _STANDALONE:
+            at += 1 if marker == 0xFF else 2
+            continue
+        if marker == _SCAN:
+            if not frame or content[at + 4] != components:
+                return None
+            shorter = bytearray(content)
+            shorter[frame + 5 : frame + 7] = rows.to_bytes(2, "big")
+            return shorter
+        if marker in _FRAMES:
+            height = int.from_bytes(content[at + 5 : at + 7], "big")
+            if marker not in _SEQUENTIAL_FRAMES or not 0 < rows < height:
+                return None
+            frame, components = at, content[at + 9]
+        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return None

@@ -1,0 +1,96 @@
+"""The micro batch that a GPU's memory holds, found by trying, where a job does not say one.
+
+Before its first update a training computes the loss and the gradient of a micro batch as large as its workload allows,
+with room kept for the optimizer's state, and halves the micro batch until that fits. In the usual case the first one
+does, at the price of one update; nothing is remembered, because what else lies on the card may change. With ghost batch
+norm a training does not depend on its micro batch but for rounding; a model with batch norm of another kind does, and
+is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import torch
+
+from trainers.distributed.communicator import Communicator
+from trainers.errors import JobError
+from trainers.job import TrainingJob
+from trainers.loop.replica import Replica
+from trainers.numerics.normalization import statistics_depend_on_micro_batches
+from trainers.workloads.workload import some_samples
+
+RESERVED_COPIES = 3
+"""Of the parameters: two moments of an optimizer, and the buffers of a reduction."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def limited_by_memory(
+    job: TrainingJob, replica: Replica, communicator: Communicator
+) -> TrainingJob:
+    """The job with the micro batch that every worker's GPU holds; on a CPU, or where the job says one, the job itself.
+
+    Raises :class:`~trainers.errors.JobError` where not even one normalization group fits.
+    """
+    if job.micro_batch_size is not None or replica.device.type != "cuda":
+        return job
+    return with_fitting_micro_batch(job, replica, communicator)
+
+
+def with_fitting_micro_batch(
+    job: TrainingJob, replica: Replica, communicator: Communicator
+) -> TrainingJob:
+    """The same on any device whose allocator raises :class:`torch.OutOfMemoryError`; all workers come together."""
+    if statistics_depend_on_micro_batches(replica.model):
+        return job
+    group, workload = replica.group_size, replica.workload
+    groups = max(1, job.global_batch_size // communicator.size // group)
+    first = groups = min(groups, max(1, workload.largest_micro_batch // group))
+    while not _fits_everywhere(replica, communicator, groups * group):
+        if groups == 1:
+            raise JobError(
+                f"a micro batch must fit in the memory of {replica.device}, but even one normalization group of "
+                f"{group} samples does not; lower normalization_batch_size, choose a smaller model, or a GPU with "
+                "more memory"
+            )
+        groups //= 2
+    if groups == first:
+        return job
+    _LOG.info("micro batches of %d samples, of which the memory holds no more", groups * group)
+    return dataclasses.replace(job, micro_batch_size=groups * group)
+
+
+def _fits_everywhere(replica: Replica, communicator: Communicator, samples: int) -> bool:
+    fits = _fits(replica, samples)
+    if replica.device.type == "cuda":
+        torch.cuda.empty_cache()
+    failed = torch.tensor([0.0 if fits else 1.0], device=communicator.device)
+    communicator.all_reduce_sum_([failed])
+    return not failed.item()
+
+
+def _fits(replica: Replica, samples: int) -> bool:
+    """Whether the gradient of so many samples can be computed; leaves the replica as it was."""
+    cuda = replica.device.type == "cuda"
+    training = replica.model.training
+    replica.model.train()
+    try:
+        with torch.random.fork_rng(devices=[replica.device] if cuda else []):
+            reserved = [
+                torch.empty_like(parameter)
+                for parameter in replica.parameters
+                for _ in range(RESERVED_COPIES)
+            ]
+            batch = some_samples(replica.workload, min(samples, replica.workload.train_samples))
+            replica.loss(replica.copies.receive(replica.copies.send(batch))).backward()  # type: ignore[no-untyped-call]
+            del reserved
+        return True
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        replica.set_gradients(None)
+        for norm in replica.norms:
+            norm.groups = 0  # the next group's statistics replace those of the trial
+        replica.model.train(training)

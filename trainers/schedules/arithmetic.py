@@ -1,0 +1,78 @@
+"""What the schedules' formulas need beyond + - * /, for a progress that is a number or a scalar on a device.
+
+A choice is a branch for numbers; on a device both sides are computed and one is taken there, so that nobody waits for
+the progress. There constants stay plain numbers, so that nothing is copied to the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Value = TypeVar("Value", float, Tensor)
+else:
+    Value = TypeVar("Value")  # numbers need no torch
+
+
+class Arithmetic(Protocol[Value]):
+    """The operations on values of one kind."""
+
+    def constant(self, value: float, like: Value) -> Value:
+        """A plain number as a value of the kind of another."""
+
+    def choose(
+        self, condition: Any, then: Callable[[], Value], otherwise: Callable[[], Value]
+    ) -> Value:
+        """One of two, by the result of a comparison."""
+
+    def by_milestones(
+        self, epochs: Value, milestones: Sequence[float], values: Sequence[float]
+    ) -> Value:
+        """``values[n]`` where n of the rising ``milestones`` are passed."""
+
+    def exponential(self, base: float, exponent: Value) -> Value:
+        """The base to the power of a value."""
+
+    def power(self, base: Value, exponent: float) -> Value:
+        """A value to the power of a number."""
+
+    def cosine(self, angle: Value) -> Value:
+        """Of an angle in radians."""
+
+    def share(self, t: Value) -> Value:
+        """The value, limited to 0 to 1."""
+
+
+class Numbers:
+    """Plain numbers, in Python's own functions."""
+
+    def constant(self, value: float, like: float) -> float:  # noqa: ARG002
+        """The number itself."""
+        return value
+
+    def choose(
+        self, condition: Any, then: Callable[[], float], otherwise: Callable[[], float]
+    ) -> float:
+        """A branch: the other side is not computed."""
+        return then() if condition else otherwise()
+
+    def by_milestones(
+        self, epochs: float, milestones: Sequence[float], values: Sequence[float]
+    ) -> float:
+        """Counts the milestones that are passed."""
+        return values[sum(epochs >= milestone for milestone in milestones)]
+
+    exponential = staticmethod(math.pow)
+    power = staticmethod(math.pow)
+    cosine = staticmethod(math.cos)
+
+    def share(self, t: float) -> float:
+        """Between 0 and 1."""
+        return min(1.0, max(0.0, t))
+
+
+NUMBERS = Numbers()

@@ -1,0 +1,50 @@
+"""The schedules' arithmetic on a device: scalars of float64 that stay there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+class OnDevice:
+    """Scalars on any device; both sides of a choice are computed."""
+
+    def constant(self, value: float, like: Tensor) -> Tensor:
+        """A scalar on the same device."""
+        return torch.full_like(like, value)
+
+    def choose(
+        self, condition: Tensor, then: Callable[[], Tensor], otherwise: Callable[[], Tensor]
+    ) -> Tensor:
+        """Taken on the device."""
+        return torch.where(condition, then(), otherwise())
+
+    def by_milestones(
+        self, epochs: Tensor, milestones: Sequence[float], values: Sequence[float]
+    ) -> Tensor:
+        """A choice for each milestone."""
+        chosen = torch.full_like(epochs, values[0])
+        for milestone, value in zip(milestones, values[1:], strict=True):
+            chosen = torch.where(epochs >= milestone, value, chosen)
+        return chosen
+
+    def exponential(self, base: float, exponent: Tensor) -> Tensor:
+        """By ``torch.pow``."""
+        return torch.pow(base, exponent)
+
+    def power(self, base: Tensor, exponent: float) -> Tensor:
+        """By ``torch.pow``."""
+        return base.pow(exponent)
+
+    def cosine(self, angle: Tensor) -> Tensor:
+        """By ``torch.cos``."""
+        return torch.cos(angle)
+
+    def share(self, t: Tensor) -> Tensor:
+        """Clamped."""
+        return t.clamp(0.0, 1.0)
+
+
+ON_DEVICE = OnDevice()
