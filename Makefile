@@ -1,6 +1,6 @@
 # Each target installs what is missing first.
 # make run        the main job: a sweep on real images, a forecast, a plan, the proof
-# make quick      some minutes: the tests of what a change breaks most often
+# make quick      about a minute: the tests of what a change breaks most often
 # make test       all tests
 # make check      format, linter, types, and the coverage that was measured last
 # make format     puts the code into the format, and repairs what the linter can
@@ -21,13 +21,14 @@ run: setup
 	$(BIN)/hpo report digits -o report.html
 
 # half of the time of the tests is waiting (for processes, leases, time-outs): more of them than cores, at 1 to 2 GB each.
-# A process that has nothing left takes tests from another: files differ in length by a factor of a hundred
+# A process that has nothing left takes tests from another: files differ in length by a factor of a hundred, and
+# tests/conftest.py deals those with the longest to the processes first
 TEST_PROCESSES ?= 3
 test: setup
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 quick: setup
-	$(BIN)/pytest -n 2 --dist worksteal -m "not (slow or fit or postgres or processes or browser)"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not (slow or medium or fit or postgres or processes or browser)"
 
 check: setup
 	$(BIN)/ruff format --check .

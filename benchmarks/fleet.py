@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 STUDY = """\
 name: {name}
 workload: paced_workload:{kind}
-data: {{modes: 20, noise_scale: 0.5, train_samples: 512, seconds: {seconds}, log: {log}}}
+data: {{modes: 20, noise_scale: 0.5, train_samples: 512, seconds: {seconds}, run_seconds: {run_seconds}, log: {log}}}
 target: {{metric: loss, at_most: 0.05}}
 ladder: [16, 32]
 search:
@@ -56,6 +56,7 @@ class Paced:
             name=self.name,
             kind=self.kind,
             seconds=self.seconds,
+            run_seconds=self.seconds,
             log=log_of(self.name, folder),
             trials=self.trials,
             epochs=self.epochs,
@@ -156,7 +157,7 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
-        time.sleep(0.03)
+        time.sleep(0.1)
 
 
 def runs(store: Store, worker: subprocess.Popen[bytes]) -> bool:

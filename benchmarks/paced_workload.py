@@ -1,7 +1,8 @@
 """A simulated training that takes its time, and writes down when it begins: what the tests of faults train.
 
-Data options: those of ``noisy_quadratic``; ``seconds`` that an evaluation takes; ``log``, a file that gets a line of
-JSON for each training that begins: the process, the time, the batch, the seed and the learning rate.
+Data options: those of ``noisy_quadratic``; ``seconds`` that an evaluation takes; ``run_seconds`` that one takes where
+several processes train; ``log``, a file that gets a line of JSON for each training that begins: the process, the time,
+the batch, the seed and the learning rate.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ class Paced(NoisyQuadratic):
     def __init__(self, data: Mapping[str, Any]) -> None:
         plain = dict(data)
         self.seconds, self.log = float(plain.pop("seconds", 0)), plain.pop("log", None)
+        self.run_seconds = float(plain.pop("run_seconds", self.seconds))
         super().__init__(plain)
 
-    def begin(self, job: TrainingJob, communicator: Communicator | None) -> SimulatedTraining:  # noqa: ARG002
+    def begin(self, job: TrainingJob, communicator: Communicator | None) -> SimulatedTraining:
         """A simulated training that sleeps."""
-        return _Paced(job, workload=self)
+        of_several = communicator is not None and communicator.size > 1
+        return _Paced(job, workload=self, pause=self.run_seconds if of_several else self.seconds)
 
 
 class OnRay(Paced):
@@ -39,9 +42,9 @@ class OnRay(Paced):
 
 
 class _Paced(SimulatedTraining):
-    def __init__(self, job: TrainingJob, *, workload: Paced) -> None:
+    def __init__(self, job: TrainingJob, *, workload: Paced, pause: float) -> None:
         super().__init__(job, workload=workload)
-        self._pause, self._log = workload.seconds, workload.log
+        self._pause, self._log = pause, workload.log
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         if self._log is not None:

@@ -7,7 +7,9 @@ makes: PostgreSQL refuses to run as root.
 from __future__ import annotations
 
 import itertools
+import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,8 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+
+RECOVERY_SECONDS = 120.0
 
 
 class PrivatePostgres:
@@ -53,6 +57,13 @@ class PrivatePostgres:
                     statement if isinstance(statement, sql.Composable) else sql.SQL(statement)
                 )
 
+    def wait_for_commits(self, wait: bool) -> None:
+        """Whether a commit is on the disk when it is done, for connections from now on; it is unless told otherwise."""
+        self.execute(
+            f"ALTER SYSTEM SET synchronous_commit = {'on' if wait else 'off'}",
+            "SELECT pg_reload_conf()",
+        )
+
     def stop(self) -> None:
         """Stop at once, as in a crash: open transactions are lost, what was committed is not."""
         _commands().pg_ctl(
@@ -62,8 +73,27 @@ class PrivatePostgres:
         )
 
     def start(self) -> None:
-        """Start again after :meth:`stop`, with the databases that were there."""
-        self._server.ensure_postgres_running()
+        """Start again after :meth:`stop`, with the databases that were there.
+
+        The wheel waits 10 s for it; on a busy machine the recovery after a crash takes longer, and goes on meanwhile.
+        """
+        end = time.monotonic() + RECOVERY_SECONDS
+        while True:
+            try:
+                self._server.ensure_postgres_running()
+                return
+            except (
+                subprocess.TimeoutExpired,
+                AssertionError,
+            ):  # it asserts that the server is ready
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+
+    @property
+    def pid(self) -> int:
+        """The number of its first process, whose children answer connections."""
+        return int(self._server.get_pid())
 
 
 @contextmanager

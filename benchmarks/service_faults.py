@@ -42,6 +42,7 @@ from benchmarks.dashboard_browser import free_port
 from benchmarks.fleet import ROOT, STUDY, Fleet, Witness, all_ended, begun, fleet, log_of, wait_for
 from benchmarks.private_postgres import PrivatePostgres, private_postgres
 from hpo.client.retries import RetryPolicy
+from hpo.errors import UnreachableError
 from hpo.service.auth import create_token
 from storage.errors import StoreUnavailable
 from storage.store import Store
@@ -52,11 +53,26 @@ LIMIT = 1800.0
 LEASE_SECONDS = "5"
 """Of the workers: long enough that one on a busy machine does not lose its study, short beside the whole run."""
 
+WORKERS = 2
 WAITING = 3
 """Studies that wait or run, below which another is submitted."""
 
+RUN_SECONDS = 0.5
+"""That an evaluation of a launched run takes: its ranks live long enough to be struck."""
+
 STRIKES_OF_A_RUN = 2
 """Of one run of a plan: it gives up after three restarts."""
+
+KINDS = (
+    "server killed",
+    "worker killed",
+    "launcher killed",
+    "rank killed",
+    "disk full",
+    "database away",
+)
+LONG = 300.0
+"""Seconds from which every kind of fault must have struck."""
 
 VALIDATED = "full_scale: {global_batch_size: 64, machine: local, workers: 2, validate: true}\n"
 CONFIGURATION = """\
@@ -103,6 +119,13 @@ class Service:
                 stderr=log,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
             )
+
+    def supervise(self) -> None:
+        """Start again what ended by itself, as a supervisor does: the database was away when it started."""
+        if self.server is not None and self.server.poll() is not None:
+            self.start_server()
+        while len(self.running_workers()) < WORKERS:
+            self.workers.start()
 
     def running_workers(self) -> list[subprocess.Popen[bytes]]:
         """Those that live."""
@@ -164,7 +187,8 @@ class Clients:
 
     def __init__(self, service: Service, store: Store, token: str) -> None:
         self.acknowledged: list[str] = []
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # by a server that was reached
+        self.unacknowledged = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._submit, args=(service, store, token))
 
@@ -183,6 +207,7 @@ class Clients:
                     name=name,
                     kind="Paced",
                     seconds=0.05,
+                    run_seconds=RUN_SECONDS,
                     log=log_of(name, service.folder),
                     trials=12,
                     epochs=10,
@@ -192,7 +217,10 @@ class Clients:
                     client.submit(text)
                     self.acknowledged.append(name)
                 except hpo.HpoError as error:  # not acknowledged: it may be there or not
-                    self.refused[str(error)[:300]] += 1
+                    validated = None if name == validated else validated
+                    unreached = isinstance(error, UnreachableError)
+                    self.unacknowledged += 1
+                    self.refused[str(error)[:300]] += not unreached
 
     def __enter__(self) -> Clients:
         self._thread.start()
@@ -223,6 +251,7 @@ class Strikes:
     def one(self) -> None:
         """Strike once; where a run of a plan is on, it is the aim of every other strike."""
         service = self._service
+        service.supervise()
         aims: list[tuple[str, Callable[[], bool]]] = [
             ("server killed", self._kill_server),
             ("worker killed", self._kill_worker),
@@ -230,7 +259,9 @@ class Strikes:
             ("database away", self._database_away),
         ]
         if launchers(service.folder) and self._draw.random() < 0.5:
-            aims = [("launcher killed", self._kill_launcher), ("rank killed", self._kill_rank)]
+            aims = [("launcher killed", self._kill_launcher)]
+            if ranks(service.folder):
+                aims = [*aims, ("rank killed", self._kill_rank), ("rank killed", self._kill_rank)]
         name, strike = self._draw.choice(aims)
         self.done[name] += strike()
 
@@ -248,7 +279,7 @@ class Strikes:
         worker = self._draw.choice(self._service.running_workers())
         worker.kill()
         worker.wait()
-        self._service.workers.start()
+        self._service.supervise()
         return True
 
     def _kill_launcher(self) -> bool:
@@ -373,8 +404,7 @@ def run(
             _stopped(Service(url, folder, workers)) as service,
         ):
             service.start_server()
-            workers.start()
-            workers.start()
+            service.supervise()
             wait_for(service.is_ready, LIMIT, "the server")
             strikes = Strikes(service, random.Random(seed), postgres)
             witness, until = Witness(store), time.monotonic() + seconds
@@ -386,11 +416,17 @@ def run(
                         with contextlib.suppress(StoreUnavailable):
                             witness.look()
                         strikes.one()
+                    service.supervise()
                 began = time.monotonic()
-                wait_for(lambda: all_ended(store), LIMIT, "the studies to end")
+
+                def ended() -> bool:
+                    service.supervise()
+                    return all_ended(store)
+
+                wait_for(ended, LIMIT, "the studies to end")
             faults = witness.faults(folder) + sorted(watch.faults)
             there = {study.name for study in store.studies()}
-            faults += [f"submission refused: {text}" for text in clients.refused]
+            faults += [f"submission refused: {text}" for text in +clients.refused]
             faults += [
                 f"{name} was acknowledged and is not there"
                 for name in clients.acknowledged
@@ -401,6 +437,8 @@ def run(
             trials = sum(store.totals().trials.values())
             if not (trials and runs):
                 faults.append(f"nothing was tried: {trials} trials, {runs} runs of plans")
+            if seconds >= LONG:
+                faults += [f"{name}: never struck" for name in KINDS if not strikes.done[name]]
         time.sleep(5)
         left = processes(folder)
         faults += [f"left behind: {pid} {' '.join(words)}" for pid, words in left.items()]
@@ -409,7 +447,7 @@ def run(
     told = ", ".join(f"{count} x {name}" for name, count in sorted(strikes.done.items()))
     return faults, (
         f"{sum(strikes.done.values())} faults in {seconds:.0f} s: {told}; {len(clients.acknowledged)} studies "
-        f"acknowledged ({sum(clients.refused.values())} not), {trials} trials, {runs} runs of plans; all ended "
+        f"acknowledged ({clients.unacknowledged} not), {trials} trials, {runs} runs of plans; all ended "
         f"{time.monotonic() - began:.0f} s after the last fault"
     )
 

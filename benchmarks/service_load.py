@@ -9,7 +9,10 @@ With ``--hostile`` two more users do what harm their tokens allow, from addresse
 asks without a pause for what is dear (a hundred curves, forecasts at ever new batch sizes, streams, odd queries), a
 submitter sends what is slow to refuse and queues, cancels and resumes studies. Their refusals are counted apart.
 
-    python -m benchmarks.service_load [--clients N] [--seconds S] [--pause S] [--hostile]
+The processor time of each process is told too: where its sum is the machine's, what a client waits for is a processor,
+and a part of that are the clients themselves.
+
+    python -m benchmarks.service_load [--clients N] [--owners N] [--seconds S] [--pause S] [--hostile]
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
@@ -78,6 +81,9 @@ def main() -> None:
         help="mean pause of a client between requests, in seconds",
     )
     parser.add_argument(
+        "--owners", type=int, help="that the clients belong to, by turns; one each if not given"
+    )
+    parser.add_argument(
         "--hostile",
         action="store_true",
         help="a hostile reader and a hostile submitter beside them",
@@ -86,27 +92,42 @@ def main() -> None:
     met: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as folder, private_postgres() as server:
         storage = server.url(server.new_database())
+        server.wait_for_commits(False)
         with Store.open(storage) as store:
             fill(store)
-            token, _ = create_token(store, owner="bench", scope="submit")
+        server.wait_for_commits(True)
+        with Store.open(storage) as store:
+            owners = given.owners or given.clients
+            tokens = [
+                create_token(store, owner=f"owner {number}", scope="submit")[0]
+                for number in range(owners)
+            ]
             hostile = {
                 scope: create_token(store, owner=f"hostile {scope}", scope=scope)[0]
                 for scope in HOSTILE
                 if given.hostile
             }
         with (
-            serving(storage, Path(folder)) as url,
+            serving(storage, Path(folder)) as (url, served),
             ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool,
         ):
+            began = processor_seconds(served.pid, server.pid)
             begun = {
                 scope: pool.submit(do_harm, url, secret, scope, given.seconds)
                 for scope, secret in hostile.items()
             }
-            waits, errors = asyncio.run(load(url, token, given.clients, given.seconds, given.pause))
-            met = {scope: each.result() for scope, each in begun.items()}
+            waits, errors = asyncio.run(
+                load(url, tokens, given.clients, given.seconds, given.pause)
+            )
+            ended = processor_seconds(served.pid, server.pid)
+            spent = {name: seconds - began.get(name, 0.0) for name, seconds in ended.items()}
+            for scope, each in begun.items():
+                met[scope], spent[f"hostile {scope}"] = each.result()
         with Store.open(storage) as store:
             stored = Counter(study.name.split()[0] for study in store.studies())
     report(waits, errors, given.seconds)
+    shares = ", ".join(f"{name} {each / given.seconds:.2f}" for name, each in spent.items())
+    print(f"\nprocessors in use, of {os.cpu_count()}: {shares}")
     for scope, statuses in met.items():
         told = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
         print(f"\nhostile, {scope}: {told}")
@@ -156,9 +177,29 @@ def fill(store: Store) -> None:
             )
 
 
+def processor_seconds(server: int, database: int) -> dict[str, float]:
+    """Processor time so far of the server, of what it started, of the database, and of the clients here."""
+    spent, parents = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            told = (process / "stat").read_text().rpartition(")")[2].split()
+            parents[int(process.name)] = int(told[1])
+            spent[int(process.name)] = (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+
+    def below(pid: int) -> float:
+        return sum(spent[each] + below(each) for each, parent in parents.items() if parent == pid)
+
+    return {
+        "server": spent[server],
+        "its checks and fits": below(server),
+        "database": spent[database] + below(database),
+        "clients": time.process_time(),
+    }
+
+
 @contextmanager
-def serving(storage: str, folder: Path):
-    """A server process; its URL."""
+def serving(storage: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server process; its URL and itself."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -182,25 +223,26 @@ def serving(storage: str, folder: Path):
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
         )
     try:
-        for _ in range(300):
+        for _ in range(1200):
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
 
 
-async def load(url: str, token: str, clients: int, seconds: float, pause: float):
-    """Seconds of every request by kind, and the errors by their text."""
+async def load(url: str, tokens: Sequence[str], clients: int, seconds: float, pause: float):
+    """Seconds of every request by kind, and the errors by their text; the clients share the tokens."""
     waits: dict[str, list[float]] = defaultdict(list)
     errors: Counter[str] = Counter()
-    async with hpo.AsyncClient(url, token) as first:
+    async with hpo.AsyncClient(url, tokens[0]) as first:
         await first.submit(SPEC.format(name="warm"))  # the server learns the workload's metrics
     until = time.monotonic() + seconds
     async with asyncio.TaskGroup() as group:
         for number in range(clients):
+            token = tokens[number % len(tokens)]
             group.create_task(client_at_work(url, token, number, until, pause, waits, errors))
     return waits, errors
 
@@ -271,9 +313,11 @@ HOSTILE: dict[str, Callable[[], Iterator[Asked]]] = {
 }
 
 
-def do_harm(url: str, token: str, scope: str, seconds: float) -> Counter[str]:
-    """Ask for what is dear without a pause; how often each status was the answer."""
-    return asyncio.run(_do_harm(url, token, HOSTILE[scope](), seconds, list(HOSTILE).index(scope)))
+def do_harm(url: str, token: str, scope: str, seconds: float) -> tuple[Counter[str], float]:
+    """Ask for what is dear without a pause; how often each status was the answer, and the processor time of asking."""
+    before, number = time.process_time(), list(HOSTILE).index(scope)
+    statuses = asyncio.run(_do_harm(url, token, HOSTILE[scope](), seconds, number))
+    return statuses, time.process_time() - before
 
 
 async def _do_harm(

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
         studies,
         submit_plan,
     )
+    from hpo.callbacks.reporting import ProgramTrial, report, should_stop, trial
     from hpo.client.async_client import AsyncClient
     from hpo.client.client import Client
     from hpo.dashboard import figures
     from hpo.errors import HpoError
-    from hpo.reporting import ProgramTrial, report, should_stop, trial
     from hpo.study.spec import StudySpec, load_study, parse_study
 
 _HOMES = {
@@ -87,7 +87,7 @@ _HOMES = {
     "hpo.errors": ("HpoError",),
     "hpo.client.client": ("Client",),
     "hpo.client.async_client": ("AsyncClient",),
-    "hpo.reporting": ("ProgramTrial", "report", "should_stop", "trial"),
+    "hpo.callbacks.reporting": ("ProgramTrial", "report", "should_stop", "trial"),
     "hpo.study.spec": ("StudySpec", "load_study", "parse_study"),
 }
 

@@ -335,7 +335,10 @@ class AbstractStore(ABC):
 
     @abstractmethod
     def keep_fit(self, study_id: int, fingerprint: str, content: str) -> None:
-        """Store laws that were fitted to the evidence of that fingerprint; older ones go. :class:`NotFound`."""
+        """Store laws that were fitted to the evidence of that fingerprint, or an answer made of them.
+
+        The oldest go. :class:`NotFound`.
+        """
 
     @abstractmethod
     def fit(self, study_id: int, fingerprint: str) -> str | None:

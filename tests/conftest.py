@@ -1,4 +1,4 @@
-"""Marks that say what a test costs; a private PostgreSQL, started with the first test that needs it.
+"""Marks that say what a test costs, the order of tests, and what tests share: a private PostgreSQL, a Ray.
 
 ``postgres`` and ``browser`` follow from the fixtures of a test; those of the other marks are listed here. One that
 takes more than :data:`MOST_SECONDS` of processor time and has no mark fails, and those that take more than a fifth of
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import hypothesis
@@ -25,7 +25,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
-MARKS = ("slow", "fit", "postgres", "processes", "browser")
+MARKS = ("slow", "medium", "fit", "postgres", "processes", "browser")
 MOST_SECONDS = 10.0
 """Processor time of a test without a mark, that of its child processes included; most take a tenth of a second."""
 
@@ -38,6 +38,84 @@ SLOW = (
     "trainers/test_precision.py::test_reduced_precision_trains_almost_as_fp32_does",
 )
 """Tests that take more than ten seconds of a core, as do those that say so themselves."""
+
+MEDIUM = (
+    "asking/test_ask_tell.py",
+    "dashboard/test_trial_figures.py",
+    "extrapolation/test_evidence_table.py",
+    "faces/test_database_commands.py::test_check",
+    "faces/test_database_commands.py::test_export_optuna",
+    "faces/test_first_steps.py",
+    "faces/test_plan_request.py::test_the_figures_are_checked_in_python_too",
+    "faces/test_remote_commands.py",
+    "past_runs/test_importing.py",
+    "past_runs/test_sources.py::test_a_database_of_optuna",
+    "planning/test_machines.py::test_this_machine_measured",
+    "planning/test_optimise_placements.py::test_the_choice_with_a_free_batch_is_the_best_of_everything",
+    "planning/test_optimise_placements.py::test_the_cheapest_that_meets_a_deadline",
+    "planning/test_simulated_runs.py",
+    "planning/test_throughput_rivals.py",
+    "search_spaces/test_reference_schedules.py::test_every_update_has_the_published_rate",
+    "segmentation/test_climate_fields.py",
+    "segmentation/test_climate_files.py::test_samples_come_back_scaled_by_the_training_range_channels_first",
+    "segmentation/test_climate_files.py::test_a_broken_sample_is_named",
+    "segmentation/test_climate_generation.py",
+    "segmentation/test_climate_labels.py",
+    "segmentation/test_segmentation_exhibit.py",
+    "segmentation/test_segmentation_models.py::test_deeplab_costs_what_kurth_et_al_counted",
+    "segmentation/test_segmentation_task.py",
+    "service/test_api_asking.py",
+    "service/test_api_studies.py::test_any_name_is_one_segment_of_a_path",
+    "service/test_api_studies.py::test_the_same_key_is_one_study",
+    "service/test_api_studies.py::test_pages_hold_every_study_once",
+    "service/test_attacks.py::test_without_a_token_that_counts",
+    "service/test_attacks.py::test_a_study_file_that_means_harm",
+    "service/test_attacks.py::test_a_cancelled_study_ends_where_its_worker_died_and_there_is_no_other",
+    "service/test_auth.py::test_owners_that_cannot_be",
+    "service/test_auth.py::test_a_login_never_leads_elsewhere",
+    "service/test_auth.py::test_guessing_is_slowed_down",
+    "service/test_client.py::test_lists_of_more_than_a_page",
+    "service/test_client.py::test_tokens_that_do_not_do",
+    "service/test_client.py::test_waiting_tells_what_happens",
+    "service/test_events.py",
+    "service/test_fault_leases.py",
+    "service/test_openapi.py::test_the_document_is_complete",
+    "storage/test_backups.py",
+    "storage/test_database_checks.py",
+    "storage/test_migrations.py",
+    "storage/test_store_sqlite.py::TestSqliteStore::test_columns_are_written_all_or_none",
+    "storage/test_store_sqlite.py::TestSqliteStore::test_pages_of_trials_are_all_trials_in_order",
+    "storage/test_store_sqlite.py::TestSqliteStore::test_processes_that_claim_at_once_never_get_the_same_study",
+    "storage/test_store_sqlite.py::TestSqliteStore::test_the_limit_of_an_owner_holds_between_processes",
+    "storage/test_store_sqlite.py::TestSqliteStore::test_more_trials_than_fit_one_statement",
+    "storage/test_store_sqlite.py::TestSqliteStore::test_wrong_plan_is_refused",
+    "storage/test_store_sqlite.py::TestSqliteStore::test_threads_share_a_store",
+    "storage/test_store_sqlite.py::TestSqliteStore::test_processes_share_a_database",
+    "storage/test_store_sqlite.py::TestSqliteStore::test_a_killed_process_leaves_every_finished_trial",
+    "storage/test_store_sqlite.py::test_no_permission",
+    "storage/test_store_sqlite.py::test_a_disk_that_is_full_and_has_room_again",
+    "storage/test_store_sqlite.py::test_a_file_that_may_not_grow",
+    "study/test_study.py::test_study_round_trip",
+    "trainers/test_batch_control.py::test_a_training_goes_through_its_phases_with_every_sample_once_an_epoch",
+    "trainers/test_cost.py",
+    "trainers/test_device_copies.py::test_copies_that_are_awaited_train_the_same_weights_and_run_ahead",
+    "trainers/test_fused_trainings.py",
+    "trainers/test_image_feed.py",
+    "trainers/test_noise_scale.py",
+    "trainers/test_optimizers_state.py::test_reduced_weights_are_the_rounded_fp32_training",
+    "trainers/test_precision.py",
+    "trainers/test_step_operations.py::test_no_update_waits_for_the_device",
+    "trainers/test_step_operations.py::test_operations_of_fused_trainings_do_not_grow_with_their_number",
+    "trainers/test_streams.py::test_a_dataloader_trains_repeatably_and_goes_on_where_it_was",
+    "trainers/test_streams.py::test_images_of_tar_files_train_a_residual_network_with_any_number_of_threads",
+    "trainers/test_training.py::test_train_goes_on_from_its_checkpoint_and_repeats_no_finished_training",
+    "trainers/test_training.py::test_the_digits_reach_96_percent",
+    "tuning/test_agenda.py",
+    "tuning/test_fused_sweep.py",
+    "tuning/test_optuna_export.py",
+    "tuning/test_sampler.py",
+)
+"""Tests without another mark that together take four fifths of the processor time of such tests; a fourth of them."""
 
 FIT = (
     "asking/test_ask_tell.py::test_a_desk_that_is_made_anew_before_every_call_changes_nothing",
@@ -136,7 +214,50 @@ PROCESSES = (
 """Tests that start worker processes, servers, Ray or the scripts of launchers."""
 
 
-LISTED = {"slow": SLOW, "fit": FIT, "processes": PROCESSES}
+ONE_RAY_PROGRAMS = (
+    "faces/test_program_examples.py",
+    "faces/test_own_workload.py",
+    "tuning/test_program_sweep.py",
+)
+ONE_RAY_TRAININGS = (
+    "trainers/test_asynchronous_training.py",
+    "tuning/test_sweeps.py",
+    "tuning/test_trial_workers.py",
+)
+COSTLY = {
+    ONE_RAY_TRAININGS: 400,
+    ONE_RAY_PROGRAMS: 300,
+    ("service/test_fault_workers.py",): 150,
+    ("test_distribution.py",): 110,
+    ("planning/test_launchers_training.py",): 100,
+    ("service/test_plain_install.py",): 85,
+    ("dashboard/test_browser_access.py",): 80,
+    ("tuning/test_killed_sweep.py",): 70,
+    ("trainers/test_lost_workers.py",): 67,
+    ("faces/test_study_folder.py",): 60,
+    ("extrapolation/test_extrapolation_score.py",): 60,
+    ("planning/test_sweep_scripts.py",): 60,
+    ("trainers/test_workers.py",): 58,
+    ("tuning/test_ray_session.py",): 53,
+    ("planning/test_throughput_score.py",): 50,
+    ("dashboard/test_browser_path.py",): 49,
+    ("extrapolation/test_forecast_recovery.py",): 49,
+    ("service/test_stop_heard.py",): 48,
+    ("trainers/test_framework_callbacks.py",): 46,
+    ("service/test_agents.py",): 42,
+    ("service/test_study_limits.py",): 42,
+    ("planning/test_launch_restarts.py",): 41,
+    ("trainers/test_reducer.py",): 37,
+    ("test_documents.py",): 35,
+    ("service/test_openapi.py",): 33,
+    ("service/test_forecast_evidence.py",): 30,
+}
+"""Seconds that the files with the longest tests take, of three processes on two cores: what is run first.
+
+Files that stand together share one Ray (:func:`one_ray`) where one process runs them.
+"""
+
+LISTED = {"slow": SLOW, "medium": MEDIUM, "fit": FIT, "processes": PROCESSES}
 TESTS = Path(__file__).parent
 
 
@@ -155,7 +276,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test by what it costs."""
+    """Mark every test by what it costs, and put the costly ones first where several processes run them."""
     for item in items:
         place = item.nodeid.split("[")[0].removeprefix("tests/")
         for mark, places in LISTED.items():
@@ -167,6 +288,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("postgres")
         if "chromium" in fixtures:
             item.add_marker("browser")
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes > 1:
+        items[:] = [items[number] for number in dealt([item.nodeid for item in items], processes)]
+
+
+def place_of(test: str) -> str:
+    """The file of a test below this folder, from its id."""
+    return test.partition("::")[0].removeprefix("tests/")
+
+
+def dealt(tests: Sequence[str], processes: int) -> list[int]:
+    """In which order tests are run best: the costly files first, dealt to the processes by what they take.
+
+    xdist gives every process an equal part of the list, one after the other, and lets a process that has nothing left
+    take tests from the end of another's part (``--dist worksteal``). So each part begins with its share of the costly
+    files, the longest first, and what can be taken away are the many short tests. Positions in ``tests``.
+    """
+    places = [place_of(test) for test in tests]
+    costly = {place for files in COSTLY for place in files}
+    parts: list[list[int]] = [[] for _ in range(processes)]
+    seconds = [0.0] * processes
+    for files, cost in sorted(COSTLY.items(), key=lambda each: -each[1]):
+        numbers = [number for place in files for number, its in enumerate(places) if its == place]
+        least = seconds.index(min(seconds))
+        parts[least] += numbers
+        seconds[least] += cost if numbers else 0
+    rest = [number for number, place in enumerate(places) if place not in costly]
+    left = len(tests)
+    for number, part in enumerate(parts):  # as xdist divides the list
+        size = left // (processes - number)
+        missing = max(size - len(part), 0)
+        part.extend(rest[:missing])
+        del rest[:missing]
+        left -= size
+    return [number for part in parts for number in part] + rest
 
 
 def fault_of_cost(seconds: float, marks: Collection[str]) -> str:
@@ -210,6 +366,41 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("dear tests without a mark of their cost (tests/conftest.py)")
         for spent, test in sorted(found, reverse=True)[:20]:
             terminalreporter.line(f"{spent:5.1f} s of processor time  {test}")
+
+
+@pytest.fixture(scope="session")
+def one_ray() -> None:
+    """A Ray with two cores of which sweeps and trainings make use: one for all tests of this kind that follow another.
+
+    Starting Ray costs seven seconds of a core, as much as many small trials. It is started before the first of these
+    tests and ended after the last (:func:`pytest_runtest_setup`, :func:`pytest_runtest_teardown`), so that a test
+    that starts a Ray of its own can follow.
+    """
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the Ray of :func:`one_ray` where a test needs it and it does not run."""
+    if "one_ray" in getattr(item, "fixturenames", ()):
+        ray = pytest.importorskip("ray")
+        if not ray.is_initialized():
+            from trainers.asynchronous import ray_session
+
+            ray_session.start_ray(
+                num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+            )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the Ray of :func:`one_ray` where the next test is of another kind."""
+    yield
+    if "one_ray" in getattr(item, "fixturenames", ()) and "one_ray" not in getattr(
+        nextitem, "fixturenames", ()
+    ):
+        from trainers.asynchronous import ray_session
+
+        ray_session.stop_ray()
 
 
 @pytest.fixture(scope="session")

@@ -29,11 +29,11 @@ PACKAGES = {
 # hpo from the bottom to the top: a unit imports from lower layers and from its own group, never from a
 # neighbouring group of its layer
 LAYERS = (
-    [{"errors"}, {"intervals"}, {"reporting"}],
+    [{"errors"}, {"intervals"}],
     [{"callbacks"}],
     [{"study"}, {"extrapolation"}],
     [{"past_runs"}, {"asking"}],
-    [{"tuning"}, {"planning"}, {"formatting"}],
+    [{"tuning"}, {"planning"}],
     [{"runs"}, {"client"}],
     [{"api"}],
     [{"service"}, {"dashboard"}],
@@ -57,7 +57,12 @@ HOMES = {
     **dict.fromkeys(("sqlalchemy", "alembic"), ("storage",)),
     **dict.fromkeys(WEB, ("hpo.service", "hpo.dashboard")),
     "ray": ("hpo.tuning", "hpo.planning.launchers.ray_jobs", "trainers.asynchronous"),
-    "optuna": ("hpo.tuning", "hpo.past_runs.optuna_database", "search_spaces"),
+    "optuna": (
+        "hpo.tuning",
+        "hpo.past_runs.optuna_database",
+        "hpo.runs.optuna_export",
+        "search_spaces",
+    ),
     "plotly": ("hpo.dashboard",),
     "pyarrow": ("storage",),
 }

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.search_cost.simulation import LADDER, MOST_LAG, Task, Training
-from hpo.tuning.agenda import Explore, Repeat, next_task, rung_budgets
+from hpo.study.budgets import rung_budgets
+from hpo.tuning.agenda import Explore, Repeat, next_task
 from hpo.tuning.sampler import LadderSampler
 from hpo.tuning.stopping import LadderASHA
 from search_spaces.space import SearchSpace

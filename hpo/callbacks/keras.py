@@ -8,7 +8,7 @@ from typing import Any
 from keras.callbacks import Callback
 
 from hpo.callbacks.names import report_metrics
-from hpo.reporting import should_stop
+from hpo.callbacks.reporting import should_stop
 
 
 class KerasReport(Callback):  # type: ignore[misc]

@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from hpo.callbacks.names import report_metrics
-from hpo.reporting import should_stop
+from hpo.callbacks.reporting import should_stop
 
 
 class LightningReport(Callback):  # type: ignore[misc]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpo.reporting import report
+from hpo.callbacks.reporting import report
 
 _PROGRESS = ("epochs", "samples", "steps")
 

@@ -9,7 +9,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hpo.callbacks.names import report_metrics
-from hpo.reporting import should_stop
+from hpo.callbacks.reporting import should_stop
 
 
 class TrainerReport(TrainerCallback):  # type: ignore[misc]

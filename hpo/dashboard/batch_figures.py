@@ -28,9 +28,9 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import Band, Forecast, epochs_band, forecast, setting_band
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.trust import regime
-from hpo.formatting import interval, number, readable, target, with_unit
 from hpo.intervals import Interval
 from hpo.runs.forecasts import past_forecasts
+from hpo.runs.formatting import interval, number, readable, target, with_unit
 from hpo.runs.results import PlannedRun, StudyResult, SweptConfiguration, best_of_rungs
 from search_spaces.domains import Categorical
 from storage.records import TrialState

@@ -8,9 +8,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Path, Query, Request
 from plotly import graph_objects as go
@@ -23,10 +22,10 @@ from hpo.dashboard.report import render
 from hpo.dashboard.view import make_view
 from hpo.errors import EvidenceError, PlanError, StudyNotFoundError
 from hpo.extrapolation.inference.posterior import Posterior
-from hpo.formatting import prospects
 from hpo.planning.machines import machine_names
 from hpo.planning.request import Objective
 from hpo.planning.timing.costs import cost_names
+from hpo.runs.formatting import prospects
 from hpo.runs.plans import make_plan
 from hpo.runs.repository import stored_spec
 from hpo.runs.results import StudyForecast, StudyResult
@@ -37,7 +36,6 @@ from storage.records import Study, TrialState
 from trainers.json_text import json_bytes
 
 Draw = Callable[[StudyResult, Posterior | None, str], go.Figure]
-_Found = TypeVar("_Found")
 
 FIGURES: dict[str, Draw] = {
     "ladder": lambda result, posterior, _: figures.ladder(result, posterior),
@@ -47,24 +45,12 @@ FIGURES: dict[str, Draw] = {
     "response": lambda result, _, name: figures.response(result, name),
     "validation": lambda result, _, __: figures.validation(result),
 }
+WITH_LAWS = ("ladder", "setting")
 MOST_BATCH = 10**8
 JSON = "application/json"
 MOST_NUMBER = 2**31 - 1
 DATABASE = "DATABASE"  # stands in a downloaded report for the address of the server's own database
 Number = Annotated[int, Path(ge=0, le=MOST_NUMBER)]
-
-
-class FitThreads:
-    """Threads for what may wait for a fit, besides those that answer everything else."""
-
-    def __init__(self, threads: int = 4) -> None:
-        self._threads = threads
-        self._limiter: CapacityLimiter | None = None
-
-    async def run(self, work: Callable[[], _Found]) -> _Found:
-        """The result of ``work``, done in one of the threads."""
-        self._limiter = self._limiter or CapacityLimiter(self._threads)
-        return await run_sync(work, limiter=self._limiter)
 
 
 class AnswerCache:
@@ -92,12 +78,7 @@ class AnswerCache:
 def data_routes(access: Access) -> APIRouter:
     """Routes under ``/api/v1`` for the pages alone; they are in no document and may change with the pages."""
     router = APIRouter(prefix="/api/v1", include_in_schema=False)
-    reader, slow, drawn, kept = (
-        Depends(access.reader),
-        FitThreads(),
-        AnswerCache(48),
-        AnswerCache(8),
-    )
+    reader, drawn, kept = Depends(access.reader), AnswerCache(48), AnswerCache(8)
 
     @router.get("/figures/{key}")
     def of_all_studies(request: Request, key: str, who: Any = reader) -> Response:
@@ -118,25 +99,48 @@ def data_routes(access: Access) -> APIRouter:
         setting: str = "",
         laws: bool = False,
     ) -> Response:
-        """A figure of the study. With ``laws`` it waits until they are fitted; without, it is there at once."""
+        """A figure of the study. With ``laws`` it waits until they are fitted; without, it is there at once.
 
-        def draw() -> Response:
-            study = access.study(request, who, name)
-            if key not in FIGURES:
-                raise StudyNotFoundError(
-                    f"there is no figure {key!r}; there are {', '.join(FIGURES)}"
-                )
-            result, posterior = (
-                _laws(access, request, study) if laws else (access.result(request, study), None)
-            )
-            # the study and its laws are kept with the figure, so that their identity stands for what they hold
+        One that was drawn with the laws before is kept, and answers both.
+        """
+
+        what = f"figure {key} {setting}"
+
+        def of(result: StudyResult, posterior: Posterior | None) -> Response:
+            # both are kept with the figure, so that their identity stands for what they hold
             return drawn.get(
                 (id(result), id(posterior), key, setting),
                 lambda: _drawn(FIGURES[key](result, posterior, setting)),
                 (result, posterior),
             )
 
-        return await slow.run(draw)
+        def there() -> Response | None:
+            study = access.study(request, who, name)
+            if key not in FIGURES:
+                raise StudyNotFoundError(
+                    f"there is no figure {key!r}; there are {', '.join(FIGURES)}"
+                )
+            if key in WITH_LAWS:
+                found = access.kept(request, study, what, lambda: None)
+                if found is not None:
+                    return Response(found, media_type=JSON)
+                if laws:
+                    return None
+            return of(access.result(request, study), None)
+
+        def with_laws() -> Response:
+            study = access.study(request, who, name)
+
+            def make() -> bytes | None:
+                result, posterior = _laws(access, request, study)
+                return None if posterior is None else bytes(of(result, posterior).body)
+
+            made = access.kept(request, study, what, make)
+            if made is None:
+                return of(access.result(request, study), None)
+            return Response(made, media_type=JSON)
+
+        return await run_sync(there) or await access.compute(request, who, with_laws)
 
     @router.get("/studies/{name}/preview")
     async def preview(
@@ -162,7 +166,7 @@ def data_routes(access: Access) -> APIRouter:
                 }
             )
 
-        return await slow.run(make)
+        return await access.compute(request, who, make)
 
     @router.get("/studies/{name}/report")
     async def report(request: Request, name: str, who: Any = reader) -> Response:
@@ -181,7 +185,7 @@ def data_routes(access: Access) -> APIRouter:
                 headers={"content-disposition": f'attachment; filename="{stem}.html"'},
             )
 
-        return await slow.run(write)
+        return await access.compute(request, who, write)
 
     @router.get("/studies/{name}/columns")
     def columns(request: Request, name: str, who: Any = reader) -> Response:

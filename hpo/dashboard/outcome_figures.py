@@ -9,8 +9,8 @@ from plotly import graph_objects as go
 
 from hpo.dashboard import style
 from hpo.dashboard.points import outcome_markers, outcome_texts
-from hpo.formatting import KIND_NAMES, interval, number
 from hpo.intervals import Interval
+from hpo.runs.formatting import KIND_NAMES, interval, number
 from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import CalibrationRow
 

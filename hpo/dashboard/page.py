@@ -12,7 +12,7 @@ from plotly import graph_objects as go
 from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView, curves_of
-from hpo.formatting import KIND_NAMES, interval, number, readable, target
+from hpo.runs.formatting import KIND_NAMES, interval, number, readable, target
 from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import verdicts
 from storage.records import Outcome, PlanKind, TrialState

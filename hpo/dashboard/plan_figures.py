@@ -8,9 +8,9 @@ from typing import Any
 from plotly import graph_objects as go
 
 from hpo.dashboard import style
-from hpo.formatting import interval, number, readable
 from hpo.intervals import Interval
 from hpo.planning.plan import Plan
+from hpo.runs.formatting import interval, number, readable
 
 LEAST_SHARE = 0.0005
 HOUR = 3600.0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go
 
 from hpo.dashboard.style import KINDS, STATES, lines, log_range, marker
-from hpo.formatting import KIND_NAMES, number, readable
+from hpo.runs.formatting import KIND_NAMES, number, readable
 from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import Outcome, Trial, TrialState
 

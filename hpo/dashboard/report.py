@@ -15,7 +15,7 @@ from hpo.dashboard.exhibit_figures import WIDTH
 from hpo.dashboard.next_steps import next_steps
 from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import HpoError
-from hpo.formatting import prospects
+from hpo.runs.formatting import prospects
 
 FIGURE_CONFIG = {
     "responsive": True,

@@ -11,7 +11,7 @@ from hpo.dashboard import style
 from hpo.dashboard.batch_figures import check_tuned, setting_axis, value_of
 from hpo.dashboard.points import by_state, epochs_ends, height, thinned, trial_text
 from hpo.errors import EvidenceError
-from hpo.formatting import number, readable, target, with_unit
+from hpo.runs.formatting import number, readable, target, with_unit
 from hpo.runs.results import StudyResult
 from search_spaces.domains import Categorical
 from storage.records import Convergence, TrialState

@@ -12,10 +12,10 @@ import socket
 from collections.abc import Callable
 
 from hpo.errors import TuningError
+from hpo.tuning.periodic import PeriodicThread
 from storage.errors import LeaseLost, StoreError
 from storage.records import Lease, Study, StudyState
 from storage.store import Store
-from trainers.periodic import PeriodicThread
 
 LEASE_SECONDS = 30.0
 """How long a study stays with a process that no longer renews: after that another takes it over."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from hpo.errors import LaunchError
 from hpo.runs.lease import HEARTBEAT_SECONDS, LEASE_SECONDS, is_gone, process_name
+from hpo.tuning.periodic import PeriodicThread
 from storage.errors import StoreError
 from storage.store import Store
-from trainers.periodic import PeriodicThread
 
 
 @contextlib.contextmanager

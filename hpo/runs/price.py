@@ -20,11 +20,11 @@ from hpo.errors import TuningError
 from hpo.planning.machines import local
 from hpo.runs.checks import check_workload
 from hpo.runs.results import SHARE_OF_SWEEP
+from hpo.study.budgets import rung_budgets
 from hpo.study.jobs import training_job
 from hpo.study.price import StudyPrice
 from hpo.study.program import PROGRAM
 from hpo.study.spec import StudySpec
-from hpo.tuning.agenda import rung_budgets
 from hpo.tuning.resources import TrialResources
 from search_spaces.domains import Categorical
 from search_spaces.settings import TrainingSettings

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo.errors import EvidenceError
-from hpo.formatting import number
 from hpo.runs import repository
 from hpo.runs.forecasts import forecast, forecast_without_race
+from hpo.runs.formatting import number
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.progress import Progress
 from hpo.runs.repository import DEFAULT_FOLDER, open_store

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import EvidenceError, HpoError, PlanError, TuningError
-from hpo.formatting import KIND_NAMES
 from hpo.planning.launchers.launch import Launched, choose_backend, run_plan
 from hpo.planning.plan import Plan, folder_name
 from hpo.runs import repository
 from hpo.runs.checks import check_full_scale, check_workload
 from hpo.runs.forecasts import direct_search, forecast, with_forecast
+from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.plans import baseline_plans, make_plan
@@ -364,7 +364,9 @@ class _Run:
                 f"workers, seed {seed}"
             )
             with held_plan_run(self._store, plan_id, seed):
-                launched = self._launch(plan, directory, backend, seed)
+                launched = self._patience(
+                    lambda seed=seed: self._launch(plan, directory, backend, seed)  # type: ignore[misc]
+                )
 
             def keep(seed: int = seed, launched: Launched = launched) -> bool:
                 repository.keep_outcome(self._store, plan_id, seed, backend, plan.workers, launched)

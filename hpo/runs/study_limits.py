@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from trainers.periodic import PeriodicThread
+from hpo.tuning.periodic import PeriodicThread
 
 MARK = "HPO_WORKER_PROCESS"
 """The variable that the processes of a worker inherit: the worker's process number."""

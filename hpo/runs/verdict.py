@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpo.formatting import KIND_NAMES, number, percent
+from hpo.runs.formatting import KIND_NAMES, number, percent
 from hpo.runs.results import PlannedRun
 
 STANDARD_ERRORS = 2.0

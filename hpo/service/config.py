@@ -42,6 +42,11 @@ class Limits(_ConfigSection):
     )
     requests_per_second: float = Field(500, gt=0, description="Of one token, over a longer time.")
     burst: int = Field(1_000, ge=1, description="Requests that a token may make at once.")
+    requests_at_once: int = Field(
+        6,
+        ge=1,
+        description="Requests of one owner that are worked on at one time; fewer where other owners ask too.",
+    )
     streams: int = Field(500, ge=1, description="Open event streams of the server.")
     streams_per_token: int = Field(50, ge=1, description="Open event streams of one token.")
     queued_studies: int = Field(

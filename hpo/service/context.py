@@ -17,6 +17,7 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 from hpo.service import fit_process
 from hpo.service.auth import SESSION_PREFIX, Principal, Tokens
 from hpo.service.checking import Checker
+from hpo.service.computations import Computations
 from hpo.service.config import ServerConfig
 from hpo.service.desks import Desks
 from hpo.service.forecasts import Forecasts
@@ -24,6 +25,7 @@ from hpo.service.live import Live
 from hpo.service.metrics import Metrics
 from hpo.service.rate_limit import RateLimit
 from hpo.service.refusal import RefusedError
+from hpo.service.shares import Shares
 from hpo.study import rules
 from storage.errors import NotFound, StoreUnavailable
 from storage.records import Study
@@ -34,6 +36,8 @@ SLASH = "\ue000"
 """Stands for a slash within a segment of a path, as in the name of a study; no name holds this character."""
 BIGGEST_ID = 2**63 - 1
 COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
+MOST_WAITING = 200
+"""Requests of one owner, or of one address without a token, that may wait for their turn."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::[0-9]{1,5})?")
 
@@ -60,9 +64,11 @@ class Context:
         self.tokens = Tokens()
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
         per_minute = config.limits.forecasts_per_minute
-        self.computations = RateLimit(per_minute / 60, per_minute)
+        self.computed = RateLimit(per_minute / 60, per_minute)
+        self.computations = Computations()
         self._stored: dict[str, tuple[int, float]] = {}
         self.strangers = RateLimit(10, 100)  # requests of one address whose token is not known
+        self.shares = Shares(config.threads, config.limits.requests_at_once, MOST_WAITING)
         self.hosts = allowed_hosts(config)
         self._suspects: CapacityLimiter | None = None
         self.metrics = Metrics()
@@ -107,7 +113,7 @@ class Context:
 
     def check_computation(self, who: Principal) -> None:
         """RefusedError (429) for an owner who asked for more forecasts and plans than one may in a minute."""
-        wait = self.computations.wait(who.owner)
+        wait = self.computed.wait(who.owner)
         if wait > 0:
             raise RefusedError(
                 429,

@@ -1,18 +1,20 @@
 """Forecasts as the API gives them: fitted once for the trials that a study has, then remembered.
 
-A fit takes seconds of a processor. So one runs at a time, in a thread of its own, and everyone who asks for the same
-study meanwhile gets its result.
+A fit takes seconds of a processor. So everyone who asks for the same study meanwhile gets its result. What the page of
+a study shows of its laws is kept in the database too, as it was answered: after a restart of the server it is there
+without a fit, and without what it takes to make a forecast of one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import TYPE_CHECKING
-
-from anyio import CapacityLimiter
 
 from hpo.runs import repository
 from hpo.runs.fits import find_fit, keep_fit
@@ -20,12 +22,17 @@ from hpo.runs.forecasts import evidence_of
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.service import fit_process
 from hpo.service.study_facts import study_facts
+from storage.errors import StoreError
 from storage.records import Study
 from storage.store import Store
 
 if TYPE_CHECKING:
     from hpo.extrapolation.inference.posterior import Posterior
 
+FORM = 1
+"""Counts up with every change of what is kept of an answer."""
+LARGEST = 2_000_000
+"""Characters of an answer that is kept."""
 MOST_STUDIES = 16
 MOST_FORECASTS = 256  # of one state of one study
 
@@ -49,13 +56,6 @@ class Forecasts:
     def __init__(self) -> None:
         self._fitted: OrderedDict[Hashable, Fitted] = OrderedDict()
         self._lock = threading.Lock()
-        self._limiter: CapacityLimiter | None = None
-
-    @property
-    def limiter(self) -> CapacityLimiter:
-        """One thread for fits: requests that wait for one hold none of those that answer reads."""
-        self._limiter = self._limiter or CapacityLimiter(1)
-        return self._limiter
 
     def remembered(
         self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float]
@@ -81,6 +81,29 @@ class Forecasts:
                 fitted.made[key] = fit_process.forecast(fitted.result, batch, posterior, budgets)
             forecasts.append(fitted.made[key])
         return forecasts
+
+    def kept(
+        self,
+        store: Store,
+        study: Study,
+        what: str,
+        make: Callable[[], bytes | None] = lambda: None,
+    ) -> bytes | None:
+        """An answer, JSON, that was kept in the database for the study as it is now; else as ``make`` makes it.
+
+        What is made is kept. ``what`` names the answer among those of a study. A database that does not keep it costs
+        the next reader the making, and nothing else.
+        """
+        text = f"{FORM} {version('largebatch')} {what} {_state(store, study)}"
+        key = hashlib.sha256(text.encode()).hexdigest()
+        found = store.fit(study.id, key)
+        if found is not None:
+            return found.encode()
+        made = make()
+        if made is not None and len(made) <= LARGEST:
+            with contextlib.suppress(StoreError):
+                store.keep_fit(study.id, key, made.decode())
+        return made
 
     def fitted(self, store: Store, study: Study) -> Fitted:
         """The study with what was fitted to it."""
@@ -133,4 +156,5 @@ def _state(store: Store, study: Study) -> Hashable:
         )
     )
     past = tuple((row.plan_id, row.runs, row.reached) for row in store.calibration())
-    return study.id, hash((study.spec, study.folder)), finished, past
+    file = hashlib.sha256(f"{study.folder} {study.spec}".encode()).hexdigest()
+    return study.id, file, finished, past

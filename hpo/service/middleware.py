@@ -1,4 +1,4 @@
-"""What every request passes: an identity, a bound on its body and its time, headers, a line in the log, a count."""
+"""What every request passes: an identity, a bound on its body, its turn, headers, a line in the log, a count."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import re
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -47,15 +48,15 @@ class RequestMiddleware:
         self._look_for_proxy(headers)
         try:
             refusal, body = self._host(headers), None
+            if refusal is None:
+                refusal = await self._who(scope, headers, receive)
             if refusal is None and _has_body(scope, headers):
-                refusal = await self._who(scope, receive)
-                if refusal is None:
-                    refusal, body = await self._body(scope, headers, receive)
+                refusal, body = await self._body(scope, headers, receive)
             if refusal is not None:
                 await refusal(scope, receive, passing.send)
             else:
-                await self.app(
-                    scope, receive if body is None else _replay(body, receive), passing.send
+                await self._answer(
+                    scope, receive if body is None else _replay(body, receive), passing
                 )
         except Exception as error:
             passing.failure = f"{type(error).__name__}: {error}"
@@ -73,6 +74,24 @@ class RequestMiddleware:
                 await answer(scope, receive, passing.send)
         finally:
             self._tell(scope, passing)
+
+    async def _answer(self, scope: Scope, receive: Receive, passing: _Passing) -> None:
+        """Have the request answered when it is its owner's turn; a stream gives its turn back when it begins."""
+        who = scope["state"].get("principal")
+        client = scope["client"][0] if scope.get("client") else ""
+        owner = ("address", client) if who is None else ("owner", who.owner)
+        try:
+            async with self.context.shares.turn(owner) as turn:
+                passing.on_stream = turn.end
+                await self.app(scope, receive, passing.send)
+        except asyncio.QueueFull:
+            refusal = error_reply(
+                429,
+                f"too many requests of {owner[1]} wait to be answered",
+                way_out="wait for answers before asking again",
+                headers={"Retry-After": "1"},
+            )
+            await refusal(scope, receive, passing.send)
 
     def _look_for_proxy(self, headers: Headers) -> None:
         """Say once where requests are handed on by a proxy that the configuration does not name."""
@@ -99,9 +118,13 @@ class RequestMiddleware:
             headers={"Connection": "close"},
         )
 
-    async def _who(self, scope: Scope, receive: Receive) -> Response | None:
-        """The refusal of a request with a body from somebody who is not known; a login has its token in the body."""
-        if scope["path"] in _OPEN:
+    async def _who(self, scope: Scope, headers: Headers, receive: Receive) -> Response | None:
+        """Find out who asks, before a body is read; the refusal of somebody who is not known.
+
+        Pages answer that themselves, and a login has its token in the body.
+        """
+        of_api = scope["path"].startswith(_API)
+        if scope["path"] in _OPEN or not (of_api or _has_body(scope, headers)):
             return None
         try:
             await authenticate_early(Request(scope, receive))
@@ -167,6 +190,7 @@ class RequestMiddleware:
 
 _OPEN = {"/login": 10_000, "/logout": 10_000}
 """Addresses that need no token, with the most bytes of their bodies."""
+_API = "/api/"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -186,8 +210,9 @@ class _Passing:
         self.began = time.perf_counter()
         self.request_id, self.status, self.is_stream = request_id, 0, False
         self.failure: str | None = None
+        self.on_stream: Callable[[], None] = lambda: None
         self._send = send
-        self._extra = {**_HEADERS, **(_API_HEADERS if scope["path"].startswith("/api/") else {})}
+        self._extra = {**_HEADERS, **(_API_HEADERS if scope["path"].startswith(_API) else {})}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -197,6 +222,8 @@ class _Passing:
             for name, value in self._extra.items():
                 headers.setdefault(name, value)
             self.is_stream = headers.get("content-type", "").startswith("text/event-stream")
+            if self.is_stream:
+                self.on_stream()
         await self._send(message)
 
 

@@ -33,12 +33,12 @@ from hpo.service.submission import faults_of_data
 from hpo.study.jobs import workload_data
 from hpo.study.spec import StudySpec
 from hpo.tuning.patience import PATIENCE_SECONDS
+from hpo.tuning.periodic import PeriodicThread
 from hpo.tuning.tuner import RayOptions, stop_ray
 from storage.errors import LeaseLost, StoreError, StoreUnavailable
 from storage.records import Lease, StudyState, Trial, WorkerBeat
 from storage.store import Store
 from trainers.errors import TrainerError
-from trainers.periodic import PeriodicThread
 
 LOG = logging.getLogger("hpo.service.worker")
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpo.study.budgets import RungBudget
 from storage.records import Trial, TrialState
 
 
@@ -50,34 +51,6 @@ class Choose:
 Task = Explore | Choose | Repeat | Wait | Done
 
 
-@dataclass(frozen=True)
-class RungBudget:
-    """How many trainings a rung gets, and how many of its best settings are trained with ``seeds`` seeds."""
-
-    trainings: int
-    repeated_settings: int
-    seeds: int
-
-    @property
-    def explorations(self) -> int:
-        """Trainings of settings that the sampler picks."""
-        return self.trainings - self.repeated_settings * (self.seeds - 1)
-
-
-def rung_budgets(ladder: Sequence[int], trainings: int, seeds: int) -> dict[int, RungBudget]:
-    """Split ``trainings`` over the ladder evenly, what is left over to the largest rungs.
-
-    A quarter of a rung repeats settings where there are two seeds, a third where there are three, and so on
-    up to a half: ``trainings // (2 * seeds)`` settings are repeated with ``seeds - 1`` more seeds.
-    """
-    share, rest = divmod(trainings, len(ladder))
-    sizes = {batch: share + (index >= len(ladder) - rest) for index, batch in enumerate(ladder)}
-    return {
-        batch: RungBudget(size, size // (2 * seeds) if seeds > 1 else 0, seeds)
-        for batch, size in sizes.items()
-    }
-
-
 def next_seed(trials: Sequence[Trial]) -> int:
     """A seed that none of the trials has."""
     return max((trial.seed for trial in trials), default=-1) + 1
@@ -107,8 +80,8 @@ def next_task(budgets: Mapping[int, RungBudget], trials: Sequence[Trial]) -> Tas
 def next_choice(trainings: int, seeds: int, trials: Sequence[Trial]) -> Task:
     """The next training where an acquisition picks the rungs: it has its way first, then the best are repeated.
 
-    As with :func:`rung_budgets`, up to half of the trainings repeat settings with other seeds; they go to the best of
-    each rung, the largest rung first, then to the second best.
+    As with :func:`~hpo.study.budgets.rung_budgets`, up to half of the trainings repeat settings with other seeds;
+    they go to the best of each rung, the largest rung first, then to the second best.
     """
     if len(trials) >= trainings:
         return Done()

@@ -9,6 +9,7 @@ from typing import Any
 from ray import tune
 from ray.tune.stopper import NoopStopper
 
+from hpo.tuning.lost_machines import wait_for_notice
 from hpo.tuning.stopping import CurveStopping, LadderASHA
 from hpo.tuning.trainings import Trainings
 from storage.records import TrialState
@@ -57,6 +58,11 @@ class Recording(tune.Callback):  # type: ignore[misc]
                 last.get("outcome"),
                 last.get("reason", ""),
             )
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """The trial's process died and will be started again: not on a machine that is gone."""
+        if not self._sweep.interrupted:
+            wait_for_notice()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The trial's process died more often than it is started again, or was killed as the sweep is to end."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from trainers.periodic import PeriodicThread
+from hpo.tuning.periodic import PeriodicThread
 
 LOOK_SECONDS = 0.25
 GRACE_SECONDS = 1.0

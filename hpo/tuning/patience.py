@@ -1,4 +1,4 @@
-"""Waiting for a database that is away: a server that restarts, a disk that is full.
+"""Waiting for a database that is away, or for room on a disk that is full.
 
 What a sweep has found stays in memory while it waits, so that no finished trial is lost. A write whose connection broke
 may have been committed all the same: each caller says how to see that, so that nothing is written twice.
@@ -6,6 +6,7 @@ may have been committed all the same: each caller says how to see that, so that 
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -31,9 +32,12 @@ HOPELESS = (
 )
 """Words in the message of a database that waiting does not bring back."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a file that has no room: on the disk, in a quota, within the limit of its process."""
+
 
 class Patience:
-    """Repeats a call for up to ``seconds`` while the database is away.
+    """Repeats a call for up to ``seconds`` while the database is away, or a file that it writes finds no room.
 
     ``told`` hears when it goes and when it comes back; ``stopped`` ends the waiting early, by the error itself.
     """
@@ -53,31 +57,31 @@ class Patience:
     def __call__(
         self, call: Callable[[], T], committed: Callable[[], T | None] = lambda: None
     ) -> T:
-        """What ``call`` returns; raises :class:`StoreUnavailable` where the database stays away.
+        """What ``call`` returns; raises its error where the database stays away, or the disk full.
 
         ``committed`` is asked before each repetition: where it returns something, the write was done, and that is
         its result.
         """
         try:
             return call()
-        except StoreUnavailable as error:
-            if _is_hopeless(error):
+        except Exception as error:
+            if not _passes(error):
                 raise
             first = error
         return self._wait(call, committed, first)
 
     def _wait(
-        self, call: Callable[[], T], committed: Callable[[], T | None], error: StoreUnavailable
+        self, call: Callable[[], T], committed: Callable[[], T | None], error: Exception
     ) -> T:
         lost_at, pause = self._clock(), FIRST_PAUSE
         self._told(
-            f"{error}; results are kept in memory, and writing is tried again for up to {self._seconds:g} s"
+            f"{error}; results are kept in memory, and it is tried again for up to {self._seconds:g} s"
         )
         while True:
             waited = self._clock() - lost_at
             if waited >= self._seconds or self._stopped():
                 self._told(
-                    f"gave up after {waited:.0f} s without the database; results since then are not stored, and "
+                    f"gave up after {waited:.0f} s; results since then are not stored, and "
                     "their trials run again when the study goes on"
                 )
                 raise error
@@ -86,19 +90,25 @@ class Patience:
             try:
                 done = committed()
                 result = call() if done is None else done
-            except StoreUnavailable as still:
-                if _is_hopeless(still):
+            except Exception as still:
+                if not _passes(still):
                     raise
                 error = still
                 continue
-            self._told(
-                f"the database is back after {self._clock() - lost_at:.1f} s; nothing was lost"
+            what = (
+                "the database is back" if isinstance(error, StoreUnavailable) else "there is room"
             )
+            self._told(f"{what} after {self._clock() - lost_at:.1f} s; nothing was lost")
             return result
 
 
-def _is_hopeless(error: StoreUnavailable) -> bool:
-    return isinstance(error, SchemaTooNew) or any(word in str(error).lower() for word in HOPELESS)
+def _passes(error: Exception) -> bool:
+    """Whether waiting may help."""
+    if isinstance(error, StoreUnavailable):
+        hopeless = any(word in str(error).lower() for word in HOPELESS)
+        return not (hopeless or isinstance(error, SchemaTooNew))
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in FULL
 
 
 def _tell_nobody(text: str) -> None:

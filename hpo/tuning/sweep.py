@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpo.study.budgets import rung_budgets
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import (
     Choose,
@@ -21,7 +22,6 @@ from hpo.tuning.agenda import (
     next_choice,
     next_seed,
     next_task,
-    rung_budgets,
 )
 from hpo.tuning.forecast_sampler import ForecastSampler
 from hpo.tuning.patience import Patience

@@ -17,6 +17,7 @@ import ray
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from hpo.tuning.lost_machines import wait_for_notice
 from hpo.tuning.resources import TrialResources
 from hpo.tuning.trial_run import TrialRun, WorkerPlace
 
@@ -105,6 +106,7 @@ class WorkerGroup:
                         "done": True,
                     }
                 self._restarts += 1
+                wait_for_notice()
                 self._begin()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Convergence points, written and read in bulk.
 
 Both ways go past SQLAlchemy's handling of single rows, to the driver: on SQLite by one prepared statement for all
-rows, on PostgreSQL, from some hundred points on, by COPY (``storage.statements.copy_points``).
+rows, on PostgreSQL as bytes (``storage.statements.copy_points``), into it from some hundred points on.
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ def read_points(connection: Connection, trial_id: int) -> list[ConvergencePoint]
 
 def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
     if connection.dialect.name == "postgresql":
-        return copy_points.read(connection, trial_ids)[list(_COLUMNS)].astype(_DTYPE)
+        columns = copy_points.read(connection, trial_ids)
+        table = np.empty(len(columns["trial_id"]), _DTYPE)
+        for name, column in columns.items():
+            table[name] = column
+        return table
     statement = select(convergence).where(convergence.c.trial_id.in_(trial_ids))
     cursor: Any = connection.execute(
         statement.order_by(convergence.c.trial_id, convergence.c.step)

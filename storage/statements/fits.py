@@ -1,4 +1,7 @@
-"""Fitted laws of studies: statements on one connection; the contract is in ``storage.store``."""
+"""Fitted laws of studies, and answers made of them: statements on one connection.
+
+The contract is in ``storage.store``.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from storage.database import insert_into
 from storage.schema.tables import fits
 from storage.statements import studies
 
-MOST_OF_A_STUDY = 4
-"""Older fits go: one for each outcome that was left out, while the trials stay as they are."""
+MOST_OF_A_STUDY = 24
+"""Older ones go: fits for each outcome that was left out, a forecast, and figures for each setting of a study."""
 
 
 def keep(connection: Connection, study_id: int, fingerprint: str, content: str) -> None:

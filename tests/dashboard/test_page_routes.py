@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import numpy as np
@@ -14,10 +15,11 @@ import pytest
 
 from hpo.cli.commands.web import dashboard_routers
 from hpo.dashboard.pages import STATIC
-from hpo.formatting import number, percent
+from hpo.runs.formatting import number, percent
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
+from hpo.service.forecasts import Forecasts
 from storage.records import TrialState
 from storage.store import Store
 from tests.dashboard.dashboard_samples import (
@@ -232,7 +234,7 @@ def test_the_ladder_without_laws_has_every_trial_and_with_them_the_band_and_the_
     assert "maximal data parallelism" in texts
 
 
-def test_a_server_that_is_started_again_takes_the_laws_from_the_database(
+def test_a_server_that_is_started_again_takes_forecast_and_laws_from_the_database(
     storage: str, client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = ("/studies/small/forecast", "/studies/small/figures/ladder?laws=true")
@@ -241,7 +243,13 @@ def test_a_server_that_is_started_again_takes_the_laws_from_the_database(
     def never(*_: Any) -> Any:
         raise AssertionError("laws were fitted that are stored")
 
-    for name in ("hpo.service.fit_process.fit", "hpo.runs.forecasts.fit_posterior"):
+    for name in (
+        "hpo.service.fit_process.fit",
+        "hpo.runs.forecasts.fit_posterior",
+        "hpo.service.fit_process.forecast",  # nor a forecast made, nor a figure drawn, of laws that are there
+        "hpo.dashboard.figures.ladder",
+        "hpo.runs.repository.read_result",
+    ):
         monkeypatch.setattr(name, never)
     config = ServerConfig(storage=storage, folder=tmp_path)
     with (
@@ -249,6 +257,30 @@ def test_a_server_that_is_started_again_takes_the_laws_from_the_database(
         httpx.Client(base_url=address, headers=client.headers, timeout=60) as again,
     ):
         assert [get(again, path) for path in paths] == before
+        assert get(again, "/studies/small/figures/ladder", laws=False) == before[1]
+
+
+def test_an_answer_is_kept_for_the_study_as_it_is(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def make() -> bytes:
+        made.append(len(made))
+        return f"{len(made)}".encode()
+
+    with Store.open(f"sqlite:///{tmp_path}/kept.db") as store:
+        study_id = make_study(store, name="kept")
+        add_trial(store, study_id, 16, 0.1, 0, reached(4.0))
+        study = store.study("kept")
+
+        def kept() -> bytes | None:  # as a server that has just started
+            return Forecasts().kept(store, study, "forecast", make)
+
+        assert [kept(), kept()] == [b"1", b"1"]
+        assert Forecasts().kept(store, study, "figure ladder ", lambda: None) is None
+        add_trial(store, study_id, 16, 0.1, 1, ended(TrialState.DIVERGED, 1.0))
+        assert kept() == b"2"
+        with mock.patch("hpo.service.forecasts.version", return_value="0.0.0"):  # another release
+            assert kept() == b"3"
 
 
 def test_figures_that_are_not_there_are_named(client: httpx.Client) -> None:

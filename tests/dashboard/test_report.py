@@ -20,8 +20,8 @@ from hpo.errors import HpoError, StudyNotFoundError
 from hpo.extrapolation.calibration import Calibration
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.prospects import Chance, Sensitivity
-from hpo.formatting import prospects
 from hpo.intervals import Interval
+from hpo.runs.formatting import prospects
 from storage.records import StudyState, TrialState
 from storage.store import Store
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.commands import options
 from hpo.cli.main import main
-from hpo.formatting import number, percent
+from hpo.runs.formatting import number, percent
 
 COMMANDS = sorted(main.commands)
 SILENT = (

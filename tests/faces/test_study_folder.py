@@ -15,7 +15,8 @@ from hpo.errors import SpecError
 from hpo.runs.repository import open_store, stored_spec
 from hpo.service.worker import Worker, WorkerOptions
 from hpo.tuning.tuner import stop_ray
-from storage.records import StudyState
+from storage.records import PlanKind, StudyState
+from tests.service.api_server import served
 
 WORKLOAD = '''\
 """A noisy quadratic whose curvature is read from a file."""
@@ -69,9 +70,7 @@ class Place:
         result = hpo.read_study("curved", self.storage)
         assert result.study.state is StudyState.FINISHED, result.study.message
         assert result.study.folder == str(self.file.parent)
-        assert (
-            len(result.launched) == 4
-        )  # the forecast's plan, and the three rules of thumb beside it
+        assert len(result.launched) == 2  # the forecast's plan, and a rule of thumb beside it
         for run in result.runs:
             self.check(run.plan.job)
         return result
@@ -82,9 +81,9 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "curved_workload", raising=False)
-    monkeypatch.setattr(
-        "hpo.runs.run.LEAST_SEEDS", 1
-    )  # what runs where is asked here, not how well
+    # what runs where is asked here, not how well: each launched run is a process that imports torch
+    monkeypatch.setattr("hpo.runs.run.LEAST_SEEDS", 1)
+    monkeypatch.setattr("hpo.runs.plans.BASELINES", {PlanKind.LINEAR_SCALING: "linear"})
     (tmp_path / "sub" / "data").mkdir(parents=True)
     (tmp_path / "sub" / "data" / "curvature.txt").write_text("as it is\n")
     (tmp_path / "sub" / "curved_workload.py").write_text(WORKLOAD)
@@ -173,6 +172,61 @@ def test_a_worker_in_another_folder_runs_and_validates_it(place, monkeypatch):
         )
     ).run()
     place.check_complete()
+
+
+def client_of(api):
+    return hpo.Client(str(api.client.base_url), api.token("ada"))
+
+
+def refused(call):
+    """The faults that a submission is refused with."""
+    with pytest.raises(SpecError) as told:
+        call()
+    return told.value.faults
+
+
+def test_a_server_is_asked_for_it_by_what_it_has_itself(place, monkeypatch):
+    """The network carries the text of a study and no folder: modules and data are those of the server, or it refuses.
+
+    What only the submitter's folder has is refused before it is stored, each fault with its line. Named as the
+    server knows it, by a module that it allows and an absolute path in its data folders, the same study is taken, and
+    a worker runs it wherever both started.
+    """
+    place.file.write_text(STUDY.replace(", validate: true", "").replace("trials: 8", "trials: 4"))
+    data = place.file.parent / "data"
+    for name in ("one", "two"):
+        (place.folder / name).mkdir()
+    with served(place.folder / "one", data_folders=[str(data)]) as api:
+        with client_of(api) as client:
+            faults = refused(lambda: client.submit("sub/curved.yaml"))
+        assert [(fault.key, fault.line) for fault in faults] == [
+            ("workload", 2),
+            ("data.path", 3),
+        ]
+        assert "workload must be one that this server allows" in faults[0].message
+        answer = api.submit(spec=place.file.read_text())
+        assert answer.status_code == 422
+        assert "must be an absolute path within one of the server's data_folders" in answer.text
+        assert api.store.studies() == []
+
+    monkeypatch.setenv("PYTHONPATH", str(place.file.parent))  # of the process that checks studies
+    monkeypatch.syspath_prepend(place.file.parent)
+    allowed = ["noisy_quadratic", "curved_workload:Curved"]
+    with served(place.folder / "two", data_folders=[str(data)], workloads=allowed) as api:
+        text = place.file.read_text().replace("data/curvature.txt", f"{data}/curvature.txt")
+        with client_of(api) as client:
+            (fault,) = refused(lambda: client.submit("sub/curved.yaml"))
+            client.submit(text)
+        assert fault.key == "data.path" and str(data) in fault.message
+    elsewhere = place.folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    storage, folder = f"sqlite:///{place.folder}/two/hpo.db", place.folder / ".hpo"
+    Worker(WorkerOptions(storage=storage, folder=folder, once=True, data_folders=(data,))).run()
+    result = hpo.read_study("curved", storage)
+    assert result.study.state is StudyState.FINISHED, result.study.message
+    assert len(result.trials) == 4
+    assert result.plan.plan.job.data["path"] == f"{data}/curvature.txt"
 
 
 @pytest.mark.parametrize("changes", [{}, {"folder": ""}])

@@ -10,7 +10,7 @@ def wait_for(condition, seconds=60.0, what="it"):
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
-        time.sleep(0.05)
+        time.sleep(0.2)  # to look reads the whole of /proc
 
 
 def processes_of(folder):

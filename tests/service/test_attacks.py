@@ -758,13 +758,14 @@ def test_a_cancelled_study_ends_where_its_worker_died_and_there_is_no_other(tmp_
     monkeypatch.setattr("hpo.service.app.SETTLE_SECONDS", 0.1)
     with served(tmp_path) as api:
         assert api.submit("left").status_code == 201
-        lease = api.store.claim_study("dead:1", lease_seconds=4)
+        lease = api.store.claim_study("dead:1", lease_seconds=60)
         (trial,) = api.store.leased(lease).add_trials(
             lease.study.id,
             [NewTrial(global_batch_size=16, seed=0, settings=TrainingSettings().to_dict())],
         )
         api.store.leased(lease).start_trials([trial.id])
         assert api.call("POST", "/studies/left/cancel").json()["state"] == "running"
+        api.store.renew_lease(lease, lease_seconds=0.01)  # its last sign of life
         until = time.monotonic() + 60
         while api.call("GET", "/studies/left").json()["state"] != "cancelled":
             assert time.monotonic() < until

@@ -1,11 +1,14 @@
 """The database goes away while a study runs: everything is kept in memory, written once, and told of."""
 
+import errno
+import os
 import random
 
 import pytest
 
 from benchmarks import faults
 from benchmarks.fleet import Paced
+from hpo.errors import LaunchError
 from hpo.runs.lease import HeldLease
 from hpo.runs.run import RunOptions, run_held
 from hpo.study.spec import parse_study
@@ -84,6 +87,39 @@ def test_a_write_that_was_committed_is_not_repeated():
 
     assert Clock().patience(60)(write, lambda: "stored" if written else None) == "stored"
     assert len(written) == 1
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_plan_that_finds_no_room_on_the_disk_is_written_when_there_is_some(error):
+    clock, tries = Clock(), []
+
+    def write():
+        tries.append(1)
+        if len(tries) < 4:
+            try:
+                raise OSError(error, os.strerror(error))
+            except OSError as cause:
+                raise LaunchError(f"cannot write the plan to x: {cause}") from cause
+        return "written"
+
+    assert clock.patience(60)(write) == "written"
+    assert len(tries) == 4 and clock.told[1] == "there is room after 1.4 s; nothing was lost"
+
+
+def test_an_error_that_waiting_does_not_mend_is_raised_at_once():
+    clock = Clock()
+    for error in (
+        PermissionError(errno.EACCES, "no"),
+        LaunchError("the run ended with 1"),
+        ValueError("x"),
+    ):
+
+        def fail(error=error):
+            raise error
+
+        with pytest.raises(type(error)):
+            clock.patience(60)(fail)
+    assert clock.now == 0 and clock.told == []
 
 
 class Unreliable:

@@ -278,13 +278,13 @@ class QueueContract:
 
     def test_a_fit_is_kept_by_its_fingerprint_and_the_oldest_go(self, queue, clock):
         study = make_study(queue)
-        for number in range(6):
+        for number in range(26):
             clock.move(1)
             queue.keep_fit(study.id, f"print {number}", f"laws {number}")
-        assert [queue.fit(study.id, f"print {number}") for number in range(6)] == [
+        assert [queue.fit(study.id, f"print {number}") for number in range(26)] == [
             None,
             None,
-            *(f"laws {number}" for number in range(2, 6)),
+            *(f"laws {number}" for number in range(2, 26)),
         ]
         queue.keep_fit(study.id, "print 5", "better laws")
         assert queue.fit(study.id, "print 5") == "better laws"
@@ -459,7 +459,10 @@ class QueueContract:
         """Asked before or after its lease expired."""
         before, after = (submit(queue, name).study for name in ("before", "after"))
         for _ in range(2):
-            queue.claim_study("dies", lease_seconds=60)
+            lease = queue.claim_study("dies", lease_seconds=60)
+            ended, running, _ = make_trials(queue, lease.study, 16, 32, 64)
+            queue.start_trials([ended.id, running.id])
+            queue.finish_trial(ended.id, REACHED)
         queue.request_cancel(before.id)
         clock.move(61)
         assert queue.request_cancel(after.id).state is StudyState.CANCELLED
@@ -469,6 +472,15 @@ class QueueContract:
             StudyState.CANCELLED,
             "cancelled after its worker fell silent",
         )
+        for study in (
+            before,
+            after,
+        ):  # what ran has ended with its worker, and waits for a study that is resumed
+            assert [trial.state for trial in queue.trials(study.id)] == [
+                TrialState.REACHED,
+                TrialState.QUEUED,
+                TrialState.QUEUED,
+            ]
 
     def test_a_finished_study_is_not_cancelled(self, store):
         study = submit(store, "digits").study

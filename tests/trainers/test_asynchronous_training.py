@@ -1,7 +1,6 @@
 """Asynchronous training on real actors, all on one Ray: equality, races, a slow, a dead and a silent replica."""
 
 import itertools
-import logging
 import os
 import signal
 import threading
@@ -17,17 +16,7 @@ from trainers.begin import begin_training, train
 from trainers.distributed.single import SingleProcess
 from trainers.loop import checkpoint as checkpoints
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_ray():
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    yield
-    ray.shutdown()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
 def racing(folder, *, delay=0.0, changes=None, **settings):

@@ -16,7 +16,7 @@ from trainers.report import ConvergencePoint, ReportFile, TrainingOutcome, read_
 ROOT = Path(__file__).parent.parent.parent
 OWN_TEXT = {
     "hpo/cli/commands/init.py": "a name is quoted in YAML",
-    "hpo/reporting.py": "programs import it alone, and what is not finite becomes text there",
+    "hpo/callbacks/reporting.py": "programs import it alone, and what is not finite becomes text there",
     "hpo/service/checking.py": "question and answer of two processes of the service",
     "hpo/client/calls.py": "a key is made of it",
     "hpo/service/logs.py": "a log line holds anything",

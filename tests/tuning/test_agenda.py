@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpo.study.budgets import rung_budgets
 from hpo.tuning.agenda import (
     Done,
     Explore,
@@ -15,7 +16,6 @@ from hpo.tuning.agenda import (
     explorations,
     next_seed,
     next_task,
-    rung_budgets,
 )
 from search_spaces.settings import TrainingSettings
 from storage.records import Trial, TrialState

@@ -10,8 +10,6 @@ import hpo
 from hpo.cli.main import main
 from storage.records import TrialState
 
-ray = pytest.importorskip("ray")
-
 PROGRAM = """\
 import math, sys, time
 import hpo
@@ -49,7 +47,7 @@ sampler: random
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory):
+def swept(one_ray, tmp_path_factory):
     folder = tmp_path_factory.mktemp("program")
     (folder / "train.py").write_text(PROGRAM)
     (folder / "study.yaml").write_text(STUDY.format(python=sys.executable))

@@ -10,8 +10,9 @@ import pytest
 
 import hpo
 from hpo.errors import SpecError, TuningError
-from hpo.tuning import tuner
+from hpo.tuning import trainings, tuner
 from storage.records import StudyState, TrialState
+from storage.store import Store
 
 HERE = Path(__file__).parent
 STUDY = """\
@@ -28,22 +29,13 @@ seeds: 2
 """
 
 
-@pytest.fixture(scope="module")
-def one_ray():
-    """Every sweep on Ray of this module in one Ray, as a workflow would have it; one actor starts in half the time."""
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture
 def run(tmp_path):
     """Run a study of the given number of trials in a folder of its own, its trials in this process."""
     (tmp_path / "slow_workload.py").write_text((HERE / "slow_workload.py").read_text())
 
-    def run_study(trials=4, data="", progress=None, change=("", ""), workload="Here"):
-        text = STUDY.format(folder=tmp_path, trials=trials, data=data, workload=workload)
+    def run_study(trials=4, data="", progress=None, change=("", ""), workload="Here", more=""):
+        text = STUDY.format(folder=tmp_path, trials=trials, data=data, workload=workload) + more
         (tmp_path / "study.yaml").write_text(text.replace(*change))
         return hpo.run_study(
             hpo.load_study(tmp_path / "study.yaml"),
@@ -57,12 +49,14 @@ def run(tmp_path):
 
 @pytest.fixture
 def run_on_ray(one_ray, run):
-    return functools.partial(run, workload="Slow")
+    """The same on Ray, a trial after the other: one actor starts in half the time of two."""
+    return functools.partial(run, workload="Slow", more="resources: {cpus_per_worker: 2}\n")
 
 
 def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(run_on_ray):
     first = run_on_ray(trials=4)
     assert first.complete and len(first.trials) == 4
+    check_curves(first)
     assert {trial.state for trial in first.trials} <= {
         TrialState.REACHED,
         TrialState.CENSORED,
@@ -73,19 +67,11 @@ def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(ru
     assert again.trials == first.trials
     more = run_on_ray(trials=8)
     assert more.trials[:4] == first.trials and len(more.trials) == 8
+    check_curves(more)
 
 
-def test_a_ladder_may_change_and_the_trials_of_a_rung_that_went_stay(run):
-    first = run(trials=4)
-    second = run(trials=6, change=("[4, 8]", "[4, 16]"))
-    assert second.complete and second.trials[:4] == first.trials
-    assert sorted(trial.global_batch_size for trial in second.trials) == [4, 4, 4, 8, 8, 16, 16, 16]
-
-
-def test_every_trial_has_its_curve_and_its_end(run_on_ray):
-    result = run_on_ray(trials=4)
-    from storage.store import Store
-
+def check_curves(result):
+    """Every trial has its curve and its end."""
     with Store.open(result.storage) as store:
         for trial in result.trials:
             points = store.points(trial.id)
@@ -99,6 +85,13 @@ def test_every_trial_has_its_curve_and_its_end(run_on_ray):
                 assert all(point.metric < 0.95 for point in points[:-1])
 
 
+def test_a_ladder_may_change_and_the_trials_of_a_rung_that_went_stay(run):
+    first = run(trials=4)
+    second = run(trials=6, change=("[4, 8]", "[4, 16]"))
+    assert second.complete and second.trials[:4] == first.trials
+    assert sorted(trial.global_batch_size for trial in second.trials) == [4, 4, 4, 8, 8, 16, 16, 16]
+
+
 def test_a_study_of_the_same_name_that_would_not_compare_is_refused(run):
     run(trials=4)
     with pytest.raises(SpecError, match=r"line 4.*another target.*another name"):
@@ -107,7 +100,8 @@ def test_a_study_of_the_same_name_that_would_not_compare_is_refused(run):
 
 def test_a_trial_whose_process_dies_is_failed_with_its_reason(run_on_ray, monkeypatch):
     monkeypatch.setattr(tuner, "RESTARTS", 0)
-    with pytest.raises(TuningError, match="first 4 trials all failed"):
+    monkeypatch.setattr(trainings, "GIVE_UP_AFTER", 2)  # each of them is a process that starts
+    with pytest.raises(TuningError, match="first 2 trials all failed"):
         run_on_ray(trials=8, data=", dies_after: 0")
 
 
@@ -137,8 +131,6 @@ def test_an_interrupted_sweep_goes_on_where_it_was(run_on_ray):
 
 
 def test_convergence_is_in_the_database_while_the_trial_runs(run_on_ray, tmp_path):
-    from storage.store import Store
-
     seen = []
 
     class Watch(hpo.Progress):

@@ -67,9 +67,8 @@ def assert_same(points, alone):
         assert mine[1:] == pytest.approx(other[1:], rel=1e-7)
 
 
-def test_two_workers_on_one_node_train_as_one_process_does(alone, tmp_path):
-    with ray_with(num_cpus=2):
-        points, trial = swept(tmp_path, "resources: {workers_per_node: 2}\n")
+def test_two_workers_on_one_node_train_as_one_process_does(one_ray, alone, tmp_path):
+    points, trial = swept(tmp_path, "resources: {workers_per_node: 2}\n")
     assert_same(points, alone)
     assert trial.state == "censored"
 
@@ -88,7 +87,9 @@ def test_two_nodes_train_as_one_process_does(alone, tmp_path):
     assert_same(points, alone)
 
 
-def test_a_killed_worker_restarts_its_trial_from_its_checkpoint(alone, tmp_path, monkeypatch):
+def test_a_killed_worker_restarts_its_trial_from_its_checkpoint(
+    one_ray, alone, tmp_path, monkeypatch
+):
     monkeypatch.setattr(trainings, "CHECKPOINT_SECONDS", 0.0)
     killed = []
 
@@ -100,8 +101,7 @@ def test_a_killed_worker_restarts_its_trial_from_its_checkpoint(alone, tmp_path,
                 os.kill(workers[-1], signal.SIGKILL)
                 killed.append(time.monotonic())
 
-    with ray_with(num_cpus=2):
-        points, trial = swept(tmp_path, "resources: {workers_per_node: 2}\n", Killer())
+    points, trial = swept(tmp_path, "resources: {workers_per_node: 2}\n", Killer())
     assert killed
     assert trial.state == "censored", trial.reason
     assert_same(points, alone)

@@ -84,8 +84,8 @@ def optuna(
     study: str | None, url: str, replace: bool, points: int, storage: str, as_json: bool
 ) -> None:
     """Write a STUDY, or all of them, into a real Optuna database, which optuna-dashboard opens."""
+    from hpo.runs.optuna_export import write_optuna
     from hpo.study.spec import parse_study
-    from hpo.tuning.optuna_export import write_optuna
     from storage.store import Store
 
     with store_errors(), Store.open(storage, create=False) as store:

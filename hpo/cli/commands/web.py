@@ -33,6 +33,10 @@ def dashboard_routers(path: str = "") -> list[Any]:
         result=lambda request, study: (
             context_of(request).forecasts.fitted(store(request), study).result
         ),
+        kept=lambda request, study, what, make: context_of(request).forecasts.kept(
+            store(request), study, what, make
+        ),
+        compute=lambda request, who, work: context_of(request).computations.run(who, work),
         calibration=lambda request, who: visible_calibration(context_of(request), who),
     )
     return [pages(path), data_routes(access)]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_table
-from hpo.formatting import number
 from hpo.planning.machines import FigureSource, Link, Machine, Storage
+from hpo.runs.formatting import number
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpo.formatting import target
+from hpo.runs.formatting import target
 
 if TYPE_CHECKING:
     from hpo.study.price import StudyPrice

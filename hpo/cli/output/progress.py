@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo.cli.output.style import new_table
-from hpo.formatting import KIND_NAMES
+from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.progress import Progress
-from hpo.tuning.agenda import rung_budgets
+from hpo.study.budgets import rung_budgets
 from storage.records import TrialState
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_table
-from hpo.formatting import number, readable
+from hpo.runs.formatting import number, readable
 from search_spaces.recipes import PROVENANCE, Recipe, Result
 
 RECALLED = {

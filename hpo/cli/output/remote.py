@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_table
-from hpo.formatting import number, target
+from hpo.runs.formatting import number, target
 from trainers.json_text import json_text
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hpo.formatting import readable
+from hpo.runs.formatting import readable
 
 WIDTH_OF_FILES = 140
 """Columns where the output is no terminal and so has no width of its own."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpo.cli.output.style import new_console, new_table
-from hpo.formatting import interval, number
+from hpo.runs.formatting import interval, number
 
 if TYPE_CHECKING:
     from hpo.planning.throughput import Measurement, ThroughputForecast

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Response
 from pydantic import ConfigDict, Field
 
+from hpo.runs.results import StudyForecast
 from hpo.service.answers import Answer
 from hpo.service.context import Reader, Shared, StudyName
 from hpo.service.refusal import RefusedError
-from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_BATCH, refusals
 from hpo.service.study_facts import study_facts
+from trainers.json_text import json_bytes
 
 router = APIRouter(prefix="/studies/{name}", tags=["forecasts"])
 
@@ -92,15 +94,24 @@ async def forecast(
             way_out="give one: ?at=32768",
         )
     budgets, store = tuple(budget_epochs or ()), context.open_store()
-    found = await run_sync(context.forecasts.remembered, store, study, batches, budgets)
-    if found is None:
+    of_page = batches == [full] and not budgets
+    forecasts = context.forecasts
+
+    def make() -> bytes:
+        return _answer(forecasts.make(store, study, batches, budgets))
+
+    if of_page:
+        answer = await run_sync(forecasts.kept, store, study, "forecast")
+    else:
+        found = await run_sync(forecasts.remembered, store, study, batches, budgets)
+        answer = None if found is None else _answer(found)
+    if answer is None:
         context.check_computation(who)
-        found = await run_sync(
-            context.forecasts.make,
-            store,
-            study,
-            batches,
-            budgets,
-            limiter=context.forecasts.limiter,
+        answer = await context.computations.run(
+            who, lambda: forecasts.kept(store, study, "forecast", make) if of_page else make()
         )
-    return reply({"forecasts": [each.to_dict() for each in found]})
+    return Response(answer, media_type="application/json")
+
+
+def _answer(forecasts: Sequence[StudyForecast]) -> bytes:
+    return json_bytes({"forecasts": [each.to_dict() for each in forecasts]})

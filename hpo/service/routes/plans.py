@@ -157,14 +157,9 @@ async def make(
     context.check_changeable(who, study)
     context.check_computation(who)
     asked = {} if body is None else dict(body)
-    run = await run_sync(
-        _make,
-        context,
-        study,
-        asked.pop("backend", None),
-        _request_of(asked),
-        limiter=context.forecasts.limiter,
-    )
+    backend = asked.pop("backend", None)
+    request = _request_of(asked)
+    run = await context.computations.run(who, lambda: _make(context, study, backend, request))
     return reply(_run_values(run), status=201)
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trainers.periodic import PeriodicThread
+from hpo.tuning.periodic import PeriodicThread
 
 
 class Counting(PeriodicThread):
