@@ -13,7 +13,7 @@ from trainers import JobError, Target, TrainingJob
 from trainers.distributed.sampling import SampleStream
 from trainers.distributed.single import SingleProcess
 from trainers.loop.synchronous import Training
-from trainers.numerics.normalization import GhostBatchNorm
+from trainers.numerics.normalization import GhostBatchNorm, GhostBatchNormReLU
 from trainers.numerics.precision import LossScale
 
 HERE = Path(__file__).parent
@@ -165,7 +165,8 @@ def test_reduced_precision_trains_almost_as_fp32_does(precision, scaling, reduce
     stored = (
         {"bf16": torch.bfloat16, "fp16": torch.float16}[precision] if reduced else torch.float32
     )
-    assert kinds == {nn.Conv2d: stored, nn.Linear: stored, GhostBatchNorm: torch.float32}
+    norms = {GhostBatchNorm: torch.float32, GhostBatchNormReLU: torch.float32}
+    assert kinds == {nn.Conv2d: stored, nn.Linear: stored, **norms}
     assert (
         point.train_loss == pytest.approx(exact.train_loss, rel=0.02)
         and point.train_loss != exact.train_loss

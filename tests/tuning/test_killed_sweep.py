@@ -52,7 +52,7 @@ def trials_of(folder: Path) -> list:
         return store.trials(1) if store.studies() else []
 
 
-def wait_for(condition, seconds=200.0):
+def wait_for(condition, seconds=300.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -87,7 +87,7 @@ def test_kill_9_in_mid_sweep_loses_and_repeats_nothing(tmp_path):
     time.sleep(1)  # the actors of the dead sweep notice and end
     before = len((tmp_path / "batches").read_text().splitlines())
 
-    assert start(tmp_path).wait(timeout=120) == 0, (tmp_path / "log").read_text()
+    assert start(tmp_path).wait(timeout=240) == 0, (tmp_path / "log").read_text()
     trials = trials_of(tmp_path)
     assert len(trials) == 6 and all(trial.state.finished for trial in trials)
     assert not [trial for trial in trials if trial.state is TrialState.FAILED]
