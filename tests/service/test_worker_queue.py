@@ -204,7 +204,7 @@ def test_cancelling_stops_the_trials_and_resuming_goes_on_with_them(store, url, 
     ("budget", "said"),
     [
         ({"max_samples": 6 * 512}, "budget of 3,072 samples is spent"),
-        ({"max_accelerator_hours": 2 / 3600}, "accelerator hours is spent"),
+        ({"max_accelerator_hours": 0.5 / 3600}, "accelerator hours is spent"),
     ],
 )
 def test_a_spent_budget_ends_the_sweep_and_the_forecast_is_made_from_what_is_there(
