@@ -103,7 +103,6 @@ MEDIUM = (
     "trainers/test_image_feed.py",
     "trainers/test_noise_scale.py",
     "trainers/test_optimizers_state.py::test_reduced_weights_are_the_rounded_fp32_training",
-    "trainers/test_precision.py",
     "trainers/test_step_operations.py::test_no_update_waits_for_the_device",
     "trainers/test_step_operations.py::test_operations_of_fused_trainings_do_not_grow_with_their_number",
     "trainers/test_streams.py::test_a_dataloader_trains_repeatably_and_goes_on_where_it_was",

@@ -233,9 +233,8 @@ def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
     """
     lost = []
     for place in raced:
-        chance = place.risk / (place.risk + (1 - place.risk) * DROPPED)
-        if _stood_beyond(place, raced):
-            chance = 0.0
+        lost_or_slow = place.risk + (1 - place.risk) * DROPPED
+        chance = 0.0 if _stood_beyond(place, raced) else place.risk / lost_or_slow
         lost.append(
             sum(
                 1.0 if item.state == "diverged" else chance

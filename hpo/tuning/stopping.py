@@ -70,11 +70,8 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
-        self._epochs, self._sign, self._interrupted = (
-            epochs,
-            1.0 if higher_is_better else -1.0,
-            interrupted,
-        )
+        self._epochs, self._interrupted = epochs, interrupted
+        self._sign = 1.0 if higher_is_better else -1.0
         self.stopped: set[str] = set()
         self._rungs: defaultdict[int, dict[str, _Curve]] = defaultdict(dict)
 

@@ -366,9 +366,8 @@ class _Norms:
             if isinstance(module, GhostBatchNorm)
         ]
         self._modules = trainings[0].replica.norms
-        for (
-            module
-        ) in self._modules:  # one operation for several groups cannot be mapped over trainings
+        # one operation for several groups cannot be mapped over trainings
+        for module in self._modules:
             module.may_fuse = False
         self._group_size = trainings[0].replica.group_size
         self._fixed = memory.fixed
