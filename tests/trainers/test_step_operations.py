@@ -13,6 +13,7 @@ from trainers.distributed.single import SingleProcess
 from trainers.fused import FusedTrainings
 from trainers.loop.synchronous import Training
 from trainers.optimizers import OPTIMIZERS
+from trainers.schedules.device_arithmetic import ON_DEVICE
 
 WAIT = "aten._local_scalar_dense.default"  # item(), float() and bool() of a tensor; tolist() is counted with it
 MODES = {
@@ -78,12 +79,19 @@ def training(number=0, **changes):
     return Training(job, SingleProcess(torch.device("cpu")), workload=Small(job.data))
 
 
+def take_the_way_of_an_accelerator(training):
+    for batch in getattr(training.optimizer, "optimizer", training.optimizer).batches:
+        batch.on_cpu = False
+    if (scale := training.adascale) is not None:
+        scale.arithmetic = ON_DEVICE
+        scale.load_state_dict(scale.state_dict())
+
+
 def operations(mode, first, updates=1):
     """What ``updates`` updates from number ``first`` on dispatch, each."""
     one = training(**mode)
     one.model.train()
-    for batch in getattr(one.optimizer, "optimizer", one.optimizer).batches:
-        batch.on_cpu = False  # the way of an accelerator
+    take_the_way_of_an_accelerator(one)
     for step in range(first):
         one._update(step)
     with Operations() as counted:
