@@ -110,10 +110,11 @@ def test_an_update_whose_noise_is_measured_does_not_wait_either():
     assert sum(operations({}, 0).values()) > sum(operations({}, 1).values())  # it was measured
 
 
-def test_only_shampoo_waits_and_only_where_an_update_may_be_left_out():
-    """Its roots are due after so many updates that were done, which the host has to know."""
-    mode = {"optimizer": "shampoo", "loss_scaling": "dynamic"}
-    assert operations(mode, 1, updates=2)[WAIT] == 1
+def test_shampoo_asks_whether_an_update_is_left_out_only_where_roots_are_due():
+    """There it waits for their decomposition anyway."""
+    mode = {"optimizer": "shampoo", "loss_scaling": "dynamic", "preconditioner_interval": 4}
+    assert WAIT not in operations(mode, 1, updates=3)
+    assert operations(mode, 4)[WAIT] == 1
 
 
 def test_operations_of_fused_trainings_do_not_grow_with_their_number():
