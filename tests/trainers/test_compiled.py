@@ -4,18 +4,20 @@ import pytest
 import torch
 
 from search_spaces.settings import TrainingSettings
+from tests.trainers.small_network import Small
 from trainers import JobError, Target, TrainingJob
 from trainers.distributed.single import SingleProcess
 from trainers.fused import FusedTrainings
 from trainers.loop.compiled import compiled, wanted_compiler
 from trainers.loop.synchronous import Training
+from trainers.workloads.resnet.task import ResNetWorkload
 
 
-def training(**settings):
+def training(workload=Small, **settings):
     recipe = {"learning_rate": 0.05, "warmup_epochs": 0.2, "normalization_batch_size": 8}
     job = TrainingJob(
         workload="resnet",
-        data={"source": "digits", "width": 2},
+        data={"source": "digits"},
         target=Target("top1", 2.0),
         settings=TrainingSettings(**recipe, **settings),
         global_batch_size=64,
@@ -24,7 +26,7 @@ def training(**settings):
         epochs=2.0,
         evaluations_per_epoch=1437 / 64 / 6,
     )
-    return Training(job, SingleProcess(torch.device("cpu")))
+    return Training(job, SingleProcess(torch.device("cpu")), workload=workload(job.data))
 
 
 @pytest.fixture
@@ -45,18 +47,23 @@ def assert_same(one, other, **tolerance):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"precision": "bf16"}, {"loss_scaling": "dynamic", "optimizer": "lars"}]
+    ("workload", "settings", "tolerance"),
+    [
+        (Small, {}, 1e-12),
+        (Small, {"loss_scaling": "dynamic", "optimizer": "lars", "gradient_lag": 1}, 1e-12),
+        (ResNetWorkload, {}, 1e-5),
+        (ResNetWorkload, {"precision": "bf16"}, 2e-2),
+    ],
 )
 def test_a_compiled_training_has_the_weights_and_statistics_of_another(
-    settings, monkeypatch, counted
+    workload, settings, tolerance, monkeypatch, counted
 ):
-    plain = training(**settings)
+    plain = training(workload, **settings)
     plain.advance()
     monkeypatch.setenv("HPO_COMPILE", "aot_eager")
-    compiled_one = training(**settings)
+    compiled_one = training(workload, **settings)
     compiled_one.advance()
-    loose = settings.get("precision") == "bf16"
-    assert_same(compiled_one, plain, rtol=1e-4, atol=2e-2 if loose else 1e-5)
+    assert_same(compiled_one, plain, rtol=tolerance, atol=tolerance)
     assert counted["unique_graphs"] == 1  # whichever micro batch of an update it is
 
 
@@ -74,7 +81,7 @@ def test_a_checkpoint_does_not_depend_on_the_compiler(monkeypatch, counted):
     third = training()
     third.load_state_dict(second.state_dict())
     assert_same(third, second, rtol=0, atol=0)
-    assert_same(third, straight, rtol=1e-4, atol=1e-5)
+    assert_same(third, straight, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.filterwarnings(
@@ -87,7 +94,7 @@ def test_inductor_trains_as_no_compiler_does(monkeypatch, counted):
     compiled_one = training()
     compiled_one.advance()
     assert counted["unique_graphs"] == 1
-    assert_same(compiled_one, plain, rtol=1e-3, atol=1e-4)
+    assert_same(compiled_one, plain, rtol=1e-10, atol=1e-10)
 
 
 def test_where_a_compiler_is_missing_that_is_told(monkeypatch):
