@@ -530,6 +530,10 @@ class AbstractStore(ABC):
         """The token with that digest, expired and revoked ones too; None where there is none."""
 
     @abstractmethod
+    def tokens_by_hashes(self, digests: Collection[str]) -> dict[str, Token]:
+        """The tokens with these digests, by digest; one that no token has is left out."""
+
+    @abstractmethod
     def tokens(self, owner: str | None = None) -> list[Token]:
         """Tokens, oldest first."""
 

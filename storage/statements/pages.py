@@ -10,7 +10,7 @@ from collections.abc import Collection
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, literal, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, literal, or_, select, true
 
 from storage.errors import InvalidRecord, NotFound, nearest
 from storage.records import PlanKind, StudyState, StudySummary, Trial, TrialState, Usage
@@ -104,28 +104,39 @@ def of_trials(
         wanted = wanted.where(_comes_after(connection, study_id, after, key, descending))
     by = [key, trials.c.id] if order != "number" else [key]
     sorted_by = [(column.desc() if descending else column.asc()).nulls_last() for column in by]
-    ids = connection.execute(wanted.order_by(*sorted_by).limit(limit)).scalars().all()
-    rows = {row.id: row for row in connection.execute(select(trials).where(trials.c.id.in_(ids)))}
-    return [to_trial(rows[number]) for number in ids]
+    page = wanted.order_by(*sorted_by).limit(limit)
+    rows = connection.execute(select(trials).where(trials.c.id.in_(page)).order_by(*sorted_by))
+    return [to_trial(row) for row in rows]
 
 
 def usage(connection: Connection, study_id: int) -> Usage:
-    """What the trials of a study and the launches of its plans have used, so far."""
-    study_statements.by_id(connection, study_id)
-    swept = connection.execute(
-        select(func.count(), func.sum(_so_far("samples")), func.sum(_so_far("seconds"))).where(
-            trials.c.study_id == study_id
+    """What the trials of a study and the launches of its plans have used, so far; one statement."""
+    swept = (
+        select(
+            func.count().label("trials"),
+            func.sum(_so_far("samples")).label("samples"),
+            func.sum(_so_far("seconds")).label("seconds"),
         )
-    ).one()
-    launched = connection.execute(
+        .where(trials.c.study_id == study_id)
+        .subquery()
+    )
+    launched = (
         select(func.sum(outcomes.c.seconds * outcomes.c.workers))
         .select_from(outcomes.join(plans))
         .where(plans.c.study_id == study_id, plans.c.kind != PlanKind.IMPORTED)
-    ).scalar()
+        .scalar_subquery()
+    )
+    used = connection.execute(
+        select(swept, launched.label("launched"))
+        .select_from(studies.join(swept, true()))
+        .where(studies.c.id == study_id)
+    ).first()
+    if used is None:
+        raise study_statements.no_study(study_id)
     return Usage(
-        trials=swept[0],
-        samples=int(swept[1] or 0),
-        accelerator_seconds=float(swept[2] or 0.0) + float(launched or 0.0),
+        trials=used.trials,
+        samples=int(used.samples or 0),
+        accelerator_seconds=float(used.seconds or 0.0) + float(used.launched or 0.0),
     )
 
 

@@ -16,7 +16,7 @@ from storage.schema.tables import convergence, trials
 from storage.statements import studies
 
 _Item = TypeVar("_Item")
-_CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most
+CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most
 
 
 def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
@@ -157,7 +157,7 @@ def check_exist(connection: Connection, ids: Collection[int]) -> None:
         raise NotFound(f"there is no trial with id {_shown(missing)}; add_trials() gives the ids")
 
 
-def chunks(items: Sequence[_Item], size: int = _CHUNK) -> Iterator[Sequence[_Item]]:
+def chunks(items: Sequence[_Item], size: int = CHUNK) -> Iterator[Sequence[_Item]]:
     """Runs of at most ``size`` items, in order."""
     for first in range(0, len(items), size):
         yield items[first : first + size]
