@@ -16,6 +16,7 @@ import httpx
 import pytest
 import uvicorn
 from api_server import Api, served, spec_of
+from starlette.responses import Response, StreamingResponse
 
 from hpo.cli.own_arguments import storage_with_password
 from hpo.service.app import create_app
@@ -562,7 +563,7 @@ def test_an_error_tells_neither_the_database_nor_a_traceback(tmp_path):
 def guarded(tmp_path_factory):
     """The server as `hpo serve` runs it, with short times."""
     folder = tmp_path_factory.mktemp("guarded")
-    limits = {"head_seconds": 0.5, "connections_per_address": 12}
+    limits = {"head_seconds": 0.5, "connections_per_address": 12, "send_seconds": 0.5}
     values = {"storage": f"sqlite:///{folder}/hpo.db", "folder": folder / ".hpo", "limits": limits}
     config = ServerConfig.model_validate(values)
     app = create_app(config)
@@ -622,6 +623,86 @@ def test_a_second_head_on_a_connection_has_its_time_too(guarded):
         time.sleep(0.8)  # idle between two requests is no attack
         connection.sendall(b"GET /hea")
         assert b"408" in connection.recv(1000)
+
+
+ENDLESS = {
+    "of lines": (b"GET /health HTTP/1.1\r\n", b"X-A: b\r\n" * 10_000),
+    "of one line": (b"GET /health HTTP/1.1\r\nX-A: ", b"a" * 60_000),
+    "of an address": (b"GET /", b"a" * 60_000),
+    "after a body": (
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"X-A: b\r\n" * 100_000,
+    ),
+}
+
+
+@pytest.mark.parametrize(("begins", "more"), ENDLESS.values(), ids=ENDLESS.keys())
+def test_a_head_without_end_is_refused_before_it_fills_the_memory(guarded, begins, more):
+    with socket.create_connection(("127.0.0.1", port_of(guarded)), timeout=30) as connection:
+        connection.sendall(begins)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(10_000_000 // len(more) + 4):
+                connection.sendall(more)
+            assert connection.recv(30).startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+    assert guarded.client.get("/health").status_code == 200
+
+
+def not_reading(port, stack, count, path="/large", head=""):
+    """Connections that ask for much and take nothing of it."""
+    opened = []
+    for _ in range(count):
+        connection = stack.enter_context(socket.socket())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode())
+        opened.append(connection)
+    return opened
+
+
+def test_who_takes_no_answer_is_given_up(guarded):
+    guarded.app.add_route("/large", large)
+    with contextlib.ExitStack() as stack:
+        (connection,) = not_reading(port_of(guarded), stack, 1)
+        time.sleep(3)
+        connection.settimeout(20)
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(1 << 20):
+                received += len(part)
+        assert received < LARGE
+
+
+def test_strangers_who_take_no_answer_keep_nobody_of_their_address_out(tmp_path):
+    """Pages and the login are answered by the address, which may be that of many: of a proxy, or of a house."""
+    with served(tmp_path) as api, contextlib.ExitStack() as stack:
+        api.app.add_route("/large", large)
+        not_reading(port_of(api), stack, 20)
+        time.sleep(0.5)
+        assert api.client.get("/login").status_code == 200
+
+
+def test_who_takes_no_answer_has_no_more_of_them_made(tmp_path):
+    """Answers that wait to be taken lie in the server's memory."""
+    made = []
+
+    def answer(_):
+        made.append(1)
+        return Response(bytes(LARGE))
+
+    with served(tmp_path) as api, contextlib.ExitStack() as stack:
+        api.app.add_route("/api/v1/large", answer)
+        port, token = port_of(api), api.token("eve", "read")
+        not_reading(port, stack, 20, "/api/v1/large", f"Authorization: Bearer {token}\r\n")
+        time.sleep(1)
+        assert api.call("GET", "/me").status_code == 200
+        assert len(made) <= api.app.state.context.config.limits.requests_at_once
+
+
+LARGE = 40_000_000
+
+
+def large(_):
+    return StreamingResponse(bytes(1 << 16) for _ in range(LARGE >> 16))
 
 
 def test_one_address_holds_so_many_connections(guarded):
