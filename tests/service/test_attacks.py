@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from hpo.cli.own_arguments import storage_with_password
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
+from hpo.service.checking import Checker
 from hpo.service.config import ServerConfig
 from hpo.service.context import allowed_hosts
 from hpo.service.serving import _uvicorn, listening_socket, worker_command
@@ -876,6 +878,85 @@ def test_an_owner_stores_so_much(tmp_path):
         answer = api.submit("b")
         assert answer.status_code == 429 and "bytes" in answer.json()["error"]["message"]
         assert api.submit("b", owner="bob").status_code == 201
+
+
+def test_what_is_submitted_within_a_minute_counts_at_once(tmp_path):
+    """What an owner stores is counted in the database once a minute, and as it comes in between."""
+    with served(tmp_path, limits={"stored_bytes": 2 * len(spec_of("a"))}) as api:
+        assert [api.submit(name).status_code for name in "abc"] == [201, 201, 429]
+
+
+def test_points_of_agents_count_as_stored(tmp_path):
+    point = {"epochs": 1.0, "seconds": 1.0, "learning_rate": 0.1, "global_batch_size": 16}
+    with served(tmp_path, limits={"stored_bytes": 50_000}) as api:
+        api.submit("a", for_agents=True)
+        key = "k" * 16
+        number = api.call("POST", "/studies/a/trials", json={"key": key}).json()["trial"]["number"]
+        statuses = []
+        for begin in range(1, 1001, 250):
+            points = [
+                {**point, "step": step, "samples": step} for step in range(begin, begin + 250)
+            ]
+            body = {"key": key, "points": points}
+            answer = api.call("POST", f"/studies/a/trials/{number}/points", json=body)
+            statuses.append(answer.status_code)
+        assert statuses == [200, 200, 429, 429]
+        assert api.call("POST", "/studies/a/plans").status_code == 429
+
+
+def test_a_refused_resumption_changes_nothing(tmp_path):
+    with served(tmp_path, limits={"queued_studies": 2}) as api:
+        api.submit("a")
+        api.call("POST", "/studies/a/cancel")
+        for name in ("b", "c"):
+            assert api.submit(name).status_code == 201
+        longer = spec_of("a", budget={"trials": 60, "epochs_per_trial": 20})
+        assert api.call("POST", "/studies/a/resume", json={"spec": longer}).status_code == 429
+        assert api.store.study("a").spec == spec_of("a")
+
+
+def test_to_ask_for_the_same_again_and_again_fills_no_log(tmp_path):
+    with served(tmp_path) as api:
+        api.submit("a")
+        for verb in ("cancel", "resume"):
+            for _ in range(5):
+                assert api.call("POST", f"/studies/a/{verb}").status_code == 200
+        events = api.call("GET", "/studies/a/logs").json()["events"]
+        assert [event["kind"] for event in events] == ["submitted", "cancel", "resumed"]
+
+
+def test_files_of_one_owner_are_checked_one_at_a_time(tmp_path, monkeypatch):
+    """Else whoever submits what takes long to read has all the processes that read."""
+    reading = threading.Event()
+
+    def answer(_, text):
+        if text != "slow":
+            return {"refused": "quick"}
+        reading.set()
+        time.sleep(1)
+        return {"refused": "slow"}
+
+    monkeypatch.setattr(Checker, "_answer", answer)
+    with served(tmp_path) as api, ThreadPoolExecutor(5) as pool:
+        began = time.monotonic()
+        slow = [pool.submit(api.submit, spec="slow", owner="eve") for _ in range(3)]
+        reading.wait(30)
+        assert "quick" in api.submit(spec="quick", owner="ada").text
+        assert not all(each.done() for each in slow)
+        assert all("slow" in each.result().text for each in slow)
+        assert time.monotonic() - began > 3
+
+
+def test_a_link_of_another_site_logs_nobody_in(place):
+    """A page elsewhere could else have its visitors go on here as whom it likes (login CSRF)."""
+    token = place.api.token("eve")
+    for site, status in (("cross-site", 200), ("same-site", 200), ("none", 303), (None, 303)):
+        headers = {} if site is None else {"Sec-Fetch-Site": site}
+        with httpx.Client(base_url=place.api.client.base_url) as browser:
+            answer = browser.get("/login", params={"token": token}, headers=headers)
+            assert answer.status_code == status
+            assert ("hpo_session" in browser.cookies) == (status == 303)
+            assert (f'value="{token}"' in answer.text) == (status == 200)
 
 
 def test_a_list_reads_no_study_file(place, monkeypatch):

@@ -156,6 +156,7 @@ async def make(
     study = await run_sync(context.read_study, who, name)
     context.check_changeable(who, study)
     context.check_computation(who)
+    await run_sync(context.check_stored, study.owner)
     asked = {} if body is None else dict(body)
     backend = asked.pop("backend", None)
     request = _request_of(asked)
