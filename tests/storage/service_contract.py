@@ -295,7 +295,9 @@ class ServiceContract:
 
     def test_a_token_has_so_many_sessions(self, queue, clock, monkeypatch):
         monkeypatch.setattr("storage.statements.sessions.MOST_OF_A_TOKEN", 3)
-        token, other = (queue.add_token(dataclasses.replace(TOKEN, digest=digest)) for digest in ("abc", "def"))
+        token, other = (
+            queue.add_token(dataclasses.replace(TOKEN, digest=digest)) for digest in ("abc", "def")
+        )
         queue.add_session("other", other.id, clock() + timedelta(seconds=60))
         for number in range(5):
             queue.add_session(str(number), token.id, clock() + timedelta(seconds=60 + number))
