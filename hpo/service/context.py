@@ -196,7 +196,12 @@ def context_of(request: Request) -> Context:
     return context
 
 
-def study_name(
+async def _shared(request: Request) -> Context:
+    """The server's context, for a route; like each dependency asynchronous, as others are called in a thread."""
+    return context_of(request)
+
+
+async def _study_name(
     name: Annotated[
         str,
         Path(description="The study's name, percent-encoded; a slash is %2F.", examples=["digits"]),
@@ -326,5 +331,5 @@ Reader = Annotated[Principal, Depends(requires_scope("read"))]
 Submitter = Annotated[Principal, Depends(requires_scope("submit"))]
 READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin"))
 """For routes that need the scope and do not ask who has it."""
-StudyName = Annotated[str, Depends(study_name)]
-Shared = Annotated[Context, Depends(context_of)]
+StudyName = Annotated[str, Depends(_study_name)]
+Shared = Annotated[Context, Depends(_shared)]

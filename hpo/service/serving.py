@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import getpass
 import signal
 import socket
@@ -86,6 +87,8 @@ def serve(
         tell("Ctrl-C stops it.")
         if child is not None:
             child.start()
+        gc.collect()
+        gc.freeze()  # what was imported stays, and need not be looked through again and again
         _Server(_uvicorn(config, app), app.state.context.live.close).run(sockets=[sock])
     finally:
         if child is not None:
