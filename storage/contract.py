@@ -487,7 +487,7 @@ class AbstractStore(ABC):
 
     @abstractmethod
     def stored_bytes(self, owner: str) -> int:
-        """About how many bytes the studies of an owner take, from the numbers of their trials and points."""
+        """About how many bytes the studies of an owner take, from the numbers of trials, points, plans and events."""
 
     @abstractmethod
     def trial_ids(self, study_id: int, numbers: Collection[int]) -> dict[int, int]:

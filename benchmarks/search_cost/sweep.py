@@ -39,20 +39,15 @@ def swept(task: Task, seed: int, trials: int) -> Iterator[tuple[int, dict[str, A
         stub = SimpleNamespace(
             trial_id=str(len(done)), config={"job": job, "stoppable": isinstance(asked, Explore)}
         )
-        halving.on_trial_add(None, stub)
+        halving.begins(stub)
 
         def stop(at: list[float], losses: list[float], stub: Any = stub) -> bool:
-            return (
-                halving.on_trial_result(None, stub, {"epochs": at[-1], "metric": losses[-1]})
-                == "STOP"
-                and at[-1] < epochs
-            )
+            return halving.stops(stub, {"epochs": at[-1], "metric": losses[-1]}) and at[-1] < epochs
 
         training = task.train(
             batch, settings["learning_rate"], settings["momentum"], epochs, rng, stop
         )
-        halving.on_trial_complete(
-            None,
+        halving.ended(
             stub,
             {"epochs": training.epochs, "metric": training.losses[-1], "state": training.state},
         )

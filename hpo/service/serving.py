@@ -172,11 +172,7 @@ def worker_command(config: ServerConfig) -> list[str]:
 def _uvicorn(config: ServerConfig, app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=guarded_protocol(
-            config.limits.head_seconds,
-            config.limits.connections_per_address,
-            config.trusted_proxies,
-        ),
+        http=guarded_protocol(config.limits, config.trusted_proxies),
         ws="none",
         log_config=None,
         access_log=False,

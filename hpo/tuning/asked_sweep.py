@@ -1,6 +1,6 @@
 """A sweep whose trials are trained by whoever asks for them, one at a time, wherever they are.
 
-What is trained next, and what ends a trial early, is what the sweep's own agenda, samplers and scheduler say: those of
+What is trained next, and what ends a trial early, is what the sweep's own agenda, samplers and rule say: those of
 :mod:`hpo.tuning.tuner`. Nothing is kept here that the database does not hold, so that another process goes on from
 there; trials that others added or ended are learnt of by :meth:`AskedSweep.look`.
 """
@@ -8,7 +8,7 @@ there; trials that others added or ended are learnt of by :meth:`AskedSweep.look
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from hpo.study.jobs import training_job
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Done, Wait
 from hpo.tuning.patience import Patience
+from hpo.tuning.stopping import RunningTrial
 from hpo.tuning.sweep import Sweep
-from hpo.tuning.tuner import scheduler_of
+from hpo.tuning.tuner import rule_of
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, Study, Trial, TrialState
 from storage.store import Store
@@ -33,22 +34,6 @@ class Suggested:
     ticket: int | None
 
 
-@dataclass
-class _AskedOf:
-    """What the scheduler looks at of a trial."""
-
-    trial_id: str
-    config: dict[str, Any]
-    last_result: dict[str, Any] = field(default_factory=dict)
-
-
-class _Nobody:
-    """What the scheduler asks of Tune: nothing, for whoever trains hears of an end with the next report."""
-
-    def request_stop_experiment(self) -> None:
-        """See the class."""
-
-
 class AskedSweep(Sweep):
     """One study's sweep, told of what others do in its database; not for several threads at once."""
 
@@ -61,8 +46,8 @@ class AskedSweep(Sweep):
             progress=lambda trials, running: None,  # noqa: ARG005
             patience=Patience(0),
         )
-        self._scheduler = scheduler_of(spec, self)
-        self._asked: dict[int, _AskedOf] = {}
+        self._rule = rule_of(spec, self)
+        self._asked: dict[int, RunningTrial] = {}
         for trial in self.trials:
             if trial.state is TrialState.RUNNING:
                 self.began(trial, None)
@@ -96,9 +81,7 @@ class AskedSweep(Sweep):
         if trial.id in self.explored and points:
             results = [{"epochs": point.epochs, "metric": point.metric} for point in points]
             last: dict[str, Any] = {**results[-1], "state": str(trial.state)}
-            self._scheduler.replay(
-                f"stored-{trial.id}", trial.global_batch_size, [*results[:-1], last]
-            )
+            self._rule.replay(f"stored-{trial.id}", trial.global_batch_size, [*results[:-1], last])
         self._ended(trial)
 
     def next(self) -> Trial | Suggested | Done | None:
@@ -125,9 +108,9 @@ class AskedSweep(Sweep):
         if suggested is not None and suggested.ticket is not None:
             self._tickets[trial.id] = suggested.ticket
         config = {"job": {"global_batch_size": trial.global_batch_size}, **self._config(trial)}
-        asked = _AskedOf(f"stored-{trial.id}", config)
+        asked = RunningTrial(f"stored-{trial.id}", config)
         self._asked[trial.id] = asked
-        self._scheduler.on_trial_add(_Nobody(), asked)
+        self._rule.begins(asked)
 
     def judge(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> str:
         """Why the trial is to be stopped after these further points; empty where it is to go on."""
@@ -143,12 +126,12 @@ class AskedSweep(Sweep):
                 "metric": point.metric,
                 "points": [{"epochs": point.epochs, "metric": point.metric}],
             }
-            if asked.trial_id in self._scheduler.stopped:
+            if asked.trial_id in self._rule.stopped:
                 break
-            self._scheduler.on_trial_result(_Nobody(), asked, asked.last_result)
-        if asked.trial_id not in self._scheduler.stopped:
+            self._rule.stops(asked, asked.last_result)
+        if asked.trial_id not in self._rule.stopped:
             return ""
-        return self._scheduler.reason(asked.trial_id, asked.last_result.get("epochs", 0.0))
+        return self._rule.reason(asked.trial_id, asked.last_result.get("epochs", 0.0))
 
     def gone(self, trial: Trial) -> None:
         """A trial is back in the queue."""
@@ -164,7 +147,7 @@ class AskedSweep(Sweep):
         if asked is not None and points:
             last = points[-1]
             result = {"epochs": last.epochs, "metric": last.metric, "state": str(trial.state)}
-            self._scheduler.on_trial_complete(_Nobody(), asked, result)
+            self._rule.ended(asked, result)
         self._ended(trial)
         self.spent = self.spent or self._budget.spent()
 

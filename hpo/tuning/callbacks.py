@@ -1,4 +1,4 @@
-"""What Ray Tune reports, handed to the sweep that records it."""
+"""Ray Tune and the sweep: what it reports is recorded, and it is told which trials stop."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import threading
 from typing import Any
 
 from ray import tune
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.stopper import NoopStopper
 
 from hpo.tuning.lost_machines import wait_for_notice
+from hpo.tuning.recording import Recording
 from hpo.tuning.stopping import CurveStopping, LadderASHA
 from hpo.tuning.trainings import Trainings
 from storage.records import TrialState
@@ -18,11 +20,37 @@ GRACE_SECONDS = 1.5
 """How long trials of a sweep that is to end may go on to the end of their epoch."""
 
 
-class Recording(tune.Callback):  # type: ignore[misc]
-    """Records every result, and every end with its true reason."""
+class RayScheduler(FIFOScheduler):  # type: ignore[misc]
+    """Asks the rule that stops trials at each of their results; the trials themselves go in the order of the sweep."""
 
-    def __init__(self, sweep: Trainings, scheduler: LadderASHA | CurveStopping) -> None:
-        self._sweep, self._scheduler = sweep, scheduler
+    def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
+        super().__init__()
+        self._sweep, self._rule = sweep, rule
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """A trial begins."""
+        self._rule.begins(trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Go on, or stop; stop everything where the sweep is interrupted."""
+        if self._sweep.interrupted:
+            tune_controller.request_stop_experiment()
+        return str(self.STOP if self._rule.stops(trial, result) else self.CONTINUE)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """The trial ended by itself."""
+        self._rule.ended(trial, result)
+
+    def debug_string(self) -> str:
+        """How many trials were stopped."""
+        return f"{len(self._rule.stopped)} trials stopped"
+
+
+class RayRecording(tune.Callback):  # type: ignore[misc]
+    """Hands results and ends to the sweep's :class:`~hpo.tuning.recording.Recording`, and knows the trials' actors."""
+
+    def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
+        self._sweep, self._recording = sweep, Recording(sweep, rule)
         self._actors: dict[str, Any] = {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -41,23 +69,11 @@ class Recording(tune.Callback):  # type: ignore[misc]
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """A convergence point, or the trial's own last word."""
-        self._sweep.result(trial.trial_id, result)
+        self._recording.result(trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """The trial ended by itself, or the scheduler stopped it."""
-        last = trial.last_result
-        if self._sweep.interrupted and last.get("state", "running") == "running":
-            return  # it has not ended: it waits for the next run
-        if trial.trial_id in self._scheduler.stopped:
-            reason = self._scheduler.reason(trial.trial_id, last["epochs"])
-            self._sweep.end(trial.trial_id, TrialState.PRUNED, None, reason)
-        else:
-            self._sweep.end(
-                trial.trial_id,
-                TrialState(last["state"]),
-                last.get("outcome"),
-                last.get("reason", ""),
-            )
+        """The trial ended by itself, or was stopped."""
+        self._recording.end(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The trial's process died and will be started again: not on a machine that is gone."""
@@ -80,7 +96,7 @@ class Stopping(tune.Stopper):  # type: ignore[misc]
     they are killed where they have not ended ``GRACE_SECONDS`` after the sweep was to end.
     """
 
-    def __init__(self, sweep: Trainings, recording: Recording) -> None:
+    def __init__(self, sweep: Trainings, recording: RayRecording) -> None:
         self._sweep, self._recording = sweep, recording
         self._killing: threading.Timer | None = None
 

@@ -11,10 +11,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from hpo.tuning.agenda import Done
-from hpo.tuning.callbacks import Recording
-from hpo.tuning.in_process import NoController, OwnTrial
 from hpo.tuning.interrupt import Interrupter, WorkInterrupted
-from hpo.tuning.stopping import CurveStopping, LadderASHA
+from hpo.tuning.recording import Recording
+from hpo.tuning.stopping import CurveStopping, LadderASHA, RunningTrial
 from hpo.tuning.trainings import Trainings
 from hpo.tuning.trial_run import TrialRun
 
@@ -22,11 +21,10 @@ if TYPE_CHECKING:
     from trainers.fused import FusedTrainings
 
 
-def train_fused(sweep: Trainings, scheduler: LadderASHA | CurveStopping, slots: int) -> None:
+def train_fused(sweep: Trainings, rule: LadderASHA | CurveStopping, slots: int) -> None:
     """Train, at most ``slots`` trials at once, until the sweep has nothing left to start or is interrupted."""
-    recording, fused, number = Recording(sweep, scheduler), FusedRuns(), 0
-    running: dict[str, OwnTrial] = {}
-    controller = NoController()
+    recording, fused, number = Recording(sweep, rule), FusedRuns(), 0
+    running: dict[str, RunningTrial] = {}
     with Interrupter(lambda: sweep.interrupted) as interrupter:
         try:
             while not sweep.interrupted:
@@ -34,10 +32,10 @@ def train_fused(sweep: Trainings, scheduler: LadderASHA | CurveStopping, slots: 
                     config = sweep.next_config(str(number))
                     if config is None or isinstance(config, Done):
                         break
-                    trial = OwnTrial(str(number), config)
+                    trial = RunningTrial(str(number), config)
                     running[trial.trial_id] = trial
                     number += 1
-                    scheduler.on_trial_add(controller, trial)
+                    rule.begins(trial)
                     with interrupter.region():
                         fused.begin(trial.trial_id, config)
                 if not running:
@@ -46,32 +44,29 @@ def train_fused(sweep: Trainings, scheduler: LadderASHA | CurveStopping, slots: 
                     results = fused.advance()
                 for trial_id, found in results.items():
                     trial, result = running[trial_id], {**found, "trial_id": trial_id}
-                    if _take(trial, result, recording, scheduler, controller):
+                    if _take(trial, result, recording, rule):
                         fused.end(trial_id)
                         del running[trial_id]
         except WorkInterrupted:
             pass
     for trial in running.values():  # they wait for the next run
-        scheduler.on_trial_complete(controller, trial, trial.last_result)
-        recording.on_trial_complete(0, [], trial)
+        rule.ended(trial, trial.last_result)
+        recording.end(trial)
 
 
 def _take(
-    trial: OwnTrial,
+    trial: RunningTrial,
     result: dict[str, Any],
     recording: Recording,
-    scheduler: LadderASHA | CurveStopping,
-    controller: NoController,
+    rule: LadderASHA | CurveStopping,
 ) -> bool:
     """Record one evaluation, in the order of Tune's own loop; whether the trial has ended."""
-    ended = bool(result.get("done")) or (
-        scheduler.on_trial_result(controller, trial, result) == scheduler.STOP
-    )
-    recording.on_trial_result(0, [], trial, result)
+    ended = bool(result.get("done")) or rule.stops(trial, result)
+    recording.result(trial, result)
     trial.last_result = result
     if ended:
-        scheduler.on_trial_complete(controller, trial, result)
-        recording.on_trial_complete(0, [], trial)
+        rule.ended(trial, result)
+        recording.end(trial)
     return ended
 
 

@@ -144,11 +144,9 @@ class LadderSampler:
 
     def _spread(self, count: int) -> list[dict[str, Any]]:
         """``count`` points of a Halton sequence: even in every setting and in pairs of them."""
-        from scipy.stats import qmc
-
         if not self._space.scaled:
             return []
-        points = qmc.Halton(len(self._space.scaled), scramble=False).random(count + 1)[1:]
+        points = halton(count, len(self._space.scaled))
         return [
             {
                 name: self._space.domains[name].from_unit(float(u))
@@ -179,6 +177,30 @@ class LadderSampler:
             study.add_trial(
                 optuna.trial.create_trial(params=params, distributions=dict(space), value=value)
             )
+
+
+def halton(count: int, dimensions: int) -> list[list[float]]:
+    """The points of Halton's sequence after its first, the origin: ``count`` points of so many numbers in (0, 1).
+
+    Number i of a dimension has the digits of i in the dimension's prime base mirrored behind the point (J. H. Halton,
+    Numerische Mathematik 2, 1960). SciPy's are the same; its statistics take a second to import.
+    """
+    primes: list[int] = []
+    number = 2
+    while len(primes) < dimensions:
+        if all(number % prime for prime in primes):
+            primes.append(number)
+        number += 1
+    return [[_mirrored(index, prime) for prime in primes] for index in range(1, count + 1)]
+
+
+def _mirrored(number: int, base: int) -> float:
+    value, weight = 0.0, 1.0 / base
+    while number:
+        number, digit = divmod(number, base)
+        value += digit * weight
+        weight /= base
+    return value
 
 
 def _new_study(sampler: str, name: str) -> optuna.Study:

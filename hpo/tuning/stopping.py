@@ -7,7 +7,8 @@ far, and at twice as many, so that none is stopped before it is slower than the 
 the budget they lie later: a training with too high a rate takes a while to show that it never arrives, and of that the
 forecast has to know.
 Repetitions are never stopped: they are there to measure scatter, and scatter measured on survivors is too small.
-Whether a trial may be stopped stands in its ``config["stoppable"]``.
+Whether a trial may be stopped stands in its ``config["stoppable"]``. The rules know nothing of Ray, which takes two
+seconds to import: sweeps of simulations and of fused trials need none (:mod:`hpo.tuning.callbacks` hands them to Tune).
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
-
-from ray.tune.schedulers import FIFOScheduler
 
 from hpo.tuning.acquisition.curves import hopeless
 
@@ -34,6 +33,15 @@ the target."""
 
 FAR_BEHIND = 1.4
 """Times the fewest epochs of any training of a race so far: one that needs more is dropped."""
+
+
+@dataclass
+class RunningTrial:
+    """What the rules and the record look at of a trial; Ray Tune has its own, with the same names."""
+
+    trial_id: str
+    config: dict[str, Any]
+    last_result: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -56,8 +64,8 @@ class _Curve:
         return before[-1] if before and self.epochs >= milestone else None
 
 
-class LadderASHA(FIFOScheduler):  # type: ignore[misc]
-    """A Ray Tune scheduler with an ASHA bracket for each global batch size.
+class LadderASHA:
+    """An ASHA bracket for each global batch size.
 
     ``stopped`` collects the ids of the trials that it ended, so that they are recorded as pruned.
     """
@@ -67,10 +75,8 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
         epochs: float,
         *,
         higher_is_better: bool,
-        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        super().__init__()
-        self._epochs, self._interrupted = epochs, interrupted
+        self._epochs = epochs
         self._sign = 1.0 if higher_is_better else -1.0
         self.stopped: set[str] = set()
         self._rungs: defaultdict[int, dict[str, _Curve]] = defaultdict(dict)
@@ -82,19 +88,17 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
         for result in results:
             self._add(self._rungs[global_batch_size], trial_id, result)
 
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+    def begins(self, trial: RunningTrial) -> None:
         """Nothing: a trial is known by what it reports."""
 
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Go on, or stop at a milestone where half of the rung did better; stop everything where interrupted."""
-        if self._interrupted():
-            tune_controller.request_stop_experiment()
+    def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
+        """Whether it ends here: at a milestone where half of the rung did better."""
         if not _is_stoppable(trial):
-            return str(FIFOScheduler.CONTINUE)
+            return False
         rung = self._rungs[trial.config["job"]["global_batch_size"]]
         curve = self._add(rung, trial.trial_id, result)
         if curve.reached or curve.epochs >= self._epochs:
-            return str(FIFOScheduler.CONTINUE)
+            return False
         for milestone in self._milestones(rung)[curve.judged :]:
             if curve.epochs < milestone:
                 break
@@ -107,10 +111,10 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
             ]
             if mine is not None and others and mine < median(others):
                 self.stopped.add(trial.trial_id)
-                return str(FIFOScheduler.STOP)
-        return str(FIFOScheduler.CONTINUE)
+                return True
+        return False
 
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+    def ended(self, trial: RunningTrial, result: Mapping[str, Any]) -> None:
         """Count the last evaluation of a trial that ended; one that failed may have none."""
         if (
             _is_stoppable(trial)
@@ -123,10 +127,6 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
     def reason(self, trial_id: str, epochs: float) -> str:
         """Why a trial was stopped."""
         return f"half of the trainings at this batch size did better by epoch {epochs:.2f}"
-
-    def debug_string(self) -> str:
-        """How many trials were stopped."""
-        return f"ASHA over {len(self._rungs)} batch sizes: {len(self.stopped)} trials stopped"
 
     def _add(self, rung: dict[str, _Curve], trial_id: str, result: Mapping[str, Any]) -> _Curve:
         curve = rung.setdefault(trial_id, _Curve())
@@ -148,7 +148,7 @@ class LadderASHA(FIFOScheduler):  # type: ignore[misc]
         )
 
 
-class CurveStopping(FIFOScheduler):  # type: ignore[misc]
+class CurveStopping:
     """Stops a trial at its limit of epochs, or as soon as its learning curve says that it will not make it.
 
     The limit is ``config["limit_epochs"]``, beyond which a trial tells the forecast little more, or what ``most`` says
@@ -161,11 +161,9 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
         self,
         threshold: float,
         *,
-        interrupted: Callable[[], bool] = lambda: False,
         most: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        super().__init__()
-        self._threshold, self._interrupted, self._most = threshold, interrupted, most
+        self._threshold, self._most = threshold, most
         self._curves: dict[str, list[tuple[float, float]]] = {}
         self._reasons: dict[str, str] = {}
 
@@ -179,16 +177,14 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
     ) -> None:
         """Nothing: a curve is measured by itself alone."""
 
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+    def begins(self, trial: RunningTrial) -> None:
         """A trial begins, or begins again: its curve does."""
         self._curves.pop(trial.trial_id, None)
 
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Go on, or stop a hopeless trial; stop everything where interrupted."""
-        if self._interrupted():
-            tune_controller.request_stop_experiment()
+    def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
+        """Whether it ends here: at its limit, or hopeless."""
         if result.get("state") != "running":
-            return str(FIFOScheduler.CONTINUE)
+            return False
         curve = self._curves.setdefault(trial.trial_id, [])
         curve += [(point["epochs"], point["metric"]) for point in result["points"]]
         epochs, metrics = [each for each, _ in curve], [each for _, each in curve]
@@ -197,19 +193,22 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
             self._reasons[trial.trial_id] = (
                 f"the budget left it {most:.2f} epochs, of which it has trained {epochs[-1]:.2f}"
             )
-            return str(FIFOScheduler.STOP)
+            return True
         if not _is_stoppable(trial) or limit is None:
-            return str(FIFOScheduler.CONTINUE)
+            return False
         judged = trial.config.get("by_curve", True)
         if epochs[-1] >= limit or (judged and hopeless(epochs, metrics, self._threshold, limit)):
             self._reasons[trial.trial_id] = (
                 f"by its curve up to epoch {epochs[-1]:.2f} it needs more than {limit:.2f} epochs, more than a trial "
                 "at this batch size is worth"
             )
-            return str(FIFOScheduler.STOP)
-        return str(FIFOScheduler.CONTINUE)
+            return True
+        return False
 
-    def _limit(self, trial: Any) -> float | None:
+    def ended(self, trial: RunningTrial, result: Mapping[str, Any]) -> None:
+        """Nothing: see :meth:`replay`."""
+
+    def _limit(self, trial: RunningTrial) -> float | None:
         limit = trial.config.get("limit_epochs")
         return None if limit is None else min(limit, self._most())
 
@@ -217,10 +216,6 @@ class CurveStopping(FIFOScheduler):  # type: ignore[misc]
         """Why a trial was stopped."""
         return self._reasons[trial_id]
 
-    def debug_string(self) -> str:
-        """How many trials were stopped."""
-        return f"learning curves: {len(self._reasons)} trials stopped"
 
-
-def _is_stoppable(trial: Any) -> bool:
+def _is_stoppable(trial: RunningTrial) -> bool:
     return bool(trial.config["stoppable"])

@@ -17,22 +17,20 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpo.errors import TuningError
 from hpo.study.jobs import search_path
 from hpo.study.spec import StudySpec
 from hpo.tuning.patience import Patience
 from hpo.tuning.race import Course, Race
+from hpo.tuning.stopping import FAR_BEHIND, CurveStopping, LadderASHA
 from hpo.tuning.sweep import Sweep
 from hpo.tuning.trainings import Ending, Progress, Trainings
 from storage.records import Study
 from storage.store import Store
 from trainers.errors import CommunicationError
 from trainers.private_files import make_folder, open_private
-
-if TYPE_CHECKING:
-    from hpo.tuning.stopping import CurveStopping, LadderASHA
 
 RESTARTS = 2
 """How often a trial whose process died is started again, from its checkpoint, before it counts as failed."""
@@ -101,7 +99,7 @@ def run_sweep(
         patience=patience,
         stop=stop,
     )
-    return _run(spec, sweep, lambda: scheduler_of(spec, sweep), _checkpoints(folder, study), ray)
+    return _run(spec, sweep, lambda: rule_of(spec, sweep), _checkpoints(folder, study), ray)
 
 
 def run_race(
@@ -117,8 +115,6 @@ def run_race(
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd:
     """Train what is left of a race; everything else is as in :func:`run_sweep`."""
-    from hpo.tuning.stopping import FAR_BEHIND, CurveStopping
-
     race = Race(
         spec,
         study,
@@ -134,7 +130,6 @@ def run_race(
         race,
         lambda: CurveStopping(
             spec.target.threshold,
-            interrupted=lambda: race.interrupted,
             most=lambda: FAR_BEHIND * race.fewest_epochs,
         ),
         _checkpoints(folder, study),
@@ -148,13 +143,13 @@ def run_race(
 def _run(
     spec: StudySpec,
     trainings: Trainings,
-    scheduler: Callable[[], LadderASHA | CurveStopping],
+    rule: Callable[[], LadderASHA | CurveStopping],
     checkpoints: Path,
     ray: RayOptions | None,
 ) -> SweepEnd:
     if not (trainings.complete or trainings.interrupted):
         try:
-            _train(spec, trainings, scheduler, ray or RayOptions())
+            _train(spec, trainings, rule, ray or RayOptions())
         except KeyboardInterrupt:
             pass  # a second Ctrl-C: what is stored is stored
         finally:
@@ -203,41 +198,38 @@ def only_runner(folder: Path, study: Study) -> Iterator[None]:
 def _train(
     spec: StudySpec,
     trainings: Trainings,
-    scheduler: Callable[[], LadderASHA | CurveStopping],
+    rule: Callable[[], LadderASHA | CurveStopping],
     options: RayOptions,
 ) -> None:
     """Train in this process, several trials as one model or one after the other, or on Ray."""
     if spec.resources.fused_trials > 1:
         from hpo.tuning.fused import train_fused
 
-        train_fused(trainings, scheduler(), spec.resources.fused_trials)
+        train_fused(trainings, rule(), spec.resources.fused_trials)
         return
     from trainers.workloads import workload_class
 
     if workload_class(spec.workload, search_path(spec)).simulated:
         from hpo.tuning.in_process import train_all
 
-        train_all(trainings, scheduler())
+        train_all(trainings, rule())
         return
     with _ray(options), tempfile.TemporaryDirectory(prefix="hpo-tune-") as scratch:
         try:
-            _tune(spec, trainings, scheduler(), Path(scratch))
+            _tune(spec, trainings, rule(), Path(scratch))
         finally:
             gc.collect()  # frees the actors of a run that was cut off, which would keep their cores
 
 
-def scheduler_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
+def rule_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
     """What stops trials early, told of those that have ended."""
-    from hpo.tuning.stopping import CurveStopping, LadderASHA
-
-    scheduler: LadderASHA | CurveStopping
+    rule: LadderASHA | CurveStopping
     if spec.sampler == "forecast":
-        scheduler = CurveStopping(spec.target.threshold, interrupted=lambda: sweep.interrupted)
+        rule = CurveStopping(spec.target.threshold)
     else:
-        scheduler = LadderASHA(
+        rule = LadderASHA(
             spec.budget.epochs_per_trial,
             higher_is_better=spec.target.higher_is_better,
-            interrupted=lambda: sweep.interrupted,
         )
     explored = sweep.explored
     for trial in sweep.finished_trials:
@@ -246,17 +238,17 @@ def scheduler_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
         ]
         if trial.id in explored and points:
             points[-1]["state"] = str(trial.state)
-            scheduler.replay(f"stored-{trial.id}", trial.global_batch_size, points)
-    return scheduler
+            rule.replay(f"stored-{trial.id}", trial.global_batch_size, points)
+    return rule
 
 
 def _tune(
-    spec: StudySpec, sweep: Trainings, scheduler: LadderASHA | CurveStopping, scratch: Path
+    spec: StudySpec, sweep: Trainings, rule: LadderASHA | CurveStopping, scratch: Path
 ) -> None:
     import ray
     from ray import tune
 
-    from hpo.tuning.callbacks import Recording, Stopping
+    from hpo.tuning.callbacks import RayRecording, RayScheduler, Stopping
     from hpo.tuning.resources import TrialResources, check_shares, machines_of_ray
     from hpo.tuning.searcher import SweepSearcher
     from hpo.tuning.trainable import TrialTrainable
@@ -266,7 +258,7 @@ def _tune(
     check_shares(resources)
     concurrent = resources.concurrent(machines)
     sweep.resources = dataclasses.asdict(resources)
-    recording = Recording(sweep, scheduler)
+    recording = RayRecording(sweep, rule)
     stopping = Stopping(sweep, recording)
     # `tune.run`, not `Tuner`: the latter pickles searcher and callbacks, which hold the open database.
     try:
@@ -274,7 +266,7 @@ def _tune(
             TrialTrainable,
             resources_per_trial=resources.to_tune(),
             search_alg=SweepSearcher(sweep),
-            scheduler=scheduler,
+            scheduler=RayScheduler(sweep, rule),
             num_samples=-1,
             reuse_actors=True,
             max_concurrent_trials=concurrent,

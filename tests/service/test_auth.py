@@ -13,6 +13,7 @@ from hpo.service import auth
 from hpo.service.rate_limit import RateLimit
 from hpo.service.refusal import RefusedError
 from storage.records import Token
+from tests.storage.store_samples import new_plan
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_busy_tokens_are_looked_up_together_and_a_revoked_one_ends(api, monkeypa
     (first, _), (second, revoked), (third, _) = made
     store, tokens = CountedStore(api.store), auth.Tokens()
     now = time.monotonic()
-    monkeypatch.setattr(auth.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     for secret in (first, second, third):
         tokens.look_up(store, secret)
     assert store.asked == [1, 1, 1]
@@ -203,6 +204,11 @@ def test_private_reading_hides_what_is_not_one_s_own(tmp_path):
             for name in ("secret pla", "secret plan")
         )
         assert unknown.replace("secret pla'", "") == hidden.replace("secret plan'", "")
+        api.store.add_plan(new_plan(api.store.study("secret plan")))
+        hidden, unknown = (
+            api.call("GET", f"/plans/{number}", owner="bob").json()["error"] for number in (1, 7)
+        )
+        assert hidden["message"].replace("1", "7") == unknown["message"]
         assert api.call("GET", "/studies", owner="bob").json()["studies"] == []
         assert api.call("GET", "/studies?owner=ada", owner="bob").json()["studies"] == []
         assert len(api.call("GET", "/studies", owner="root", scope="admin").json()["studies"]) == 1

@@ -7,20 +7,20 @@ from hpo.tuning.stopping import CurveStopping
 
 
 def ended(curve, *, limit=20.0, repeats=False, upto=40, threshold=0.1):
-    """The epoch at which the scheduler stops a training with this curve; None where it lets it go on."""
-    scheduler = CurveStopping(threshold)
+    """The epoch at which the rule stops a training with this curve; None where it lets it go on."""
+    rule = CurveStopping(threshold)
     trial = SimpleNamespace(
         trial_id="one", config={"stoppable": not repeats, "limit_epochs": limit}
     )
-    scheduler.on_trial_add(None, trial)
+    rule.begins(trial)
     for quarter in range(1, 4 * upto + 1):
         at = quarter / 4
         result = {"state": "running", "points": [{"epochs": at, "metric": curve(at)}]}
-        if scheduler.on_trial_result(None, trial, result) == "STOP":
-            assert scheduler.stopped == {"one"}
-            assert "needs more than 20.00 epochs" in scheduler.reason("one", at)
+        if rule.stops(trial, result):
+            assert rule.stopped == {"one"}
+            assert "needs more than 20.00 epochs" in rule.reason("one", at)
             return at
-    assert not scheduler.stopped
+    assert not rule.stopped
     return None
 
 

@@ -82,7 +82,7 @@ def test_tune_waits_before_it_starts_a_trial_again_and_not_where_the_sweep_ends(
     waited = []
     monkeypatch.setattr(callbacks, "wait_for_notice", lambda: waited.append(1))
     for interrupted in (False, True):
-        recording = callbacks.Recording(SimpleNamespace(interrupted=interrupted), None)
+        recording = callbacks.RayRecording(SimpleNamespace(interrupted=interrupted), None)
         recording.on_trial_recover(0, [], None)
     assert waited == [1]
 

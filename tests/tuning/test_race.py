@@ -232,10 +232,7 @@ def test_a_training_far_behind_the_best_is_dropped_at_the_limit_where_its_curve_
         for quarter in range(1, 200):
             at = quarter / 4
             point = {"epochs": at, "metric": 0.5 + math.exp(-at)}
-            if (
-                scheduler.on_trial_result(None, trial, {"state": "running", "points": [point]})
-                == "STOP"
-            ):
+            if scheduler.stops(trial, {"state": "running", "points": [point]}):
                 return at
         raise AssertionError("never stopped")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_agenda import a_trial
 
-from hpo.tuning.sampler import LadderSampler
+from hpo.tuning.sampler import LadderSampler, halton
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.records import TrialState
@@ -109,3 +109,9 @@ def test_a_space_without_scaled_settings_is_sampled_too():
     space = SearchSpace.parse({"momentum": {"uniform": [0.5, 0.95]}, "learning_rate": 0.1})
     found = run(a_sampler(space=space), 16, 6)
     assert len({settings.momentum for settings, _ in found}) == 6
+
+
+def test_halton_points_are_those_of_scipy():
+    from scipy.stats import qmc
+
+    assert np.array_equal(halton(300, 12), qmc.Halton(12, scramble=False).random(301)[1:])

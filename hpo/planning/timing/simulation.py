@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtri
 
 from hpo.planning.timing.failures import Failures
 
@@ -34,7 +34,7 @@ def slowest_of(
     By inversion: the largest of N has the distribution function F^N. No time is below 0.
     """
     upper = -np.expm1(np.log(rng.random(updates)) / ranks)
-    return np.maximum(1 + coefficient_of_variation * stats.norm.isf(upper), 0.0)
+    return np.maximum(1 - coefficient_of_variation * ndtri(upper), 0.0)
 
 
 def simulate(

@@ -95,6 +95,6 @@ def expected_epochs(
 
 def _student_quantiles(count: int) -> Array:
     """Evenly likely values of Student's t with 3 degrees of freedom: (count,)."""
-    from scipy.stats import t
+    from scipy.special import stdtrit  # scipy.stats takes three times as long to import
 
-    return np.asarray(t.ppf((np.arange(count) + 0.5) / count, 3))
+    return np.asarray(stdtrit(3, (np.arange(count) + 0.5) / count))
