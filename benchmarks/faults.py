@@ -318,7 +318,7 @@ def main() -> None:
                 seed=seed,
                 kills=options.ray_kills,
                 studies=1,
-                trials=8 + 2 * options.ray_kills,
+                trials=8 + 3 * options.ray_kills,
                 window=2,
                 kind="OnRay",
             ),

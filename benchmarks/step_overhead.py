@@ -1,13 +1,14 @@
 """What ``trainers.loop.synchronous`` costs beyond a hand-written PyTorch loop: same model, data, updates, evaluation.
 
-Each round does 24 updates and evaluates once, in three ways in turn: the hand-written loop below, the trainer without
-measuring the gradient noise scale, and the trainer as it is, which measures it at every 24th update. The overhead is
-the median, over the rounds, of the ratio within a round, with its quartiles; the order of the ways changes from round
-to round. Times are those of the processor, on one thread. All three keep the memory that they free, as the processes
-that train do. Optimizers that PyTorch lacks are the trainer's own rules in both loops.
+A round is 24 updates and an evaluation by the trainer, with an update of the hand-written loop below before each of its
+own, and the loop's evaluation at the end: what else the machine does meets both alike. The overhead is the median, over
+the rounds, of the ratio within a round, with its quartiles. Rounds in which the trainer does not measure the gradient
+noise scale alternate with rounds in which it does, at one update of the 24, as it is. Times are those of the processor,
+on one thread. Both keep the memory that they free, as the processes that train do. PyTorch's optimizers are its fused
+ones; those that it lacks are the trainer's own rules in both loops.
 
-``--operations`` counts instead what one update of each mode dispatches, on an accelerator's way, and how often the host
-waits for a value of it: figures that do not depend on the machine.
+``--operations`` counts instead what one update of each mode dispatches in both loops, on an accelerator's way, and how
+often the host waits for a value of it: figures that do not depend on the machine.
 
     python benchmarks/step_overhead.py [--rounds N] [--case NAME ...]
     python benchmarks/step_overhead.py --operations
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import statistics
 import sys
 import time
@@ -34,7 +36,9 @@ from trainers.distributed.single import SingleProcess
 from trainers.loop.synchronous import Training
 from trainers.numerics.memory import keep_freed_memory
 from trainers.numerics.normalization import end_update, ghost_batch_norms
-from trainers.optimizers import make_optimizer
+from trainers.optimizers import Optimizer, make_optimizer
+from trainers.schedules.adascale import AdaScale
+from trainers.schedules.device_arithmetic import ON_DEVICE
 from trainers.schedules.learning_rate import learning_rate
 from trainers.workloads import Workload, load_workload
 from trainers.workloads.resnet.images import ImagesInMemory
@@ -139,7 +143,9 @@ class HandWritten:
             else contextlib.nullcontext()
         )
         self.lagging = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.squared = self.variance = self.weight = self.progress = 0.0
+        self.squared = self.variance = self.progress = 0.0
+        self.losses: list[Tensor] = []
+        self.order, self.at, self.epoch = torch.randperm(workload.train_samples), 0, 0
         self.step = 0
 
     def _torch_optimizer(self) -> torch.optim.Optimizer | None:
@@ -150,28 +156,27 @@ class HandWritten:
         if settings.optimizer == "adamw":
             return torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
         if settings.optimizer == "sgd":
-            return torch.optim.SGD(groups, 0.1, momentum=settings.momentum, foreach=True)
+            return torch.optim.SGD(groups, 0.1, momentum=settings.momentum, fused=True)
         return None
 
-    def __call__(self, updates: int) -> float:
-        """Train and evaluate; returns the seconds of the processor."""
-        started = time.process_time()
+    def update(self) -> None:
+        """Train by the next batch."""
         batch, samples = self.job.global_batch_size, self.workload.train_samples
-        self.model.train()
-        losses = []
-        order, at, epoch = torch.randperm(samples), 0, 0
-        for _ in range(updates):
-            if at + batch > samples:
-                order, at, epoch = torch.randperm(samples), 0, epoch + 1
-            chosen = order[at : at + batch]
-            images, classes = self.workload.prepare(
-                self.workload.training_batch(chosen, torch.full_like(chosen, epoch), 0)
-            )
-            losses.append(self._update(images, classes, self.step * batch / samples))
-            self.step, at = self.step + 1, at + batch
-        torch.stack(losses).mean().item()
+        if self.at + batch > samples:
+            self.order, self.at, self.epoch = torch.randperm(samples), 0, self.epoch + 1
+        chosen = self.order[self.at : self.at + batch]
+        images, classes = self.workload.prepare(
+            self.workload.training_batch(chosen, torch.full_like(chosen, self.epoch), 0)
+        )
+        self.losses.append(self._update(images, classes, self.step * batch / samples))
+        self.step, self.at = self.step + 1, self.at + batch
+
+    def finish_round(self) -> None:
+        """Tell the mean loss, and evaluate."""
+        torch.stack(self.losses).mean().item()
+        self.losses.clear()
         self.evaluate()
-        return time.process_time() - started
+        self.model.train()
 
     def _update(self, images: Tensor, classes: Tensor, epochs: float) -> Tensor:
         settings = self.job.settings
@@ -258,21 +263,34 @@ class HandWritten:
         return float(scores["top1"].float().mean())
 
 
-def trainer(workload: Workload, job: TrainingJob, *, measuring: bool) -> Callable[[int], float]:
-    """The trainer's loop over so many updates, and an evaluation; its seconds."""
-    training = Training(job, SingleProcess(torch.device("cpu")), workload=workload)
+def side_by_side(
+    by_hand: HandWritten, workload: Workload, *, measuring: bool
+) -> Callable[[], tuple[float, float]]:
+    """A round of both loops, update by update in turn: the seconds of the hand-written one and of the trainer's."""
+    training = Training(by_hand.job, SingleProcess(torch.device("cpu")), workload=workload)
     if not measuring:
         training.loader._every = sys.maxsize
         training.loader._measured = dict.fromkeys(training.loader._measured)
+    trained, seconds = training._update, 0.0
 
-    def run(updates: int) -> float:
+    def both(step: int) -> tuple[Tensor, float | Tensor]:
+        nonlocal seconds
         started = time.process_time()
-        before = training.progress.step
-        while training.progress.step < before + updates:
-            training.advance()
-        return time.process_time() - started
+        by_hand.update()
+        if len(by_hand.losses) == UPDATES:
+            by_hand.finish_round()
+        seconds += time.process_time() - started
+        return trained(step)
 
-    return run
+    def round_of_both() -> tuple[float, float]:
+        nonlocal seconds
+        before, started, seconds = training.progress.step, time.process_time(), 0.0
+        training.advance()
+        assert training.progress.step == before + UPDATES
+        return seconds, time.process_time() - started - seconds
+
+    training._update = both  # type: ignore[method-assign]
+    return round_of_both
 
 
 @dataclass(frozen=True)
@@ -292,7 +310,7 @@ class Measured:
 
 
 def measure(case: Case, rounds: int) -> Measured:
-    """The loops of one case in turn; AdaScale measures in every update, and has no other way."""
+    """Both loops of one case; AdaScale measures in every update, and has no other way."""
     workload = case.workload()
     per_epoch = workload.train_samples / case.global_batch_size
     job = TrainingJob(
@@ -305,26 +323,23 @@ def measure(case: Case, rounds: int) -> Measured:
         epochs=(rounds + 2) * UPDATES / per_epoch + 2,
         evaluations_per_epoch=per_epoch / UPDATES,
     )
-    ways: list[Callable[[int], float]] = [HandWritten(workload, job)]
+    by_hand = HandWritten(workload, job)
     always = case.settings.adascale_batch_size is not None
-    ways += [
-        trainer(workload, job, measuring=each) for each in ([True] if always else [False, True])
+    ways = [
+        side_by_side(by_hand, workload, measuring=each)
+        for each in ([True] if always else [False, True])
     ]
     for way in ways:
-        way(UPDATES)
-    taken = []
-    for number in range(rounds):
-        order = [(number + at) % len(ways) for at in range(len(ways))]
-        seconds = {at: ways[at](UPDATES) for at in order}
-        taken.append([seconds[at] for at in range(len(ways))])
+        way()
+    taken = [[way() for way in ways] for _ in range(rounds)]
 
     def overhead(way: int) -> list[float]:
-        ratios = [each[way] / each[0] - 1 for each in taken]
+        ratios = [ours / theirs - 1 for theirs, ours in (each[way] for each in taken)]
         return statistics.quantiles(ratios, n=4, method="inclusive")
 
     return Measured(
-        1000 * statistics.median(each[0] for each in taken) / UPDATES,
-        None if always else overhead(1),
+        1000 * statistics.median(each[0][0] for each in taken) / UPDATES,
+        None if always else overhead(0),
         overhead(len(ways) - 1),
     )
 
@@ -356,38 +371,49 @@ def counted_job(settings: TrainingSettings) -> TrainingJob:
     )
 
 
-def operations(changes: dict[str, object]) -> tuple[float, float]:
+def operations(changes: dict[str, object], *, by_hand: bool) -> tuple[float, float]:
     """What an update of a mode whose noise is not measured dispatches, and how often it waits."""
     job = counted_job(SETTINGS.replace(**changes))
-    training = Training(job, SingleProcess(torch.device("cpu")), workload=_digits())
-    training.model.train()
-    for batch in training.optimizer.batches:  # type: ignore[attr-defined]
-        batch.on_cpu = False  # the way of an accelerator
-    training._update(0)
-    training._update(1)
+    if by_hand:
+        loop = HandWritten(_digits(), job)
+        take_the_way_of_an_accelerator(loop.rule)
+        following = (loop.update() for _ in itertools.count())
+    else:
+        training = Training(job, SingleProcess(torch.device("cpu")), workload=_digits())
+        training.model.train()
+        take_the_way_of_an_accelerator(training.optimizer, training.adascale)
+        following = map(training._update, itertools.count())
+    for _ in range(2):
+        next(following)
     with Operations() as counted:
-        training._update(2)
-        training._update(3)
+        for _ in range(2):
+            next(following)
     return counted.dispatched / 2, counted.read / 2
 
 
+def take_the_way_of_an_accelerator(
+    optimizer: Optimizer | None, adascale: AdaScale | None = None
+) -> None:
+    """What else is computed on the host where values are there at once is computed as on an accelerator."""
+    for batch in getattr(optimizer, "batches", ()):
+        batch.on_cpu = False
+    if adascale is not None:
+        adascale.arithmetic = ON_DEVICE
+        adascale.load_state_dict(adascale.state_dict())
+
+
 def count_operations() -> None:
-    """Print one row per mode, after that of the hand-written loop."""
+    """Print one row per mode: the hand-written loop and the trainer."""
     print(
-        "| mode | operations dispatched an update | waits of the host an update |\n|---|---:|---:|"
+        "| mode | operations an update, hand-written | trainer | waits an update, hand-written | trainer |\n"
+        "|---|---:|---:|---:|---:|"
     )
-    by_hand = HandWritten(_digits(), counted_job(SETTINGS))
-    by_hand(1)
-    counts = []
-    for updates in (1, 3):
-        with Operations() as counted:
-            by_hand(updates)
-        counts.append(counted)
-    dispatched = (counts[1].dispatched - counts[0].dispatched) / 2
-    print(f"| hand-written, SGD | {dispatched:.0f} | {(counts[1].read - counts[0].read) / 2:.0f} |")
     for name, changes in MODES.items():
-        dispatched, read = operations(changes)
-        print(f"| {name} | {dispatched:.0f} | {read:.0f} |", flush=True)
+        theirs, ours = (operations(changes, by_hand=each) for each in (True, False))
+        print(
+            f"| {name} | {theirs[0]:.0f} | {ours[0]:.0f} | {theirs[1]:.0f} | {ours[1]:.0f} |",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -487,7 +487,7 @@ class AbstractStore(ABC):
 
     @abstractmethod
     def stored_bytes(self, owner: str) -> int:
-        """About how many bytes the studies of an owner take, from the numbers of their trials and points."""
+        """About how many bytes the studies of an owner take, from the numbers of trials, points, plans and events."""
 
     @abstractmethod
     def trial_ids(self, study_id: int, numbers: Collection[int]) -> dict[int, int]:
@@ -528,6 +528,10 @@ class AbstractStore(ABC):
     @abstractmethod
     def token_by_hash(self, digest: str) -> Token | None:
         """The token with that digest, expired and revoked ones too; None where there is none."""
+
+    @abstractmethod
+    def tokens_by_hashes(self, digests: Collection[str]) -> dict[str, Token]:
+        """The tokens with these digests, by digest; one that no token has is left out."""
 
     @abstractmethod
     def tokens(self, owner: str | None = None) -> list[Token]:

@@ -8,6 +8,7 @@ another process has written in between.
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
@@ -23,6 +24,7 @@ from storage.errors import Conflict, InvalidRecord, NoDatabaseFile, StoreError, 
 DATABASES = ("sqlite", "postgresql")
 NOTHING_STORED = "check the path or URL; running or submitting a study makes a new database"
 _IDLE_SECONDS = 60  # between two statements of a transaction; ours follow one another at once
+_KEPT_CONNECTIONS = 20  # of a process, opened as its threads need them; a hundred is what PostgreSQL takes by default
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}
 
 
@@ -46,14 +48,20 @@ class Database:
             self.engine,
             self.engine.execution_options(sqlite_begin="IMMEDIATE"),
         )
+        self._glance = self.engine
         if self.engine.dialect.name == "postgresql":  # by default it looks anew at each statement
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
+            self._glance = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._open = True
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the database from begin to end."""
-        with self.translated(), self._usable(self._reader).begin() as connection:
+    def read(self, *, single_statement: bool = False) -> Iterator[Connection]:
+        """A transaction that sees one state of the database from begin to end.
+
+        A single statement does so by itself: without BEGIN and COMMIT it takes one round trip to PostgreSQL, not three.
+        """
+        reader = self._glance if single_statement else self._reader
+        with self.translated(), self._usable(reader).begin() as connection:
             yield connection
 
     @contextmanager
@@ -194,7 +202,9 @@ def _postgresql(url: URL, timeout_seconds: float) -> Engine:
     """
     engine = create_engine(
         url,
-        pool_pre_ping=True,
+        pool_size=_KEPT_CONNECTIONS,
+        max_overflow=0,
+        pool_use_lifo=True,  # the one that was used last has its statements prepared
         connect_args={
             "connect_timeout": ceil(timeout_seconds),
             "keepalives_idle": 30,
@@ -214,7 +224,24 @@ def _postgresql(url: URL, timeout_seconds: float) -> Engine:
                 cursor.execute(f"SET {name} = '{value}'")
         connection.commit()
 
+    @event.listens_for(engine, "checkout")
+    def check_open(connection: Any, record: object, proxy: object) -> None:  # noqa: ARG001
+        if _has_ended(connection):
+            raise exc.DisconnectionError  # the pool connects anew
+
     return engine
+
+
+def _has_ended(connection: Any) -> bool:
+    """Whether PostgreSQL has ended a connection that rested: there is something to read, and nothing was asked.
+
+    That costs one system call. A statement to find out (``pool_pre_ping``) costs a round trip each time.
+    """
+    if connection.closed:
+        return True
+    resting = select.poll()
+    resting.register(connection.fileno(), select.POLLIN)
+    return bool(resting.poll(0))
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:  # noqa: ARG001

@@ -25,6 +25,7 @@ from storage.records import (
 )
 from storage.statements import events, overview, pages, sessions, tokens, workers
 from storage.statements import throughputs as speeds
+from storage.statements.trials import CHUNK
 from storage.transactions import Transactions
 
 
@@ -43,7 +44,7 @@ class ServiceStore(Transactions):
         limit: int = 100,
     ) -> list[StudySummary]:
         _check_limit(limit)
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return pages.of_studies(
                 connection, owner=owner, state=state, search=search, after=after, limit=limit
             )
@@ -60,7 +61,7 @@ class ServiceStore(Transactions):
         descending: bool = False,
     ) -> list[Trial]:
         _check_limit(limit)
-        with self._read() as connection:
+        with self._read(single_statement=after is None) as connection:
             return pages.of_trials(
                 connection,
                 study_id,
@@ -73,7 +74,7 @@ class ServiceStore(Transactions):
             )
 
     def usage(self, study_id: int) -> Usage:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return pages.usage(connection, study_id)
 
     def stored_bytes(self, owner: str) -> int:
@@ -81,11 +82,11 @@ class ServiceStore(Transactions):
             return overview.stored_bytes(connection, owner)
 
     def trial_ids(self, study_id: int, numbers: Collection[int]) -> dict[int, int]:
-        with self._read() as connection:
+        with self._read(single_statement=len(numbers) <= CHUNK) as connection:
             return overview.trial_ids(connection, study_id, numbers)
 
     def queued_of(self, owner: str, besides: str = "") -> int:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return overview.queued_of(connection, owner, besides)
 
     def totals(self) -> Totals:
@@ -104,11 +105,11 @@ class ServiceStore(Transactions):
         self, *, after: int = 0, study_id: int | None = None, limit: int = 500
     ) -> list[Event]:
         _check_limit(limit)
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return events.after(connection, after, study_id, limit)
 
     def last_event_id(self) -> int:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return overview.last_event_id(connection)
 
     # tokens
@@ -118,15 +119,19 @@ class ServiceStore(Transactions):
             return tokens.add(connection, new)
 
     def token_by_hash(self, digest: str) -> Token | None:
-        with self._read() as connection:
-            return tokens.by_hash(connection, digest)
+        with self._read(single_statement=True) as connection:
+            return tokens.by_hashes(connection, [digest]).get(digest)
+
+    def tokens_by_hashes(self, digests: Collection[str]) -> dict[str, Token]:
+        with self._read(single_statement=True) as connection:
+            return tokens.by_hashes(connection, digests)
 
     def tokens(self, owner: str | None = None) -> list[Token]:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return tokens.every(connection, owner)
 
     def valid_tokens(self, token_ids: Collection[int]) -> set[int]:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return tokens.valid(connection, token_ids)
 
     def revoke_token(self, token_id: int) -> None:
@@ -134,7 +139,7 @@ class ServiceStore(Transactions):
             tokens.revoke(connection, token_id)
 
     def touch_token(self, token_id: int) -> None:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             stale = tokens.is_stale(connection, token_id)
         if stale:
             with self._write() as connection:
@@ -145,7 +150,7 @@ class ServiceStore(Transactions):
             sessions.add(connection, digest, token_id, expires_at)
 
     def token_by_session(self, digest: str) -> Token | None:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return sessions.token_of(connection, digest)
 
     def remove_session(self, digest: str) -> None:

@@ -110,15 +110,15 @@ class Store(QueueStore, ServiceStore):
             return studies.create(connection, name, values)
 
     def study(self, name: str) -> Study:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return studies.by_name(connection, name)
 
     def study_by_id(self, study_id: int) -> Study:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return studies.by_id(connection, study_id)
 
     def studies(self) -> list[Study]:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return studies.every(connection)
 
     def update_spec(
@@ -195,15 +195,15 @@ class Store(QueueStore, ServiceStore):
         states: Collection[TrialState] | None = None,
         purpose: str | None = None,
     ) -> list[Trial]:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return trials.select_all(connection, study_id, states, purpose)
 
     def trial(self, study_id: int, number: int) -> Trial:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return trials.by_number(connection, study_id, number)
 
     def counts(self, study_id: int, purpose: str | None = None) -> dict[int, dict[TrialState, int]]:
-        with self._read() as connection:
+        with self._read(single_statement=True) as connection:
             return trials.count(connection, study_id, purpose)
 
     # trials under a lease each
@@ -280,7 +280,7 @@ class Store(QueueStore, ServiceStore):
     # convergence
 
     def convergence(self, trial_ids: Sequence[int]) -> Convergence:
-        with self._read() as connection:
+        with self._read(single_statement=len(trial_ids) <= trials.CHUNK) as connection:
             return convergence.read(connection, trial_ids)
 
     def points(self, trial_id: int) -> list[ConvergencePoint]:

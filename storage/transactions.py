@@ -21,8 +21,8 @@ class Transactions(AbstractStore):
         self._lease = lease
 
     @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with self._database.read() as connection:
+    def _read(self, *, single_statement: bool = False) -> Iterator[Connection]:
+        with self._database.read(single_statement=single_statement) as connection:
             yield connection
 
     @contextmanager

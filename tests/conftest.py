@@ -75,6 +75,8 @@ MEDIUM = (
     "service/test_attacks.py::test_without_a_token_that_counts",
     "service/test_attacks.py::test_a_study_file_that_means_harm",
     "service/test_attacks.py::test_a_cancelled_study_ends_where_its_worker_died_and_there_is_no_other",
+    "service/test_attacks.py::test_points_of_agents_count_as_stored",
+    "service/test_attacks.py::test_who_takes_no_answer_is_given_up",
     "service/test_auth.py::test_owners_that_cannot_be",
     "service/test_auth.py::test_a_login_never_leads_elsewhere",
     "service/test_auth.py::test_guessing_is_slowed_down",

@@ -146,11 +146,18 @@ class Plan:
         )
 
 
+DIGITS = 16
+"""Of the digest in a folder's name."""
+
+
 def folder_name(plan: Plan) -> str:
-    """A folder's name for a plan; a study's name may hold what a path may not, and then a digest tells it apart."""
+    """A folder's name for a plan; a study's name may hold what a path may not, and then a digest tells it apart.
+
+    A name that itself ends as with a digest gets one too: no study's plans are written over by another's.
+    """
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", plan.study).strip("-")[:60]
-    if slug != plan.study:
-        slug += "-" + hashlib.sha256(plan.study.encode()).hexdigest()[:8]
+    if slug != plan.study or re.search(f"-[0-9a-f]{{{DIGITS}}}$", slug):
+        slug += "-" + hashlib.sha256(plan.study.encode()).hexdigest()[:DIGITS]
     return f"{slug}-{plan.global_batch_size}-{plan.kind}"
 
 

@@ -13,8 +13,9 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpo.errors import Fault, HpoError, SpecError
@@ -71,23 +72,42 @@ class Checker:
         for _ in range(processes):
             self._free.put(None)
         self._closed = False
+        self._owners: dict[str, _Waiting] = {}
+        self._lock = threading.Lock()
         self._metrics: dict[str, Mapping[str, bool] | None] = {}
 
-    def check(self, text: str) -> CheckedStudy:
-        """The study of a text from the network.
+    def check(self, text: str, owner: str) -> CheckedStudy:
+        """The study of a text from the network, when it is the owner's turn: one of each owner is checked at a time.
 
         :class:`SpecError` with every fault, RefusedError (422) where that takes too long to find out, and
         RefusedError (503) where others are being checked for as long.
         """
-        answer = self._answer(text)
-        if "unknown" in answer:  # asked of the workload itself, which may take longer than a check
-            self._metrics[answer["unknown"]] = workload_metrics(answer["unknown"])
+        with self._turn(owner):
             answer = self._answer(text)
+            if (
+                "unknown" in answer
+            ):  # asked of the workload itself, which may take longer than a check
+                self._metrics[answer["unknown"]] = workload_metrics(answer["unknown"])
+                answer = self._answer(text)
         if "study" in answer:
             return CheckedStudy(text=text, **answer["study"])
         if "faults" in answer:
             raise SpecError([Fault(**fault) for fault in answer["faults"]])
         raise RefusedError(422, answer["refused"])
+
+    @contextmanager
+    def _turn(self, owner: str) -> Iterator[None]:
+        with self._lock:
+            waiting = self._owners.setdefault(owner, _Waiting())
+            waiting.count += 1
+        try:
+            with waiting.turn:
+                yield
+        finally:
+            with self._lock:
+                waiting.count -= 1
+                if not waiting.count:
+                    del self._owners[owner]
 
     def _answer(self, text: str) -> dict[str, Any]:
         seconds = self._config.limits.check_seconds
@@ -129,6 +149,14 @@ class Checker:
                 return
             if process is not None:
                 process.end()
+
+
+@dataclass
+class _Waiting:
+    """The checks of one owner: whose turn it is, and how many there are."""
+
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    count: int = 0
 
 
 class _Process:

@@ -94,6 +94,10 @@ class Limits(_ConfigSection):
         10, gt=0, description="Time in which the check of a submission must end."
     )
     head_seconds: float = Field(10, gt=0, description="Time in which a request's head must arrive.")
+    head_bytes: int = Field(65_536, ge=1_000, description="Longest head of a request, in bytes.")
+    send_seconds: float = Field(
+        30, gt=0, description="Time in which a client must take some of what it is sent."
+    )
     connections_per_address: int = Field(
         200, ge=1, description="Open connections from one address; trusted proxies may open any."
     )

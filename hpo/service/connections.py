@@ -1,7 +1,8 @@
-"""Limits that uvicorn leaves to a proxy: the time that a request head may take, and connections per address.
+"""Limits that uvicorn leaves to a proxy: on the head of a request, on who does not take his answer, on connections.
 
-A head must arrive within a time, counted from the connection or from the first byte of a later request, and one
-address may have so many connections open. Bodies have their time in :mod:`hpo.service.middleware`.
+A head must arrive within a time, counted from the connection or from the first byte of a later request, and have at
+most so many bytes. Whoever is sent an answer must take some of it within a time. One address may have so many
+connections open. Bodies have their bounds in :mod:`hpo.service.middleware`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from hpo.service.config import Limits
+
 TOO_MANY = b"too many connections from this address\n"
 TOO_SLOW = b"the head of a request must arrive sooner\n"
+TOO_LONG = b"the head of a request must be shorter\n"
+FRAMING = 4
+"""Bytes on the line for each byte of the largest body, at most: chunks of one byte are for nobody's use."""
 
 
-def guarded_protocol(
-    head_seconds: float, per_address: int, trusted: Collection[str] = ()
-) -> type[asyncio.Protocol]:
-    """uvicorn's protocol with both limits; ``trusted`` addresses, those of proxies, may open any number."""
+def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyncio.Protocol]:
+    """uvicorn's protocol with these limits; ``trusted`` addresses, those of proxies, may open any number."""
     opened: Counter[str] = Counter()
 
     class Guarded(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -29,11 +33,15 @@ def guarded_protocol(
         _address = ""
         _refused = False
         _late: asyncio.TimerHandle | None = None
+        _stuck: asyncio.TimerHandle | None = None
+        # of the message that is being received: its number on this connection, its bytes after the first read
+        _message = _received = 0
+        _in_head = False
 
         def connection_made(self, transport: Any) -> None:
             peer = transport.get_extra_info("peername")
             address = str(peer[0]) if peer else ""
-            if address not in trusted and opened[address] >= per_address:
+            if address not in trusted and opened[address] >= limits.connections_per_address:
                 self._refused = True
                 _refuse(transport, 503, TOO_MANY)
                 return
@@ -45,15 +53,43 @@ def guarded_protocol(
         def data_received(self, data: bytes) -> None:
             if self._refused:
                 return
+            message = self._message
             super().data_received(data)
+            if message == self._message:
+                self._count(len(data))
             cycle = getattr(self, "cycle", None)
             if cycle is None or cycle.response_complete:
                 self._expect_head()
             else:
                 self._head_came()
 
+        def on_message_begin(self) -> None:
+            self._message, self._received, self._in_head = self._message + 1, 0, True
+            super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if (
+                self._in_head
+            ):  # what follows a body in chunks (RFC 9112, section 7.1.2) is no part of the head
+                super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self._in_head = False
+            super().on_headers_complete()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._stuck is None:
+                loop = asyncio.get_running_loop()
+                self._stuck = loop.call_later(limits.send_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._taken()
+            super().resume_writing()
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._head_came()
+            self._taken()
             if self._refused:
                 return
             opened[self._address] -= 1
@@ -61,15 +97,27 @@ def guarded_protocol(
                 del opened[self._address]
             super().connection_lost(exc)
 
+        def _count(self, received: int) -> None:
+            """Refuse a message that is longer than its head, or its head and its body, may be."""
+            self._received += received
+            most = limits.head_bytes + (0 if self._in_head else FRAMING * limits.body_bytes)
+            if self._received > most and not self.transport.is_closing():
+                _refuse(self.transport, 431, TOO_LONG)
+
         def _expect_head(self) -> None:
             if self._late is None:
                 loop = asyncio.get_running_loop()
-                self._late = loop.call_later(head_seconds, self._give_up)
+                self._late = loop.call_later(limits.head_seconds, self._give_up)
 
         def _head_came(self) -> None:
             if self._late is not None:
                 self._late.cancel()
                 self._late = None
+
+        def _taken(self) -> None:
+            if self._stuck is not None:
+                self._stuck.cancel()
+                self._stuck = None
 
         def _give_up(self) -> None:
             self._late = None
@@ -80,8 +128,15 @@ def guarded_protocol(
     return Guarded
 
 
+_REASONS = {
+    408: b"Request Timeout",
+    431: b"Request Header Fields Too Large",
+    503: b"Service Unavailable",
+}
+
+
 def _refuse(transport: Any, status: int, words: bytes) -> None:
-    reason = {408: b"Request Timeout", 503: b"Service Unavailable"}[status]
+    reason = _REASONS[status]
     transport.write(
         b"HTTP/1.1 %d %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
         % (status, reason, len(words), words)

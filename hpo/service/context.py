@@ -36,6 +36,8 @@ SLASH = "\ue000"
 """Stands for a slash within a segment of a path, as in the name of a study; no name holds this character."""
 BIGGEST_ID = 2**63 - 1
 COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
+BYTES_OF_A_POINT = 120
+"""What a point counts as stored, as the database counts it."""
 MOST_WAITING = 200
 """Requests of one owner, or of one address without a token, that may wait for their turn."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -101,7 +103,22 @@ class Context:
                     raise
             return self._store
 
-    def stored_bytes(self, owner: str) -> int:
+    def check_stored(self, owner: str, more: int = 0) -> None:
+        """RefusedError (429) for an owner who stores too much already; else ``more`` bytes count as stored."""
+        most = self.config.limits.stored_bytes
+        if most is None:
+            return
+        stored = self._stored_bytes(owner)
+        if stored >= most:
+            raise RefusedError(
+                429,
+                f"the studies of {owner} take about {stored:,} bytes, and this server keeps {most:,}",
+                way_out="delete studies that are no longer needed",
+                retry_after=600,
+            )
+        self._stored[owner] = stored + more, self._stored[owner][1]
+
+    def _stored_bytes(self, owner: str) -> int:
         """What the studies of an owner take; counted once a minute, as that reads the numbers of their points."""
         counted = self._stored.get(owner)
         if counted is None or time.monotonic() - counted[1] > COUNT_SECONDS:
@@ -179,7 +196,12 @@ def context_of(request: Request) -> Context:
     return context
 
 
-def study_name(
+async def _shared(request: Request) -> Context:
+    """The server's context, for a route; like each dependency asynchronous, as others are called in a thread."""
+    return context_of(request)
+
+
+async def _study_name(
     name: Annotated[
         str,
         Path(description="The study's name, percent-encoded; a slash is %2F.", examples=["digits"]),
@@ -309,5 +331,5 @@ Reader = Annotated[Principal, Depends(requires_scope("read"))]
 Submitter = Annotated[Principal, Depends(requires_scope("submit"))]
 READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin"))
 """For routes that need the scope and do not ask who has it."""
-StudyName = Annotated[str, Depends(study_name)]
-Shared = Annotated[Context, Depends(context_of)]
+StudyName = Annotated[str, Depends(_study_name)]
+Shared = Annotated[Context, Depends(_shared)]

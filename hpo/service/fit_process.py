@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hpo.extrapolation.inference.posterior import Posterior
 
 PROCESSES = 2
-NICE = 5
+NICE = 10
 Found = TypeVar("Found")
 
 

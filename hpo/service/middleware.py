@@ -76,13 +76,17 @@ class RequestMiddleware:
             self._tell(scope, passing)
 
     async def _answer(self, scope: Scope, receive: Receive, passing: _Passing) -> None:
-        """Have the request answered when it is its owner's turn; a stream gives its turn back when it begins."""
+        """Have the request answered when it is its owner's turn.
+
+        A stream gives its turn back when it begins, and so does an answer to somebody who is not known: others who
+        come from the address need not wait until it is taken.
+        """
         who = scope["state"].get("principal")
         client = scope["client"][0] if scope.get("client") else ""
         owner = ("address", client) if who is None else ("owner", who.owner)
         try:
             async with self.context.shares.turn(owner) as turn:
-                passing.on_stream = turn.end
+                passing.on_begin, passing.begins_early = turn.end, who is None
                 await self.app(scope, receive, passing.send)
         except asyncio.QueueFull:
             refusal = error_reply(
@@ -188,6 +192,8 @@ class RequestMiddleware:
         )
 
 
+TAKEN_AT_ONCE = 65_536
+"""Bytes of an answer that the server's buffer takes, whatever the client does."""
 _OPEN = {"/login": 10_000, "/logout": 10_000}
 """Addresses that need no token, with the most bytes of their bodies."""
 _API = "/api/"
@@ -210,7 +216,8 @@ class _Passing:
         self.began = time.perf_counter()
         self.request_id, self.status, self.is_stream = request_id, 0, False
         self.failure: str | None = None
-        self.on_stream: Callable[[], None] = lambda: None
+        self.on_begin: Callable[[], None] = lambda: None
+        self.begins_early = False
         self._send = send
         self._extra = {**_HEADERS, **(_API_HEADERS if scope["path"].startswith(_API) else {})}
 
@@ -222,8 +229,12 @@ class _Passing:
             for name, value in self._extra.items():
                 headers.setdefault(name, value)
             self.is_stream = headers.get("content-type", "").startswith("text/event-stream")
-            if self.is_stream:
-                self.on_stream()
+            if self.is_stream or self.begins_early:
+                self.on_begin()
+        elif len(message.get("body", b"")) > TAKEN_AT_ONCE and not message.get("more_body"):
+            # the server waits with the next message, and so with the end of the turn, until this one is taken
+            await self._send({**message, "more_body": True})
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import getpass
 import signal
 import socket
@@ -86,6 +87,8 @@ def serve(
         tell("Ctrl-C stops it.")
         if child is not None:
             child.start()
+        gc.collect()
+        gc.freeze()  # what was imported stays, and need not be looked through again and again
         _Server(_uvicorn(config, app), app.state.context.live.close).run(sockets=[sock])
     finally:
         if child is not None:
@@ -169,11 +172,7 @@ def worker_command(config: ServerConfig) -> list[str]:
 def _uvicorn(config: ServerConfig, app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=guarded_protocol(
-            config.limits.head_seconds,
-            config.limits.connections_per_address,
-            config.trusted_proxies,
-        ),
+        http=guarded_protocol(config.limits, config.trusted_proxies),
         ws="none",
         log_config=None,
         access_log=False,

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from sqlalchemy import Connection, Table, distinct, func, select
 
 from storage.records import StudyState, Totals
-from storage.schema.tables import convergence, events, studies, trials
+from storage.schema.tables import convergence, events, plans, studies, trials
 from storage.statements.trials import chunks
 
-BYTES_OF_A_TRIAL, BYTES_OF_A_POINT = 1_000, 120
+BYTES_OF_A_TRIAL, BYTES_OF_A_POINT, BYTES_OF_A_PLAN, BYTES_OF_AN_EVENT = 1_000, 120, 20_000, 300
 
 
 def last_event_id(connection: Connection) -> int:
@@ -41,7 +41,7 @@ def queued_of(connection: Connection, owner: str, besides: str) -> int:
 
 
 def stored_bytes(connection: Connection, owner: str) -> int:
-    """The files of an owner's studies, and their trials and points at what a row of each takes about."""
+    """The files of an owner's studies, and their trials, points, plans and events at what a row of each takes about."""
     own = select(studies.c.id).where(studies.c.owner == owner)
     files = connection.execute(
         select(func.sum(func.length(studies.c.spec))).where(studies.c.owner == owner)
@@ -52,7 +52,17 @@ def stored_bytes(connection: Connection, owner: str) -> int:
         .where(trials.c.study_id.in_(own))
     )
     of_trials, of_points = connection.execute(count).one()
-    return int(files or 0) + BYTES_OF_A_TRIAL * of_trials + BYTES_OF_A_POINT * of_points
+    of_plans, of_events = (
+        connection.execute(select(func.count()).where(table.c.study_id.in_(own))).scalar_one()
+        for table in (plans, events)
+    )
+    return (
+        int(files or 0)
+        + BYTES_OF_A_TRIAL * of_trials
+        + BYTES_OF_A_POINT * of_points
+        + BYTES_OF_A_PLAN * of_plans
+        + BYTES_OF_AN_EVENT * of_events
+    )
 
 
 def totals(connection: Connection) -> Totals:

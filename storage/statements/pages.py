@@ -6,19 +6,38 @@ rows, so that what is added meanwhile shifts nothing.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Collection
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, literal, or_, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+)
 
 from storage.errors import InvalidRecord, NotFound, nearest
 from storage.records import PlanKind, StudyState, StudySummary, Trial, TrialState, Usage
 from storage.schema.column_types import FloatList
 from storage.schema.tables import convergence, outcomes, plans, studies, trials
 from storage.statements import studies as study_statements
-from storage.statements.trials import to_trial
+from storage.statements.trials import to_trials
 
+_ESCAPE = "/"
 _UNFINISHED = trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING])
 ORDERS = tuple(column.name for column in trials.c if not isinstance(column.type, FloatList))
 """What a page of trials can be ordered by."""
@@ -34,25 +53,36 @@ def of_studies(
     limit: int,
 ) -> list[StudySummary]:
     """Studies with a summary of their trials, newest first; their files, up to a megabyte each, are left out."""
+    given = {
+        "owner": owner,
+        "state": None if state is None else StudyState(state),
+        "search": f"%{_escaped(search)}%" if search else None,
+        "after": after,
+    }
+    wanted = {name: value for name, value in given.items() if value is not None}
+    rows = connection.execute(_page_of_studies(frozenset(wanted)), {**wanted, "most": limit})
+    return [_summary(list(of_study)) for _, of_study in groupby(rows, key=lambda row: row.id)]
+
+
+@functools.cache
+def _page_of_studies(given: frozenset[str]) -> Select[Any]:
+    """The statement for what is given; to put it together takes longer than to execute it."""
     short = [
         literal("").label("spec") if column.name == "spec" else column
         for column in study_statements.COLUMNS
     ]
-    wanted = select(*short).order_by(studies.c.id.desc()).limit(limit)
-    if owner is not None:
-        wanted = wanted.where(studies.c.owner == owner)
-    if state is not None:
-        wanted = wanted.where(studies.c.state == StudyState(state))
-    if search:
-        wanted = wanted.where(
-            or_(
-                studies.c.name.icontains(search, autoescape=True),
-                studies.c.workload.icontains(search, autoescape=True),
-            )
-        )
-    if after is not None:
-        wanted = wanted.where(studies.c.id < after)
-    page = wanted.cte("page")
+    pattern: BindParameter[str] = bindparam("search", type_=Text)
+    conditions = {
+        "owner": studies.c.owner == bindparam("owner"),
+        "state": studies.c.state == bindparam("state"),
+        "search": or_(
+            studies.c.name.ilike(pattern, escape=_ESCAPE),
+            studies.c.workload.ilike(pattern, escape=_ESCAPE),
+        ),
+        "after": studies.c.id < bindparam("after"),
+    }
+    wanted = select(*short).where(*(conditions[name] for name in sorted(given)))
+    page = wanted.order_by(studies.c.id.desc()).limit(bindparam("most")).cte("page")
     counted = (
         select(
             trials.c.study_id,
@@ -65,15 +95,16 @@ def of_studies(
         .group_by(trials.c.study_id, trials.c.state)
         .subquery()
     )
-    statement = (
+    return (
         select(page, counted.c.trial_state, counted.c.trials, counted.c.best, counted.c.samples)
         .select_from(page.outerjoin(counted, counted.c.study_id == page.c.id))
         .order_by(page.c.id.desc(), counted.c.trial_state)
     )
-    return [
-        _summary(list(rows))
-        for _, rows in groupby(connection.execute(statement), key=lambda row: row.id)
-    ]
+
+
+def _escaped(text: str) -> str:
+    """As LIKE matches it letter by letter."""
+    return re.sub(f"[%_{_ESCAPE}]", rf"{_ESCAPE}\g<0>", text)
 
 
 def of_trials(
@@ -104,28 +135,45 @@ def of_trials(
         wanted = wanted.where(_comes_after(connection, study_id, after, key, descending))
     by = [key, trials.c.id] if order != "number" else [key]
     sorted_by = [(column.desc() if descending else column.asc()).nulls_last() for column in by]
-    ids = connection.execute(wanted.order_by(*sorted_by).limit(limit)).scalars().all()
-    rows = {row.id: row for row in connection.execute(select(trials).where(trials.c.id.in_(ids)))}
-    return [to_trial(rows[number]) for number in ids]
+    page = wanted.order_by(*sorted_by).limit(limit)
+    rows = connection.execute(select(trials).where(trials.c.id.in_(page)).order_by(*sorted_by))
+    return to_trials(rows)
 
 
 def usage(connection: Connection, study_id: int) -> Usage:
-    """What the trials of a study and the launches of its plans have used, so far."""
-    study_statements.by_id(connection, study_id)
-    swept = connection.execute(
-        select(func.count(), func.sum(_so_far("samples")), func.sum(_so_far("seconds"))).where(
-            trials.c.study_id == study_id
+    """What the trials of a study and the launches of its plans have used, so far; one statement."""
+    used = connection.execute(_usage(), {"study": study_id}).first()
+    if used is None:
+        raise study_statements.no_study(study_id)
+    return Usage(
+        trials=used.trials,
+        samples=int(used.samples or 0),
+        accelerator_seconds=float(used.seconds or 0.0) + float(used.launched or 0.0),
+    )
+
+
+@functools.cache
+def _usage() -> Select[Any]:
+    study = bindparam("study", type_=Integer)
+    swept = (
+        select(
+            func.count().label("trials"),
+            func.sum(_so_far("samples")).label("samples"),
+            func.sum(_so_far("seconds")).label("seconds"),
         )
-    ).one()
-    launched = connection.execute(
+        .where(trials.c.study_id == study)
+        .subquery()
+    )
+    launched = (
         select(func.sum(outcomes.c.seconds * outcomes.c.workers))
         .select_from(outcomes.join(plans))
-        .where(plans.c.study_id == study_id, plans.c.kind != PlanKind.IMPORTED)
-    ).scalar()
-    return Usage(
-        trials=swept[0],
-        samples=int(swept[1] or 0),
-        accelerator_seconds=float(swept[2] or 0.0) + float(launched or 0.0),
+        .where(plans.c.study_id == study, plans.c.kind != PlanKind.IMPORTED)
+        .scalar_subquery()
+    )
+    return (
+        select(swept, launched.label("launched"))
+        .select_from(studies.join(swept, true()))
+        .where(studies.c.id == study)
     )
 
 

@@ -85,7 +85,7 @@ def _check_forecast(connection: Connection, forecast_id: int, study_id: int) -> 
 
 
 def _plan(row: Row[Any]) -> StoredPlan:
-    settings, other = settings_columns.split_row(row)
+    settings, other = settings_columns.SplitRows(row._fields).split(row)
     return StoredPlan(settings=settings, **other)
 
 

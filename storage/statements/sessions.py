@@ -11,12 +11,27 @@ from storage.records import Token
 from storage.schema.tables import sessions, tokens
 from storage.statements.tokens import to_token
 
+MOST_OF_A_TOKEN = 1_000
+"""Whoever logs in more often ends the oldest of the sessions: nobody fills the table by it."""
+
 
 def add(connection: Connection, digest: str, token_id: int, expires_at: datetime) -> None:
-    """Store a session of a token; those that have ended go."""
+    """Store a session of a token; those that have ended go, and those of the token that are too many."""
     connection.execute(delete(sessions).where(sessions.c.expires_at <= clock.now(connection)))
     connection.execute(
         insert(sessions).values(digest=digest, token_id=token_id, expires_at=expires_at)
+    )
+    of_token = sessions.c.token_id == token_id
+    newest = (
+        select(sessions.c.digest)
+        .where(of_token, sessions.c.digest != digest)
+        .order_by(sessions.c.expires_at.desc(), sessions.c.digest)
+        .limit(MOST_OF_A_TOKEN - 1)
+    )
+    connection.execute(
+        delete(sessions).where(
+            of_token, sessions.c.digest != digest, sessions.c.digest.not_in(newest)
+        )
     )
 
 

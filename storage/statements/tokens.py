@@ -37,10 +37,10 @@ def add(connection: Connection, new: NewToken) -> Token:
     return to_token(row)
 
 
-def by_hash(connection: Connection, digest: str) -> Token | None:
-    """The token with that digest, be it valid or not."""
-    row = connection.execute(select(tokens).where(tokens.c.digest == digest)).first()
-    return to_token(row) if row is not None else None
+def by_hashes(connection: Connection, digests: Collection[str]) -> dict[str, Token]:
+    """The tokens with these digests, be they valid or not."""
+    wanted = select(tokens).where(tokens.c.digest.in_(sorted(digests)))
+    return {row.digest: to_token(row) for row in connection.execute(wanted)}
 
 
 def every(connection: Connection, owner: str | None) -> list[Token]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Row, cast, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Result, Row, cast, func, insert, select, update
 
 from storage import clock
 from storage.errors import Conflict, NotFound
@@ -16,7 +16,7 @@ from storage.schema.tables import convergence, trials
 from storage.statements import studies
 
 _Item = TypeVar("_Item")
-_CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most
+CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most
 
 
 def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
@@ -31,7 +31,7 @@ def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[
     rows = [_new_row(study_id, number, trial) for number, trial in enumerate(new, first)]
     connection.execute(insert(trials), rows)
     added = select(trials).where(trials.c.study_id == study_id, trials.c.number >= first)
-    return [to_trial(row) for row in connection.execute(added.order_by(trials.c.number))]
+    return to_trials(connection.execute(added.order_by(trials.c.number)))
 
 
 def start(connection: Connection, ids: Collection[int]) -> None:
@@ -96,7 +96,7 @@ def requeue(connection: Connection, study_id: int) -> list[Trial]:
             .where(trials.c.id.in_(chunk))
             .values(state=TrialState.QUEUED, started_at=None)
         )
-        requeued += map(to_trial, connection.execute(select(trials).where(trials.c.id.in_(chunk))))
+        requeued += to_trials(connection.execute(select(trials).where(trials.c.id.in_(chunk))))
     return sorted(requeued, key=lambda trial: trial.number)
 
 
@@ -112,7 +112,7 @@ def select_all(
         statement = statement.where(trials.c.state.in_([TrialState(state) for state in states]))
     if purpose is not None:
         statement = statement.where(trials.c.purpose == purpose)
-    return [to_trial(row) for row in connection.execute(statement)]
+    return to_trials(connection.execute(statement))
 
 
 def by_number(connection: Connection, study_id: int, number: int) -> Trial:
@@ -157,7 +157,7 @@ def check_exist(connection: Connection, ids: Collection[int]) -> None:
         raise NotFound(f"there is no trial with id {_shown(missing)}; add_trials() gives the ids")
 
 
-def chunks(items: Sequence[_Item], size: int = _CHUNK) -> Iterator[Sequence[_Item]]:
+def chunks(items: Sequence[_Item], size: int = CHUNK) -> Iterator[Sequence[_Item]]:
     """Runs of at most ``size`` items, in order."""
     for first in range(0, len(items), size):
         yield items[first : first + size]
@@ -180,7 +180,13 @@ def _new_row(study_id: int, number: int, trial: NewTrial) -> dict[str, Any]:
     }
 
 
+def to_trials(found: Result[Any]) -> list[Trial]:
+    """The trials of rows of the whole table."""
+    rows = settings_columns.SplitRows(found.keys())
+    return [Trial(settings=settings, **other) for settings, other in map(rows.split, found.all())]
+
+
 def to_trial(row: Row[Any]) -> Trial:
     """A trial from a row of the table."""
-    settings, other = settings_columns.split_row(row)
+    settings, other = settings_columns.SplitRows(row._fields).split(row)
     return Trial(settings=settings, **other)

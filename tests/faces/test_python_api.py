@@ -218,6 +218,10 @@ def test_a_study_name_cannot_leave_the_folder_of_plans(study):
         assert "/" not in found and not found.startswith(".")
     names = {folder_name(dataclasses.replace(plan, study=name)) for name in ("a/b", "a b", "a-b")}
     assert len(names) == 3
+    # nor may somebody name a study so that its plans are written over another's
+    taken = [name.removesuffix(f"-{plan.global_batch_size}-{plan.kind}") for name in names]
+    taken.remove("a-b")
+    assert names.isdisjoint(folder_name(dataclasses.replace(plan, study=name)) for name in taken)
 
 
 def test_plan_json_reads_back(study):

@@ -53,8 +53,11 @@ def listening_addresses(pids):
 
 
 def is_loopback(address):
-    return address.startswith("0100007F:") or address.startswith(
-        "00000000000000000000000001000000:"
+    host = address.partition(":")[0]
+    return host in (
+        "0100007F",
+        "00000000000000000000000001000000",
+        "0000000000000000FFFF00000100007F",  # of IPv4, at a socket of IPv6
     )
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,12 @@ import httpx
 import pytest
 import uvicorn
 from api_server import Api, served, spec_of
+from starlette.responses import Response, StreamingResponse
 
 from hpo.cli.own_arguments import storage_with_password
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
+from hpo.service.checking import Checker
 from hpo.service.config import ServerConfig
 from hpo.service.context import allowed_hosts
 from hpo.service.serving import _uvicorn, listening_socket, worker_command
@@ -562,7 +565,7 @@ def test_an_error_tells_neither_the_database_nor_a_traceback(tmp_path):
 def guarded(tmp_path_factory):
     """The server as `hpo serve` runs it, with short times."""
     folder = tmp_path_factory.mktemp("guarded")
-    limits = {"head_seconds": 0.5, "connections_per_address": 12}
+    limits = {"head_seconds": 0.5, "connections_per_address": 12, "send_seconds": 0.5}
     values = {"storage": f"sqlite:///{folder}/hpo.db", "folder": folder / ".hpo", "limits": limits}
     config = ServerConfig.model_validate(values)
     app = create_app(config)
@@ -622,6 +625,86 @@ def test_a_second_head_on_a_connection_has_its_time_too(guarded):
         time.sleep(0.8)  # idle between two requests is no attack
         connection.sendall(b"GET /hea")
         assert b"408" in connection.recv(1000)
+
+
+ENDLESS = {
+    "of lines": (b"GET /health HTTP/1.1\r\n", b"X-A: b\r\n" * 10_000),
+    "of one line": (b"GET /health HTTP/1.1\r\nX-A: ", b"a" * 60_000),
+    "of an address": (b"GET /", b"a" * 60_000),
+    "after a body": (
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"X-A: b\r\n" * 100_000,
+    ),
+}
+
+
+@pytest.mark.parametrize(("begins", "more"), ENDLESS.values(), ids=ENDLESS.keys())
+def test_a_head_without_end_is_refused_before_it_fills_the_memory(guarded, begins, more):
+    with socket.create_connection(("127.0.0.1", port_of(guarded)), timeout=30) as connection:
+        connection.sendall(begins)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(10_000_000 // len(more) + 4):
+                connection.sendall(more)
+            assert connection.recv(30).startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+    assert guarded.client.get("/health").status_code == 200
+
+
+def not_reading(port, stack, count, path="/large", head=""):
+    """Connections that ask for much and take nothing of it."""
+    opened = []
+    for _ in range(count):
+        connection = stack.enter_context(socket.socket())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode())
+        opened.append(connection)
+    return opened
+
+
+def test_who_takes_no_answer_is_given_up(guarded):
+    guarded.app.add_route("/large", large)
+    with contextlib.ExitStack() as stack:
+        (connection,) = not_reading(port_of(guarded), stack, 1)
+        time.sleep(3)
+        connection.settimeout(20)
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(1 << 20):
+                received += len(part)
+        assert received < LARGE
+
+
+def test_strangers_who_take_no_answer_keep_nobody_of_their_address_out(tmp_path):
+    """Pages and the login are answered by the address, which may be that of many: of a proxy, or of a house."""
+    with served(tmp_path) as api, contextlib.ExitStack() as stack:
+        api.app.add_route("/large", large)
+        not_reading(port_of(api), stack, 20)
+        time.sleep(0.5)
+        assert api.client.get("/login").status_code == 200
+
+
+def test_who_takes_no_answer_has_no_more_of_them_made(tmp_path):
+    """Answers that wait to be taken lie in the server's memory."""
+    made = []
+
+    def answer(_):
+        made.append(1)
+        return Response(bytes(LARGE))
+
+    with served(tmp_path) as api, contextlib.ExitStack() as stack:
+        api.app.add_route("/api/v1/large", answer)
+        port, token = port_of(api), api.token("eve", "read")
+        not_reading(port, stack, 20, "/api/v1/large", f"Authorization: Bearer {token}\r\n")
+        time.sleep(1)
+        assert api.call("GET", "/me").status_code == 200
+        assert len(made) <= api.app.state.context.config.limits.requests_at_once
+
+
+LARGE = 40_000_000
+
+
+def large(_):
+    return StreamingResponse(bytes(1 << 16) for _ in range(LARGE >> 16))
 
 
 def test_one_address_holds_so_many_connections(guarded):
@@ -795,6 +878,85 @@ def test_an_owner_stores_so_much(tmp_path):
         answer = api.submit("b")
         assert answer.status_code == 429 and "bytes" in answer.json()["error"]["message"]
         assert api.submit("b", owner="bob").status_code == 201
+
+
+def test_what_is_submitted_within_a_minute_counts_at_once(tmp_path):
+    """What an owner stores is counted in the database once a minute, and as it comes in between."""
+    with served(tmp_path, limits={"stored_bytes": 2 * len(spec_of("a"))}) as api:
+        assert [api.submit(name).status_code for name in "abc"] == [201, 201, 429]
+
+
+def test_points_of_agents_count_as_stored(tmp_path):
+    point = {"epochs": 1.0, "seconds": 1.0, "learning_rate": 0.1, "global_batch_size": 16}
+    with served(tmp_path, limits={"stored_bytes": 50_000}) as api:
+        api.submit("a", for_agents=True)
+        key = "k" * 16
+        number = api.call("POST", "/studies/a/trials", json={"key": key}).json()["trial"]["number"]
+        statuses = []
+        for begin in range(1, 1001, 250):
+            points = [
+                {**point, "step": step, "samples": step} for step in range(begin, begin + 250)
+            ]
+            body = {"key": key, "points": points}
+            answer = api.call("POST", f"/studies/a/trials/{number}/points", json=body)
+            statuses.append(answer.status_code)
+        assert statuses == [200, 200, 429, 429]
+        assert api.call("POST", "/studies/a/plans").status_code == 429
+
+
+def test_a_refused_resumption_changes_nothing(tmp_path):
+    with served(tmp_path, limits={"queued_studies": 2}) as api:
+        api.submit("a")
+        api.call("POST", "/studies/a/cancel")
+        for name in ("b", "c"):
+            assert api.submit(name).status_code == 201
+        longer = spec_of("a", budget={"trials": 60, "epochs_per_trial": 20})
+        assert api.call("POST", "/studies/a/resume", json={"spec": longer}).status_code == 429
+        assert api.store.study("a").spec == spec_of("a")
+
+
+def test_to_ask_for_the_same_again_and_again_fills_no_log(tmp_path):
+    with served(tmp_path) as api:
+        api.submit("a")
+        for verb in ("cancel", "resume"):
+            for _ in range(5):
+                assert api.call("POST", f"/studies/a/{verb}").status_code == 200
+        events = api.call("GET", "/studies/a/logs").json()["events"]
+        assert [event["kind"] for event in events] == ["submitted", "cancel", "resumed"]
+
+
+def test_files_of_one_owner_are_checked_one_at_a_time(tmp_path, monkeypatch):
+    """Else whoever submits what takes long to read has all the processes that read."""
+    reading = threading.Event()
+
+    def answer(_, text):
+        if text != "slow":
+            return {"refused": "quick"}
+        reading.set()
+        time.sleep(1)
+        return {"refused": "slow"}
+
+    monkeypatch.setattr(Checker, "_answer", answer)
+    with served(tmp_path) as api, ThreadPoolExecutor(5) as pool:
+        began = time.monotonic()
+        slow = [pool.submit(api.submit, spec="slow", owner="eve") for _ in range(3)]
+        reading.wait(30)
+        assert "quick" in api.submit(spec="quick", owner="ada").text
+        assert not all(each.done() for each in slow)
+        assert all("slow" in each.result().text for each in slow)
+        assert time.monotonic() - began > 3
+
+
+def test_a_link_of_another_site_logs_nobody_in(place):
+    """A page elsewhere could else have its visitors go on here as whom it likes (login CSRF)."""
+    token = place.api.token("eve")
+    for site, status in (("cross-site", 200), ("same-site", 200), ("none", 303), (None, 303)):
+        headers = {} if site is None else {"Sec-Fetch-Site": site}
+        with httpx.Client(base_url=place.api.client.base_url) as browser:
+            answer = browser.get("/login", params={"token": token}, headers=headers)
+            assert answer.status_code == status
+            assert ("hpo_session" in browser.cookies) == (status == 303)
+            assert (f'value="{token}"' in answer.text) == (status == 200)
 
 
 def test_a_list_reads_no_study_file(place, monkeypatch):

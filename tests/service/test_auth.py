@@ -13,6 +13,7 @@ from hpo.service import auth
 from hpo.service.rate_limit import RateLimit
 from hpo.service.refusal import RefusedError
 from storage.records import Token
+from tests.storage.store_samples import new_plan
 
 
 @pytest.fixture
@@ -94,6 +95,43 @@ def test_a_revoked_token_ends_at_once_where_it_was_revoked_and_soon_elsewhere(ap
         time.sleep(0.05)
 
 
+class CountedStore:
+    """Counts how often tokens are looked up, and how many at a time."""
+
+    def __init__(self, store):
+        self.store, self.asked = store, []
+
+    def tokens_by_hashes(self, digests):
+        self.asked.append(len(digests))
+        return self.store.tokens_by_hashes(digests)
+
+    def touch_token(self, token_id):
+        self.store.touch_token(token_id)
+
+
+def test_busy_tokens_are_looked_up_together_and_a_revoked_one_ends(api, monkeypatch):
+    made = [auth.create_token(api.store, owner=name, scope="read") for name in ("a", "b", "c")]
+    (first, _), (second, revoked), (third, _) = made
+    store, tokens = CountedStore(api.store), auth.Tokens()
+    now = time.monotonic()
+    monkeypatch.setattr(auth.time, "monotonic", lambda: now)
+    for secret in (first, second, third):
+        tokens.look_up(store, secret)
+    assert store.asked == [1, 1, 1]
+    now += 1.5  # what is remembered is too old for all three, which were asked with a moment ago
+    assert [tokens.remembered(secret) for secret in (first, second, third)] == [None] * 3
+    api.store.revoke_token(revoked.id)
+    assert tokens.look_up(store, first).owner == "a"
+    assert store.asked[3:] == [4]  # itself, and the three that are busy
+    assert tokens.remembered(third).owner == "c"
+    assert tokens.remembered(second) is None
+    with pytest.raises(RefusedError, match="revoked"):
+        tokens.look_up(store, second)
+    now += 60  # those that nobody asks with any more are left alone
+    tokens.look_up(store, first)
+    assert store.asked[-1] == 1
+
+
 def test_the_use_of_a_token_is_noted(api):
     api.call("GET", "/me", owner="bob")
     [token] = api.store.tokens("bob")
@@ -166,6 +204,11 @@ def test_private_reading_hides_what_is_not_one_s_own(tmp_path):
             for name in ("secret pla", "secret plan")
         )
         assert unknown.replace("secret pla'", "") == hidden.replace("secret plan'", "")
+        api.store.add_plan(new_plan(api.store.study("secret plan")))
+        hidden, unknown = (
+            api.call("GET", f"/plans/{number}", owner="bob").json()["error"] for number in (1, 7)
+        )
+        assert hidden["message"].replace("1", "7") == unknown["message"]
         assert api.call("GET", "/studies", owner="bob").json()["studies"] == []
         assert api.call("GET", "/studies?owner=ada", owner="bob").json()["studies"] == []
         assert len(api.call("GET", "/studies", owner="root", scope="admin").json()["studies"]) == 1

@@ -293,6 +293,18 @@ class ServiceContract:
         queue.remove_session("another")
         assert queue.token_by_session("another") is None
 
+    def test_a_token_has_so_many_sessions(self, queue, clock, monkeypatch):
+        monkeypatch.setattr("storage.statements.sessions.MOST_OF_A_TOKEN", 3)
+        token, other = (
+            queue.add_token(dataclasses.replace(TOKEN, digest=digest)) for digest in ("abc", "def")
+        )
+        queue.add_session("other", other.id, clock() + timedelta(seconds=60))
+        for number in range(5):
+            queue.add_session(str(number), token.id, clock() + timedelta(seconds=60 + number))
+        left = [number for number in range(5) if queue.token_by_session(str(number))]
+        assert left == [2, 3, 4]
+        assert queue.token_by_session("other") == other
+
     def test_what_an_owner_stores(self, store):
         mine = submit(store, "mine", owner="ann").study
         assert store.stored_bytes("bob") == 0
@@ -300,6 +312,10 @@ class ServiceContract:
         (trial,) = make_trials(store, mine, 16)
         store.record({trial.id: make_points(10)})
         assert before == len(mine.spec) < store.stored_bytes("ann") - 1000
+        before = store.stored_bytes("ann")
+        store.add_event(mine.id, "cancel", "ann asked to cancel it")
+        assert before < store.stored_bytes("ann")
+        assert store.stored_bytes("bob") == 0
 
     def test_the_use_of_a_token_is_known_to_the_minute(self, queue, clock):
         token = queue.add_token(TOKEN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from psycopg.pq import TransactionStatus
 from store_contract import StoreContract
 from store_samples import make_points, make_study, make_trials, submit
 
@@ -54,6 +55,26 @@ def test_a_server_that_restarts_is_found_again(postgres, store):
     assert store.points(trial.id) == make_points(5)
     store.finish_trial(trial.id, TrialResult(state=TrialState.CENSORED), make_points(7))
     assert len(store.points(trial.id)) == 7
+
+
+def test_a_connection_that_the_server_ended_at_rest_is_replaced(store, postgres_url):
+    make_study(store)
+    with store._read() as connection:
+        ended = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    with Store.open(postgres_url) as other, other._write() as connection:
+        connection.exec_driver_sql(f"SELECT pg_terminate_backend({ended}, 10000)")
+    assert store.study("digits").name == "digits"
+    with store._read() as connection:
+        assert connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() != ended
+
+
+@pytest.mark.parametrize(
+    ("single", "status"), [(True, TransactionStatus.IDLE), (False, TransactionStatus.INTRANS)]
+)
+def test_a_single_statement_opens_no_transaction(store, single, status):
+    with store._read(single_statement=single) as connection:
+        connection.exec_driver_sql("SELECT 1")
+        assert connection.connection.dbapi_connection.info.transaction_status == status
 
 
 def test_a_lease_outlives_a_restart(postgres, store):

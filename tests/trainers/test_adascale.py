@@ -11,6 +11,8 @@ from trainers.distributed.sampling import SampleStream
 from trainers.distributed.single import SingleProcess
 from trainers.loop.synchronous import Training
 from trainers.schedules.adascale import AdaScale
+from trainers.schedules.arithmetic import NUMBERS
+from trainers.schedules.device_arithmetic import ON_DEVICE
 from trainers.schedules.learning_rate import learning_rate
 
 HERE = Path(__file__).parent
@@ -58,8 +60,11 @@ def finish(task):
         (1.0, -5.0, 1.0),  # estimates that no true value can have
     ],
 )
-def test_the_gain_of_the_paper_at_its_limits(squared, trace, gain):
+@pytest.mark.parametrize("arithmetic", [NUMBERS, ON_DEVICE])
+def test_the_gain_of_the_paper_at_its_limits(squared, trace, gain, arithmetic):
     scale = AdaScale(16, 128, 1000)
+    scale.arithmetic = arithmetic
+    scale.load_state_dict(scale.state_dict())
     scale.add(*measured(squared, trace, 16, 128))
     assert float(scale.gain) == pytest.approx(gain)
     scale.advance()

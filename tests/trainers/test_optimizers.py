@@ -13,6 +13,7 @@ from search_spaces.settings import TrainingSettings
 from tests.trainers.optimizer_rules import RULES
 from trainers.optimizers import make_optimizer
 from trainers.optimizers.rmsprop_warmup import sgd_share
+from trainers.optimizers.shampoo import Factors
 
 STEPS = 50
 
@@ -333,7 +334,7 @@ def test_updates_by_numbers_on_the_device_are_those_by_plain_numbers(name):
     settings = TrainingSettings(
         optimizer=name, weight_decay=0.01, rmsprop_center_epochs=3.0, preconditioner_interval=4
     )
-    left_out, here, there = {0, 7, 8, 20}, parameters(), parameters()
+    left_out, here, there = {0, 7, 8, 13, 20}, parameters(), parameters()
     plain, on_device = (make_optimizer(moved, settings) for moved in (here, there))
     for batch in on_device.batches:
         batch.on_cpu = False
@@ -341,10 +342,28 @@ def test_updates_by_numbers_on_the_device_are_those_by_plain_numbers(name):
         for index, (mine, its) in enumerate(zip(here, there, strict=True)):
             mine.grad = gradient(index, mine.shape, step)
             its.grad = mine.grad * (math.inf if step in left_out else 1)
-        if step not in left_out:
-            plain.step(rate(step), epochs=step / 4)
+        plain.step(rate(step), step / 4, torch.tensor(step in left_out))
         numbers = torch.tensor([rate(step), step / 4], dtype=torch.float64)
         on_device.step(*numbers.unbind(), torch.tensor(step in left_out))
     for mine, its in zip(here, there, strict=True):
         torch.testing.assert_close(its, mine, rtol=1e-6, atol=1e-9)
-    assert on_device.state_dict()["updates"] == plain.state_dict()["updates"] == 26
+    assert on_device.state_dict()["updates"] == plain.state_dict()["updates"] == 25
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_shampoos_roots_wait_for_an_update_that_is_done(on_cpu, monkeypatch):
+    """Every fourth update, of which the first, the sixth and the tenth are left out; interrupted after the eighth."""
+    taken, moved = [], parameters()
+    settings = TrainingSettings(optimizer="shampoo", preconditioner_interval=4)
+    monkeypatch.setattr(Factors, "take_roots", lambda *_: taken.append(step))
+    optimizer = make_optimizer(moved, settings)
+    for step in range(16):
+        if step == 8:
+            saved, optimizer = optimizer.state_dict(), make_optimizer(moved, settings)
+            optimizer.load_state_dict(saved)
+        for batch in optimizer.batches:
+            batch.on_cpu = on_cpu
+        for index, each in enumerate(moved):
+            each.grad = gradient(index, each.shape, step)
+        optimizer.step(0.1, 0.0, torch.tensor(step in (0, 5, 9)))
+    assert sorted(set(taken)) == [1, 6, 10, 14]

@@ -13,6 +13,7 @@ from trainers.distributed.single import SingleProcess
 from trainers.fused import FusedTrainings
 from trainers.loop.synchronous import Training
 from trainers.optimizers import OPTIMIZERS
+from trainers.schedules.device_arithmetic import ON_DEVICE
 
 WAIT = "aten._local_scalar_dense.default"  # item(), float() and bool() of a tensor; tolist() is counted with it
 MODES = {
@@ -78,12 +79,19 @@ def training(number=0, **changes):
     return Training(job, SingleProcess(torch.device("cpu")), workload=Small(job.data))
 
 
+def take_the_way_of_an_accelerator(training):
+    for batch in getattr(training.optimizer, "optimizer", training.optimizer).batches:
+        batch.on_cpu = False
+    if (scale := training.adascale) is not None:
+        scale.arithmetic = ON_DEVICE
+        scale.load_state_dict(scale.state_dict())
+
+
 def operations(mode, first, updates=1):
     """What ``updates`` updates from number ``first`` on dispatch, each."""
     one = training(**mode)
     one.model.train()
-    for batch in getattr(one.optimizer, "optimizer", one.optimizer).batches:
-        batch.on_cpu = False  # the way of an accelerator
+    take_the_way_of_an_accelerator(one)
     for step in range(first):
         one._update(step)
     with Operations() as counted:
@@ -102,10 +110,11 @@ def test_an_update_whose_noise_is_measured_does_not_wait_either():
     assert sum(operations({}, 0).values()) > sum(operations({}, 1).values())  # it was measured
 
 
-def test_only_shampoo_waits_and_only_where_an_update_may_be_left_out():
-    """Its roots are due after so many updates that were done, which the host has to know."""
-    mode = {"optimizer": "shampoo", "loss_scaling": "dynamic"}
-    assert operations(mode, 1, updates=2)[WAIT] == 1
+def test_shampoo_asks_whether_an_update_is_left_out_only_where_roots_are_due():
+    """There it waits for their decomposition anyway."""
+    mode = {"optimizer": "shampoo", "loss_scaling": "dynamic", "preconditioner_interval": 4}
+    assert WAIT not in operations(mode, 1, updates=3)
+    assert operations(mode, 4)[WAIT] == 1
 
 
 def test_operations_of_fused_trainings_do_not_grow_with_their_number():

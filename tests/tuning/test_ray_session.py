@@ -27,16 +27,27 @@ address = ray.get_runtime_context().gcs_address
 stranger = "import ray; ray.init(address='%s', log_to_driver=False); print('let in')" % address
 import subprocess
 for token in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64}):
-    tried = subprocess.run([sys.executable, "-c", stranger], env={**os.environ, **token}, capture_output=True,
-                           text=True, timeout=100)
+    tried = subprocess.run([sys.executable, "-c", stranger], env={**os.environ, **token, ray_session.CLUSTER: "0"},
+                           capture_output=True, text=True, timeout=100)
     print(tried.returncode != 0, "let in" in tried.stdout)
+from tests.planning.run_processes import is_loopback, listening_addresses
+def is_ours(pid):
+    try:
+        return os.getsid(pid) == os.getsid(0)
+    except OSError:
+        return False
+ray.get(ray.remote(lambda: 1).remote())
+listening = listening_addresses(filter(is_ours, (int(each.name) for each in Path("/proc").glob("[0-9]*"))))
+print(len(listening) > 5, [each for each in listening if not is_loopback(each)])
 ray_session.stop_ray()
 print(folder.exists())
 """
 
 
 @pytest.mark.slow
-def test_a_ray_that_is_started_here_lets_nobody_in_without_its_token(tmp_path):
+def test_a_ray_that_is_started_here_listens_here_alone_and_lets_nobody_in_without_its_token(
+    tmp_path,
+):
     done = subprocess.run(
         [sys.executable, "-c", STARTS],
         env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
@@ -45,6 +56,7 @@ def test_a_ray_that_is_started_here_lets_nobody_in_without_its_token(tmp_path):
         text=True,
         timeout=300,
         check=False,
+        start_new_session=True,  # which tells its processes
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == [
@@ -52,6 +64,7 @@ def test_a_ray_that_is_started_here_lets_nobody_in_without_its_token(tmp_path):
         "0o600",
         "True False",
         "True False",
+        "True []",
         "False",
     ]
 

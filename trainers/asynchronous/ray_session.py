@@ -1,7 +1,8 @@
 """A Ray of one's own on this machine, or a cluster's: with its token on, and its files for its user alone.
 
 Whoever reaches the ports of a Ray without a token runs code as its user. From 2.59 a Ray that is started here asks
-for a token by itself; an earlier one, and one for which ``RAY_AUTH_MODE`` says otherwise, is refused.
+for a token by itself; an earlier one, and one for which ``RAY_AUTH_MODE`` says otherwise, is refused. A Ray of this
+machine alone listens on the loopback interface; by itself it would take the network's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ LEAST_VERSION = (2, 59)
 MODE = "RAY_AUTH_MODE"
 LONGEST_FOLDER = 40
 """Characters: a socket's path may have 107, and Ray's own names below its folder take some 65."""
+CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's switch, in spite of its name on Linux too, between the network's address for its ports and the loopback's."""
 DEFAULT_TOKEN = Path("~/.ray/auth_token")
 _folders: list[Path] = []
 
@@ -46,7 +50,8 @@ def start_ray(address: str | None = None, **options: Any) -> None:
     _hide_token()
     before = os.umask(umask())
     try:
-        ray.init(address="local", _temp_dir=str(folder), **options)
+        with _on_loopback():
+            ray.init(address="local", _temp_dir=str(folder), **options)
         check_running()
     except BaseException:
         _remove_folders()
@@ -108,6 +113,23 @@ def _check_cluster(ray: Any, address: str) -> None:
 
 def _mode_there() -> str:
     return os.environ.get("RAY_AUTH_MODE", "")
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have a Ray that starts meanwhile, and its processes, listen on the loopback interface alone."""
+    from ray._private import ray_constants
+
+    before = os.environ.get(CLUSTER), getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
+    os.environ[CLUSTER] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False  # read from the environment when Ray was imported
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before[1]
+        os.environ.pop(CLUSTER)
+        if before[0] is not None:
+            os.environ[CLUSTER] = before[0]
 
 
 def _private_folder() -> Path:

@@ -21,6 +21,7 @@ from trainers.distributed.buckets import BUCKET_BYTES
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.gradient_bucket import GradientBucket, gradient_buckets
 from trainers.errors import CommunicationError, JobError
+from trainers.numerics.precision import zero_gradient
 
 COMPRESSIONS = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 REDUCTIONS = ("mean", "adasum")
@@ -95,6 +96,7 @@ class GradientReducer:
             _fill(self._parameters)
             return
         buckets = self._own_buckets()
+        _fill(self._parameters)
         first, self._armed, self._left = self._left, False, 0
         for bucket in buckets[first:]:
             bucket.start(self._communicator, adasum=self._adasum)
@@ -190,10 +192,8 @@ def _check(compression: str, reduction: str, size: int) -> None:
 def _fill(parameters: list[Parameter]) -> None:
     for parameter in parameters:
         if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = zero_gradient(parameter)
 
 
 def _copy(parameter: Parameter) -> Tensor:
-    return (
-        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().clone()
-    )
+    return zero_gradient(parameter) if parameter.grad is None else parameter.grad.detach().clone()

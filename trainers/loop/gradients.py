@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -73,15 +75,17 @@ def accumulate(
     Returns that loss without the scale, a scalar of float64 on the device. ``before_last`` is called before the last
     back-propagation.
     """
-    total = torch.zeros((), device=replica.device, dtype=torch.float64)
+    losses = []
     scaled = isinstance(loss_scale, Tensor) or loss_scale != 1
     for micro in micro_batches:
-        loss = replica.loss(micro.batch) * micro.share
+        loss = replica.loss(micro.batch)
+        if micro.share != 1:
+            loss = loss * micro.share
         if micro.ends_update:
             before_last()
         (loss * loss_scale if scaled else loss).backward()  # type: ignore[no-untyped-call]
-        total += loss.detach()
-    return total
+        losses.append(loss.detach().double())
+    return reduce(add, losses)
 
 
 def accumulate_chunks(
@@ -91,15 +95,14 @@ def accumulate_chunks(
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """
-    total, squares = (torch.zeros((), device=replica.device, dtype=torch.float64) for _ in range(2))
-    gradients: list[Tensor] = []
+    losses, squares, gradients = list[Tensor](), list[Tensor](), list[Tensor]()
     share = 0.0
     for micro in micro_batches:
-        total += accumulate(replica, [micro], loss_scale, _nothing)
+        losses.append(accumulate(replica, [micro], loss_scale, _nothing))
         share += micro.share
         if micro.ends_chunk:
             chunk = replica.gradients()
-            squares += squared_norm(chunk) / share
+            squares.append(squared_norm(chunk) / share)
             if gradients:
                 torch._foreach_add_(gradients, chunk)
             else:
@@ -107,7 +110,7 @@ def accumulate_chunks(
             replica.set_gradients(None)
             share = 0.0
     replica.set_gradients(gradients)
-    return total, squares
+    return reduce(add, losses), reduce(add, squares)
 
 
 def _nothing() -> None:
@@ -170,14 +173,15 @@ class Gradients:
 
     def _exchange(self, origin: Origin) -> Origin:
         """Reduce, and put the gradient whose turn it is in the parameters; returns its origin."""
-        if any(parameter.grad is None for parameter in self._replica.parameters):
-            self._replica.gradients()  # zeros, of the right type
         if not self._lags:
             self._reducer.finish()
             return origin
         self.settle()
         gradients, self._origin, origin = self._lagging, origin, self._origin
-        self._pending = self._reducer.start()
+        if self._communicator.size == 1:  # they wait as they are
+            self._lagging = self._replica.gradients()
+        else:
+            self._pending = self._reducer.start()
         self._replica.set_gradients(gradients)
         return origin
 
@@ -192,7 +196,9 @@ class Gradients:
                 torch._foreach_mul_(self._replica.gradients(), 1 / scale)
             return Arrived()
         gradients = self._replica.gradients()
-        square = squared_norm(gradients) / scale**2
+        square = squared_norm(gradients)
+        if not unscaled:
+            square = square / scale**2
         overflowed = None
         if self.loss_scale.dynamic:
             overflowed = ~square.isfinite()
@@ -204,7 +210,7 @@ class Gradients:
             factor = factor.to(torch.promote_types(gradients[0].dtype, torch.float32))
         if not unscaled or self._clip_norm is not None:
             torch._foreach_mul_(gradients, factor)
-        return Arrived(overflowed, _measured(origin, square))
+        return Arrived(overflowed, _measured(origin, square, 1.0 if unscaled else scale))
 
     def state_dict(self) -> dict[str, Any]:
         """The lagging gradient with its origin, and the loss scale; after :meth:`settle`."""
@@ -237,11 +243,12 @@ class Gradients:
         self.loss_scale.load_state_dict(state["loss_scale"])
 
 
-def _measured(origin: Origin, square: Tensor) -> MeasuredNorms | None:
-    if origin.of_chunks is None:
+def _measured(origin: Origin, square: Tensor, scale: float | Tensor) -> MeasuredNorms | None:
+    of_chunks = origin.of_chunks
+    if of_chunks is None:
         return None
+    if isinstance(scale, Tensor) or scale != 1:
+        of_chunks = of_chunks / scale**2
     return MeasuredNorms(
-        torch.stack([origin.of_chunks / origin.loss_scale**2, square]),
-        origin.chunk_samples,
-        origin.global_batch_size,
+        torch.stack([of_chunks, square]), origin.chunk_samples, origin.global_batch_size
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -92,7 +91,8 @@ class MicroBatchLoader:
         return self._received(self._loading(cut, share, ends_update)())
 
     def _received(self, micro: MicroBatch) -> MicroBatch:
-        return dataclasses.replace(micro, batch=self._copies.receive(micro.batch))
+        batch = self._copies.receive(micro.batch)
+        return MicroBatch(batch, micro.share, micro.ends_chunk, micro.ends_update)
 
     def _loading_streamed(
         self, first_step: int, every: int

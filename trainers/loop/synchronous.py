@@ -26,7 +26,6 @@ from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.optimizers import make_optimizer
 from trainers.schedules.adascale import AdaScale
-from trainers.schedules.device_arithmetic import ON_DEVICE
 from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.workloads import Workload, load_model_workload
@@ -133,15 +132,18 @@ class Training(TrainingRun):
     def _step_optimizer(self, step: int, overflowed: Tensor | None) -> float | Tensor:
         """Move the weights by the gradients, unless one overflowed; returns the learning rate."""
         settings, scale = self.job.settings, self.adascale
+        epochs: float | Tensor
+        rate: float | Tensor
         if scale is None:
             epochs = self.batch_schedule.epochs(step)
             rate = learning_rate(settings, epochs, self.job.epochs)
             self.optimizer.step(rate, epochs, overflowed)
             return rate
-        gained = scale.gain * learning_rate_by(ON_DEVICE, settings, scale.epochs, self.job.epochs)
-        self.optimizer.step(gained, scale.epochs, overflowed)
+        epochs = scale.epochs
+        rate = scale.gain * learning_rate_by(scale.arithmetic, settings, epochs, self.job.epochs)
+        self.optimizer.step(rate, epochs, overflowed)
         scale.advance(overflowed)
-        return gained
+        return rate
 
     def _weights(self) -> dict[str, Any]:
         return {

@@ -41,7 +41,7 @@ class GroupOptimizer(ABC):
     """An optimizer over parameter groups, updated batch by batch.
 
     A rule says which tensors of state each parameter has (``state_names``), how a batch is updated, and whether the
-    host has to know how many updates were done (``counts_on_host``).
+    host has to know of the next update if it is left out (``waits_if_left_out``).
 
     An update that is left out is done on an accelerator all the same, and taken back by a choice between the tensors
     before and after it, because the host does not know yet. That takes memory for a second copy of parameters and
@@ -49,7 +49,7 @@ class GroupOptimizer(ABC):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
-    counts_on_host: ClassVar[bool] = False
+    waits_if_left_out = False
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         self.groups, self.settings = groups, settings
@@ -74,7 +74,7 @@ class GroupOptimizer(ABC):
             learning_rate, epochs = float(learning_rate), float(epochs)
         elif isinstance(learning_rate, Tensor):  # as torch's multi-tensor operations want it
             learning_rate = learning_rate.to(self.batches[0].parameters[0].dtype)
-        if left_out is not None and (on_cpu or self.counts_on_host):
+        if left_out is not None and (on_cpu or self.waits_if_left_out):
             if left_out:
                 return
             left_out = None
@@ -134,4 +134,8 @@ class GroupOptimizer(ABC):
             )
         for group, saved in zip(self.groups, groups, strict=True):
             group.load_state_dict(saved)
-        self.updates, self._left_out = int(state["updates"]), None
+        self.go_on_after(int(state["updates"]))
+
+    def go_on_after(self, updates: int) -> None:
+        """Count from so many updates on, which were done before."""
+        self.updates, self._left_out = updates, None

@@ -10,6 +10,9 @@ along dimension i:
     v   = momentum * v + d,  w = w - rate * v           the rate outside (Nesterov: w - rate * (d + momentum * v))
 
 The ridge is ``epsilon``, but at least the rounding error of H_i (rows times the relative precision of its numbers).
+The roots are due in the first update, and so many updates after the last ones. One that is left out (a gradient that
+overflowed) counts among these, and roots that were due in it are taken in the next.
+
 From Anil et al. (arXiv:2002.09018): the moving average in place of a sum, the ridge relative to the largest
 eigenvalue, roots in float64 that are reused between intervals, and grafting: the direction is Shampoo's, the step
 size of each tensor is SGD's, so that a rate means the same as with SGD and the scale of H_i does not matter.
@@ -21,7 +24,8 @@ its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,14 +40,13 @@ from trainers.optimizers.trust_ratio import norms
 class ShampooRule(GroupOptimizer):
     """Shampoo grafted onto SGD over the adapted parameters, SGD over the others.
 
-    The host counts the updates, for the roots are due after so many that were done. It waits for the device where an
-    update may be left out, and at the roots, whose decomposition tells whether it converged.
+    The host waits for the device where roots are due, whose decomposition tells whether it converged, and there asks
+    whether the update is left out.
     """
-
-    counts_on_host = True
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         super().__init__(groups, settings)
+        self._since_roots: int | None = None  # updates, with those that were left out
         self.factors = {
             id(parameter): factors
             for group in groups
@@ -52,6 +55,45 @@ class ShampooRule(GroupOptimizer):
                 group.parameters, _add_factors(group, settings), strict=True
             )
         }
+
+    @property
+    def waits_if_left_out(self) -> bool:  # type: ignore[override]
+        """Where roots are due."""
+        since = self._since_roots
+        return since is None or since >= self.settings.preconditioner_interval
+
+    def step(
+        self,
+        learning_rate: float | Tensor,
+        epochs: float | Tensor = 0.0,
+        left_out: Tensor | None = None,
+    ) -> None:
+        """Update every parameter from its gradient; see :class:`~trainers.optimizers.optimizer.Optimizer`."""
+        before, due = self.updates, self.waits_if_left_out
+        super().step(learning_rate, epochs, left_out)
+        if due and self.updates > before:
+            self._since_roots = 0
+        if self._since_roots is not None:
+            self._since_roots += 1
+
+    def go_on_after(self, updates: int) -> None:
+        """Of them, all were done."""
+        super().go_on_after(updates)
+        interval = self.settings.preconditioner_interval
+        self._since_roots = (updates - 1) % interval + 1 if updates else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also how many updates ago the roots were taken."""
+        return {**super().state_dict(), "since_roots": self._since_roots}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        super().load_state_dict(state)
+        self._since_roots = state.get("since_roots", self._since_roots)
+
+    def _changed(self) -> list[Tensor]:
+        statistics = [each for factors in self.factors.values() for each in factors.statistics]
+        return super()._changed() + statistics
 
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
@@ -81,7 +123,6 @@ class ShampooRule(GroupOptimizer):
         return state
 
     def _directions(self, batch: ParameterBatch, gradients: list[Tensor]) -> list[Tensor]:
-        roots_are_due = (self.updates - 1) % self.settings.preconditioner_interval == 0
         directions = batch.temporaries()
         for parameter, flat_gradient, direction in zip(
             batch.shaped, gradients, directions, strict=True
@@ -89,7 +130,7 @@ class ShampooRule(GroupOptimizer):
             factors = self.factors[id(parameter)]
             gradient = flat_gradient.as_strided(parameter.shape, parameter.stride())
             factors.observe(gradient, self.settings.beta2)
-            if roots_are_due:
+            if self.waits_if_left_out:
                 factors.take_roots(self.settings.epsilon)
             direction.as_strided(parameter.shape, parameter.stride()).copy_(
                 factors.precondition(gradient)

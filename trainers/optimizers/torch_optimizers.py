@@ -148,7 +148,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         rule = OPTIMIZERS[self.rule](
             parameter_groups(parameters, self._settings(group), kinds), self._settings(group)
         )
-        rule.updates = group["updates"]
+        rule.go_on_after(group["updates"])
         for own in rule.groups:
             for index, parameter in enumerate(own.parameters):
                 self.state[parameter] = rule.state_of(own, index)

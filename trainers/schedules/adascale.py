@@ -10,8 +10,9 @@ b0), grows by r. The schedule's epochs are tau b0 / N, so warmup and decay stret
 smoothing max(1 - k / 1000, 0) per update. Published code (fairscale, adaptdl) bounds each estimate from below
 before averaging, which adds a bias; here the averages are bounded when they are used.
 
-Gain, tau and rate are computed on the device, where the norms are, and the number of updates does not depend on them:
-the host queues one update after another and reads the last rate at an evaluation.
+Gain, tau and rate are computed where the norms are. On an accelerator that is on the device, and the number of updates
+does not depend on them: the host queues one update after another and reads the last rate at an evaluation. On the CPU
+they are plain numbers.
 """
 
 from __future__ import annotations
@@ -25,13 +26,22 @@ from torch import Tensor
 
 from trainers.distributed.sampling import BatchLayout
 from trainers.errors import JobError
+from trainers.schedules.arithmetic import NUMBERS, Arithmetic
+from trainers.schedules.device_arithmetic import ON_DEVICE
 
 
 class AdaScale:
-    """The gain and the scale-invariant steps of one training: scalars of float64 that stay on its ``device``.
+    """The gain and the scale-invariant steps of one training, in the ``arithmetic`` of its device.
 
-    ``averages`` are those of |G|^2 and tr(Sigma), shape ``(2,)``. They begin at 0, which cancels in the gain.
+    Attributes: ``gain``, ``scale_invariant_steps`` and the averages ``squared_gradient`` (|G|^2) and
+    ``covariance_trace`` (tr(Sigma)) are plain numbers on the CPU, and elsewhere scalars of float64 that stay on the
+    device. The averages begin at 0, which cancels in the gain.
     """
+
+    gain: float | Tensor
+    scale_invariant_steps: float | Tensor
+    squared_gradient: float | Tensor
+    covariance_trace: float | Tensor
 
     def __init__(
         self,
@@ -48,12 +58,12 @@ class AdaScale:
         self.base_batch_size, self.global_batch_size = base_batch_size, global_batch_size
         self.epochs_per_step = base_batch_size / train_samples
         self.smoothing = max(1 - global_batch_size / base_batch_size / 1000, 0.0)
-        self.averages = torch.zeros(2, dtype=torch.float64, device=device)
-        self.gain = torch.ones((), dtype=torch.float64, device=device)
-        self.scale_invariant_steps = torch.zeros((), dtype=torch.float64, device=device)
+        self.device = torch.device(device)
+        self.arithmetic: Arithmetic[Any] = NUMBERS if self.device.type == "cpu" else ON_DEVICE
+        self._set(0.0, 0.0, 0.0)
 
     @property
-    def epochs(self) -> Tensor:
+    def epochs(self) -> float | Tensor:
         """Where the schedule stands."""
         return self.scale_invariant_steps * self.epochs_per_step
 
@@ -62,42 +72,59 @@ class AdaScale:
 
         ``norms`` are the squared norms of SquaredNorms, of the chunks and of the batch, shape ``(2,)``.
         """
-        of_chunks, of_batch = norms.unbind()
-        small, large = chunk_samples, global_batch_size
+        by, small, large = self.arithmetic, chunk_samples, global_batch_size
+        of_chunks, of_batch = by.values(norms)
         squared = (large * of_batch - small * of_chunks) / (large - small)
         variance = (of_chunks - of_batch) / (1 / small - 1 / large)
-        found = self.averages.lerp(torch.stack([squared, variance]), 1 - self.smoothing)
-        self.averages = torch.where(found.isfinite().all(), found, self.averages)
+        finite, weight = by.finite(squared + variance), 1 - self.smoothing
+
+        def average(old: float | Tensor, new: float | Tensor) -> Any:
+            return by.choose(finite, lambda: by.lerp(old, new, weight), lambda: old)
+
+        self.squared_gradient = average(self.squared_gradient, squared)
+        self.covariance_trace = average(self.covariance_trace, variance)
         self._set_gain()
 
     def advance(self, left_out: Tensor | None = None) -> None:
         """Count an update at the present gain, unless it was ``left_out`` (a scalar of bool)."""
-        done = self.gain if left_out is None else torch.where(left_out, 0.0, self.gain)
-        self.scale_invariant_steps = self.scale_invariant_steps + done
+        by, steps = self.arithmetic, self.scale_invariant_steps
+        self.scale_invariant_steps = (
+            steps + self.gain
+            if left_out is None
+            else by.choose(left_out, lambda: steps, lambda: steps + self.gain)
+        )
 
     def _set_gain(self) -> None:
-        squared, variance = self.averages.unbind()
-        squared = squared.clamp(min=0.0)
+        by, variance = self.arithmetic, self.covariance_trace
+        squared = by.at_least_zero(self.squared_gradient)
         small, large = self.base_batch_size, self.global_batch_size
-        gain = (variance / small + squared) / (variance / large + squared)
-        self.gain = torch.where(variance > 0, gain, 1.0)
+        self.gain = by.choose(
+            variance > 0,
+            lambda: (variance / small + squared) / (variance / large + squared),
+            lambda: by.constant(1.0, variance),
+        )
+
+    def _set(self, squared: float, trace: float, steps: float) -> None:
+        numbers = torch.tensor([squared, trace, steps], dtype=torch.float64, device=self.device)
+        self.squared_gradient, self.covariance_trace, self.scale_invariant_steps = (
+            self.arithmetic.values(numbers)
+        )
+        self._set_gain()
 
     def state_dict(self) -> dict[str, Any]:
         """The averages and tau, as plain numbers."""
         names = ("squared_gradient", "covariance_trace")
         return {
-            "statistics": dict(zip(names, self.averages.tolist(), strict=True)),
+            "statistics": {name: float(getattr(self, name)) for name in names},
             "scale_invariant_steps": float(self.scale_invariant_steps),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave."""
         saved = state["statistics"]
-        self.averages = self.averages.new_tensor(
-            [saved["squared_gradient"], saved["covariance_trace"]]
+        self._set(
+            saved["squared_gradient"], saved["covariance_trace"], state["scale_invariant_steps"]
         )
-        self._set_gain()
-        self.scale_invariant_steps = self.averages.new_tensor(state["scale_invariant_steps"])
 
 
 def adascale_layout(layout: BatchLayout, base_batch_size: int, group_size: int) -> BatchLayout:

@@ -46,6 +46,18 @@ class Arithmetic(Protocol[Value]):
     def share(self, t: Value) -> Value:
         """The value, limited to 0 to 1."""
 
+    def at_least_zero(self, value: Value) -> Value:
+        """The value, or 0 if it is negative."""
+
+    def lerp(self, start: Value, end: Value, weight: float) -> Value:
+        """``start + weight * (end - start)``."""
+
+    def finite(self, value: Value) -> Any:
+        """Whether it is, as a condition for :meth:`choose`."""
+
+    def values(self, numbers: Tensor) -> Sequence[Value]:
+        """The numbers of a tensor of shape ``(n,)``."""
+
 
 class Numbers:
     """Plain numbers, in Python's own functions."""
@@ -70,9 +82,23 @@ class Numbers:
     power = staticmethod(math.pow)
     cosine = staticmethod(math.cos)
 
+    finite = staticmethod(math.isfinite)
+
     def share(self, t: float) -> float:
         """Between 0 and 1."""
         return min(1.0, max(0.0, t))
+
+    def at_least_zero(self, value: float) -> float:
+        """The larger one."""
+        return max(0.0, value)
+
+    def lerp(self, start: float, end: float, weight: float) -> float:
+        """As it is written."""
+        return start + weight * (end - start)
+
+    def values(self, numbers: Tensor) -> Sequence[float]:
+        """Read from where they are; waits for an accelerator."""
+        return numbers.tolist()
 
 
 NUMBERS = Numbers()

@@ -81,6 +81,8 @@ class BatchSchedule:
 
     def phase(self, step: int) -> Phase:
         """The phase of update ``step`` (from 0)."""
+        if len(self.phases) == 1:  # of most trainings, several times an update
+            return self.phases[0]
         return self.phases[bisect_right(self.phases, step, key=lambda phase: phase.first_step) - 1]
 
     def samples(self, step: int) -> int:

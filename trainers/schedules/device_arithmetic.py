@@ -46,5 +46,21 @@ class OnDevice:
         """Clamped."""
         return t.clamp(0.0, 1.0)
 
+    def at_least_zero(self, value: Tensor) -> Tensor:
+        """Clamped."""
+        return value.clamp(min=0.0)
+
+    def lerp(self, start: Tensor, end: Tensor, weight: float) -> Tensor:
+        """By ``torch.lerp``."""
+        return start.lerp(end, weight)
+
+    def finite(self, value: Tensor) -> Tensor:
+        """A scalar of bool."""
+        return value.isfinite()
+
+    def values(self, numbers: Tensor) -> Sequence[Tensor]:
+        """Views."""
+        return numbers.unbind()
+
 
 ON_DEVICE = OnDevice()

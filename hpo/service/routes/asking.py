@@ -7,6 +7,7 @@ its calls from all others, and fences off whoever held the trial before.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
@@ -16,7 +17,7 @@ from hpo.errors import TrialLostError, TuningError
 from hpo.runs.desk import Desk
 from hpo.service.answers import AskAnswer, TrialAnswer, VerdictAnswer, trial_values
 from hpo.service.auth import Principal
-from hpo.service.context import BIGGEST_ID, Context, Shared, StudyName, Submitter
+from hpo.service.context import BIGGEST_ID, BYTES_OF_A_POINT, Context, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_BATCH, refusals
@@ -152,7 +153,9 @@ def report(
     """Store evaluations and renew the lease; the answer says whether to go on."""
     points = [_point(each) for each in body.points]
     verdict = _tried(
-        lambda: _desk(context, who, name).report(number, body.key, points, body.lease_seconds)
+        lambda: _desk(context, who, name, points).report(
+            number, body.key, points, body.lease_seconds
+        )
     )
     return reply({"state": verdict.state, "reason": verdict.reason})
 
@@ -168,11 +171,12 @@ def end(
 ) -> Response:
     """Store the last evaluations and how the trial ended. What was said first holds."""
     outcome = None if body.outcome is None else _outcome(body.outcome)
+    points = [_point(each) for each in body.points]
     ended = _tried(
-        lambda: _desk(context, who, name).end(
+        lambda: _desk(context, who, name, points).end(
             number,
             body.key,
-            [_point(each) for each in body.points],
+            points,
             outcome=outcome,
             state=body.state,
             reason=body.reason,
@@ -194,8 +198,14 @@ def release(
     return reply(trial_values(_tried(lambda: _desk(context, who, name).release(number, body.key))))
 
 
-def _desk(context: Context, who: Principal, name: str) -> Desk:
-    return context.desks.of(context.check_changeable(who, context.read_study(who, name)))
+def _desk(
+    context: Context, who: Principal, name: str, points: Sequence[ConvergencePoint] = ()
+) -> Desk:
+    """The desk of a study that the asker may change, where its owner may store these points too."""
+    study = context.check_changeable(who, context.read_study(who, name))
+    if points:
+        context.check_stored(study.owner, BYTES_OF_A_POINT * len(points))
+    return context.desks.of(study)
 
 
 def _tried(call: Any) -> Any:

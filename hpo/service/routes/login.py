@@ -30,7 +30,8 @@ input, button {{ font: inherit; width: 100%; box-sizing: border-box; padding: .5
 <h1>largebatch</h1>
 <form method="post" action="login">
 <input type="hidden" name="next" value="{next}">
-<label>Token <input name="token" type="password" autocomplete="current-password" required autofocus></label>
+<label>Token <input name="token" type="password" value="{token}" autocomplete="current-password" required
+autofocus></label>
 <button>Log in</button>
 </form>
 <p class="wrong" role="alert">{wrong}</p>
@@ -52,8 +53,13 @@ async def login(
     token: Annotated[str | None, Query(max_length=200)] = None,
     next: Annotated[str, Query(max_length=500)] = "",
 ) -> Response:
-    """The link that `hpo serve` prints logs in; without a token there is a form."""
-    return _page(next) if token is None else await _enter(request, context, token, next)
+    """The link that `hpo serve` prints logs in; without a token there is a form.
+
+    A link on another site's page fills in the form: else that site would choose as whom its visitor goes on here.
+    """
+    if token is None or request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        return _page(next, token=token or "")
+    return await _enter(request, context, token, next)
 
 
 @router.post("/login")
@@ -123,9 +129,13 @@ def _own_path(path: str, home: str) -> str:
     return path if own and "\\" not in path else home
 
 
-def _page(after: str, wrong: str = "", status: int = 200) -> Response:
+def _page(after: str, wrong: str = "", status: int = 200, token: str = "") -> Response:
     return HTMLResponse(
-        _PAGE.format(next=html.escape(after, quote=True), wrong=html.escape(wrong)),
+        _PAGE.format(
+            next=html.escape(after, quote=True),
+            wrong=html.escape(wrong),
+            token=html.escape(token, quote=True),
+        ),
         status,
         headers=_POLICY,
     )

@@ -41,6 +41,7 @@ from hpo.service.routes.common import BIGGEST_NUMBER, download, refusals
 from hpo.service.submission import fault_of_machine, known_machine, machine_names
 from hpo.study.faults import shown
 from search_spaces.names import nearest
+from storage.errors import NotFound
 from storage.records import CalibrationRow, Study
 from trainers.cost import WorkloadCost
 from trainers.json_text import json_bytes
@@ -156,6 +157,7 @@ async def make(
     study = await run_sync(context.read_study, who, name)
     context.check_changeable(who, study)
     context.check_computation(who)
+    await run_sync(context.check_stored, study.owner)
     asked = {} if body is None else dict(body)
     backend = asked.pop("backend", None)
     request = _request_of(asked)
@@ -327,7 +329,12 @@ def _make(context: Context, study: Study, backend: str | None, asked: PlanReques
 def _run(context: Context, who: Principal, number: int) -> PlannedRun:
     """The plan of this number, if its study may be read."""
     store = context.open_store()
-    stored = store.plan(number)
+    try:
+        stored = store.plan(number)
+    except NotFound:
+        if context.config.shared_reading:
+            raise
+        raise RefusedError(404, f"there is no plan {number}") from None  # nor which there are
     study = store.study_by_id(stored.study_id)
     if not (context.config.shared_reading or who.owns(study)):
         raise RefusedError(404, f"there is no plan {number}")

@@ -97,7 +97,7 @@ def submit(
     ] = None,
 ) -> Response:
     """Queue a study for the workers. A bad study file is answered with every fault and its line."""
-    spec = context.checker.check(body.spec)
+    spec = context.checker.check(body.spec, who.owner)
     limits, store = context.config.limits, context.open_store()
     if body.priority > limits.priority and not who.allows("admin"):
         raise RefusedError(
@@ -105,7 +105,7 @@ def submit(
             f"priority must be at most {limits.priority} without the scope admin, but got "
             f"{body.priority}",
         )
-    _check_queue(context, store, who.owner, spec.name)
+    _check_queue(context, store, who.owner, spec)
     submitted = store.submit_study(
         spec.name,
         workload=spec.workload,
@@ -166,7 +166,8 @@ def cancel(who: Submitter, context: Shared, name: StudyName) -> Response:
     """Take a study out of the queue, or stop the trials that run now, within seconds. Its results stay."""
     store, study = _to_change(context, who, name)
     changed = store.request_cancel(study.id)
-    store.add_event(study.id, "cancel", f"{who.owner} asked to cancel it")
+    if (changed.state, changed.cancel_requested) != (study.state, study.cancel_requested):
+        store.add_event(study.id, "cancel", f"{who.owner} asked to cancel it")
     return reply(_detail(store, changed))
 
 
@@ -185,7 +186,7 @@ def resume(
     """Queue a study again that was interrupted, failed, cancelled, or finished and is to be given more trials."""
     store, study = _to_change(context, who, name)
     if body is not None and body.spec is not None:
-        spec = context.checker.check(body.spec)
+        spec = context.checker.check(body.spec, who.owner)
         _check_comparable(study, spec)
         if study.state in (StudyState.RUNNING, StudyState.QUEUED):
             raise RefusedError(
@@ -193,11 +194,13 @@ def resume(
                 f"study {name!r} is {study.state}: its file can be changed when it rests",
                 way_out="cancel it first, or wait until it ends",
             )
+        _check_queue(context, store, study.owner, spec)
         store.update_spec(study.id, spec.text, budget_trials=spec.trials)
-    if study.state is not StudyState.QUEUED:
-        _check_queue(context, store, study.owner, study.name)
+    elif study.state is not StudyState.QUEUED:
+        _check_queue(context, store, study.owner, study)
     changed = store.requeue_study(study.id)
-    store.add_event(study.id, "resumed", f"queued again by {who.owner}")
+    if study.state is not StudyState.QUEUED:
+        store.add_event(study.id, "resumed", f"queued again by {who.owner}")
     return reply(_detail(store, changed))
 
 
@@ -215,10 +218,10 @@ def _to_change(context: Context, who: Principal, name: str) -> tuple[Store, Stud
     return context.open_store(), context.check_changeable(who, context.read_study(who, name))
 
 
-def _check_queue(context: Context, store: Store, owner: str, name: str) -> None:
+def _check_queue(context: Context, store: Store, owner: str, study: CheckedStudy | Study) -> None:
     """Refuse another study in the queue for an owner who has enough of them, or of stored bytes; a repeat is none."""
     limits = context.config.limits
-    queued = store.queued_of(owner, besides=name)
+    queued = store.queued_of(owner, besides=study.name)
     if queued >= limits.queued_studies:
         raise RefusedError(
             429,
@@ -226,16 +229,7 @@ def _check_queue(context: Context, store: Store, owner: str, name: str) -> None:
             way_out="wait until a worker took one, or cancel one",
             retry_after=60,
         )
-    if limits.stored_bytes is None:
-        return
-    stored = context.stored_bytes(owner)
-    if stored >= limits.stored_bytes:
-        raise RefusedError(
-            429,
-            f"the studies of {owner} take about {stored:,} bytes, and this server keeps {limits.stored_bytes:,}",
-            way_out="delete studies that are no longer needed",
-            retry_after=600,
-        )
+    context.check_stored(owner, len(study.text) if isinstance(study, CheckedStudy) else 0)
 
 
 def _check_comparable(study: Study, spec: CheckedStudy) -> None:
