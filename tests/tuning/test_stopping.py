@@ -38,8 +38,7 @@ def test_the_worse_half_stops_at_the_first_milestone():
 def test_a_metric_to_be_minimised_is_compared_the_other_way():
     rule = a_rule(higher_is_better=False)
     ends = [
-        train(rule, start(rule, f"t{n}"), metric, 40)
-        for n, metric in enumerate((0.5, 0.4, 0.6))
+        train(rule, start(rule, f"t{n}"), metric, 40) for n, metric in enumerate((0.5, 0.4, 0.6))
     ]
     assert ends == [40, 40, 10]
 
