@@ -397,7 +397,7 @@ class NewOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(NewOutcome):
-    """An outcome as stored."""
+    """What came of a plan's full-machine run, as stored."""
 
     id: int
     created_at: datetime

@@ -60,7 +60,7 @@ HOMES = {
     "optuna": (
         "hpo.tuning",
         "hpo.past_runs.optuna_database",
-        "hpo.runs.optuna_export",
+        "hpo.runs.exports.optuna_database",
         "search_spaces",
     ),
     "plotly": ("hpo.dashboard",),

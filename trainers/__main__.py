@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the training of a job file (``python -m trainers``); returns the exit status."""
     end_with_launcher()
     return exit_status(_run, _parser().parse_args(arguments))
 

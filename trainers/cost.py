@@ -85,7 +85,7 @@ def model_cost(
     batch: Batch,
     sample_bytes: float,
 ) -> WorkloadCost:
-    """The cost of the model that ``build`` makes, for each sample of ``batch``, ``(n, ...)`` tensors.
+    """Operations and bytes of the model that ``build`` makes, for each sample of ``batch``, ``(n, ...)`` tensors.
 
     It is counted on the meta device, and by really computing where the model or its loss looks at values.
     """

@@ -74,7 +74,7 @@ def correct(
     noise: float,
     seeds: Sequence[int | None] | None = None,
 ) -> Corrected:
-    """Log epochs of candidates after trials; ``noise`` is the scatter of one training in them.
+    """The laws' log epochs of candidates, corrected by trials; ``noise`` is the scatter of one training in them.
 
     Trials of one of the ``seeds`` share a part of it where these are told. ``prior`` is the expected miss of candidates
     in log epochs, at ``coordinates`` (candidates, settings), ``prior_of_tried`` that of the trials at

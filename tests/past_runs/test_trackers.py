@@ -14,10 +14,10 @@ from hpo.cli.main import main
 from hpo.errors import ExportError
 from hpo.past_runs.mlflow_store import read_mlflow
 from hpo.past_runs.tensorboard_folder import read_tensorboard
-from hpo.runs.mlflow_log import MlflowTracker
+from hpo.runs.exports.mlflow_log import MlflowTracker
+from hpo.runs.exports.tensorboard_log import TensorBoardTracker
+from hpo.runs.exports.tracking import track
 from hpo.runs.repository import enter_study, stored_spec
-from hpo.runs.tensorboard_log import TensorBoardTracker
-from hpo.runs.tracking import track
 from hpo.study.spec import parse_study
 from search_spaces.settings import TrainingSettings
 from storage.records import ConvergencePoint, NewTrial, StudyState, TrialResult, TrialState

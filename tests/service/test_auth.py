@@ -114,7 +114,7 @@ def test_busy_tokens_are_looked_up_together_and_a_revoked_one_ends(api, monkeypa
     (first, _), (second, revoked), (third, _) = made
     store, tokens = CountedStore(api.store), auth.Tokens()
     now = time.monotonic()
-    monkeypatch.setattr(auth.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     for secret in (first, second, third):
         tokens.look_up(store, secret)
     assert store.asked == [1, 1, 1]

@@ -353,7 +353,7 @@ def test_updates_by_numbers_on_the_device_are_those_by_plain_numbers(name):
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_shampoos_roots_wait_for_an_update_that_is_done(on_cpu, monkeypatch):
     """Every fourth update, of which the first, the sixth and the tenth are left out; interrupted after the eighth."""
-    taken, moved = [], parameters()
+    step, taken, moved = 0, [], parameters()
     settings = TrainingSettings(optimizer="shampoo", preconditioner_interval=4)
     monkeypatch.setattr(Factors, "take_roots", lambda *_: taken.append(step))
     optimizer = make_optimizer(moved, settings)

@@ -41,7 +41,7 @@ def exhibit_of(replica: Replica) -> dict[str, Any] | None:
 
 
 def check_exhibit(exhibit: Any) -> dict[str, Any]:
-    """``exhibit`` if it has the form above; :class:`WorkloadError` names the part that has not."""
+    """What a workload shows of its model, if it has the form above; :class:`WorkloadError` names the wrong part."""
     if not isinstance(exhibit, Mapping):
         raise WorkloadError(f"an exhibit must be a mapping, but got {type(exhibit).__name__}")
     classes = exhibit.get("classes", [])

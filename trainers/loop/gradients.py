@@ -52,7 +52,7 @@ class Arrived:
 
 @dataclass(frozen=True)
 class MeasuredNorms:
-    """Squared norms that are still on the device: of the chunks and of the batch, shape ``(2,)`` float64."""
+    """Squared norms of the gradient, still on the device: of its chunks and of the batch, shape ``(2,)`` float64."""
 
     norms: Tensor
     chunk_samples: float

@@ -14,7 +14,7 @@ from hpo.cli.commands import options
 from hpo.cli.commands.database import store_errors
 
 if TYPE_CHECKING:
-    from hpo.runs.tracking import Tracker
+    from hpo.runs.exports.tracking import Tracker
     from hpo.study.spec import StudySpec
     from storage.records import Study
 
@@ -84,7 +84,7 @@ def optuna(
     study: str | None, url: str, replace: bool, points: int, storage: str, as_json: bool
 ) -> None:
     """Write a STUDY, or all of them, into a real Optuna database, which optuna-dashboard opens."""
-    from hpo.runs.optuna_export import write_optuna
+    from hpo.runs.exports.optuna_database import write_optuna
     from hpo.study.spec import parse_study
     from storage.store import Store
 
@@ -119,7 +119,7 @@ _follow = click.option(
 @options.json_output
 def tensorboard(study: str, folder: Path, follow: bool, storage: str, as_json: bool) -> None:
     """Write the trials of a STUDY for TensorBoard: curves by optimizer step, and hyperparameters."""
-    from hpo.runs.tensorboard_log import TensorBoardTracker
+    from hpo.runs.exports.tensorboard_log import TensorBoardTracker
 
     ended = _tracked(
         study, storage, lambda found, spec: TensorBoardTracker(found, spec, folder), follow
@@ -150,7 +150,7 @@ def mlflow(
     study: str, uri: str, experiment: str | None, follow: bool, storage: str, as_json: bool
 ) -> None:
     """Write the trials of a STUDY as runs of MLflow; a second time it goes on where the first stopped."""
-    from hpo.runs.mlflow_log import MlflowTracker
+    from hpo.runs.exports.mlflow_log import MlflowTracker
 
     ended = _tracked(
         study, storage, lambda found, spec: MlflowTracker(found, spec, uri, experiment), follow
@@ -170,8 +170,8 @@ def _tracked(
 ) -> int:
     """Write a study into a tracker; how many of its trials have ended."""
     from hpo.cli.commands.signals import handle_signals
+    from hpo.runs.exports.tracking import track
     from hpo.runs.repository import stored_spec
-    from hpo.runs.tracking import track
     from storage.store import Store
 
     stopping = threading.Event()

@@ -67,7 +67,7 @@ def outlook(
     warmup: WarmupLaw | None,
     configurations: Configurations,
 ) -> Outlook:
-    """The cost of all settings' misses together, and the risk of the learning rate."""
+    """By the laws of all settings: the epochs that missing their optima costs, and the risk of the learning rate."""
     particles = len(next(iter(values.values())))
     cost, risk = np.zeros((particles, len(configurations))), None
     lowered = slowed = None

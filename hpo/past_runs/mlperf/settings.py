@@ -51,7 +51,7 @@ def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
 
 
 def epochs_of(run: LoggedRun, steps: float) -> float:
-    """Updates in epochs of the run's data set."""
+    """Updates that an MLPerf log counts, in epochs of its run's data set."""
     return steps * float(_needed(run, "global_batch_size")) / float(_needed(run, "train_samples"))
 
 

@@ -62,7 +62,7 @@ CHOICES: Mapping[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a training computes and communicates.
+    """What the time of a step is computed for: how a training computes and communicates.
 
     all_reduce: see :mod:`hpo.planning.timing.collectives`; "auto" is ring or tree, as NCCL chooses. gradient_bytes: of
     each gradient on its way, 2 for fp16. fusion_bytes: the largest bucket (Horovod's threshold). overlap: reduce

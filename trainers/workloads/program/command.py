@@ -56,7 +56,7 @@ def own_placeholders(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def fill_placeholders(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
-    """The words with every placeholder replaced by its value, in all its digits."""
+    """The words of a user's command with every placeholder replaced by its value, in all its digits."""
     values = {name: _Value(value) for name, value in values.items()}
     return [string.Formatter().vformat(word, (), values) for word in words]
 

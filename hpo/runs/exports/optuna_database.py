@@ -55,7 +55,7 @@ _RESULTS = (
 
 @dataclass(frozen=True)
 class OptunaExport:
-    """What was written: the name of the Optuna study, and its trials by Optuna's state."""
+    """What an export to Optuna wrote: the name of its study there, and the trials by Optuna's state."""
 
     study: str
     trials: dict[str, int]

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import ExportError
-from hpo.runs.tracking import curve_values, parameters, results
+from hpo.runs.exports.tracking import curve_values, parameters, results
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial, TrialState
 
@@ -28,7 +28,7 @@ LONGEST_PARAMETER, LONGEST_TAG = 500, 5000
 
 
 class MlflowTracker:
-    """The trials of one study in the experiment of its name; see :class:`hpo.runs.tracking.Tracker`."""
+    """The trials of one study in the experiment of its name; see :class:`hpo.runs.exports.tracking.Tracker`."""
 
     def __init__(
         self, study: Study, spec: StudySpec, uri: str, experiment: str | None = None

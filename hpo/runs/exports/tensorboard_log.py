@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import ExportError
-from hpo.runs.tracking import curve_values, parameters, results
+from hpo.runs.exports.tracking import curve_values, parameters, results
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial
 
@@ -23,7 +23,7 @@ SUFFIX = ".largebatch"
 
 
 class TensorBoardTracker:
-    """The trials of one study below ``folder``; see :class:`hpo.runs.tracking.Tracker`."""
+    """The trials of one study below ``folder``; see :class:`hpo.runs.exports.tracking.Tracker`."""
 
     def __init__(self, study: Study, spec: StudySpec, folder: Path) -> None:
         """Raises :class:`ExportError` where tensorboardX is not installed, or the folder cannot be made."""
