@@ -39,6 +39,7 @@ SLOW = (
     "tuning/test_trial_workers.py",
     "trainers/test_noisy_quadratic_dynamics.py",
     "service/test_openapi.py::test_made_up_requests",
+    "trainers/test_compiled.py",
     "trainers/test_precision.py",
 )
 """Tests that take more than ten seconds of a core, as do those that say so themselves."""
