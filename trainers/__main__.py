@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainers.command import exit_status, leave
-from trainers.device import DEVICES, stay_near
+from trainers.device import COMPILE_VARIABLE, DEVICES, stay_near
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS
 from trainers.job import TrainingJob
 from trainers.lifeline import end_with_launcher
@@ -97,6 +97,11 @@ def _parser() -> argparse.ArgumentParser:
         help="where to compute (default: what HPO_DEVICE says, else a GPU where there is one)",
     )
     parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the training pass by torch.compile (default: what HPO_COMPILE says, else not)",
+    )
+    parser.add_argument(
         "--timeout",
         type=float,
         default=600.0,
@@ -154,6 +159,8 @@ def _run(options: argparse.Namespace) -> int | None:
     if job.workload == "program":
         return _run_program(job, options)
     keep_freed_memory()
+    if options.compile:
+        os.environ[COMPILE_VARIABLE] = "inductor"
     import torch
 
     from trainers.distributed import connect

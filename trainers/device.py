@@ -24,6 +24,9 @@ DEVICES = ("auto", "cpu", "cuda")
 DEVICE_VARIABLE = "HPO_DEVICE"
 """What stands for ``--device`` where that is not given; workers inherit it from ``hpo launch``."""
 
+COMPILE_VARIABLE = "HPO_COMPILE"
+"""What stands for ``--compile``; see :mod:`trainers.loop.compiled`."""
+
 SYSTEM_FILES = Path("/sys")
 
 

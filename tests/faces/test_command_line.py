@@ -264,4 +264,17 @@ def test_the_device_is_told_to_every_process_of_a_command_and_to_none_after_it(m
         assert CliRunner().invoke(shown, arguments).stdout.strip() == found
         assert os.environ.get("HPO_DEVICE") == before
     for name in ("run", "launch"):
-        assert any(each.name == "device" for each in main.commands[name].params)
+        assert {"device", "compile"} <= {each.name for each in main.commands[name].params}
+
+
+def test_every_process_of_a_command_is_told_to_compile(monkeypatch):
+    monkeypatch.delenv("HPO_COMPILE", raising=False)
+
+    @click.command()
+    @options.compiles
+    def shown():
+        click.echo(str(os.environ.get("HPO_COMPILE")))
+
+    for arguments, found in ((["--compile"], "inductor"), ([], "None")):
+        assert CliRunner().invoke(shown, arguments).stdout.strip() == found
+        assert "HPO_COMPILE" not in os.environ

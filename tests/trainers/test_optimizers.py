@@ -353,11 +353,13 @@ def test_updates_by_numbers_on_the_device_are_those_by_plain_numbers(name):
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_shampoos_roots_wait_for_an_update_that_is_done(on_cpu, monkeypatch):
     """Every fourth update, of which the first, the sixth and the tenth are left out; interrupted after the eighth."""
-    step, taken, moved = 0, [], parameters()
+    steps, moved = [], parameters()
+    taken: set[int] = set()
     settings = TrainingSettings(optimizer="shampoo", preconditioner_interval=4)
-    monkeypatch.setattr(Factors, "take_roots", lambda *_: taken.append(step))
+    monkeypatch.setattr(Factors, "take_roots", lambda *_: taken.add(steps[-1]))
     optimizer = make_optimizer(moved, settings)
     for step in range(16):
+        steps.append(step)
         if step == 8:
             saved, optimizer = optimizer.state_dict(), make_optimizer(moved, settings)
             optimizer.load_state_dict(saved)
@@ -366,4 +368,4 @@ def test_shampoos_roots_wait_for_an_update_that_is_done(on_cpu, monkeypatch):
         for index, each in enumerate(moved):
             each.grad = gradient(index, each.shape, step)
         optimizer.step(0.1, 0.0, torch.tensor(step in (0, 5, 9)))
-    assert sorted(set(taken)) == [1, 6, 10, 14]
+    assert taken == {1, 6, 10, 14}

@@ -423,6 +423,11 @@ def _evaluated(member: _Member, scores: Mapping[str, float]) -> ConvergencePoint
 
 def _check(training: Training, others: Sequence[Training]) -> None:
     check_fusable(training.job.settings)
+    if training.replica.trained is not training.model:
+        raise JobError(
+            "a fused training must not be compiled, for torch.func computes it, but got --compile or HPO_COMPILE; "
+            "leave that out, or resources.fused_trials"
+        )
     check_fusable_model(training.model)
     if training.workload.streamed:
         raise JobError(

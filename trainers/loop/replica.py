@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +18,7 @@ from trainers.distributed.communicator import Communicator
 from trainers.errors import WorkloadError
 from trainers.feed.device_copies import DeviceCopies, Sent
 from trainers.feed.streams import Part, samples_in
+from trainers.loop.compiled import compiled, compiling, wanted_compiler
 from trainers.loop.prefetch import prefetched
 from trainers.loop.streamed import check_evaluated
 from trainers.numerics.normalization import (
@@ -35,10 +37,10 @@ class Replica:
     """A workload's model on a device; the same initial weights wherever it is built with the same seed.
 
     Attributes:
-        model: the module. parameters: those that are trained. kinds: what each parameter is. norms: its ghost batch
-        norms, and ``group_size`` their normalization batch size. statistics: buffers that workers average before an
-        evaluation. computing: the context of every forward pass, which sets its precision. copies: the way of batches
-        to the device.
+        model: the module. trained: the same, compiled where that is asked for; losses are taken of it. parameters:
+        those that are trained. kinds: what each parameter is. norms: its ghost batch norms, and ``group_size`` their
+        normalization batch size. statistics: buffers that workers average before an evaluation. computing: the context
+        of every forward pass, which sets its precision. copies: the way of batches to the device.
     """
 
     def __init__(
@@ -54,6 +56,12 @@ class Replica:
         ]
         self.kinds = parameter_kinds(self.model, workload.parameter_kinds(self.model))
         self.norms = ghost_batch_norms(self.model)
+        self.trained = self.model
+        self._compiling: Callable[[], AbstractContextManager[None]] = nullcontext
+        if (compiler := wanted_compiler()) != "none":
+            self.trained, self._compiling = compiled(self.model, device, compiler), compiling
+            for norm in self.norms:
+                norm.count_on_device()
         self.group_size = common_group_size(self.norms)
         self.statistics = persistent_statistics(self.model)
         self.computing = computing(settings, device)
@@ -72,8 +80,8 @@ class Replica:
 
     def loss(self, batch: Batch) -> Tensor:
         """The mean training loss over a prepared batch on any device, a scalar with its graph."""
-        with self.computing:
-            return self.workload.loss(self.model, self.here(batch), self.settings)
+        with self.computing, self._compiling():
+            return self.workload.loss(self.trained, self.here(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """What the workload adds up over the evaluation set, of a prepared batch: tensors of any shape, by name."""

@@ -47,6 +47,7 @@ class GhostBatchNorm(nn.Module):
     update_mean: Tensor
     update_var: Tensor
     update_weight: Tensor
+    update_groups: Tensor | None
 
     def __init__(
         self, features: int, group_size: int, *, epsilon: float = 1e-5, momentum: float = 0.9
@@ -61,8 +62,19 @@ class GhostBatchNorm(nn.Module):
         self.register_buffer("update_mean", torch.zeros(features), persistent=False)
         self.register_buffer("update_var", torch.zeros(features), persistent=False)
         self.register_buffer("update_weight", torch.ones(()), persistent=False)
+        self.register_buffer("update_groups", None, persistent=False)
         self.groups = 0
         self.may_fuse = True
+
+    def count_on_device(self) -> None:
+        """Count the groups of an update in a tensor: for each number of them code would be compiled anew."""
+        self.update_groups = torch.zeros_like(self.update_weight)
+
+    def begin_update(self) -> None:
+        """The group that comes next is the first of an update."""
+        self.groups = 0
+        if self.update_groups is not None:
+            self.update_groups.zero_()
 
     def forward(self, x: Tensor, add: Tensor | None = None, *, relu: bool = False) -> Tensor:
         """Normalize ``(samples, features, ...)``: by each group's statistics in training, else by the running ones.
@@ -86,6 +98,7 @@ class GhostBatchNorm(nn.Module):
     def _fuses(self, x: Tensor, add: Tensor | None) -> bool:
         return (
             self.may_fuse
+            and self.update_groups is None
             and x.numel() >= FUSED_ELEMENTS
             and (add is not None or len(x) > self.group_size)
             and x.device.type == "cpu"
@@ -111,6 +124,8 @@ class GhostBatchNorm(nn.Module):
             )
 
     def _normalize(self, group: Tensor) -> Tensor:
+        if self.update_groups is not None:
+            return self._normalize_counting(group, self.update_groups)
         # a weight of 1/k for the k-th group makes PyTorch's own running statistics the mean over the groups
         self.groups += 1
         return F.batch_norm(
@@ -123,6 +138,15 @@ class GhostBatchNorm(nn.Module):
             1 / self.groups,
             self.epsilon,
         )
+
+    def _normalize_counting(self, group: Tensor, groups: Tensor) -> Tensor:
+        mean, variance = torch.zeros_like(self.update_mean), torch.zeros_like(self.update_var)
+        y = F.batch_norm(group, mean, variance, self.weight, self.bias, True, 1.0, self.epsilon)
+        groups += 1
+        with torch.no_grad():
+            self.update_mean.lerp_(mean, 1 / groups)
+            self.update_var.lerp_(variance, 1 / groups)
+        return y
 
     def _with_running_statistics(self, x: Tensor) -> Tensor:
         # before the first update there is nothing to divide, and the input is taken as normalized
@@ -250,7 +274,7 @@ def end_update(norms: Sequence[GhostBatchNorm], groups: int) -> None:
     ]
     torch._foreach_lerp_(running, seen, 1 - norms[0].momentum ** groups)
     for norm in norms:
-        norm.groups = 0
+        norm.begin_update()
 
 
 def statistics_depend_on_micro_batches(model: nn.Module) -> bool:

@@ -87,6 +87,7 @@ def plan(
     help="Save at the first evaluation after so many minutes; at each if not given.",
 )
 @options.device
+@options.compiles
 @click.option("--account", help="Account or project for the scheduler.")
 @click.option("--partition", help="Partition or queue for the scheduler.")
 @options.storage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpo.planning.request import PlanRequest
-from trainers.device import DEVICE_VARIABLE, DEVICES
+from trainers.device import COMPILE_VARIABLE, DEVICE_VARIABLE, DEVICES
 
 if TYPE_CHECKING:
     from hpo.runs.results import StudyResult
@@ -40,17 +40,25 @@ json_output = click.option(
 
 
 def _choose_device(ctx: click.Context, param: click.Parameter, value: str | None) -> None:  # noqa: ARG001
-    """Let every process that the command starts see the device, in its environment."""
-    if value is None:
-        return
-    before = os.environ.get(DEVICE_VARIABLE)
-    os.environ[DEVICE_VARIABLE] = value
+    if value is not None:
+        _tell_processes(ctx, DEVICE_VARIABLE, value)
+
+
+def _choose_compiler(ctx: click.Context, param: click.Parameter, value: bool) -> None:  # noqa: ARG001
+    if value:
+        _tell_processes(ctx, COMPILE_VARIABLE, "inductor")
+
+
+def _tell_processes(ctx: click.Context, variable: str, value: str) -> None:
+    """Let every process that the command starts see a value, in its environment."""
+    before = os.environ.get(variable)
+    os.environ[variable] = value
 
     def restore() -> None:
         if before is None:
-            del os.environ[DEVICE_VARIABLE]
+            del os.environ[variable]
         else:
-            os.environ[DEVICE_VARIABLE] = before
+            os.environ[variable] = before
 
     ctx.call_on_close(restore)
 
@@ -61,6 +69,15 @@ device = click.option(
     expose_value=False,
     callback=_choose_device,
     help="Where trainings on this machine compute; what HPO_DEVICE says if not given, else a GPU where there is one.",
+)
+
+
+compiles = click.option(
+    "--compile",
+    is_flag=True,
+    expose_value=False,
+    callback=_choose_compiler,
+    help="Compile the trainings' forward and backward passes by torch.compile; what HPO_COMPILE says if not given.",
 )
 
 

@@ -37,6 +37,7 @@ SECONDS_OF_TIMING = 20.0
     help="Where checkpoints of trials in flight and plans are kept.",
 )
 @options.device
+@options.compiles
 @click.option(
     "--stop-after",
     type=click.FloatRange(min=0, min_open=True),

@@ -1,0 +1,73 @@
+"""A model's training pass, compiled by ``torch.compile`` where that is asked for: ``--compile``, or ``HPO_COMPILE``.
+
+Compiled are the forward pass of an update and the back-propagation that belongs to it, once for each size of micro
+batch; evaluations, gradients, optimizer and checkpoints are those of an uncompiled training. Results differ by
+rounding, and by other random numbers where the model draws some (dropout). The first update of each size waits for the
+compiler. All gradients of a compiled back-propagation arrive at its end, so their reduction does not overlap with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from search_spaces.names import nearest_or_all
+from trainers.device import COMPILE_VARIABLE
+from trainers.errors import JobError
+
+COMPILERS = ("none", "inductor", "aot_eager")
+"""What HPO_COMPILE may say: nothing is compiled; by PyTorch's own compiler; traced only, to find what cannot be."""
+
+_WITHOUT = f"leave out --compile, and {COMPILE_VARIABLE} in the environment"
+
+
+def wanted_compiler() -> str:
+    """One of COMPILERS, by the environment; raises :class:`JobError`."""
+    wanted = os.environ.get(COMPILE_VARIABLE) or "none"
+    if wanted not in COMPILERS:
+        raise JobError(f"there is no compiler {wanted!r}{nearest_or_all(wanted, COMPILERS)}")
+    return wanted
+
+
+def compiled(model: nn.Module, device: torch.device, compiler: str) -> nn.Module:
+    """A module with the parameters and buffers of ``model``, whose calls are compiled; the model itself is not changed.
+
+    Raises :class:`JobError` where the compiler cannot work on this machine.
+    """
+    if compiler == "inductor" and (lacking := _lacking(device)):
+        raise JobError(f"torch.compile needs {lacking}; install it, or {_WITHOUT}")
+    try:  # shapes are constants: there are few, and the groups of ghost batch norm are a loop
+        return torch.compile(model, backend=compiler, dynamic=False)  # type: ignore[return-value]
+    except RuntimeError as error:
+        raise JobError(f"torch.compile cannot be used here ({error}); {_WITHOUT}") from error
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """What the compiler cannot do becomes a :class:`JobError` that says how to go on without it."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    try:
+        yield
+    except TorchDynamoException as error:
+        raise JobError(f"torch.compile cannot take this model ({error}); {_WITHOUT}") from error
+
+
+def _lacking(device: torch.device) -> str | None:
+    """What the compiler needs and the machine does not have; None where it has all."""
+    if device.type != "cpu":
+        from torch.utils._triton import has_triton
+
+        return None if has_triton() else f"Triton for {device.type}, which is not installed"
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "a C++ compiler (g++), which is not in PATH"
+    return None
