@@ -25,7 +25,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines import Machine, local_machine, measure_local
 from hpo.planning.placement.placements import Placement
 from hpo.planning.placement.rates import ModelledRates, SweepRates

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines import load_machine
 from hpo.planning.timing.costs import home_cost
 from hpo.planning.timing.step_time import StepOptions, scaling_efficiency, step_time

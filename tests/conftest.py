@@ -7,10 +7,14 @@ that are named at the end of a run.
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import re
+import ssl
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -295,6 +299,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[:] = [items[number] for number in dealt([item.nodeid for item in items], processes)]
 
 
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage pass over what collection has made: libraries and tests, which stay to the end."""
+    gc.collect()
+    gc.freeze()
+
+
 def place_of(test: str) -> str:
     """The file of a test below this folder, from its id."""
     return test.partition("::")[0].removeprefix("tests/")
@@ -368,6 +378,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("dear tests without a mark of their cost (tests/conftest.py)")
         for spent, test in sorted(found, reverse=True)[:20]:
             terminalreporter.line(f"{spent:5.1f} s of processor time  {test}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """Every client of httpx reads the authorities' certificates, for plain HTTP too: longer than most tests take."""
+    make, kept = ssl.create_default_context, functools.cache(ssl.create_default_context)
+
+    def context(*values: Any, **named: Any) -> ssl.SSLContext:
+        return kept(**named) if not values and set(named) == {"cafile"} else make(*values, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", context)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ PACKAGES = {
 # hpo from the bottom to the top: a unit imports from lower layers and from its own group, never from a
 # neighbouring group of its layer
 LAYERS = (
-    [{"errors"}, {"intervals"}],
+    [{"errors"}],
     [{"callbacks"}],
     [{"study"}, {"extrapolation"}],
     [{"past_runs"}, {"asking"}],

@@ -12,7 +12,7 @@ from scipy import stats
 from benchmarks.real_images.cases import Case
 from benchmarks.real_images.sweeps import Sweep
 from benchmarks.real_images.trainings import Optimum, Training, by_rate, optimum
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 
 LEVEL = 0.95  # of the t distribution: intervals of 90 %
 

@@ -22,8 +22,8 @@ import numpy as np
 
 import hpo
 from benchmarks.extrapolation.svg import Picture
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
-from hpo.intervals import Interval
 from hpo.planning.machines import load_machine
 from hpo.planning.placement.epochs import quantiles
 from hpo.planning.placement.rates import step_options

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.throughput.clock import print_clock
 from benchmarks.throughput.families import Case, cases, read_series, scored, unseen
 from benchmarks.throughput.forecasters import forecasters
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.throughput.learn import ThroughputSeries, read_reference_throughputs
 
 OTHERS = "other reports"

@@ -22,7 +22,7 @@ from benchmarks.throughput.families import (
     unseen,
 )
 from benchmarks.throughput.forecasters import Forecaster
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.throughput import Measurement
 from hpo.planning.throughput.clock import PartSeconds, fit_part, run_seconds
 from hpo.planning.throughput.learn import ThroughputSeries

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from benchmarks.throughput.families import GENERATIONS, Case, generation
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.throughput import Measurement, fit_throughput
 from hpo.planning.throughput.learn import ThroughputSeries, learn
 from hpo.planning.throughput.priors import Beliefs

@@ -33,8 +33,8 @@ class _Commands(click.Group):
     """Prints the service's own errors without a traceback, and leaves with their exit code."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
-        """Run a command; one that was started from a shell hides a password first."""
-        if args is None and any("--storage" in word for word in sys.argv):
+        """Run a command; one that was started from a shell hides passwords and tokens first."""
+        if args is None and any("://" in word or "--token" in word for word in sys.argv):
             from hpo.cli.own_arguments import hide_password
 
             hide_password()

@@ -1,12 +1,14 @@
-"""Takes the password of a database out of the arguments of this process, which everybody on the machine can read."""
+"""Takes passwords and tokens out of the arguments of this process, which everybody on the machine can read."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 
-OPTION = "--storage"
+OPTION, TOKEN = "--storage", "--token"
+ARGUMENTS = "HPO_ARGUMENTS"
 WARNING = (
     "warning: the password of --storage stood on the command line, where everybody on this machine can read it, and "
     "may stand in the history of the shell; give the URL in HPO_STORAGE, or keep the password in ~/.pgpass (PGPASSFILE)"
@@ -14,17 +16,44 @@ WARNING = (
 
 
 def hide_password() -> None:
-    """Start this command again with the URL in ``HPO_STORAGE``, in the same process, where it has a password.
+    """Start this command again in the same process, with what its arguments should not show in its environment.
 
-    The environment of a process is for its user alone, unlike its arguments. Returns where there is nothing to hide.
+    The environment of a process is for its user alone, unlike its arguments. The URL of the storage goes into
+    ``HPO_STORAGE``; other URLs with a password, and tokens, are hidden in the arguments and taken back from a
+    variable when the command starts again. Returns where there is nothing to hide.
     """
-    found = storage_with_password(sys.orig_argv)
-    if found is None:
+    kept = os.environ.pop(ARGUMENTS, None)
+    if kept is not None:
+        sys.argv[1:] = json.loads(kept)
         return
-    arguments, url = found
-    sys.stderr.write(f"{WARNING}\n")
+    found = storage_with_password(sys.orig_argv)
+    arguments, url = found or (sys.orig_argv, None)
+    shown = without_secrets(arguments)
+    if found is None and shown == list(arguments):
+        return
+    variables = dict(os.environ)
+    if url is not None:
+        variables["HPO_STORAGE"] = url
+        sys.stderr.write(f"{WARNING}\n")
+    if shown != list(arguments):
+        own = sys.argv[1:]
+        left = storage_with_password(own)
+        variables[ARGUMENTS] = json.dumps(own if left is None else left[0])
     sys.stderr.flush()
-    os.execve(sys.executable, arguments, {**os.environ, "HPO_STORAGE": url})
+    os.execve(sys.executable, shown, variables)
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """The arguments with ``***`` for the password of every URL, and for tokens."""
+    from storage.errors import without_password
+
+    shown = [without_password(word) if "://" in word else word for word in arguments]
+    for number, word in enumerate(shown):
+        if number and shown[number - 1] == TOKEN:
+            shown[number] = "***"
+        elif word.startswith(f"{TOKEN}="):
+            shown[number] = f"{TOKEN}=***"
+    return shown
 
 
 def storage_with_password(arguments: Sequence[str]) -> tuple[list[str], str] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpo.errors import ServiceError
 
 if TYPE_CHECKING:
-    from hpo.intervals import Interval
+    from hpo.extrapolation.inference.intervals import Interval
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -223,7 +223,7 @@ def _time(text: str) -> datetime:
 
 
 def _interval(plain: Any) -> Interval:
-    from hpo.intervals import Interval
+    from hpo.extrapolation.inference.intervals import Interval
 
     return Interval(plain["median"], plain["low"], plain["high"])
 

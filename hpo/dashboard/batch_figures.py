@@ -26,9 +26,9 @@ from hpo.dashboard.points import (
 )
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import Band, Forecast, epochs_band, forecast, setting_band
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.trust import regime
-from hpo.intervals import Interval
 from hpo.runs.forecasts import past_forecasts
 from hpo.runs.formatting import interval, number, readable, target, with_unit
 from hpo.runs.results import PlannedRun, StudyResult, SweptConfiguration, best_of_rungs

@@ -9,7 +9,7 @@ from plotly import graph_objects as go
 
 from hpo.dashboard import style
 from hpo.dashboard.points import outcome_markers, outcome_texts
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.runs.formatting import KIND_NAMES, interval, number
 from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import CalibrationRow

@@ -8,7 +8,7 @@ from typing import Any
 from plotly import graph_objects as go
 
 from hpo.dashboard import style
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.plan import Plan
 from hpo.runs.formatting import interval, number, readable
 

@@ -15,7 +15,7 @@ from typing import Any
 from plotly import colors
 from plotly import graph_objects as go
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from storage.records import PlanKind, TrialState
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5b6670", "#e7eaee", "#ffffff"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hpo.errors import EvidenceError
 from hpo.extrapolation.calibration import Calibration, PastForecast, calibrate
 from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.setting_laws import RATE
@@ -28,7 +29,6 @@ from hpo.extrapolation.prospects import (
 from hpo.extrapolation.raced import Raced, after_race
 from hpo.extrapolation.recommend import recommend
 from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime
-from hpo.intervals import LEVELS, Interval
 
 __all__ = ["Band", "Forecast", "Interval", "epochs_band", "forecast", "setting_band"]
 

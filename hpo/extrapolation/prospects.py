@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.posterior import TYPICAL_RUNS, Posterior
 from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.recommend import Choices
-from hpo.intervals import LEVELS, Interval
 
 Array: TypeAlias = NDArray[np.float64]
 

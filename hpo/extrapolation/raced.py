@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.discrepancy import correct, counted
 from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.setting_laws import RATE, coordinates
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.extrapolation.recommend import PARTICLES, Choice, Choices, price
-from hpo.intervals import Interval
 
 Array: TypeAlias = NDArray[np.float64]
 

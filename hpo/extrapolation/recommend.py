@@ -14,12 +14,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.configurations import Configurations, log_epochs, outlook
 from hpo.extrapolation.laws.response import Response
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
-from hpo.intervals import LEVELS, Interval
 
 Array: TypeAlias = NDArray[np.float64]
 # a training that needs more than three times the epochs is given up; one that is lost costs its slot on the full

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import PlanError
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines import Machine
 from hpo.study.jobs import training_job
 from hpo.study.spec import StudySpec

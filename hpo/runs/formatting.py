@@ -10,7 +10,7 @@ from storage.records import PlanKind
 
 if TYPE_CHECKING:
     from hpo.extrapolation.forecast import Forecast
-    from hpo.intervals import Interval
+    from hpo.extrapolation.inference.intervals import Interval
 
 TIMES = {0.5: "half", 2.0: "twice"}
 KIND_NAMES = {

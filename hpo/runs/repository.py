@@ -12,7 +12,7 @@ from typing import Any
 
 from hpo.errors import PlanError, StorageUnavailableError, StudyNotFoundError, TuningError
 from hpo.extrapolation.evidence.stored import measured_trials, noise_scales
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.launchers import script_name
 from hpo.planning.launchers.launch import Launched, check_script, write_plan
 from hpo.planning.plan import Plan, planned_job, read_plan

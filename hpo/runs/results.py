@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpo.extrapolation.forecast import Forecast
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.prospects import Chance, Sensitivity
-from hpo.intervals import Interval
 from hpo.planning.plan import Plan
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Int

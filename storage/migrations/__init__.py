@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import (
     Column,
     Connection,
+    Dialect,
     Engine,
     MetaData,
     PrimaryKeyConstraint,
     String,
     Table,
+    create_mock_engine,
     inspect,
     text,
 )
@@ -117,7 +120,8 @@ def bring_to(connection: Connection, to: str = HEAD) -> None:
 
 def _create_tables(connection: Connection) -> None:
     """The tables of this release in a database without any, and its revision as Alembic writes it."""
-    tables.metadata.create_all(connection, checkfirst=False)
+    for statement in _statements(connection.dialect):
+        connection.exec_driver_sql(statement)
     number = Column("version_num", String(32), nullable=False)
     version = Table(
         VERSION_TABLE,
@@ -127,6 +131,23 @@ def _create_tables(connection: Connection) -> None:
     )
     version.create(connection)
     connection.execute(version.insert().values(version_num=HEAD))
+
+
+def _statements(dialect: Dialect) -> list[str]:
+    """What makes the tables in such a database; put into words once, which takes longer than to make them."""
+    if dialect.name not in _made:
+        made: list[str] = []
+
+        def keep(statement: Any, _: object) -> None:
+            made.append(str(statement.compile(dialect=dialect)))
+
+        mock = create_mock_engine(f"{dialect.name}+{dialect.driver}://", keep)
+        tables.metadata.create_all(mock, checkfirst=False)
+        _made[dialect.name] = made
+    return _made[dialect.name]
+
+
+_made: dict[str, list[str]] = {}
 
 
 def _refuse_foreign_tables(connection: Connection, url: str) -> None:

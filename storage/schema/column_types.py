@@ -40,6 +40,22 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+class PlainText(TypeDecorator[str]):
+    """Text in which what cannot be printed stands as its escape, line breaks and tabs apart.
+
+    Whoever trains tells why a training ended, and terminals obey the control characters in it.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        r"""An escape character to ``\x1b``."""
+        if value is None or value.isprintable():
+            return value
+        return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in value)
+
+
 class FloatList(TypeDecorator[Sequence[float]]):
     """A list of numbers as comma-separated text, each with all its digits: ``"30.0,60.0,80.0"``."""
 

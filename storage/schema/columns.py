@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, Column, Enum, ForeignKey, Integer, MetaData, Text
 from sqlalchemy import text as sql
 
-from storage.schema.column_types import Number, UtcDateTime
+from storage.schema.column_types import Number, PlainText, UtcDateTime
 
 metadata = MetaData(
     naming_convention={
@@ -88,6 +88,11 @@ def text(name: str, *, earlier: str | None = None) -> Column[str]:
         nullable=False,
         server_default=sql(f"'{earlier}'") if earlier is not None else None,
     )
+
+
+def told(name: str) -> Column[str]:
+    """Text for people to read, from whoever trains: its control characters stand as their escapes."""
+    return Column(name, PlainText, nullable=False)
 
 
 def time(name: str, *, nullable: bool = False) -> Column[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text
 
-from storage.schema.columns import identity, metadata, number, parent, rule, text, time, whole
+from storage.schema.columns import identity, metadata, number, parent, rule, text, time, told, whole
 
 # Readers ask for what came after the last id they have seen, so that no id may come twice: AUTOINCREMENT.
 events = Table(
@@ -17,7 +17,7 @@ events = Table(
     parent("studies", nullable=True),
     time("at"),
     text("kind"),
-    text("message"),
+    told("message"),
     Column("data", Text),
     Index(None, "study_id"),
     sqlite_autoincrement=True,
@@ -90,7 +90,7 @@ plan_runs = Table(
     metadata,
     parent("plans", primary_key=True),
     Column("seed", BigInteger, primary_key=True),
-    text("holder"),
+    told("holder"),
     time("expires_at"),
 )
 

@@ -27,7 +27,7 @@ from hpo.dashboard import figures, style
 from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import epochs_band, setting_band
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.runs.forecasts import with_forecast
 from hpo.runs.formatting import interval, number, with_unit
 from hpo.runs.results import StudyResult

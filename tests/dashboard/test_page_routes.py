@@ -67,7 +67,7 @@ def client(storage: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
     headers = {"Authorization": f"Bearer {secret}"}
     with (
         listening(create_app(config, dashboard_routers())) as address,
-        httpx.Client(base_url=address, headers=headers, timeout=60) as asked,
+        httpx.Client(base_url=address, headers=headers, timeout=240) as asked,
     ):
         yield asked
 
@@ -254,7 +254,7 @@ def test_a_server_that_is_started_again_takes_forecast_and_laws_from_the_databas
     config = ServerConfig(storage=storage, folder=tmp_path)
     with (
         listening(create_app(config, dashboard_routers())) as address,
-        httpx.Client(base_url=address, headers=client.headers, timeout=60) as again,
+        httpx.Client(base_url=address, headers=client.headers, timeout=240) as again,
     ):
         assert [get(again, path) for path in paths] == before
         assert get(again, "/studies/small/figures/ladder", laws=False) == before[1]

@@ -19,8 +19,8 @@ from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import HpoError, StudyNotFoundError
 from hpo.extrapolation.calibration import Calibration
 from hpo.extrapolation.forecast import Forecast
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.prospects import Chance, Sensitivity
-from hpo.intervals import Interval
 from hpo.runs.formatting import prospects
 from storage.records import StudyState, TrialState
 from storage.store import Store

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.plan import Plan
 from search_spaces.settings import TrainingSettings
 from storage.records import PlanKind

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines import Accelerator, Link, Machine, Storage
 from hpo.planning.placement.candidates import PlanningContext
 from hpo.planning.placement.epochs import Epochs, quantiles

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from hpo.errors import PlanError
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.launchers import LAUNCHERS, script_of
 from hpo.planning.launchers.launch import choose_backend, write_plan
 from hpo.planning.launchers.run import clock, duration, possible_nodes, run_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.placement.bottlenecks import limited_by, sensitivity, shares
 from hpo.planning.placement.candidates import Candidate
 from hpo.planning.placement.epochs import IntervalLaw, PosteriorLaw, quantiles

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hpo.errors import PlanError
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines import load_machine
 from hpo.planning.timing.assumptions import FIGURES, Assumptions, normal_draws, spread
 from hpo.planning.timing.collectives import Links, RankLayout, all_reduce_seconds

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from hpo.errors import EvidenceError
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines import load_machine
 from hpo.planning.throughput import Measurement, fit_throughput, linear
 from hpo.planning.throughput.clock import PartLaw, PartSeconds, fit_part, run_seconds

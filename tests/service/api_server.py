@@ -19,7 +19,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from hpo.service import checking
+from hpo.service import checking, fit_process
 from hpo.service.app import create_app
 from hpo.service.auth import create_token, digest_of, new_secret
 from hpo.service.config import ServerConfig
@@ -151,12 +151,16 @@ def kept_check(config: ServerConfig) -> KeptCheck:
 def _end_checks() -> None:
     for kept in (each for idle in _IDLE.values() for each in idle):
         checking._Process.end(kept)
+    fit_process.close()
 
 
 @contextlib.contextmanager
 def served(folder: Path, **values: Any) -> Iterator[Api]:
-    """A server on an SQLite database in the folder."""
-    with mock.patch.object(checking, "_Process", kept_check):
+    """A server on an SQLite database in the folder; its processes of checks and fits stay for the next one."""
+    with (
+        mock.patch.object(checking, "_Process", kept_check),
+        mock.patch.object(fit_process, "close"),
+    ):
         yield from _served(folder, **values)
 
 
@@ -166,7 +170,7 @@ def _served(folder: Path, **values: Any) -> Iterator[Api]:
             {"storage": f"sqlite:///{folder}/hpo.db", "folder": folder / ".hpo", **values}
         )
     )
-    with listening(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with listening(app) as address, httpx.Client(base_url=address, timeout=240) as client:
         yield Api(app, client)
 
 

@@ -986,6 +986,28 @@ def test_a_password_is_taken_out_of_the_command_line():
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == f"['worker', '--once', ''] {url}\n"
         assert "secret" not in done.stderr and "HPO_STORAGE" in done.stderr
+    shows = (
+        "import sys, pathlib; from hpo.cli import own_arguments; own_arguments.hide_password(); "
+        "print(pathlib.Path('/proc/self/cmdline').read_text().split('\\0')[3:-1], sys.argv[1:])"
+    )
+    given = ["export", "--to", url, "--storage", url, "--token", "lb_x", "--token=lb_y", "a:b@c"]
+    shown = [
+        "export",
+        "--to",
+        url.replace("secret", "***"),
+        "--token",
+        "***",
+        "--token=***",
+        "a:b@c",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", shows, *given],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == f"{shown} {[*given[:3], *given[5:]]}\n"
     plain = ["hpo", "worker", "--storage", "postgresql://hpo@db/hpo", "--once"]
     assert storage_with_password(plain) is None
     assert storage_with_password(["hpo", "worker", "--storage"]) is None

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import random
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -145,7 +144,7 @@ def slow_reads(monkeypatch):
 
     def read(self, *asked):
         begun.release()
-        free.wait(30)
+        free.wait(300)
         return {}  # none of these trials is there
 
     monkeypatch.setattr(Store, "trial_ids", read)
@@ -168,13 +167,12 @@ def test_an_owner_who_asks_for_what_is_dear_over_many_connections_keeps_nobody_w
         ):
             dear = [pool.submit(api.call, "GET", curves, owner="ada") for _ in range(16)]
             assert begun.acquire(timeout=10) and begun.acquire(timeout=10)
-            began = time.monotonic()
-            with httpx.Client(base_url=api.client.base_url, timeout=5) as other:
+            with httpx.Client(base_url=api.client.base_url, timeout=60) as other:
                 answer = other.get(
                     "/api/v1/studies",
                     headers={"Authorization": f"Bearer {api.token('grace')}"},
                 )
-            assert answer.status_code == 200 and time.monotonic() - began < 3
+            assert answer.status_code == 200  # while all of those that began still read
             assert not begun.acquire(timeout=0.2)  # of four threads one owner has two at most
             assert not any(each.done() for each in dear)
 
@@ -185,7 +183,7 @@ def test_a_stream_that_is_open_takes_nothing_of_a_share(tmp_path):
         headers = {"Authorization": f"Bearer {api.token('ada')}"}
         with api.client.stream("GET", "/api/v1/studies/bowl/events", headers=headers) as stream:
             assert next(stream.iter_bytes())
-            with httpx.Client(base_url=api.client.base_url, timeout=5) as other:
+            with httpx.Client(base_url=api.client.base_url, timeout=60) as other:
                 assert other.get("/api/v1/studies", headers=headers).status_code == 200
 
 

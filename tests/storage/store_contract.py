@@ -422,6 +422,18 @@ class StoreContract(
         with pytest.raises(NotFound, match=f"no plan 99; the newest are {baseline.id}, {plan.id}"):
             store.plan(99)
 
+    def test_what_a_terminal_would_obey_is_stored_as_its_escape(self, store, study):
+        """Whoever trains tells why, and others read it in their terminals."""
+        (trial,) = make_trials(store, study, 16)
+        store.start_trials([trial.id])
+        said, kept = "a\x1b]0;b\x07\r\n\tc\u202e\x00é", "a\\x1b]0;b\\x07\\r\n\tc\\u202e\\x00é"
+        store.finish_trial(trial.id, TrialResult(state=TrialState.FAILED, reason=said))
+        store.add_event(study.id, "failed", said)
+        assert store.trials(study.id)[0].reason == kept
+        assert store.events(study_id=study.id)[-1].message == kept
+        store.set_study_state(study.id, StudyState.FAILED, said)
+        assert store.study(study.name).message == kept
+
     @pytest.mark.parametrize(
         ("changes", "error", "message"),
         [

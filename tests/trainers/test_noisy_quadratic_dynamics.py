@@ -175,14 +175,14 @@ def test_steps_to_target_are_those_counted_one_by_one(momentum, preconditioning)
         stability_limit(PROBLEM.curvature, momentum=momentum, preconditioning=preconditioning)
     )
     settings = {
-        "learning_rate": limit * np.exp(rng.uniform(-7, 0.05, 300)),
+        "learning_rate": limit * np.exp(rng.uniform(-7, 0.05, 100)),
         "momentum": momentum,
-        "global_batch_size": 2.0 ** rng.integers(0, 14, 300),
+        "global_batch_size": 2.0 ** rng.integers(0, 14, 100),
         "preconditioning": preconditioning,
     }
     counted = first_passage(PROBLEM, TARGET, 2000, **settings)
     steps = steps_to_target(PROBLEM, TARGET, **settings)
-    assert np.isfinite(counted).sum() > 60 and np.isinf(steps).sum() > 20
+    assert np.isfinite(counted).sum() > 20 and np.isinf(steps).sum() > 7
     assert np.array_equal(np.where(steps > 2000, np.inf, steps), counted)
 
 
@@ -279,7 +279,7 @@ def test_the_best_momentum_is_no_worse_than_any():
     best = optimum(PROBLEM, TARGET, 2.0**20, momentum=None)
     fixed = [
         optimum(PROBLEM, TARGET, 2.0**20, momentum=momentum).steps
-        for momentum in np.arange(0, 1, 0.05)
+        for momentum in np.arange(0, 1, 0.1)
     ]
     assert best.steps <= min(fixed) < fixed[0] and 0 < best.momentum < 0.99
 
@@ -312,7 +312,7 @@ def test_a_target_that_makes_no_sense_is_refused(target):
 
 
 def test_random_problems_have_the_critical_batches_and_epochs_that_were_drawn():
-    drawn = [random_problem(np.random.default_rng(seed)) for seed in range(6)]
+    drawn = [random_problem(np.random.default_rng(seed)) for seed in range(4)]
     critical = [critical_batch_size(problem, target) for problem, target in drawn]
     assert (
         min(critical) >= 2**4 * 0.999

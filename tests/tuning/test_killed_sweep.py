@@ -87,7 +87,12 @@ def test_kill_9_in_mid_sweep_loses_and_repeats_nothing(tmp_path):
     time.sleep(1)  # the actors of the dead sweep notice and end
     before = len((tmp_path / "batches").read_text().splitlines())
 
-    assert start(tmp_path).wait(timeout=240) == 0, (tmp_path / "log").read_text()
+    process = start(tmp_path)
+    try:
+        assert process.wait(timeout=240) == 0, (tmp_path / "log").read_text()
+    finally:
+        process.kill()
+        process.wait()
     trials = trials_of(tmp_path)
     assert len(trials) == 6 and all(trial.state.finished for trial in trials)
     assert not [trial for trial in trials if trial.state is TrialState.FAILED]

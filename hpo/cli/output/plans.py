@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.cli.output.style import new_console, new_table
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.runs.formatting import interval, number, readable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_list, new_table
 from hpo.extrapolation.forecast import Forecast
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.runs.formatting import KIND_NAMES, interval, number, prospects, target
 from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import mean_of, verdicts

@@ -1,1 +1,1 @@
-"""Priors, the model and the sampler of its posterior."""
+"""The model, the sampler of its posterior, and the intervals that it gives."""

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.launchers.environment import EnvironmentVariable, environment_variables
 from hpo.planning.machines import Machine
 from hpo.planning.plan import Plan

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines.machine import FigureSource
 from hpo.study.faults import dotted, shown
 from hpo.study.yaml_text import Document, Location

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 SCHEDULERS = ("slurm", "lsf", "pbs", "flux", "grid_engine", "ray", "local", "other")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.intervals import LEVELS, Interval
+from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.planning.machines import Machine
 from hpo.planning.placement.epochs import Epochs, EpochsLaw, quantiles
 from hpo.planning.placement.placements import Memory, Placement

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.errors import PlanError
+from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.prospects import log_epochs_samples
 from hpo.extrapolation.recommend import Choices, recommend
 from hpo.extrapolation.trust import VERY_FAR
-from hpo.intervals import LEVELS, Interval
 from hpo.planning.plan import BUDGET_FACTOR
 
 Array: TypeAlias = NDArray[np.float64]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpo.errors import PlanError
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.placement import bottlenecks, feasibility, pareto, rehearsal
 from hpo.planning.placement.candidates import HOUR, Candidate, PlanningContext
 from hpo.planning.placement.optimise import PlanConstraints, PlanSelection, candidates, choose

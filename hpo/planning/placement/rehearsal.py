@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.placement.candidates import HOUR, RATE_VALUES, Candidate, PlanningContext
 from hpo.planning.placement.epochs import END_OF_INTERVAL, quantiles
 from hpo.planning.placement.placements import Placement, PlacementSpace

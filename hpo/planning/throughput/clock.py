@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 
 Array: TypeAlias = NDArray[np.float64]
 

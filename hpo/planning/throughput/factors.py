@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
-from hpo.intervals import LEVELS, Interval
+from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.planning.throughput.forecast import OFFSETS
 
 Array: TypeAlias = NDArray[np.float64]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpo.errors import EvidenceError
-from hpo.intervals import LEVELS, Interval
+from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.planning.machines import Machine
 from hpo.planning.throughput import linear
 from hpo.planning.throughput.posterior import StepPosterior, fit_steps

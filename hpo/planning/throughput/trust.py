@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.throughput.posterior import StepPosterior, within_one_node
 from hpo.planning.throughput.step_model import Limit
 

@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.intervals import Interval
+from hpo.extrapolation.inference.intervals import Interval
 
 DRAWS = 128
 BACKWARD_SHARE = 2 / 3

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.errors import PlanError
-from hpo.intervals import LEVELS, Interval
+from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.planning.machines import Machine
 from hpo.planning.machines.machine import PRECISIONS
 from hpo.planning.timing.assumptions import (
