@@ -18,6 +18,7 @@ OWN_TEXT = {
     "hpo/cli/commands/init.py": "a name is quoted in YAML",
     "hpo/callbacks/reporting.py": "programs import it alone, and what is not finite becomes text there",
     "hpo/service/checking.py": "question and answer of two processes of the service",
+    "hpo/cli/own_arguments.py": "the arguments of a command, which it hands to itself",
     "hpo/client/calls.py": "a key is made of it",
     "hpo/service/logs.py": "a log line holds anything",
     "hpo/service/reference.py": "a page shows it",
