@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+BYTES_OF_A_POINT = 120
+"""What a point counts as stored, about: the limits of a server are in bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConvergencePoint:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from storage.convergence_records import Convergence, ConvergencePoint
+from storage.convergence_records import BYTES_OF_A_POINT, Convergence, ConvergencePoint
 from storage.errors import InvalidRecord
 from storage.service_records import (
     Event,
@@ -29,6 +29,7 @@ from storage.service_records import (
 )
 
 __all__ = [
+    "BYTES_OF_A_POINT",
     "CalibrationRow",
     "Convergence",
     "ConvergencePoint",

@@ -119,8 +119,7 @@ class ServiceStore(Transactions):
             return tokens.add(connection, new)
 
     def token_by_hash(self, digest: str) -> Token | None:
-        with self._read(single_statement=True) as connection:
-            return tokens.by_hashes(connection, [digest]).get(digest)
+        return self.tokens_by_hashes([digest]).get(digest)
 
     def tokens_by_hashes(self, digests: Collection[str]) -> dict[str, Token]:
         with self._read(single_statement=True) as connection:

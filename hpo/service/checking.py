@@ -84,9 +84,8 @@ class Checker:
         """
         with self._turn(owner):
             answer = self._answer(text)
-            if (
-                "unknown" in answer
-            ):  # asked of the workload itself, which may take longer than a check
+            if "unknown" in answer:
+                # asked of the workload itself, which may take longer than a check
                 self._metrics[answer["unknown"]] = workload_metrics(answer["unknown"])
                 answer = self._answer(text)
         if "study" in answer:

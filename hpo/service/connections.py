@@ -68,9 +68,8 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
             super().on_message_begin()
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            if (
-                self._in_head
-            ):  # what follows a body in chunks (RFC 9112, section 7.1.2) is no part of the head
+            if self._in_head:
+                # what follows a body in chunks (RFC 9112, section 7.1.2) is no part of the head
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:

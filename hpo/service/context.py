@@ -36,8 +36,6 @@ SLASH = "\ue000"
 """Stands for a slash within a segment of a path, as in the name of a study; no name holds this character."""
 BIGGEST_ID = 2**63 - 1
 COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
-BYTES_OF_A_POINT = 120
-"""What a point counts as stored, as the database counts it."""
 MOST_WAITING = 200
 """Requests of one owner, or of one address without a token, that may wait for their turn."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")

@@ -9,11 +9,11 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, Table, distinct, func, select
 
-from storage.records import StudyState, Totals
+from storage.records import BYTES_OF_A_POINT, StudyState, Totals
 from storage.schema.tables import convergence, events, plans, studies, trials
 from storage.statements.trials import chunks
 
-BYTES_OF_A_TRIAL, BYTES_OF_A_POINT, BYTES_OF_A_PLAN, BYTES_OF_AN_EVENT = 1_000, 120, 20_000, 300
+BYTES_OF_A_TRIAL, BYTES_OF_A_PLAN, BYTES_OF_AN_EVENT = 1_000, 20_000, 300
 
 
 def last_event_id(connection: Connection) -> int:

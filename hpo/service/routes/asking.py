@@ -17,11 +17,12 @@ from hpo.errors import TrialLostError, TuningError
 from hpo.runs.desk import Desk
 from hpo.service.answers import AskAnswer, TrialAnswer, VerdictAnswer, trial_values
 from hpo.service.auth import Principal
-from hpo.service.context import BIGGEST_ID, BYTES_OF_A_POINT, Context, Shared, StudyName, Submitter
+from hpo.service.context import BIGGEST_ID, Context, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_BATCH, refusals
 from hpo.service.routes.trials import Number
+from storage.records import BYTES_OF_A_POINT
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 router = APIRouter(prefix="/studies/{name}/trials", tags=["trials"])
