@@ -48,6 +48,7 @@ def killed_workers(
     kills: int,
     studies: int = 2,
     trials: int = 12,
+    seconds: float = 0.02,
     window: float = 1.0,
     kind: str = "Paced",
 ) -> Report:
@@ -59,7 +60,7 @@ def killed_workers(
     done = before = 0
     with Store.open(url) as store, fleet(url, folder, "--max-attempts", "1000") as workers:
         for number in range(studies):
-            Paced(f"study {number}", trials=trials, seconds=0.02, kind=kind).submit(store, folder)
+            Paced(f"study {number}", trials=trials, seconds=seconds, kind=kind).submit(store, folder)
         witness = Witness(store)
         for _ in range(kills):
             worker = workers.start()
@@ -318,7 +319,8 @@ def main() -> None:
                 seed=seed,
                 kills=options.ray_kills,
                 studies=1,
-                trials=8 + 3 * options.ray_kills,
+                trials=8 + 10 * options.ray_kills,
+                seconds=0.1,
                 window=2,
                 kind="OnRay",
             ),

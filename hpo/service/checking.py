@@ -13,9 +13,8 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hpo.errors import Fault, HpoError, SpecError
@@ -64,58 +63,35 @@ class CheckedStudy:
 
 
 class Checker:
-    """A few processes that check one text each at a time; use from any thread."""
+    """A few processes that check one text each at a time; use from at most as many threads."""
 
-    def __init__(self, config: ServerConfig, processes: int = PROCESSES) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         self._config = config
         self._free: queue.LifoQueue[_Process | None] = queue.LifoQueue()
-        for _ in range(processes):
+        for _ in range(PROCESSES):
             self._free.put(None)
         self._closed = False
-        self._owners: dict[str, _Waiting] = {}
-        self._lock = threading.Lock()
         self._metrics: dict[str, Mapping[str, bool] | None] = {}
 
-    def check(self, text: str, owner: str) -> CheckedStudy:
-        """The study of a text from the network, when it is the owner's turn: one of each owner is checked at a time.
+    def check(self, text: str) -> CheckedStudy:
+        """The study of a text from the network.
 
-        :class:`SpecError` with every fault, RefusedError (422) where that takes too long to find out, and
-        RefusedError (503) where others are being checked for as long.
+        :class:`SpecError` with every fault, RefusedError (422) where that takes too long to find out.
         """
-        with self._turn(owner):
+        answer = self._answer(text)
+        if "unknown" in answer:
+            # asked of the workload itself, which may take longer than a check
+            self._metrics[answer["unknown"]] = workload_metrics(answer["unknown"])
             answer = self._answer(text)
-            if "unknown" in answer:
-                # asked of the workload itself, which may take longer than a check
-                self._metrics[answer["unknown"]] = workload_metrics(answer["unknown"])
-                answer = self._answer(text)
         if "study" in answer:
             return CheckedStudy(text=text, **answer["study"])
         if "faults" in answer:
             raise SpecError([Fault(**fault) for fault in answer["faults"]])
         raise RefusedError(422, answer["refused"])
 
-    @contextmanager
-    def _turn(self, owner: str) -> Iterator[None]:
-        with self._lock:
-            waiting = self._owners.setdefault(owner, _Waiting())
-            waiting.count += 1
-        try:
-            with waiting.turn:
-                yield
-        finally:
-            with self._lock:
-                waiting.count -= 1
-                if not waiting.count:
-                    del self._owners[owner]
-
     def _answer(self, text: str) -> dict[str, Any]:
         seconds = self._config.limits.check_seconds
-        try:
-            process = self._free.get(timeout=3 * seconds)
-        except queue.Empty:
-            raise RefusedError(
-                503, "other submissions are being checked", way_out="try again", retry_after=5
-            ) from None
+        process = self._free.get()
         try:
             if process is None or not process.alive:
                 process = _Process(self._config)
@@ -148,14 +124,6 @@ class Checker:
                 return
             if process is not None:
                 process.end()
-
-
-@dataclass
-class _Waiting:
-    """The checks of one owner: whose turn it is, and how many there are."""
-
-    turn: threading.Lock = field(default_factory=threading.Lock)
-    count: int = 0
 
 
 class _Process:

@@ -1,13 +1,14 @@
-"""Threads for what may take seconds: fits, forecasts, plans, figures with laws.
+"""Threads for what may take seconds: fits, forecasts, plans, figures with laws, checks of submissions.
 
-Requests that wait for one hold none of the threads that answer reads, and each owner has one at a time: who asks for
-many waits in a queue of the own, and the next owner who comes begins at once.
+Requests that wait for one hold none of the threads that answer reads, nor their owner's share of those, and each owner
+has one at a time: who asks for many waits in a queue of the own, and the next owner who comes begins at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from anyio import CapacityLimiter
@@ -15,7 +16,7 @@ from anyio.to_thread import run_sync
 
 from hpo.service.auth import Principal
 from hpo.service.refusal import RefusedError
-from hpo.service.shares import Shares
+from hpo.service.shares import Shares, Turn
 
 THREADS = 8
 MOST_WAITING = 100
@@ -23,22 +24,46 @@ Found = TypeVar("Found")
 
 
 class Computations:
-    """The threads of one server."""
+    """A few threads of one server, for computations of one kind.
 
-    def __init__(self) -> None:
-        self._shares = Shares(THREADS, most=1, queue=MOST_WAITING)
+    ``kind`` names them in a refusal; whose turn it is may have to wait for a thread, but at most ``patience`` seconds.
+    """
+
+    def __init__(
+        self, threads: int = THREADS, kind: str = "computations", patience: float | None = None
+    ) -> None:
+        self._threads, self._kind, self._patience = threads, kind, patience
+        self._shares = Shares(threads, most=1, queue=MOST_WAITING)
+        self._free = asyncio.Semaphore(threads)
         self._limiter: CapacityLimiter | None = None
 
-    async def run(self, who: Principal, work: Callable[[], Found]) -> Found:
-        """The result of ``work``, when it is the owner's turn; RefusedError (429) where too much waits for one."""
-        self._limiter = self._limiter or CapacityLimiter(THREADS)  # of the loop that runs
+    async def run(self, who: Principal, turn: Turn, work: Callable[[], Found]) -> Found:
+        """The result of ``work``, for a request that steps aside until it is there.
+
+        RefusedError (429) where too many of the owner wait, and (503) where no thread is free in time.
+        """
+        self._limiter = self._limiter or CapacityLimiter(self._threads)  # of the loop that runs
         try:
-            async with self._shares.turn(who.owner):
+            async with turn.aside(), self._shares.turn(who.owner), self._thread():
                 return await run_sync(work, limiter=self._limiter)
         except asyncio.QueueFull:
             raise RefusedError(
                 429,
-                f"more than {MOST_WAITING} computations of {who.owner} wait",
+                f"more than {MOST_WAITING} {self._kind} of {who.owner} wait",
                 way_out="wait for their answers before asking again",
                 retry_after=5,
             ) from None
+
+    @asynccontextmanager
+    async def _thread(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._free.acquire()
+        except TimeoutError:
+            raise RefusedError(
+                503, f"{self._kind} of others take long", way_out="try again", retry_after=5
+            ) from None
+        try:
+            yield
+        finally:
+            self._free.release()

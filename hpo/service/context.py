@@ -16,7 +16,7 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 
 from hpo.service import fit_process
 from hpo.service.auth import SESSION_PREFIX, Principal, Tokens
-from hpo.service.checking import Checker
+from hpo.service.checking import PROCESSES, CheckedStudy, Checker
 from hpo.service.computations import Computations
 from hpo.service.config import ServerConfig
 from hpo.service.desks import Desks
@@ -25,7 +25,7 @@ from hpo.service.live import Live
 from hpo.service.metrics import Metrics
 from hpo.service.rate_limit import RateLimit
 from hpo.service.refusal import RefusedError
-from hpo.service.shares import Shares
+from hpo.service.shares import Shares, Turn
 from hpo.study import rules
 from storage.errors import NotFound, StoreUnavailable
 from storage.records import Study
@@ -73,7 +73,10 @@ class Context:
         self._suspects: CapacityLimiter | None = None
         self.metrics = Metrics()
         self.forecasts = Forecasts()
-        self.checker = Checker(config)
+        self._checker = Checker(config)
+        self._checks = Computations(
+            PROCESSES, "checks of submissions", patience=3 * config.limits.check_seconds
+        )
         self.live = Live(self.open_store)
         self.desks = Desks(self.open_store)
         self._store: Store | None = None
@@ -140,11 +143,15 @@ class Context:
 
     def close(self) -> None:
         """Give back the connections, and end the processes that check submissions."""
-        self.checker.close()
+        self._checker.close()
         fit_process.close()
         if self._store is not None:
             self._store.close()
             self._store = None
+
+    async def checked(self, who: Principal, turn: Turn, text: str) -> CheckedStudy:
+        """The study of a text from the network; SpecError with its faults, RefusedError where that takes too long."""
+        return await self._checks.run(who, turn, lambda: self._checker.check(text))
 
     def check_readable(self, who: Principal, study: Study) -> Study:
         """The study, or RefusedError (404) where reading is private and it is another's."""
@@ -197,6 +204,12 @@ def context_of(request: Request) -> Context:
 async def _shared(request: Request) -> Context:
     """The server's context, for a route; like each dependency asynchronous, as others are called in a thread."""
     return context_of(request)
+
+
+async def own_turn(request: Request) -> Turn:
+    """The turn that the request has."""
+    turn: Turn = request.state.turn
+    return turn
 
 
 async def _study_name(
@@ -331,3 +344,4 @@ READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin")
 """For routes that need the scope and do not ask who has it."""
 StudyName = Annotated[str, Depends(_study_name)]
 Shared = Annotated[Context, Depends(_shared)]
+OwnTurn = Annotated[Turn, Depends(own_turn)]

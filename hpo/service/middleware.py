@@ -87,6 +87,7 @@ class RequestMiddleware:
         try:
             async with self.context.shares.turn(owner) as turn:
                 passing.on_begin, passing.begins_early = turn.end, who is None
+                scope["state"]["turn"] = turn
                 await self.app(scope, receive, passing.send)
         except asyncio.QueueFull:
             refusal = error_reply(

@@ -7,6 +7,9 @@ for beyond it waits in a queue of the owner's own, first come, first served: pro
 
 With *n* owners who have requests in progress, each may have ``threads // (n + 1)`` of them, at least one: a part of the
 threads stays free for whoever comes next, and is served at once.
+
+A request that waits for something else than a thread, such as a fit, steps aside meanwhile (:meth:`Turn.aside`) and
+lets another of its owner begin.
 """
 
 from __future__ import annotations
@@ -43,22 +46,24 @@ class Shares:
     @asynccontextmanager
     async def turn(self, owner: Hashable) -> AsyncIterator[Turn]:
         """A request's turn, which begins when the owner's share allows; asyncio.QueueFull where too many wait."""
-        found = self._owners.setdefault(owner, _Owner())
-        if found.waiting or found.in_progress >= self.share:
-            await self._wait(owner, found)
-        else:
-            found.in_progress += 1
+        found = self._owners.get(owner)
+        if found is not None and len(found.waiting) >= self._queue:
+            raise asyncio.QueueFull
+        await self.begin(owner)
         turn = Turn(self, owner)
         try:
             yield turn
         finally:
             turn.end()
 
-    async def _wait(self, owner: Hashable, found: _Owner) -> None:
-        if len(found.waiting) >= self._queue:
-            raise asyncio.QueueFull
+    async def begin(self, owner: Hashable, *, first: bool = False) -> None:
+        """Count a request as in progress when the share allows; ``first`` is before the owner's others that wait."""
+        found = self._owners.setdefault(owner, _Owner())
+        if found.in_progress < self.share and (first or not found.waiting):
+            found.in_progress += 1
+            return
         turn = asyncio.get_running_loop().create_future()
-        found.waiting.append(turn)
+        (found.waiting.appendleft if first else found.waiting.append)(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -90,6 +95,17 @@ class Turn:
 
     def __init__(self, shares: Shares, owner: Hashable) -> None:
         self._shares, self._owner, self._ended = shares, owner, False
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """Give it back for as long as the context lasts, and have it again before the owner's other requests.
+
+        It stays given back where the context fails: a refusal needs no thread.
+        """
+        self.end()
+        yield
+        await self._shares.begin(self._owner, first=True)
+        self._ended = False
 
     def end(self) -> None:
         """Give it back."""

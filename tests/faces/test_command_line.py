@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.commands import options
 from hpo.cli.main import main
+from hpo.cli.output.tables import write_csv
 from hpo.runs.formatting import number, percent
 
 COMMANDS = sorted(main.commands)
@@ -155,6 +156,15 @@ def test_trials_in_three_forms(study):
         assert float(line["epochs_to_target"]) == row["epochs_to_target"] == trial.epochs_to_target
         assert line["state"] == row["state"] == "reached"
     assert "reached" in call("trials", "cells")
+
+
+def test_no_text_of_a_table_is_a_formula_to_a_spreadsheet():
+    out = io.StringIO()
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "loss = 1", ""]
+    write_csv([{"reason": text, "epochs": -1.5} for text in texts], out)
+    rows = list(csv.DictReader(io.StringIO(out.getvalue(), newline="")))
+    assert [row["reason"] for row in rows] == [f"'{text}" for text in texts[:5]] + texts[5:]
+    assert {row["epochs"] for row in rows} == {"-1.5"}
 
 
 def test_studies_lists_them(study):

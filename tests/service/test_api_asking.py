@@ -104,6 +104,11 @@ def test_giving_a_trial_back(api):
         ),
         ("end", {"state": "pruned"}, "state"),
         ("points", {"points": [{"step": 0}]}, "points.0.step"),
+        (
+            "points",
+            {"points": [{**point(4, 0.5), "learning_rate": None}]},
+            "points.0.learning_rate",
+        ),
         ("points", {"lease_seconds": 0}, "lease_seconds"),
         ("points", {"key": "short"}, "key"),
         ("release", {"more": 1}, "more"),

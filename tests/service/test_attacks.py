@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
@@ -1011,3 +1012,34 @@ def test_a_password_is_taken_out_of_the_command_line():
     plain = ["hpo", "worker", "--storage", "postgresql://hpo@db/hpo", "--once"]
     assert storage_with_password(plain) is None
     assert storage_with_password(["hpo", "worker", "--storage"]) is None
+
+
+def test_checks_that_take_long_leave_all_threads_to_reads(tmp_path, monkeypatch):
+    """More owners than the server has threads, each with a file that takes long to read."""
+    free, reading = threading.Event(), threading.Semaphore(0)
+
+    def answer(*_):
+        reading.release()
+        free.wait(60)
+        return {"refused": "slow"}
+
+    monkeypatch.setattr(Checker, "_answer", answer)
+    with (
+        served(tmp_path, threads=3, limits={"check_seconds": 0.5}) as api,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        owners = [f"eve {number}" for number in range(6)]
+        for owner in (*owners, "ada"):
+            api.call("GET", "/studies", owner=owner)
+        slow = [pool.submit(api.submit, spec="slow", owner=owner) for owner in owners]
+        try:
+            for _ in range(2):
+                assert reading.acquire(timeout=30)
+            for owner in ("ada", "eve 0", "eve 5"):
+                asked = pool.submit(api.call, "GET", "/studies", owner=owner)
+                assert asked.result(timeout=10).status_code == 200
+            refused = itertools.islice(as_completed(slow, timeout=30), 4)
+            assert [each.result().status_code for each in refused] == [503] * 4
+        finally:
+            free.set()
+        assert sorted(each.result().status_code for each in slow) == [422] * 2 + [503] * 4

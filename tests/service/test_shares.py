@@ -100,6 +100,35 @@ def test_requests_that_are_given_up_while_they_wait_take_no_turn():
     asyncio.run(run())
 
 
+def test_a_request_that_steps_aside_lets_another_begin_and_goes_on_before_those_that_wait():
+    async def run():
+        shares, told = Shares(threads=2, most=1, queue=100), []
+        computed = asyncio.Event()
+
+        async def one(name, wait=None):
+            async with shares.turn("a") as turn:
+                told.append(name)
+                if wait is not None:
+                    async with turn.aside():
+                        await wait.wait()
+                    told.append(f"{name} again")
+                await settle()
+
+        first = asyncio.create_task(one("computes", computed))
+        await settle()
+        others = [asyncio.create_task(one(f"read {number}")) for number in range(3)]
+        await asyncio.sleep(0)
+        computed.set()
+        await asyncio.gather(first, *others)
+        assert told == ["computes", "read 0", "computes again", "read 1", "read 2"]
+        with pytest.raises(ValueError, match="refused"):
+            async with shares.turn("a") as turn, turn.aside():
+                raise ValueError("refused")
+        assert shares._owners == {}
+
+    asyncio.run(run())
+
+
 def test_whatever_comes_no_share_is_exceeded_nobody_waits_in_vain_and_all_is_given_back():
     """Seeded random requests, some given up at any moment; the bound is that of the owners who were there."""
 
@@ -116,8 +145,14 @@ def test_whatever_comes_no_share_is_exceeded_nobody_waits_in_vain_and_all_is_giv
                     await asyncio.sleep(draw.random() * 1e-3)
                 finally:
                     running[owner] -= 1
-                    if draw.random() < 0.2:
-                        turn.end()  # as a stream, before its request ends
+                if draw.random() < 0.3:
+                    async with turn.aside():
+                        await asyncio.sleep(draw.random() * 1e-3)
+                    running[owner] += 1
+                    assert running[owner] <= max(1, min(shares._most, shares._threads // 2))
+                    running[owner] -= 1
+                elif draw.random() < 0.2:
+                    turn.end()  # as a stream, before its request ends
             done[owner] += 1
 
         tasks = []
@@ -202,12 +237,18 @@ def test_an_owner_has_one_computation_at_a_time_and_another_begins_at_once(monke
     async def run():
         computing = computations.Computations()
 
-        def ask(owner):
+        requests = Shares(threads=100, most=50, queue=100)
+
+        async def request(owner):
             who = Principal(1, owner, frozenset({"read"}))
-            return asyncio.create_task(computing.run(who, lambda: compute(owner)))
+            async with requests.turn(owner) as turn:
+                return await computing.run(who, turn, lambda: compute(owner))
+
+        def ask(owner):
+            return asyncio.create_task(request(owner))
 
         greedy = [ask("greedy") for _ in range(6)]
-        await asyncio.sleep(0)
+        await settle()
         with pytest.raises(
             RefusedError, match="more than 5 computations of greedy wait"
         ) as refused:

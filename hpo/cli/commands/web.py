@@ -36,7 +36,9 @@ def dashboard_routers(path: str = "") -> list[Any]:
         kept=lambda request, study, what, make: context_of(request).forecasts.kept(
             store(request), study, what, make
         ),
-        compute=lambda request, who, work: context_of(request).computations.run(who, work),
+        compute=lambda request, who, work: context_of(request).computations.run(
+            who, request.state.turn, work
+        ),
         calibration=lambda request, who: visible_calibration(context_of(request), who),
     )
     return [pages(path), data_routes(access)]

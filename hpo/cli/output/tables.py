@@ -97,12 +97,18 @@ def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], out: TextIO) -> None:
-    """Rows as CSV with a header."""
+    """Rows as CSV with a header; no text is a formula to a spreadsheet that opens it."""
     writer = csv.DictWriter(
         out, fieldnames=list(rows[0]) if rows else ["number"], lineterminator="\n"
     )
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)
+
+
+def _no_formula(value: Any) -> Any:
+    """The value, a text that a spreadsheet would compute behind an apostrophe (OWASP, CSV injection)."""
+    computed = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if computed else value
 
 
 def show_trials(result: StudyResult) -> None:

@@ -70,7 +70,7 @@ class PointBody(_Body):
     metric: Measured = None
     loss: Measured = None
     train_loss: Measured = None
-    learning_rate: Measured = None
+    learning_rate: float = Field(ge=0, description="That of the last update.")
     global_batch_size: int = Field(ge=1, le=BIGGEST_BATCH)
     gradient_noise_scale: float | None = None
 
@@ -220,7 +220,7 @@ def _tried(call: Any) -> Any:
 
 def _point(body: PointBody) -> ConvergencePoint:
     values = body.model_dump()
-    unknown = ("metric", "loss", "train_loss", "learning_rate")
+    unknown = ("metric", "loss", "train_loss")
     return ConvergencePoint(
         **{**values, **{name: math.nan for name in unknown if values[name] is None}}
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Response
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from hpo.errors import Fault, SpecError
@@ -12,7 +13,7 @@ from hpo.runs import repository
 from hpo.service.answers import StudiesAnswer, StudyDetail, plain, study_values
 from hpo.service.auth import Principal
 from hpo.service.checking import CheckedStudy
-from hpo.service.context import BIGGEST_ID, Context, Reader, Shared, StudyName, Submitter
+from hpo.service.context import BIGGEST_ID, Context, OwnTurn, Reader, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import After, Limit, Words, refusals
@@ -70,6 +71,25 @@ class Resumption(BaseModel):
     )
 
 
+async def _submitted(
+    who: Submitter, context: Shared, turn: OwnTurn, body: Submission
+) -> CheckedStudy:
+    return await context.checked(who, turn, body.spec)
+
+
+async def _resumed(
+    who: Submitter,
+    context: Shared,
+    turn: OwnTurn,
+    name: StudyName,
+    body: Annotated[Resumption | None, Body()] = None,
+) -> CheckedStudy | None:
+    if body is None or body.spec is None:
+        return None
+    await run_sync(_to_change, context, who, name)
+    return await context.checked(who, turn, body.spec)
+
+
 @router.post(
     "",
     status_code=201,
@@ -87,6 +107,7 @@ def submit(
     who: Submitter,
     context: Shared,
     body: Submission,
+    spec: Annotated[CheckedStudy, Depends(_submitted)],
     idempotency_key: Annotated[
         str | None,
         Header(
@@ -97,7 +118,6 @@ def submit(
     ] = None,
 ) -> Response:
     """Queue a study for the workers. A bad study file is answered with every fault and its line."""
-    spec = context.checker.check(body.spec, who.owner)
     limits, store = context.config.limits, context.open_store()
     if body.priority > limits.priority and not who.allows("admin"):
         raise RefusedError(
@@ -181,12 +201,11 @@ def resume(
     who: Submitter,
     context: Shared,
     name: StudyName,
-    body: Annotated[Resumption | None, Body()] = None,
+    spec: Annotated[CheckedStudy | None, Depends(_resumed)],
 ) -> Response:
     """Queue a study again that was interrupted, failed, cancelled, or finished and is to be given more trials."""
     store, study = _to_change(context, who, name)
-    if body is not None and body.spec is not None:
-        spec = context.checker.check(body.spec, who.owner)
+    if spec is not None:
         _check_comparable(study, spec)
         if study.state in (StudyState.RUNNING, StudyState.QUEUED):
             raise RefusedError(
