@@ -69,6 +69,46 @@ def test_a_ray_that_is_started_here_listens_here_alone_and_lets_nobody_in_withou
     ]
 
 
+HOLDS = """
+import sys, tempfile, time
+from trainers.asynchronous import ray_session
+tempfile.tempdir, ray_session.LONGEST_FOLDER = sys.argv[1], 1000
+folder = ray_session._private_folder()
+(folder / "session").mkdir(parents=True)
+print(folder.parent, flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_session, "LONGEST_FOLDER", 1000)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(ray_session, "_folders", {})
+    command = [sys.executable, "-c", HOLDS, str(tmp_path)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second,
+    ):
+        try:
+            killed, living = (Path(each.stdout.readline().strip()) for each in (first, second))
+            first.kill()
+            first.wait(30)
+            (tmp_path / "hpo-ray-of-before").mkdir()  # without a lock: nobody knows whose it is
+            (tmp_path / "hpo-ray-link").symlink_to(living)
+            assert killed.is_dir()
+            own = ray_session._private_folder().parent
+            kept = {own, living, tmp_path / "hpo-ray-of-before", tmp_path / "hpo-ray-link"}
+            assert set(tmp_path.iterdir()) == kept
+            assert (living / "ray/session").is_dir()
+        finally:
+            first.kill()
+            second.kill()
+    ray_session._private_folder()
+    assert own.is_dir() and not living.exists()
+    ray_session._remove_folders()
+    assert not list(tmp_path.glob("hpo-ray-????????"))
+
+
 @pytest.mark.parametrize("version", ["2.58.9", "2.9.3", "1.13.0"])
 def test_a_ray_whose_ports_ask_for_no_token_is_refused(version):
     with pytest.raises(CommunicationError, match=r"at least 2\.59.*pip install"):

@@ -3,19 +3,24 @@
 Whoever reaches the ports of a Ray without a token runs code as its user. From 2.59 a Ray that is started here asks
 for a token by itself; an earlier one, and one for which ``RAY_AUTH_MODE`` says otherwise, is refused. A Ray of this
 machine alone listens on the loopback interface; by itself it would take the network's.
+
+Its files go with it. Those of a process that was killed are removed by the next that starts a Ray: they hold a lock,
+which is free when their process has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from trainers.errors import CommunicationError
 from trainers.private_files import umask
@@ -27,7 +32,9 @@ LONGEST_FOLDER = 40
 CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's switch, in spite of its name on Linux too, between the network's address for its ports and the loopback's."""
 DEFAULT_TOKEN = Path("~/.ray/auth_token")
-_folders: list[Path] = []
+NAME = "hpo-ray-"
+_folders: dict[Path, IO[str]] = {}
+"""The folders of this process, each with the open file that holds its lock."""
 
 
 def start_ray(address: str | None = None, **options: Any) -> None:
@@ -133,14 +140,31 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _private_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="hpo-ray-"))
-    if len(str(folder)) > LONGEST_FOLDER:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="hpo-ray-", dir="/tmp"))
-    _folders.append(folder)
+    parent = Path(tempfile.gettempdir())
+    if len(str(parent / NAME)) + 8 > LONGEST_FOLDER:
+        parent = Path("/tmp")
+    _remove_abandoned(parent)
+    folder = Path(tempfile.mkdtemp(prefix=NAME, dir=parent))
+    lock = (folder / "lock.new").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (folder / "lock.new").rename(folder / "lock")  # nobody sees one that is free
+    _folders[folder] = lock
     return (
         folder / "ray"
     )  # Ray lets everybody into the folder that it is given, but nobody passes the one above it
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders of one's own processes that were killed."""
+    for folder in parent.glob(f"{NAME}*"):
+        with contextlib.suppress(OSError):
+            told = folder.lstat()
+            if not stat.S_ISDIR(told.st_mode) or told.st_uid != os.getuid():
+                continue
+            with (folder / "lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError where its process lives
+                shutil.rmtree(folder / "ray")
+                shutil.rmtree(folder)
 
 
 def _hide_token() -> None:
@@ -151,4 +175,6 @@ def _hide_token() -> None:
 
 def _remove_folders() -> None:
     while _folders:
-        shutil.rmtree(_folders.pop(), ignore_errors=True)
+        folder, lock = _folders.popitem()
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.close()
