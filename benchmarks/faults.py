@@ -60,7 +60,9 @@ def killed_workers(
     done = before = 0
     with Store.open(url) as store, fleet(url, folder, "--max-attempts", "1000") as workers:
         for number in range(studies):
-            Paced(f"study {number}", trials=trials, seconds=seconds, kind=kind).submit(store, folder)
+            Paced(f"study {number}", trials=trials, seconds=seconds, kind=kind).submit(
+                store, folder
+            )
         witness = Witness(store)
         for _ in range(kills):
             worker = workers.start()
