@@ -17,6 +17,7 @@ from benchmarks.real_images import sweeps
 from benchmarks.real_images.cases import Case
 from benchmarks.real_images.sweeps import Sweep
 from benchmarks.real_images.trainings import Training, by_rate, optimum
+from benchmarks.search_cost.confirming import confirm, recommended
 from benchmarks.search_cost.halving import halving, new_study
 from hpo.extrapolation import discrepancy
 from hpo.extrapolation.evidence.evidence import Observation
@@ -220,11 +221,11 @@ def _confirmed(
         ):
             break
     on_ladder, fewest = samples, math.inf
-    yield samples, 0.0, acquisition.recommend(others)["learning_rate"]
+    yield samples, 0.0, recommended(acquisition, case.batch, others)["learning_rate"]
     for _ in range(MOST_CONFIRMING):
         if samples >= most:
             return
-        settings = {**others, **acquisition.confirm(others).try_next}
+        settings = {**others, **confirm(acquisition, case.batch, others).try_next}
         limit = min(
             acquisition.limit_epochs(case.batch) or math.inf,
             case.epochs,
@@ -238,7 +239,11 @@ def _confirmed(
                 case.batch, run.state, run.epochs, settings, 0, case.batch / result.train_samples
             )
         )
-        yield samples, samples - on_ladder, acquisition.confirm(others).use["learning_rate"]
+        yield (
+            samples,
+            samples - on_ladder,
+            confirm(acquisition, case.batch, others).use["learning_rate"],
+        )
 
 
 def _hopeless(target: float, limit: float) -> Stop:

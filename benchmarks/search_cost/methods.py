@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.search_cost.confirming import confirm, recommended
 from benchmarks.search_cost.halving import halving, new_study
 from benchmarks.search_cost.simulation import (
     EVALUATIONS_PER_EPOCH,
@@ -141,7 +142,7 @@ def tpe_on_ladder(task: Task, seed: int, most: float) -> Iterator[Moment]:
     yield _moment(task, acquisition, ledger)
     rng, others = np.random.default_rng((seed, 4)), _others(task)
     while ledger.samples < most and ledger.at_target_trials < MOST_TRIALS:
-        settings = {**others, **acquisition.confirm(others).try_next}
+        settings = {**others, **confirm(acquisition, TARGET_BATCH, others).try_next}
         yield _trained(task, acquisition, ledger, TARGET_BATCH, settings, None, rng)
 
 
@@ -170,7 +171,7 @@ def _acquired(task: Task, seed: int, most: float, *, confirming: bool) -> Iterat
         )
         limit = None
         if confirms:
-            batch, settings = TARGET_BATCH, acquisition.confirm(others).try_next
+            batch, settings = TARGET_BATCH, confirm(acquisition, TARGET_BATCH, others).try_next
         elif acquisition.ready:
             choice = acquisition.choose(others)
             batch, settings, limit = choice.global_batch_size, choice.settings, choice.limit_epochs
@@ -212,9 +213,9 @@ def _moment(task: Task, acquisition: Acquisition, ledger: _Ledger) -> Moment:
         return ledger.moment(None, None)
     others = _others(task)
     use = (
-        acquisition.confirm(others).use
+        confirm(acquisition, TARGET_BATCH, others).use
         if ledger.at_target_trials
-        else acquisition.recommend(others)
+        else recommended(acquisition, TARGET_BATCH, others)
     )
     found = {**others, **use}
     return ledger.moment(found["learning_rate"], found["momentum"])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
@@ -41,21 +40,6 @@ class Corrected:
     mean: Array
     sd: Array
     bend: Array
-
-    @property
-    def best(self) -> int:
-        """The candidate with the least expected log epochs."""
-        return int(np.argmin(self.mean))
-
-    def improvement(self, least: float) -> Array:
-        """Expected improvement of each candidate on ``least``."""
-        sd = np.maximum(self.sd, 1e-9)
-        white = (least - self.mean) / sd
-        normal = NormalDist()
-        density = np.exp(-0.5 * white**2) / np.sqrt(2 * np.pi)
-        return np.asarray(
-            sd * (white * np.array([normal.cdf(float(each)) for each in white]) + density)
-        )
 
 
 def counted(state: str, epochs: float, least: float) -> float:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from test_agenda import a_trial
 
-from hpo.extrapolation import discrepancy
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.inference.posterior import fit, thinned
 from hpo.study.spec import StudySpec
@@ -169,7 +168,9 @@ def test_choices_narrow_down_the_rate_at_the_target():
         choice = acquisition.choose()
         acquisition.tell(outcome(choice.global_batch_size, choice.settings["learning_rate"]))
     assert acquisition.choose().uncertainty < before
-    assert 0.3 < acquisition.recommend()["learning_rate"] < 3
+    posterior, weights = acquisition.belief()
+    rates = [each["learning_rate"] for each in prediction.best_settings(posterior, 1024)]
+    assert 0.3 < weights @ np.array(rates) < 3
 
 
 @pytest.mark.parametrize("state", ["censored", "diverged"])
@@ -179,58 +180,6 @@ def test_without_a_trial_that_reached_its_target_there_is_nothing_to_choose_by(s
         acquisition.tell(Observation(16, state, 10, {"learning_rate": rate}))
     assert not acquisition.ready
     assert acquisition.limit_epochs(16) is None
-
-
-def test_confirming_trials_overrule_the_laws():
-    places = np.linspace(-1, 1, 41)[:, None]
-    prior = np.abs(places[:, 0]) * 0.2  # the laws hold 0 to be best; at 0.4 it is 20 % faster
-    tried = np.array([[0.0], [0.2], [0.4], [0.6]])
-    corrected = discrepancy.correct(
-        prior, places, tried, np.abs(tried[:, 0]) * 0.2, np.log([100, 88, 80, 90]), 0.04
-    )
-    assert places[corrected.best, 0] == pytest.approx(0.4, abs=0.1)
-    assert corrected.mean[corrected.best] == pytest.approx(math.log(80), abs=0.05)
-    assert corrected.sd[0] > corrected.sd[corrected.best]
-    assert corrected.improvement(math.log(80)).min() >= 0
-
-
-def test_the_discrepancy_is_as_large_as_the_trials_say(monkeypatch):
-    """With one size it is the Gaussian process's mean; with several it follows trials that the laws missed by far."""
-    places, noise = np.array([[0.0], [1.0]]), 0.1
-    monkeypatch.setattr(discrepancy, "AMPLITUDES", (0.2,))
-    monkeypatch.setattr(discrepancy, "PROBABILITIES", (1.0,))
-    found = discrepancy.correct(np.zeros(2), places, places, np.zeros(2), [0.3, -0.3], noise)
-    near = math.exp(-0.5 / discrepancy.LENGTH**2)
-    share = 0.04 * (1 - near) / (0.04 * (1 - near) + noise**2)  # of a difference, the level apart
-    assert found.bend == pytest.approx([0.3 * share, -0.3 * share])
-    assert found.mean == pytest.approx(found.bend, abs=1e-9)
-    monkeypatch.undo()
-    shares = [
-        discrepancy.correct(np.zeros(2), places, places, np.zeros(2), [size, -size], noise).bend[0]
-        / size
-        for size in (0.05, 0.3, 1.0)
-    ]
-    assert shares[0] < shares[1] < shares[2] < 1
-    assert shares[2] > 0.95
-
-
-def test_trials_whose_seeds_are_not_told_share_none():
-    places, zeros = np.array([[0.0], [1.0]]), np.zeros(2)
-    means = [
-        discrepancy.correct(zeros, places, places, zeros, [0.3, -0.3], 0.1, seeds).mean
-        for seeds in (None, (None, None), (1, 2), (1, 1))
-    ]
-    assert means[0] == pytest.approx(means[1]) and means[0] == pytest.approx(means[2])
-    assert means[3][0] > means[0][0]  # a difference under one seed is believed more
-
-
-def test_confirming_starts_with_the_recommendation_and_goes_lower_where_that_diverges():
-    acquisition = an_acquisition()
-    first = acquisition.confirm()
-    assert first.try_next == acquisition.recommend() and first.gain == math.inf
-    acquisition.tell(Observation(1024, "diverged", 0.25, first.try_next))
-    second = acquisition.confirm()
-    assert second.try_next["learning_rate"] < first.try_next["learning_rate"]
 
 
 SPEC = StudySpec.from_dict(

@@ -9,12 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation import discrepancy
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.inference.posterior import Posterior, fit, thinned
-from hpo.extrapolation.laws.setting_laws import RATE, coordinates
-from hpo.extrapolation.recommend import LOST
-from hpo.tuning.acquisition import confirm, gain, prediction
+from hpo.tuning.acquisition import gain, prediction
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
@@ -27,18 +24,6 @@ GUESSED, SPREAD = (
 WIDEN = 0.35  # how far the former lie about it, in e-folds or in shares of a range
 LIMITS = (1.5, 3.0)  # times the epochs of the best settings, after which a trial is stopped
 STARTUP = 0.2  # what starting a trial costs, times the epochs of the best settings
-AROUND = (
-    1.0,
-    0.6,
-    0.75,
-    0.87,
-    1.15,
-    1.35,
-)  # times the best rates of particles: candidates at the target batch
-LOWER_RATES = (0.9, 0.8, 0.65)
-MOST_MISS = (
-    0.4  # no more of a predicted miss, in log epochs, is believed: the laws are what is tested
-)
 ENOUGH_TRIALS, ENOUGH_REACHED = 3, 1
 REFIT_SHARE = 0.12  # the posterior is fitted again when the evidence has grown by this
 FEWEST_EFFECTIVE = 0.3  # or when so few of its particles are left, by their weights
@@ -57,18 +42,6 @@ class NextTrial:
     limit_epochs: float
     gain: float
     uncertainty: float
-
-
-@dataclass(frozen=True)
-class Confirmation:
-    """At the full-scale batch: settings to ``use`` now, settings to ``try_next``, and what that may gain in log epochs.
-
-    ``gain`` is infinite before any training there has reached its target.
-    """
-
-    use: dict[str, float]
-    try_next: dict[str, float]
-    gain: float
 
 
 class Acquisition:
@@ -121,7 +94,7 @@ class Acquisition:
         """
         others = others or {}
         rng = np.random.default_rng((self._seed, len(self._observations), len(running)))
-        posterior, weights = self._current(), self._weights
+        posterior, weights = self.belief()
         regret = self._regret(posterior, others)
         for batch, settings in running:
             weights = self._after(posterior, weights, batch, settings, rng)
@@ -146,88 +119,24 @@ class Acquisition:
         assert best is not None
         return best
 
-    def recommend(self, others: Settings | None = None) -> dict[str, float]:
-        """The settings for the full-scale batch with the least expected epochs, of those that particles hold best.
-
-        Also of those with a lower learning rate: too high a rate may diverge, and too low a one is only slow.
-        """
-        others, posterior = others or {}, self._current()
-        choices = prediction.best_settings(posterior, self._target)
-        choices += [
-            {**each, RATE: each[RATE] * factor}
-            for each in choices
-            for factor in LOWER_RATES
-            if RATE in each
-        ]
-        loss = prediction.lost(posterior, self._target, [{**others, **each} for each in choices])
-        return choices[int(np.argmin(self._weights @ loss))]
-
-    def confirm(self, others: Settings | None = None) -> Confirmation:
-        """What trials at the full-scale batch leave to be gained there, and the settings to try next, or to use."""
-        others, posterior = others or {}, self._current()
-        held_best = prediction.best_settings(posterior, self._target)
-        choices = [self.recommend(others)] + [
-            {**each, **({RATE: each[RATE] * factor} if RATE in each else {})}
-            for each in held_best[::2]
-            for factor in AROUND
-        ]
-        tried = [item for item in self._observations if item.global_batch_size == self._target]
-        settings = [{**others, **each} for each in choices]
-        if not any(item.state == "reached" for item in tried):
-            return Confirmation(
-                choices[0], choices[0] if not tried else self._lower(choices[0], len(tried)), np.inf
-            )
-        everything = settings + [dict(item.settings) for item in tried]
-        place = np.stack([coordinates(law, everything) for law in posterior.model.laws], axis=1)
-        missed, risks = prediction.miss(posterior, self._target, everything)
-        prior, risk = (
-            self._weights @ np.minimum(missed, MOST_MISS),
-            self._weights @ risks,
-        )
-        least = min(item.epochs for item in tried if item.state == "reached")
-        seen = [np.log(discrepancy.counted(item.state, item.epochs, least)) for item in tried]
-        count = len(choices)
-        scatter = float(np.exp(self._weights @ posterior.values["log_trial_scatter"]))
-        corrected = discrepancy.correct(prior, place, place[count:], prior[count:], seen, scatter)
-        improvement = (1 - risk[:count]) * corrected.improvement(
-            float(corrected.mean[count:].min())
-        )[:count]
-        improvement = improvement * confirm.apart(place[:count], place[count:])
-        # what was tried and did not diverge has shown that it does not
-        at = int(
-            np.argmin(corrected.mean + np.log(LOST) * np.append(risk[:count], np.zeros(len(tried))))
-        )
-        use = (
-            choices[at]
-            if at < count
-            else {name: float(tried[at - count].settings[name]) for name in choices[0]}
-        )
-        return Confirmation(use, choices[int(np.argmax(improvement))], float(improvement.max()))
-
-    @staticmethod
-    def _lower(settings: dict[str, float], times: int) -> dict[str, float]:
-        """Trials at the target that missed or diverged: a lower rate next."""
-        return {
-            name: value * 0.7**times if name == RATE else value for name, value in settings.items()
-        }
-
     def limit_epochs(self, global_batch_size: int) -> float | None:
         """Epochs after which a trial at this batch tells little more; None without evidence."""
         reached = [item for item in self._observations if item.state == "reached"]
         if self.ready:
-            known = prediction.log_best_epochs(self._current(), global_batch_size)
-            return LIMITS[-1] * float(np.exp(self._weights @ known))
+            posterior, weights = self.belief()
+            known = prediction.log_best_epochs(posterior, global_batch_size)
+            return LIMITS[-1] * float(np.exp(weights @ known))
         return LIMITS[-1] * min(item.epochs for item in reached) if reached else None
 
-    def _current(self) -> Posterior:
-        """A fit to the trials up to the last checkpoint, its particles reweighted by those since.
+    def belief(self) -> tuple[Posterior, Array]:
+        """A fit to the trials up to the last checkpoint, and the weights of its particles by those since: (particles,).
 
         Where too few particles carry the weight it is fitted to all of them. A function of the trials alone, so that a
         resumed search goes on as it would have.
         """
         told = len(self._observations)
         if self._posterior is not None and told == self._told:
-            return self._posterior
+            return self._posterior, self._weights
         checkpoint = _checkpoint(told)
         if self._at_checkpoint is None or self._at_checkpoint[0] != checkpoint:
             self._at_checkpoint = checkpoint, self._fit(checkpoint)
@@ -237,7 +146,7 @@ class Acquisition:
             posterior = self._fit(told)
             weights = self._reweighted(posterior, [])
         self._posterior, self._weights, self._told = posterior, weights, told
-        return posterior
+        return posterior, weights
 
     def _fit(self, count: int) -> Posterior:
         evidence = Evidence(
