@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,14 +117,14 @@ class Checker:
 
     def close(self) -> None:
         """End the processes that check nothing; the others end when they have answered."""
-        self._closed = True
-        while True:
-            try:
-                process = self._free.get_nowait()
-            except queue.Empty:
-                return
+        self._closed, taken = True, []
+        with suppress(queue.Empty):
+            while True:
+                taken.append(self._free.get_nowait())
+        for process in taken:
             if process is not None:
                 process.end()
+            self._free.put(None)  # for a check that comes late
 
 
 class _Process:

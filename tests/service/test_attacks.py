@@ -21,11 +21,13 @@ from api_server import Api, served, spec_of
 from starlette.responses import Response, StreamingResponse
 
 from hpo.cli.own_arguments import storage_with_password
+from hpo.service import checking
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.checking import Checker
 from hpo.service.config import ServerConfig
 from hpo.service.context import allowed_hosts
+from hpo.service.refusal import RefusedError
 from hpo.service.serving import _uvicorn, listening_socket, worker_command
 from hpo.service.submission import faults_of_data
 from search_spaces.settings import TrainingSettings
@@ -1043,3 +1045,33 @@ def test_checks_that_take_long_leave_all_threads_to_reads(tmp_path, monkeypatch)
         finally:
             free.set()
         assert sorted(each.result().status_code for each in slow) == [422] * 2 + [503] * 4
+
+
+def test_a_check_that_comes_when_the_server_ends_is_answered_and_leaves_no_process(monkeypatch):
+    """It would else wait for a process that nobody gives back, and keep the server from ending."""
+    started, ended = [], []
+
+    class Process:
+        alive = True
+
+        def __init__(self, _):
+            started.append(self)
+
+        def ask(self, *_):
+            return {"refused": "read"}
+
+        def end(self):
+            ended.append(self)
+
+    monkeypatch.setattr(checking, "_Process", Process)
+    checker = Checker(ServerConfig())
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="read"):
+            checker.check("text")
+    assert len(started) == 1 and not ended  # one is kept for the next
+    checker.close()
+    assert ended == started
+    for _ in range(3):
+        with pytest.raises(RefusedError, match="read"):
+            checker.check("text")
+    assert len(started) == 4 and ended == started

@@ -163,7 +163,10 @@ def _remove_abandoned(parent: Path) -> None:
                 continue
             with (folder / "lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError where its process lives
-                shutil.rmtree(folder / "ray")
+                if (folder / "ray").is_dir():
+                    shutil.rmtree(
+                        folder / "ray"
+                    )  # the lock last, so that what fails is tried again
                 shutil.rmtree(folder)
 
 
