@@ -1064,7 +1064,7 @@ def test_a_check_that_comes_when_the_server_ends_is_answered_and_leaves_no_proce
             ended.append(self)
 
     monkeypatch.setattr(checking, "_Process", Process)
-    checker = Checker(ServerConfig())
+    checker = Checker(ServerConfig.model_validate({}))
     for _ in range(2):
         with pytest.raises(RefusedError, match="read"):
             checker.check("text")
