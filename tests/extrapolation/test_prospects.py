@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from ladders import Truth, sweep
 
 from hpo.errors import EvidenceError
@@ -208,47 +206,6 @@ def test_a_measured_noise_scale_moves_the_turn_of_the_rate():
         return forecast(posterior, 64).laws["learning_rate"]["B_noise"].median
 
     assert noise(30.0) < noise(None) < noise(30_000.0)
-
-
-@given(st.floats(1e-3, 10), st.floats(1, 1e3), st.floats(0, 0.95))
-def test_noise_temperature_falls_to_zero_at_the_whole_data_set(rate, batch, momentum):
-    samples = 1e5
-    assert laws.noise_temperature(rate, samples, samples, momentum) == pytest.approx(0.0)
-    exact = laws.noise_temperature(rate, batch, samples, momentum)
-    assert exact == pytest.approx(
-        rate * samples / (batch * (1 - momentum)), rel=2 * batch / samples
-    )
-
-
-@given(st.floats(1e-3, 10), st.floats(1, 1e3), st.floats(0, 0.95), st.floats(0.05, 1))
-def test_batch_and_momentum_control_keep_the_noise_temperature(rate, batch, momentum, factor):
-    samples = 1e12
-    decayed = laws.noise_temperature(rate * factor, batch, samples, momentum)
-    assert laws.noise_temperature(
-        rate, laws.batch_by_control(batch, factor), samples, momentum
-    ) == pytest.approx(float(decayed), rel=1e-6)
-    larger = batch / factor
-    raised = laws.momentum_by_control(larger, momentum, batch)
-    assert momentum - 1e-12 <= raised < 1
-    assert laws.noise_temperature(rate, larger, samples, raised) == pytest.approx(
-        float(laws.noise_temperature(rate, batch, samples, momentum)), rel=1e-6
-    )
-
-
-def test_momentum_control_ends_at_zero_below_the_base_batch():
-    assert laws.momentum_by_control(1.0, 0.5, 100.0) == 0.0
-
-
-def test_lars_updates_do_not_depend_on_the_gradients_size():
-    for gradient in (1e-3, 1.0, 1e3):
-        rate = laws.lars_layer_rate(0.001, 5.0, gradient)
-        assert rate * gradient == pytest.approx(0.001 * 5.0)
-    assert laws.lars_layer_rate(0.001, 5.0, 1e-12, 0.1) == pytest.approx(0.001 / 0.1)
-
-
-def test_legw_and_the_trust_coefficient_grow_with_the_square_root():
-    assert laws.learning_rate_legw(4096, 0.1, 256) == pytest.approx(0.4)
-    assert laws.trust_coefficient_sqrt(1024, 0.001, 256) == pytest.approx(0.002)
 
 
 def test_the_critical_batch_is_largest_at_the_best_momentum_and_falls_like_the_lag_on_both_sides():
