@@ -1,7 +1,8 @@
 """How epochs and the best learning rate move with the batch: formulas only, each with its source.
 
-Every argument may be an array. Batch sizes are global batch sizes in samples, epochs are samples processed over data-set size. Their unknowns are
-inferred in :mod:`hpo.extrapolation.inference`; rules of thumb stand in :mod:`search_spaces.scaling_rules`.
+Every argument may be an array. Batch sizes are global batch sizes in samples, epochs are samples processed over
+data-set size. Their unknowns are inferred in :mod:`hpo.extrapolation.inference`; rules of thumb stand in
+:mod:`search_spaces.scaling_rules`.
 """
 
 from __future__ import annotations
