@@ -81,8 +81,17 @@ class RayRecording(tune.Callback):  # type: ignore[misc]
             wait_for_notice()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """The trial's process died more often than it is started again, or was killed as the sweep is to end."""
+        """The trial's process died more often than it is started again, or was killed as the sweep is to end.
+
+        Tune also gives up, restarts left or not, a trial for which it took the process of an ended one that was dead
+        itself, on a machine that is gone. That one begins anew.
+        """
         if self._sweep.interrupted:
+            return
+        if trial.run_metadata.num_failures <= trial.max_failures and self._sweep.again(
+            trial.trial_id
+        ):
+            wait_for_notice()
             return
         self._sweep.end(
             trial.trial_id, TrialState.FAILED, None, "its process died: out of memory, or killed"

@@ -22,7 +22,11 @@ class SweepSearcher(Searcher):  # type: ignore[misc]
     def suggest(self, trial_id: str) -> Any:
         """The next training's config, None to be asked again later, or FINISHED."""
         config = self._sweep.next_config(trial_id)
-        return Searcher.FINISHED if isinstance(config, Done) else config
+        if isinstance(config, Done):
+            # what runs may have to begin anew, and Tune asks no more once it was told that all is done
+            waits = self._sweep.running and not self._sweep.interrupted
+            return None if waits else Searcher.FINISHED
+        return config
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """See the class: the callback records."""

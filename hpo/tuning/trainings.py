@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +34,9 @@ Progress = Callable[[list[Trial], Mapping[int, Mapping[str, Any]]], None]
 
 CHECKPOINT_SECONDS = 10.0
 """Seconds of training between two checkpoints of a trial in flight: what is lost when its process dies."""
+
+MOST_AGAIN = 2
+"""How often a training is begun anew whose process was dead before it had begun."""
 
 GIVE_UP_AFTER = 4
 """Failed trials, and nothing else, after which the trainings stop."""
@@ -77,6 +81,7 @@ class Trainings:
         self._ids: dict[str, int] = {}
         self._points: dict[int, Mapping[str, Any]] = {}
         self._in_flight: list[Trial] = []
+        self._again: Counter[int] = Counter()
         self._interrupted = False
         self.resources: dict[str, Any] = {}
         """What each trial gets, for :class:`~hpo.tuning.resources.TrialResources`; set by who runs the trials."""
@@ -155,6 +160,11 @@ class Trainings:
         return Ending.SPENT if self.spent else Ending.STOPPED
 
     @property
+    def running(self) -> bool:
+        """Whether a training is in flight."""
+        return any(trial.state is TrialState.RUNNING for trial in self._trials.values())
+
+    @property
     def complete(self) -> bool:
         """Whether every training that was to be done has ended."""
         return all(trial.state.finished for trial in self._trials.values()) and self._nothing_left()
@@ -168,7 +178,8 @@ class Trainings:
             trial = self._in_flight.pop(0) if self._in_flight else self._next_trial()
             if trial is None or isinstance(trial, Done):
                 return trial
-            self._start(trial)
+            if trial.state is not TrialState.RUNNING:
+                self._start(trial)
         except (HpoError, StoreError) as error:
             self.failure = error
             return Done()
@@ -217,6 +228,15 @@ class Trainings:
         (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
         shutil.rmtree(self._folder(trial) / "checkpoint", ignore_errors=True)
         self._show()
+
+    def again(self, tune_id: str) -> bool:
+        """Begin a training anew, as the next; False where that has been done :data:`MOST_AGAIN` times."""
+        trial_id = self._ids[tune_id]
+        self._again[trial_id] += 1
+        if self._again[trial_id] > MOST_AGAIN:
+            return False
+        self._in_flight.append(self._trials[trial_id])
+        return True
 
     def close(self) -> None:
         """Write what is gathered; trials in flight wait in the queue for the next run."""

@@ -21,6 +21,8 @@ class Slow(Workload):
     def __init__(self, data):
         self.log, self.seconds = Path(data["log"]), data.get("seconds", 0.002)
         self.dies_after = data.get("dies_after")
+        if data.get("dies_when_reused"):
+            _die_when_reused(Path(data["dies_when_reused"]))
         points = torch.randn(128, 4, generator=torch.Generator().manual_seed(0))
         self.points, self.classes = points, (points.sum(1) > 0).long()
 
@@ -53,3 +55,18 @@ class Here(Slow):
     """The same, trained in the sweep's own process as simulations are."""
 
     simulated = True
+
+
+def _die_when_reused(died):
+    """Have the actor that trains this die, as with its machine, when it is given its next trial; the first only."""
+    from hpo.tuning.trainable import TrialTrainable
+
+    reset = TrialTrainable.reset_config
+
+    def dies(self, config):
+        if died.exists():
+            return reset(self, config)
+        died.touch()
+        os._exit(9)
+
+    TrialTrainable.reset_config = dies

@@ -87,6 +87,24 @@ def test_tune_waits_before_it_starts_a_trial_again_and_not_where_the_sweep_ends(
     assert waited == [1]
 
 
+@pytest.mark.parametrize(
+    ("failures", "again", "ends"), [(1, True, False), (1, False, True), (3, True, True)]
+)
+def test_what_tune_gives_up_with_restarts_left_begins_anew_while_the_sweep_says_so(
+    monkeypatch, failures, again, ends
+):
+    waited, ended = [], []
+    monkeypatch.setattr(callbacks, "wait_for_notice", lambda: waited.append(1))
+    sweep = SimpleNamespace(
+        interrupted=False, again=lambda _: again, end=lambda *told: ended.append(told)
+    )
+    trial = SimpleNamespace(
+        trial_id="a", max_failures=2, run_metadata=SimpleNamespace(num_failures=failures)
+    )
+    callbacks.RayRecording(sweep, None).on_trial_error(0, [], trial)
+    assert (bool(ended), bool(waited)) == (ends, not ends)
+
+
 def test_the_workers_of_a_trial_wait_before_they_are_started_again(monkeypatch):
     import ray
 

@@ -105,6 +105,14 @@ def test_a_trial_whose_process_dies_is_failed_with_its_reason(run_on_ray, monkey
         run_on_ray(trials=8, data=", dies_after: 0")
 
 
+def test_a_trial_that_is_given_to_a_process_that_is_dead_begins_anew(run_on_ray, tmp_path):
+    """Tune gives it up at once, restarts or not: a machine that is gone would take trials with it."""
+    result = run_on_ray(trials=4, data=f", dies_when_reused: {tmp_path}/died")
+    assert (tmp_path / "died").exists()
+    assert result.complete
+    assert [trial.state for trial in result.trials] == [TrialState.REACHED] * 4
+
+
 def test_an_error_of_the_workload_is_the_reason_of_the_trial(run_on_ray):
     with pytest.raises(TuningError, match=r"trial 0: TypeError"):
         run_on_ray(trials=8, data=", dies_after: one")
