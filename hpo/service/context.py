@@ -206,7 +206,7 @@ async def _shared(request: Request) -> Context:
     return context_of(request)
 
 
-async def own_turn(request: Request) -> Turn:
+async def _own_turn(request: Request) -> Turn:
     """The turn that the request has."""
     turn: Turn = request.state.turn
     return turn
@@ -344,4 +344,4 @@ READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin")
 """For routes that need the scope and do not ask who has it."""
 StudyName = Annotated[str, Depends(_study_name)]
 Shared = Annotated[Context, Depends(_shared)]
-OwnTurn = Annotated[Turn, Depends(own_turn)]
+OwnTurn = Annotated[Turn, Depends(_own_turn)]
