@@ -1,0 +1,203 @@
+"""Plug-ins: an optimizer, a schedule, a sampler and the like from somebody else's package, by an entry point.
+
+A package names what it adds in its pyproject, and is then found wherever it is installed::
+
+    [project.entry-points."largebatch.optimizers"]
+    tiger = "my_package.tiger:TIGER"
+
+Names are read from the metadata of installed packages; a plug-in's module is imported when its name is first used. What
+is wrong with one is a line (:class:`PluginError`) that names its package, and never stops what does not use it.
+
+The environment's ``HPO_PLUGINS`` names the packages whose plug-ins are taken, separated by commas: not set, those of
+every package, and empty, none. A service sets it to what its operator names, for itself and the processes it starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.metadata
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar, get_args
+
+Kind = Literal["optimizers", "schedules", "samplers", "schedulers", "workloads", "importers"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+PREFIX = "largebatch."
+"""What stands before a kind in the name of its group of entry points."""
+
+TAKEN = "HPO_PLUGINS"
+"""The variable of the environment with the packages whose plug-ins are taken."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+Thing = TypeVar("Thing")
+
+
+class PluginError(ValueError):
+    """A plug-in that cannot be used: one line with its kind, name, package and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What one entry point names: ``value`` is ``module:attribute``, ``package`` the distribution that has it."""
+
+    kind: Kind
+    name: str
+    value: str
+    package: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({PREFIX}{self.kind}) of the package {self.package} {self.version}"
+
+    def error(self, reason: str) -> PluginError:
+        """The line that says why it cannot be used."""
+        return PluginError(f"the plug-in {self} {' '.join(reason.split())}")
+
+
+class Registry(Mapping[str, Thing], Generic[Thing]):
+    """The things of one kind by name: those of this project, and after them those of plug-ins.
+
+    Iteration gives names and imports nothing. A plug-in is imported by the first access to its name and given to
+    ``accept``, with its name; that returns the thing, or raises TypeError or ValueError where it breaks the contract
+    of its kind. Access to a name that there is not raises KeyError, to a plug-in with a fault :class:`PluginError`.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        built_in: Mapping[str, Thing],
+        accept: Callable[[str, object], Thing],
+    ) -> None:
+        self.kind, self.built_in, self._accept = kind, dict(built_in), accept
+        self._loaded: dict[Plugin, Thing | PluginError] = {}
+
+    def __getitem__(self, name: str) -> Thing:
+        if name in self.built_in:
+            return self.built_in[name]
+        refused = None
+        for plugin in self._offered():
+            if plugin.name == name:
+                reason = self._refusal(plugin)
+                if not reason:
+                    return self._load(plugin)
+                refused = refused or plugin.error(reason)
+        raise refused or KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.built_in
+        yield from (plugin.name for plugin in self.plugins())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (
+            name in self.built_in or any(plugin.name == name for plugin in self.plugins())
+        )
+
+    def plugins(self) -> tuple[Plugin, ...]:
+        """The plug-ins of this kind whose names can be used; whether they can be imported is not known yet."""
+        return tuple(plugin for plugin in self._offered() if not self._refusal(plugin))
+
+    def faults(self) -> list[PluginError]:
+        """Import every plug-in of this kind; a line for each that cannot be used."""
+        found = []
+        for plugin in self._offered():
+            try:
+                if reason := self._refusal(plugin):
+                    raise plugin.error(reason)
+                self._load(plugin)
+            except PluginError as error:
+                found.append(error)
+        return found
+
+    def explain(self, name: object) -> str:
+        """The end of an error about a name that there is not: refused and why, or the nearest, or nothing."""
+        for plugin in self._offered():
+            if plugin.name == name and (reason := self._refusal(plugin)):
+                return f"; {plugin.error(reason)}"
+        near = difflib.get_close_matches(str(name)[:200], list(self), n=1)
+        return f"; did you mean {near[0]!r}?" if near else ""
+
+    def _offered(self) -> tuple[Plugin, ...]:
+        return tuple(plugin for plugin in installed() if plugin.kind == self.kind)
+
+    def _refusal(self, plugin: Plugin) -> str:
+        if not is_taken(plugin.package):
+            return (
+                f"is not among those that are taken here; whoever runs this service adds {plugin.package} to the "
+                f"plugins of its configuration ({TAKEN})"
+            )
+        if not _NAME.fullmatch(plugin.name):
+            return (
+                "must have a name of small letters, digits and underscores, a letter first, "
+                f"but got {plugin.name!r}"
+            )
+        if plugin.name in self.built_in:
+            return "claims a name that the project has itself; give it another name"
+        others = {
+            other.package
+            for other in self._offered()
+            if other.name == plugin.name and other != plugin and is_taken(other.package)
+        }
+        if others:
+            return (
+                f"claims a name that {', '.join(sorted(others))} claims too; uninstall one, or name the other in "
+                f"{TAKEN}"
+            )
+        return ""
+
+    def _load(self, plugin: Plugin) -> Thing:
+        if plugin not in self._loaded:
+            self._loaded[plugin] = self._import(plugin)
+        found = self._loaded[plugin]
+        if isinstance(found, PluginError):
+            raise found
+        return found
+
+    def _import(self, plugin: Plugin) -> Thing | PluginError:
+        try:
+            found = importlib.metadata.EntryPoint(
+                plugin.name, plugin.value, PREFIX + plugin.kind
+            ).load()
+        except (Exception, SystemExit) as error:
+            return plugin.error(f"cannot be imported: {type(error).__name__}: {error}")
+        try:
+            return self._accept(plugin.name, found)
+        except (TypeError, ValueError) as error:
+            return plugin.error(f"breaks the contract of its kind: {error}")
+
+
+def installed() -> tuple[Plugin, ...]:
+    """Every plug-in of every kind that is installed, whether it can be used or not, by package and name."""
+    return _installed(tuple(sys.path))
+
+
+def is_taken(package: str) -> bool:
+    """Whether plug-ins of this package are used here."""
+    named = os.environ.get(TAKEN)
+    return named is None or _normalized(package) in map(_normalized, named.split(","))
+
+
+@functools.lru_cache(maxsize=8)
+def _installed(path: tuple[str, ...]) -> tuple[Plugin, ...]:
+    groups: dict[str, Kind] = {PREFIX + kind: kind for kind in KINDS}
+    first: dict[str, importlib.metadata.Distribution] = {}  # as an import finds them
+    for distribution in importlib.metadata.distributions(path=list(path)):
+        first.setdefault(_normalized(distribution.name or ""), distribution)
+    found = {
+        Plugin(groups[entry.group], entry.name, entry.value, its.name, its.version)
+        for its in first.values()
+        for entry in its.entry_points
+        if entry.group in groups
+    }
+    return tuple(sorted(found, key=lambda plugin: (plugin.package, plugin.kind, plugin.name)))
+
+
+def _normalized(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package.strip()).lower()
