@@ -45,7 +45,7 @@ coverage: setup
 	$(BIN)/python -m scripts.coverage_figure --write coverage.json
 
 docs: setup
-	$(BIN)/python -m search_spaces.settings_table > docs/reference/settings.md
+	$(BIN)/python -m scripts.settings_table > docs/reference/settings.md
 	$(BIN)/python -m scripts.api_reference > docs/reference/api.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from search_spaces.own_settings import Scalar
-from search_spaces.settings import SettingError
+from search_spaces.own_settings import Scalar, SettingError
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution

@@ -1,17 +1,102 @@
-"""Settings of one's own: what a user's workload or program is told beside the settings that this project knows.
+"""Settings of one's own: what a workload, a program or a technique is told beside the settings that all trials have.
 
-A study declares one in ``search`` as it declares any other, by a domain or by one value; what it means is the
-workload's business. Its name must be a word that no known setting and no column of a trial has.
+A study declares one in ``search`` as it declares any other, by a domain or by one value. What a user's workload or
+program reads is its own business; what an optimizer or a schedule reads is described (:class:`OwnSetting`) and checked
+as a known setting is. Its name must be a word that no known setting and no column of a trial has.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 Scalar = str | bool | int | float | None
+
+
+class SettingError(ValueError):
+    """A setting that does not exist, has the wrong type, or lies outside its range."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a numeric setting may lie; ``low_open`` and ``high_open`` exclude the end itself."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below
+
+    def __str__(self) -> str:
+        return f"{'(' if self.low_open else '['}{self.low:g}, {self.high:g}{')' if self.high_open else ']'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSetting:
+    """A setting that one technique reads: its meaning, its default and what it may be.
+
+    With ``choices`` it is one of these words; with a ``range`` a number in ``unit``, whole where ``whole`` is true;
+    with neither true or false. A default of None may be given as null.
+    """
+
+    what: str
+    default: Scalar
+    choices: tuple[str, ...] = ()
+    range: Range | None = None
+    unit: str = "1"
+    whole: bool = False
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise :class:`SettingError` unless the setting, called ``name``, may take ``value`` by itself."""
+        if value is None and self.default is None:
+            return
+        if self.choices:
+            check_choice(name, self.choices, value)
+        elif self.range is not None:
+            check_number(name, self.range, self.unit, value, whole=self.whole)
+        else:
+            check_flag(name, value)
+
+
+def check_choice(name: str, choices: Iterable[str], value: Any, hint: str | None = None) -> None:
+    """Raise :class:`SettingError`, with the nearest or with ``hint``, unless ``value`` is one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        if hint is None:
+            near = difflib.get_close_matches(str(value), list(choices), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise SettingError(f"{name} must be one of {', '.join(choices)}, but got {value!r}{hint}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise :class:`SettingError` unless the value is true or false."""
+    if not isinstance(value, bool):
+        raise SettingError(f"{name} must be true or false, but got {value!r}")
+
+
+def check_number(name: str, bounds: Range, unit: str, value: Any, *, whole: bool) -> None:
+    """Raise :class:`SettingError` unless the value is a finite number, a ``whole`` one if so, within its range."""
+    if not is_finite_number(value) or (whole and not isinstance(value, int)):
+        article = "a whole" if whole else "a finite"
+        raise SettingError(f"{name} must be {article} number, but got {value!r}")
+    if value not in bounds:
+        shown = "" if unit == "1" else f" ({unit})"
+        raise SettingError(f"{name} must lie in {bounds}{shown}, but got {value!r}")
+
+
+def is_finite_number(value: Any) -> bool:
+    """Whether a value is a number that a float holds; true and false are none."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
+
 
 RESERVED = frozenset(
     {

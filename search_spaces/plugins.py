@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import importlib.metadata
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 Kind = Literal["optimizers", "schedules", "samplers", "schedulers", "workloads", "importers"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -43,16 +44,25 @@ class PluginError(ValueError):
 
 @dataclass(frozen=True)
 class Plugin:
-    """What one entry point names: ``value`` is ``module:attribute``, ``package`` the distribution that has it."""
+    """What one entry point names: ``value`` is ``module:attribute``, ``package`` the distribution that has it.
+
+    ``part`` is what stands before the first dot of the entry point's name, ``name`` what follows.
+    """
 
     kind: Kind
+    part: str
     name: str
     value: str
     package: str
     version: str
 
+    @property
+    def entry(self) -> str:
+        """The name of the entry point."""
+        return f"{self.part}.{self.name}" if self.part else self.name
+
     def __str__(self) -> str:
-        return f"{self.name} ({PREFIX}{self.kind}) of the package {self.package} {self.version}"
+        return f"{self.entry} ({PREFIX}{self.kind}) of the package {self.package} {self.version}"
 
     def error(self, reason: str) -> PluginError:
         """The line that says why it cannot be used."""
@@ -65,6 +75,9 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
     Iteration gives names and imports nothing. A plug-in is imported by the first access to its name and given to
     ``accept``, with its name; that returns the thing, or raises TypeError or ValueError where it breaks the contract
     of its kind. Access to a name that there is not raises KeyError, to a plug-in with a fault :class:`PluginError`.
+
+    A kind may have several ``part``s, each with a registry: ``decay.sawtooth`` is the entry point of the name
+    ``sawtooth`` in the part ``decay``.
     """
 
     def __init__(
@@ -72,8 +85,9 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         kind: Kind,
         built_in: Mapping[str, Thing],
         accept: Callable[[str, object], Thing],
+        part: str = "",
     ) -> None:
-        self.kind, self.built_in, self._accept = kind, dict(built_in), accept
+        self.kind, self.built_in, self.part, self._accept = kind, dict(built_in), part, accept
         self._loaded: dict[Plugin, Thing | PluginError] = {}
 
     def __getitem__(self, name: str) -> Thing:
@@ -125,7 +139,9 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         return f"; did you mean {near[0]!r}?" if near else ""
 
     def _offered(self) -> tuple[Plugin, ...]:
-        return tuple(plugin for plugin in installed() if plugin.kind == self.kind)
+        return tuple(
+            plugin for plugin in installed() if (plugin.kind, plugin.part) == (self.kind, self.part)
+        )
 
     def _refusal(self, plugin: Plugin) -> str:
         if not is_taken(plugin.package):
@@ -162,9 +178,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
 
     def _import(self, plugin: Plugin) -> Thing | PluginError:
         try:
-            found = importlib.metadata.EntryPoint(
-                plugin.name, plugin.value, PREFIX + plugin.kind
-            ).load()
+            found = load_attribute(plugin.value)
         except (Exception, SystemExit) as error:
             return plugin.error(f"cannot be imported: {type(error).__name__}: {error}")
         try:
@@ -176,6 +190,12 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
 def installed() -> tuple[Plugin, ...]:
     """Every plug-in of every kind that is installed, whether it can be used or not, by package and name."""
     return _installed(tuple(sys.path))
+
+
+def load_attribute(reference: str) -> Any:
+    """What ``module:attribute`` names; whatever its import raises."""
+    module, _, attribute = reference.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def is_taken(package: str) -> bool:
@@ -191,12 +211,17 @@ def _installed(path: tuple[str, ...]) -> tuple[Plugin, ...]:
     for distribution in importlib.metadata.distributions(path=list(path)):
         first.setdefault(_normalized(distribution.name or ""), distribution)
     found = {
-        Plugin(groups[entry.group], entry.name, entry.value, its.name, its.version)
+        Plugin(groups[entry.group], *_part_and_name(entry.name), entry.value, its.name, its.version)
         for its in first.values()
         for entry in its.entry_points
         if entry.group in groups
     }
-    return tuple(sorted(found, key=lambda plugin: (plugin.package, plugin.kind, plugin.name)))
+    return tuple(sorted(found, key=lambda plugin: (plugin.package, plugin.kind, plugin.entry)))
+
+
+def _part_and_name(entry: str) -> tuple[str, str]:
+    part, dot, name = entry.partition(".")
+    return (part, name) if dot else ("", entry)
 
 
 def _normalized(package: str) -> str:

@@ -10,34 +10,37 @@ import dataclasses
 import difflib
 import functools
 import math
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from search_spaces.own_settings import Scalar, faults_of_own
+from search_spaces.own_settings import (
+    OwnSetting,
+    Range,
+    Scalar,
+    SettingError,
+    check_choice,
+    check_flag,
+    check_number,
+    faults_of_own,
+    is_finite_number,
+)
+from search_spaces.plugins import PluginError
+from search_spaces.techniques import TECHNIQUES, Technique, own_settings_of
 
-
-class SettingError(ValueError):
-    """A setting that does not exist, has the wrong type, or lies outside its range."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """Where a numeric setting may lie; ``low_open`` and ``high_open`` exclude the end itself."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    low_open: bool = False
-    high_open: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        above = value > self.low if self.low_open else value >= self.low
-        below = value < self.high if self.high_open else value <= self.high
-        return above and below
-
-    def __str__(self) -> str:
-        return f"{'(' if self.low_open else '['}{self.low:g}, {self.high:g}{')' if self.high_open else ']'}"
+__all__ = [
+    "Range",
+    "SettingError",
+    "TrainingSettings",
+    "check_name",
+    "check_value",
+    "choices_of",
+    "default_of",
+    "faults_together",
+    "is_whole",
+    "names",
+    "range_of",
+]
 
 
 def _number(
@@ -58,6 +61,11 @@ def _choice(what: str, default: str | None, *choices: str) -> Any:
     return field(default=default, metadata={"what": what, "choices": choices})
 
 
+def _technique(what: str, default: str) -> Any:
+    """A choice among described techniques; ``TECHNIQUES`` has them by the name of the setting."""
+    return field(default=default, metadata={"what": what, "technique": True})
+
+
 def _flag(what: str, default: bool | None) -> Any:
     return field(default=default, metadata={"what": what})
 
@@ -75,18 +83,7 @@ class TrainingSettings:
     """
 
     # the optimizer
-    optimizer: str = _choice(
-        "the rule by which weights move",
-        "sgd",
-        "sgd",
-        "lars",
-        "larc",
-        "lamb",
-        "adam",
-        "adamw",
-        "rmsprop_warmup",
-        "shampoo",
-    )
+    optimizer: str = _technique("the rule by which weights move", "sgd")
     learning_rate: float = _number(
         "peak of the rate, reached when the warmup ends", 0.1, "per update", 0, open_low=True
     )
@@ -181,27 +178,12 @@ class TrainingSettings:
     )
 
     # the learning rate over time
-    warmup_shape: str = _choice(
-        "how the rate rises to its peak",
-        "gradual",
-        "gradual",
-        "constant",
-        "exponential",
-        "quadratic",
-    )
+    warmup_shape: str = _technique("how the rate rises to its peak", "gradual")
     warmup_epochs: float = _number("length of the warmup", 0.0, "epochs", 0)
     warmup_start_factor: float = _number(
         "rate at which the warmup starts", 0.0, "of the peak", 0, 1
     )
-    decay: str = _choice(
-        "how the rate falls after the warmup",
-        "constant",
-        "constant",
-        "step",
-        "piecewise",
-        "polynomial",
-        "cosine",
-    )
+    decay: str = _technique("how the rate falls after the warmup", "constant")
     decay_epochs: float | None = _number(
         "when a polynomial or cosine decay ends; null: with the budget",
         None,
@@ -222,12 +204,9 @@ class TrainingSettings:
     )
 
     # the batch size over time
-    batch_control: str = _choice(
+    batch_control: str = _technique(
         "constant batch, growth in place of the step decay (Smith), or free steps (Mikami)",
         "constant",
-        "constant",
-        "grow",
-        "piecewise",
     )
     batch_milestones: tuple[float, ...] = _list("when the batch size changes", "epochs")
     batch_factors: tuple[float, ...] = _list(
@@ -328,20 +307,28 @@ class TrainingSettings:
         open_low=True,
     )
 
-    # what only the workload knows: settings of one's own, by name
+    # what only the workload or the chosen technique knows: settings of one's own, by name
     own: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own", dict(self.own))
         for name in names():
             check_value(name, getattr(self, name))
+        described = self.own_settings
         for name, value in self.own.items():
             for fault in faults_of_own(name, value):
                 raise SettingError(fault)
             if name in names():
                 raise SettingError(f"{name} is a known setting and cannot be one of your own")
+            if name in described:
+                described[name].check(name, value)
         for fault in faults_together(self):
             raise SettingError(fault)
+
+    @property
+    def own_settings(self) -> dict[str, OwnSetting]:
+        """What the chosen optimizer and schedules read beside the known settings, by name."""
+        return own_settings_of(lambda setting: (getattr(self, setting),))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
@@ -375,16 +362,28 @@ class TrainingSettings:
         return plain | ({"own": dict(self.own)} if self.own else {})
 
     def value(self, name: str) -> Any:
-        """The value of a setting, known or of one's own; :class:`SettingError` for any other name."""
+        """The value of a setting, known or of one's own; :class:`SettingError` for any other name.
+
+        One that a chosen technique reads and nothing names has its default.
+        """
         if name in self.own:
             return self.own[name]
+        if name not in names():
+            described = self.own_settings
+            if name in described:
+                return described[name].default
         check_name(name)
         return getattr(self, name)
 
     def replace(self, **changes: Any) -> TrainingSettings:
         """These settings with some values changed, those of one's own by their names too; checked like new ones."""
-        own = {name: changes.pop(name, value) for name, value in self.own.items()}
-        return type(self).from_dict({**self.to_dict(), **changes, "own": own})
+        own = {**self.own, **changes.pop("own", {})}
+        described = {
+            name: changes.pop(name)
+            for name in [*changes]
+            if name not in names() and (name in own or name in _described(changes, self))
+        }
+        return type(self).from_dict({**self.to_dict(), **changes, "own": {**own, **described}})
 
 
 @functools.cache
@@ -409,6 +408,10 @@ def check_value(name: str, value: Any) -> None:
     _check(TrainingSettings.__dataclass_fields__[name], value)
 
 
+def _described(changes: Mapping[str, Any], settings: TrainingSettings) -> Iterable[str]:
+    return own_settings_of(lambda setting: (changes.get(setting, getattr(settings, setting)),))
+
+
 def default_of(name: str) -> Any:
     """The value of a setting that nothing names."""
     check_name(name)
@@ -428,6 +431,14 @@ def is_whole(name: str) -> bool:
     return _kinds()[name] in (int, int | None)
 
 
+def choices_of(name: str) -> Collection[str] | None:
+    """The words that a setting may be, those of plug-ins with them; None for a setting that is no choice."""
+    check_name(name)
+    return TECHNIQUES.get(name) or TrainingSettings.__dataclass_fields__[name].metadata.get(
+        "choices"
+    )
+
+
 @functools.cache
 def _kinds() -> dict[str, Any]:
     return get_type_hints(TrainingSettings)
@@ -437,21 +448,31 @@ def _check(knob: dataclasses.Field[Any], value: Any) -> None:
     kind = _kinds()[knob.name]
     if value is None and knob.default is None:
         return
-    if "choices" in knob.metadata:
-        choices = knob.metadata["choices"]
-        if value not in choices:
-            near = difflib.get_close_matches(str(value), choices, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise SettingError(
-                f"{knob.name} must be one of {', '.join(choices)}, but got {value!r}{hint}"
-            )
+    if "technique" in knob.metadata:
+        _check_technique(knob.name, value)
+    elif "choices" in knob.metadata:
+        check_choice(knob.name, knob.metadata["choices"], value)
     elif kind in (bool, bool | None):
-        if not isinstance(value, bool):
-            raise SettingError(f"{knob.name} must be true or false, but got {value!r}")
+        check_flag(knob.name, value)
     elif "range" in knob.metadata:
-        _check_number(knob, kind, value)
+        whole = kind in (int, int | None)
+        check_number(knob.name, knob.metadata["range"], knob.metadata["unit"], value, whole=whole)
     else:
         _check_list(knob, value)
+
+
+def _check_technique(setting: str, name: Any) -> None:
+    registry = TECHNIQUES[setting]
+    if not isinstance(name, str) or name not in registry:
+        check_choice(setting, registry, name, registry.explain(name))
+    try:
+        described: Technique = registry[name]
+    except PluginError as error:
+        raise SettingError(f"{setting} {name!r} cannot be used: {error}") from error
+    for known in described.settings.keys() & set(names()):
+        raise SettingError(
+            f"{setting} {name!r} cannot be used: it has a setting of its own named {known}, which is a known one"
+        )
 
 
 def _check_list(knob: dataclasses.Field[Any], value: Any) -> None:
@@ -459,89 +480,35 @@ def _check_list(knob: dataclasses.Field[Any], value: Any) -> None:
     if not isinstance(value, tuple):
         raise SettingError(f"{knob.name} must be a list of {unit}, but got {value!r}")
     for entry in value:
-        if not _is_finite_number(entry) or entry <= 0:
+        if not is_finite_number(entry) or entry <= 0:
             raise SettingError(f"{knob.name} must hold numbers above 0 ({unit}), but got {entry!r}")
-
-
-def _is_finite_number(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and abs(value) <= sys.float_info.max
-
-
-def _check_number(knob: dataclasses.Field[Any], kind: Any, value: Any) -> None:
-    whole = kind in (int, int | None)
-    if not _is_finite_number(value) or (whole and not isinstance(value, int)):
-        article = "a whole" if whole else "a finite"
-        raise SettingError(f"{knob.name} must be {article} number, but got {value!r}")
-    bounds = knob.metadata["range"]
-    if value not in bounds:
-        unit = "" if knob.metadata["unit"] == "1" else f" ({knob.metadata['unit']})"
-        raise SettingError(f"{knob.name} must lie in {bounds}{unit}, but got {value!r}")
 
 
 def faults_together(settings: TrainingSettings) -> Iterator[str]:
     """What is wrong with settings whose values are each in their range: the rule, the value and the way out."""
-    yield from _faults_of_optimizer(settings)
-    yield from _faults_of_schedule(settings)
-    yield from _faults_of_batch_control(settings)
-    yield from _faults_of_precision(settings)
-    yield from _faults_of_update_mode(settings)
-
-
-def _faults_of_optimizer(settings: TrainingSettings) -> Iterator[str]:
     if settings.nesterov and settings.momentum == 0:
         yield "nesterov needs a momentum above 0, but got momentum 0"
-
-
-def _faults_of_schedule(settings: TrainingSettings) -> Iterator[str]:
-    milestones = settings.decay_milestones
-    if list(milestones) != sorted(set(milestones)):
-        yield f"decay_milestones must increase, but got {milestones}"
-    if settings.decay in ("step", "piecewise") and not milestones:
-        yield f"decay {settings.decay!r} needs decay_milestones, the epochs at which the rate changes"
-    if settings.decay == "piecewise" and len(settings.decay_values) != len(milestones) + 1:
+    for name in ("decay_milestones", "batch_milestones"):
+        milestones = getattr(settings, name)
+        if list(milestones) != sorted(set(milestones)):
+            yield f"{name} must increase, but got {milestones}"
+    for setting, registry in TECHNIQUES.items():
+        faults = registry[getattr(settings, setting)].faults
+        if faults is not None:
+            yield from faults(settings)
+    end, warmup = settings.decay_epochs, settings.warmup_epochs
+    if TECHNIQUES["decay"][settings.decay].ends and end is not None and end <= warmup:
         yield (
-            "decay 'piecewise' needs one of decay_values before each of decay_milestones and one after the last, "
-            f"but got {len(settings.decay_values)} values and {len(milestones)} milestones"
-        )
-    if (
-        settings.decay in ("polynomial", "cosine")
-        and settings.decay_epochs is not None
-        and settings.decay_epochs <= settings.warmup_epochs
-    ):
-        yield (
-            f"decay_epochs must exceed warmup_epochs, but got decay_epochs {settings.decay_epochs:g} and "
-            f"warmup_epochs {settings.warmup_epochs:g}"
-        )
-    if (
-        settings.warmup_shape == "exponential"
-        and settings.warmup_epochs > 0
-        and settings.warmup_start_factor == 0
-    ):
-        yield "warmup_shape 'exponential' multiplies the rate and needs a warmup_start_factor above 0, but got 0"
-
-
-def _faults_of_batch_control(settings: TrainingSettings) -> Iterator[str]:
-    milestones, factors = settings.batch_milestones, settings.batch_factors
-    if list(milestones) != sorted(set(milestones)):
-        yield f"batch_milestones must increase, but got {milestones}"
-    if settings.batch_control == "piecewise" and (
-        not milestones or len(milestones) != len(factors)
-    ):
-        yield (
-            "batch_control 'piecewise' needs batch_milestones and one of batch_factors for each, but got "
-            f"{len(milestones)} milestones and {len(factors)} factors"
-        )
-    if settings.batch_control == "grow" and settings.decay != "step":
-        yield (
-            "batch_control 'grow' grows the batch where decay 'step' would lower the rate, but got decay "
-            f"{settings.decay!r}; set decay 'step' and decay_milestones, or batch_control 'piecewise'"
+            f"decay_epochs must exceed warmup_epochs, but got decay_epochs {end:g} and "
+            f"warmup_epochs {warmup:g}"
         )
     if settings.adascale_batch_size is not None and settings.batch_control != "constant":
         yield (
             "AdaScale (adascale_batch_size) sets the rate by itself and needs batch_control 'constant', but got "
             f"{settings.batch_control!r}"
         )
+    yield from _faults_of_precision(settings)
+    yield from _faults_of_update_mode(settings)
 
 
 def _faults_of_precision(settings: TrainingSettings) -> Iterator[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from search_spaces import settings as _settings
 from search_spaces.domains import Categorical, Domain, Float, Int, Role
 from search_spaces.names import nearest_or_all
-from search_spaces.own_settings import Scalar, faults_of_own
-from search_spaces.setting_rules import fault_of_use
+from search_spaces.own_settings import OwnSetting, Scalar, faults_of_own
 from search_spaces.settings import SettingError, TrainingSettings
+from search_spaces.techniques import fault_of_use, own_settings_of, uses_of
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -89,9 +89,10 @@ class SearchSpace:
         fixed: dict[str, Any] = {}
         domains: dict[str, Domain] = {}
         faults: list[tuple[str | None, str]] = []
+        named = partial(_named_values, search)
         for name, value in search.items():
             try:
-                _check_name(name, own)
+                _check_name(name, own, named)
                 if isinstance(value, Mapping):
                     domains[name] = _parse_domain(value)
                 else:
@@ -166,7 +167,12 @@ class SearchSpace:
     @property
     def own_names(self) -> tuple[str, ...]:
         """The settings of the workload's own, fixed and tuned, in the order given."""
-        return tuple(name for name in (*self.fixed, *self.domains) if not _is_known(name))
+        described = own_settings_of(self.possible)
+        return tuple(
+            name
+            for name in (*self.fixed, *self.domains)
+            if not _is_known(name) and name not in described
+        )
 
     def to_optuna(self, names: Iterable[str] | None = None) -> dict[str, BaseDistribution]:
         """Optuna's distributions of the tuned settings (of all, or of ``names``)."""
@@ -259,25 +265,36 @@ def _is_known(name: str) -> bool:
     return name in _settings.names()
 
 
-def _check_name(name: str, own: Collection[str] | None) -> None:
-    """Raise :class:`SettingError` unless ``name`` is a known setting or one of the workload's own."""
+def _check_name(
+    name: str, own: Collection[str] | None, possible: Callable[[str], Collection[Any]]
+) -> None:
+    """Raise :class:`SettingError` unless ``name`` is a known setting, a technique's, or one of the workload's own."""
     if _is_known(name) or (own is None and not any(faults_of_own(name, None))):
         return
-    if not own:
+    described = own_settings_of(possible)
+    if name in described:
+        return
+    fault = fault_of_use(name, possible) if uses_of(name) else None
+    if fault is not None:
+        raise SettingError(f"{name} {fault}; choose one of these, or leave {name} out")
+    others = (*(own or ()), *described)
+    if not others:
         _settings.check_name(name)
-    elif name not in own:
+    elif name not in others:
         raise SettingError(
             f"there is no setting {name!r}, and the workload reads none of that name"
-            f"{nearest_or_all(str(name), (*own, *_settings.names()))}"
+            f"{nearest_or_all(str(name), (*others, *_settings.names()))}"
         )
 
 
-def _check_value(name: str, value: Any) -> None:
+def _check_value(name: str, value: Any, described: Mapping[str, OwnSetting]) -> None:
     if _is_known(name):
         _settings.check_value(name, value)
         return
     for fault in faults_of_own(name, value):
         raise SettingError(fault)
+    if name in described:
+        described[name].check(name, value)
 
 
 def _faults_of_each(
@@ -285,27 +302,42 @@ def _faults_of_each(
     domains: Mapping[str, Domain],
     own: Collection[str] | None,
 ) -> Iterator[tuple[str | None, str]]:
+    possible = partial(_possible, fixed, domains)
+    described = own_settings_of(possible)
     for name in [*fixed, *domains]:
         try:
-            _check_name(name, own)
+            _check_name(name, own, possible)
             if name in domains:
-                _check_domain(name, domains[name])
+                _check_domain(name, domains[name], described)
             if name in fixed:
-                _check_value(name, fixed[name])
+                _check_value(name, fixed[name], described)
         except SettingError as error:
             yield name, _named(name, error)
     for name in fixed.keys() & domains.keys():
         yield name, f"{name} must be fixed or tuned, but got both"
 
 
-def _check_domain(name: str, domain: Domain) -> None:
-    known = _is_known(name)
-    if known and isinstance(domain, Float) and _settings.is_whole(name):
+def _check_domain(name: str, domain: Domain, described: Mapping[str, OwnSetting]) -> None:
+    known, its = _is_known(name), described.get(name)
+    whole = _settings.is_whole(name) if known else its is not None and its.whole
+    if isinstance(domain, Float) and whole:
         raise SettingError(f"{name} is a whole number; use int_uniform, log_int_uniform or choice")
-    if known and isinstance(domain, (Float, Int)) and _settings.range_of(name) is None:
+    is_number = (
+        _settings.range_of(name) is not None if known else its is None or its.range is not None
+    )
+    if isinstance(domain, (Float, Int)) and not is_number:
         raise SettingError(f"{name} is no number; use choice")
     for value in _ends(domain):
-        _check_value(name, value)
+        _check_value(name, value, described)
+
+
+def _named_values(search: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    """What a setting may be by a ``search:`` section that is not checked yet: techniques that it names."""
+    value = search.get(name, _settings.default_of(name))
+    if isinstance(value, Mapping):
+        choices = value.get("choice", ())
+        return tuple(choices) if isinstance(choices, (list, tuple)) else ()
+    return (value,)
 
 
 def _possible(

@@ -37,7 +37,7 @@ BUILDERS = [
     ROOT / "docs" / "development" / "architecture.md",
     ROOT / "docs" / "reference" / "glossary.md",
 ]
-GENERATED = {"api.md": "scripts.api_reference", "settings.md": "search_spaces.settings_table"}
+GENERATED = {"api.md": "scripts.api_reference", "settings.md": "scripts.settings_table"}
 """Pages that are written from the code, by the modules that write them."""
 
 ELSEWHERE = {

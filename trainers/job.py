@@ -15,6 +15,7 @@ from typing import Any
 
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import SettingError, TrainingSettings
+from search_spaces.techniques import DECAYS
 from trainers.errors import JobError
 from trainers.json_text import json_text
 
@@ -74,11 +75,7 @@ class TrainingJob:
         _check_positive("epochs", self.epochs)
         _check_positive("evaluations_per_epoch", self.evaluations_per_epoch)
         decay, warmup = self.settings.decay, self.settings.warmup_epochs
-        if (
-            decay in ("polynomial", "cosine")
-            and self.settings.decay_epochs is None
-            and warmup >= self.epochs
-        ):
+        if DECAYS[decay].ends and self.settings.decay_epochs is None and warmup >= self.epochs:
             raise JobError(
                 f"a {decay} decay over the whole budget needs warmup_epochs below epochs, but got "
                 f"warmup_epochs {warmup:g} and epochs {self.epochs:g}; set decay_epochs or a "

@@ -16,8 +16,8 @@ from pydantic import ValidationInfo
 from hpo.study.faults import Location, shown
 from hpo.study.program import PROGRAM
 from search_spaces.recipes import Recipe, RecipeError, recipe
-from search_spaces.setting_rules import fault_of_use
 from search_spaces.space import SearchSpace, SearchSpaceError
+from search_spaces.techniques import fault_of_use
 
 DURATIONS = ("decay_epochs", "decay_milestones", "batch_milestones", "rmsprop_center_epochs")
 """Settings that say when something happens after the warmup."""

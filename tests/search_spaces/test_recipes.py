@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from search_spaces.recipes import Recipe, RecipeError, names, parse_recipe, recipe, recipes
-from search_spaces.setting_rules import fault_of_use
 from search_spaces.settings import SettingError, TrainingSettings
+from search_spaces.techniques import fault_of_use
 
 IMAGENET, DEEPCAM = 1_281_167, 121_266
 

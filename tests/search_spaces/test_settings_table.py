@@ -3,15 +3,15 @@
 import dataclasses
 from pathlib import Path
 
+from scripts.settings_table import page
 from search_spaces.settings import TrainingSettings
-from search_spaces.settings_table import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
 
 def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
-        "run: python -m search_spaces.settings_table > docs/reference/settings.md"
+        "run: python -m scripts.settings_table > docs/reference/settings.md"
     )
 
 

@@ -16,8 +16,8 @@ from search_spaces import (
     SettingError,
     TrainingSettings,
 )
-from search_spaces.setting_rules import USES
 from search_spaces.settings import check_value, names
+from search_spaces.techniques import TECHNIQUES, uses_of
 
 SEARCH = {
     "optimizer": "sgd",
@@ -296,8 +296,11 @@ def test_a_setting_that_some_of_the_trainings_use_may_be_named(search: dict[str,
 
 
 def test_every_use_names_settings_and_values_that_exist() -> None:
-    assert set(USES) < set(names())
-    for use in [use for uses in USES.values() for use in uses]:
+    read = {
+        name for each in TECHNIQUES.values() for it in each.built_in.values() for name in it.uses
+    }
+    assert read < set(names())
+    for use in [use for name in names() for use in uses_of(name)]:
         for part in (use, use.also):
             for value in () if part is None else part.values or (1,):
                 check_value(part.setting, value)

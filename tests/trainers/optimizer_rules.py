@@ -7,6 +7,10 @@ it returns the new weight.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 
 
@@ -85,16 +89,151 @@ def shampoo(w, g, memory, s, *, t, rate, decay, adapted, **_):
     return _sgd_outside(w, d + decay * w, memory, s, rate)
 
 
-RULES = {
-    "sgd": sgd,
-    "lars": lars,
-    "larc": larc,
-    "lamb": lamb,
-    "adam": adam,
-    "adamw": adamw,
-    "rmsprop_warmup": rmsprop_warmup,
-    "shampoo": shampoo,
+@dataclass(frozen=True)
+class OptimizerCase:
+    """How an optimizer is tried: ``rule`` is the paper's, with NumPy.
+
+    ``settings`` are some that it uses, each with another value than its default. ``rate`` and ``training`` are the rate
+    and settings at which a small network trains by it. ``tried`` are the settings under which fifty updates are
+    compared with the rule in float64, besides the defaults.
+    """
+
+    rule: Callable[..., np.ndarray]
+    rate: float
+    settings: dict[str, Any]
+    training: dict[str, Any] = field(default_factory=dict)
+    tried: Sequence[dict[str, Any]] = ()
+
+
+ADAPTED = {"adapt_norm_and_bias": True, "decay_norm_and_bias": True}
+FORMS = ("outside", "inside", "corrected")
+CASES = {
+    "sgd": OptimizerCase(
+        sgd,
+        rate=0.05,
+        settings={"momentum": 0.8, "nesterov": True, "weight_decay": 0.01},
+        tried=(
+            *(
+                {"momentum_form": form, "nesterov": nesterov}
+                for form in FORMS
+                for nesterov in (False, True)
+            ),
+            {"momentum": 0.0},
+            {"momentum": 0.0, "momentum_form": "inside"},
+            {"decay_norm_and_bias": True},
+        ),
+    ),
+    "lars": OptimizerCase(
+        lars,
+        rate=2.0,
+        settings={"momentum_form": "corrected", "trust_coefficient": 0.02, "weight_decay": 0.01},
+        tried=(
+            *(
+                {"trust_coefficient": 0.02, "nesterov": nesterov, **more}
+                for nesterov in (False, True)
+                for more in ({}, ADAPTED, {"trust_epsilon": 1e-7})
+            ),
+            *(
+                {"trust_coefficient": 0.02, "momentum_form": form, **more}
+                for form in FORMS
+                for more in ({}, {"nesterov": True}, {"momentum": 0.0})
+            ),
+            {"momentum": 0.0, "weight_decay": 0.0},
+            {"decay_norm_and_bias": True},
+            {"adapt_norm_and_bias": True},
+        ),
+    ),
+    "larc": OptimizerCase(
+        larc,
+        rate=0.1,
+        settings={"larc_mode": "scale", "trust_coefficient": 0.02, "decay_norm_and_bias": True},
+        tried=(
+            *(
+                {
+                    "larc_mode": mode,
+                    "larc_optimizer": inner,
+                    "trust_coefficient": 0.05,
+                    "trust_epsilon": 1e-8,
+                    **more,
+                }
+                for mode in ("clip", "scale")
+                for inner in ("sgd", "adam")
+                for more in ({}, ADAPTED)
+            ),
+            {"trust_coefficient": 0.05, "nesterov": True},
+        ),
+    ),
+    "lamb": OptimizerCase(
+        lamb,
+        rate=0.01,
+        settings={"beta1": 0.8, "weight_decay": 0.05, "weight_norm_limit": 3.0},
+        training={"adapt_norm_and_bias": True},
+        tried=tuple(
+            {"bias_correction": correction, **more}
+            for correction in (True, False)
+            for more in (
+                {},
+                ADAPTED,
+                {"weight_norm_limit": 1.5},
+                {"trust_epsilon": 0.1},
+                {"weight_decay": 0.0},
+                {"decay_norm_and_bias": True},
+            )
+        ),
+    ),
+    "adam": OptimizerCase(
+        adam,
+        rate=0.002,
+        settings={"beta2": 0.99, "epsilon": 1e-6, "bias_correction": False},
+        tried=(
+            {"bias_correction": True},
+            {"bias_correction": False},
+            {"decay_norm_and_bias": True, "beta1": 0.0},
+        ),
+    ),
+    "adamw": OptimizerCase(
+        adamw,
+        rate=0.002,
+        settings={"weight_decay": 0.1, "decay_bias": True},
+        tried=(
+            {"bias_correction": True},
+            {"bias_correction": False},
+            {"decay_norm_and_bias": True, "beta2": 0.9},
+        ),
+    ),
+    "rmsprop_warmup": OptimizerCase(
+        rmsprop_warmup,
+        rate=0.02,
+        settings={"rmsprop_learning_rate": 1e-3, "rmsprop_center_epochs": 3.0},
+        training={"rmsprop_center_epochs": 0.5, "rmsprop_period_epochs": 0.5},
+        tried=(
+            {"beta2": 0.99, "rmsprop_center_epochs": 5.0},
+            {"beta2": 0.9, "rmsprop_center_epochs": 0.0, "rmsprop_period_epochs": 60.0},
+        ),
+    ),
+    "shampoo": OptimizerCase(
+        shampoo,
+        rate=0.02,
+        settings={"preconditioner_interval": 3, "beta2": 0.9},
+        # its roots multiply rounding errors by up to 1 / epsilon, for a fused training as for any other
+        training={
+            "preconditioner_interval": 8,
+            "epsilon": 0.1,
+            "preconditioner_size_limit": 32,
+        },
+        tried=(
+            {"beta2": 0.95, "preconditioner_interval": 1},
+            {
+                "beta2": 0.95,
+                "preconditioner_interval": 7,
+                "preconditioner_size_limit": 5,
+                **ADAPTED,
+            },
+            {"preconditioner_size_limit": 2, "nesterov": True},
+        ),
+    ),
 }
+"""Every optimizer's case, by the names of the setting ``optimizer``."""
 
 
 def _norm(x):

@@ -1,12 +1,13 @@
 """Fused trainings equal the same trainings one by one, whatever the rule, and whoever leaves or joins."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 import torch
 
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques import OPTIMIZERS
+from tests.trainers import optimizer_rules
 from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
@@ -14,7 +15,6 @@ from trainers.errors import JobError
 from trainers.fused import FusedTrainings, fusion_key
 from trainers.loop import checkpoint as checkpoints
 from trainers.loop.synchronous import Training
-from trainers.optimizers import OPTIMIZERS
 
 TOLERANCE = 1e-12
 DATA = {"source": "digits"}
@@ -25,16 +25,6 @@ COMMON = {
     "warmup_start_factor": 0.1,
     "decay": "cosine",
     "label_smoothing": 0.1,
-}
-RATES = {
-    "sgd": 0.05, "lars": 2.0, "larc": 0.1, "lamb": 0.01, "adam": 0.002, "adamw": 0.002,
-    "rmsprop_warmup": 0.02, "shampoo": 0.02,
-}  # fmt: skip
-MORE: dict[str, dict[str, Any]] = {
-    "rmsprop_warmup": {"rmsprop_center_epochs": 0.5, "rmsprop_period_epochs": 0.5},
-    "lamb": {"adapt_norm_and_bias": True},
-    # its roots multiply rounding errors by up to 1 / epsilon, for a fused training as for any other
-    "shampoo": {"preconditioner_interval": 8, "epsilon": 0.1, "preconditioner_size_limit": 32},
 }
 VARIANTS = {
     "lars outside": ("lars", {"momentum_form": "outside", "nesterov": True}),
@@ -55,9 +45,9 @@ def job(optimizer, number, *, epochs=2.0, rate=None, **changes):
     """The job of trial ``number``: everything that may differ does."""
     settings = {
         **COMMON,
-        **MORE.get(optimizer, {}),
+        **optimizer_rules.CASES[optimizer].training,
         "optimizer": optimizer,
-        "learning_rate": (rate or RATES[optimizer]) * 2.0**-number,
+        "learning_rate": (rate or optimizer_rules.CASES[optimizer].rate) * 2.0**-number,
         "warmup_epochs": 0.2 * number,
         "weight_decay": 1e-3 * number,
         "momentum": 0.9 - 0.1 * number,
@@ -72,7 +62,7 @@ def job(optimizer, number, *, epochs=2.0, rate=None, **changes):
         workload="resnet",
         data=DATA,
         target=Target("top1", 2.0),
-        settings=TrainingSettings(**settings),
+        settings=TrainingSettings.from_record(settings),
         global_batch_size=BATCH,
         seed=number,
         epochs=epochs,

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from search_spaces.settings import TrainingSettings
-from tests.trainers.optimizer_rules import RULES
+from search_spaces.techniques import OPTIMIZERS
+from tests.trainers.optimizer_rules import ADAPTED, CASES
 from trainers.optimizers import make_optimizer
 from trainers.optimizers.rmsprop_warmup import sgd_share
 from trainers.optimizers.shampoo import Factors
@@ -59,7 +60,7 @@ def expected(settings: TrainingSettings) -> list[np.ndarray]:
         decay = settings.weight_decay if is_weight or settings.decay_norm_and_bias else 0.0
         adapted = is_weight or settings.adapt_norm_and_bias
         for step in range(STEPS):
-            weight = RULES[settings.optimizer](
+            weight = CASES[settings.optimizer].rule(
                 weight,
                 gradient(index, parameter.shape, step).numpy(),
                 memory,
@@ -74,93 +75,25 @@ def expected(settings: TrainingSettings) -> list[np.ndarray]:
     return results
 
 
-ADAPTED = {"adapt_norm_and_bias": True, "decay_norm_and_bias": True}
-CASES = [
-    *(
-        {"optimizer": "sgd", "momentum_form": form, "nesterov": nesterov}
-        for form in ("outside", "inside", "corrected")
-        for nesterov in (False, True)
-    ),
-    {"optimizer": "sgd", "momentum": 0.0},
-    {"optimizer": "sgd", "momentum": 0.0, "momentum_form": "inside"},
-    {"optimizer": "sgd", "decay_norm_and_bias": True},
-    *(
-        {"optimizer": "lars", "trust_coefficient": 0.02, "nesterov": nesterov, **more}
-        for nesterov in (False, True)
-        for more in ({}, ADAPTED, {"trust_epsilon": 1e-7})
-    ),
-    *(
-        {"optimizer": "lars", "trust_coefficient": 0.02, "momentum_form": form, **more}
-        for form in ("outside", "inside", "corrected")
-        for more in ({}, {"nesterov": True}, {"momentum": 0.0})
-    ),
-    {"optimizer": "lars", "momentum": 0.0, "weight_decay": 0.0},
-    {"optimizer": "lars", "decay_norm_and_bias": True},
-    {"optimizer": "lars", "adapt_norm_and_bias": True},
-    *(
-        {
-            "optimizer": "larc",
-            "larc_mode": mode,
-            "larc_optimizer": inner,
-            "trust_coefficient": 0.05,
-            "trust_epsilon": 1e-8,
-            **more,
-        }
-        for mode in ("clip", "scale")
-        for inner in ("sgd", "adam")
-        for more in ({}, ADAPTED)
-    ),
-    {"optimizer": "larc", "trust_coefficient": 0.05, "nesterov": True},
-    *(
-        {"optimizer": "lamb", "bias_correction": correction, **more}
-        for correction in (True, False)
-        for more in (
-            {},
-            ADAPTED,
-            {"weight_norm_limit": 1.5},
-            {"trust_epsilon": 0.1},
-            {"weight_decay": 0.0},
-            {"decay_norm_and_bias": True},
-        )
-    ),
-    *(
-        {"optimizer": name, "bias_correction": correction}
-        for name in ("adam", "adamw")
-        for correction in (True, False)
-    ),
-    {"optimizer": "adam", "decay_norm_and_bias": True, "beta1": 0.0},
-    {"optimizer": "adamw", "decay_norm_and_bias": True, "beta2": 0.9},
-    {"optimizer": "rmsprop_warmup", "beta2": 0.99, "rmsprop_center_epochs": 5.0},
-    {
-        "optimizer": "rmsprop_warmup",
-        "beta2": 0.9,
-        "rmsprop_center_epochs": 0.0,
-        "rmsprop_period_epochs": 60.0,
-    },
-    {"optimizer": "shampoo", "beta2": 0.95, "preconditioner_interval": 1},
-    {
-        "optimizer": "shampoo",
-        "beta2": 0.95,
-        "preconditioner_interval": 7,
-        "preconditioner_size_limit": 5,
-        **ADAPTED,
-    },
-    {"optimizer": "shampoo", "preconditioner_size_limit": 2, "nesterov": True},
-]
+TRIED = [{"optimizer": name, **settings} for name, case in CASES.items() for settings in case.tried]
+
+
+def test_every_optimizer_has_a_case():
+    assert list(CASES) == list(OPTIMIZERS)
 
 
 @pytest.mark.parametrize(
-    "case", CASES, ids=lambda case: " ".join(f"{value}" for value in case.values())
+    "case", TRIED, ids=lambda case: " ".join(f"{value}" for value in case.values())
 )
 def test_fifty_steps_follow_the_paper(case):
-    settings = TrainingSettings(**{"weight_decay": 0.01, **case})
+    settings = TrainingSettings.from_record({"weight_decay": 0.01, **case})
     moved = parameters()
     run(make_optimizer(moved, settings), moved)
     for mine, its in zip(moved, expected(settings), strict=True):
         np.testing.assert_allclose(mine.detach().numpy(), its, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CASES)
 def test_in_fp32_the_rules_hold_to_its_precision(name):
     settings = TrainingSettings(
         optimizer=name, weight_decay=0.01, beta2=0.95, epsilon=1e-3 if name == "shampoo" else 1e-8
@@ -236,7 +169,7 @@ def test_corrected_momentum_keeps_the_gradients_that_came_at_a_rate_of_zero(nest
 
 
 def test_a_rate_of_zero_moves_nothing_that_stands_still():
-    for name in RULES:
+    for name in CASES:
         moved = parameters()
         optimizer = make_optimizer(moved, TrainingSettings(optimizer=name))
         for index, parameter in enumerate(moved):
@@ -285,7 +218,7 @@ def test_parameters_without_a_gradient_or_with_another_layout_are_updated_too():
     assert torch.equal(usual[-1], parameters()[-1])
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CASES)
 def test_an_update_leaves_the_gradients_as_they_were(name):
     moved = parameters()
     optimizer = make_optimizer(moved, TrainingSettings(optimizer=name))
@@ -318,7 +251,7 @@ def test_frozen_parameters_stay():
 )
 def test_the_way_without_reading_ratios_back_gives_the_same(case):
     """On an accelerator ratios stay tensors there; the same operations on the processor must agree."""
-    settings = TrainingSettings(weight_decay=0.01, **case)
+    settings = TrainingSettings.from_record({"weight_decay": 0.01, **case})
     moved = parameters()
     optimizer = make_optimizer(moved, settings)
     for batch in optimizer.batches:
@@ -328,7 +261,7 @@ def test_the_way_without_reading_ratios_back_gives_the_same(case):
         np.testing.assert_allclose(mine.detach().numpy(), its, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("name", sorted(CASES))
 def test_updates_by_numbers_on_the_device_are_those_by_plain_numbers(name):
     """Rates and progress as scalar tensors, and updates that are left out, are not read by the host."""
     settings = TrainingSettings(

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques import OPTIMIZERS
 from trainers.errors import CheckpointError, WorkloadError
 from trainers.loop import checkpoint
-from trainers.optimizers import OPTIMIZERS, make_optimizer
+from trainers.optimizers import make_optimizer
 from trainers.optimizers.masters import MasterOptimizer
 from trainers.optimizers.parameter_groups import BATCH_ELEMENTS, parameter_groups
 from trainers.optimizers.trust_ratio import trust_ratios

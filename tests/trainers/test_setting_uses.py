@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from search_spaces.setting_rules import USES, fault_of_use
-from search_spaces.settings import TrainingSettings, default_of
-from trainers.optimizers import OPTIMIZERS, make_optimizer
+from search_spaces.settings import TrainingSettings, default_of, names
+from search_spaces.techniques import OPTIMIZERS, TECHNIQUES, fault_of_use, uses_of
+from trainers.optimizers import make_optimizer
 from trainers.optimizers.parameter_kinds import KINDS
 from trainers.schedules.batch_size import batch_factor
 from trainers.schedules.learning_rate import learning_rate
@@ -104,14 +104,10 @@ def test_a_setting_moves_the_weights_where_it_is_said_to(optimizer, inner):
 @pytest.mark.parametrize(
     ("decay", "batch_control"),
     [
-        ("constant", "constant"),
-        ("constant", "piecewise"),
-        ("step", "constant"),
-        ("step", "grow"),
-        ("step", "piecewise"),
-        ("piecewise", "constant"),
-        ("polynomial", "constant"),
-        ("cosine", "piecewise"),
+        (decay, control)
+        for decay in TECHNIQUES["decay"]
+        for control in TECHNIQUES["batch_control"]
+        if control != "grow" or decay == "step"
     ],
 )
 def test_a_setting_moves_the_schedules_where_it_is_said_to(decay, batch_control, warmup_epochs):
@@ -133,5 +129,5 @@ def test_every_setting_that_others_make_use_of_is_tried_here_or_is_no_part_of_op
         "staleness_bound",
         "epoch_quorum",
     }
-    assert set(USES) == {*OTHER, *SCHEDULES, *rest}
+    assert {name for name in names() if uses_of(name)} == {*OTHER, *SCHEDULES, *rest}
     assert all(value != default_of(name) for name, value in {**OTHER, **SCHEDULES}.items())

@@ -7,12 +7,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques import OPTIMIZERS
 from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
 from trainers.fused import FusedTrainings
 from trainers.loop.synchronous import Training
-from trainers.optimizers import OPTIMIZERS
 from trainers.schedules.device_arithmetic import ON_DEVICE
 
 WAIT = "aten._local_scalar_dense.default"  # item(), float() and bool() of a tensor; tolist() is counted with it

@@ -1,28 +1,22 @@
 """The optimizers as PyTorch's: the updates of those inside, with groups, schedulers and state dicts."""
 
 import copy
+import pickle
 
 import pytest
 import torch
 from torch import nn
 
 from search_spaces.settings import SettingError, TrainingSettings
+from search_spaces.techniques import OPTIMIZERS
+from tests.trainers.optimizer_rules import CASES
 from trainers import optimizers
 from trainers.errors import CheckpointError
-from trainers.optimizers import OPTIMIZERS, make_optimizer, parameter_kinds
-from trainers.optimizers.torch_optimizers import RuleOptimizer, used_settings
+from trainers.optimizers import RuleOptimizer, make_optimizer, parameter_kinds
+from trainers.optimizers.torch_optimizers import used_settings
 
-CLASSES = {each.rule: each for each in RuleOptimizer.__subclasses__()}
-SETTINGS = {
-    "sgd": {"momentum": 0.8, "nesterov": True, "weight_decay": 0.01},
-    "lars": {"momentum_form": "corrected", "trust_coefficient": 0.02, "weight_decay": 0.01},
-    "larc": {"larc_mode": "scale", "trust_coefficient": 0.02, "decay_norm_and_bias": True},
-    "lamb": {"beta1": 0.8, "weight_decay": 0.05, "weight_norm_limit": 3.0},
-    "adam": {"beta2": 0.99, "epsilon": 1e-6, "bias_correction": False},
-    "adamw": {"weight_decay": 0.1, "decay_bias": True},
-    "rmsprop_warmup": {"rmsprop_learning_rate": 1e-3, "rmsprop_center_epochs": 3.0},
-    "shampoo": {"preconditioner_interval": 3, "beta2": 0.9},
-}
+CLASSES = {name: getattr(optimizers, OPTIMIZERS[name].title) for name in OPTIMIZERS}
+SETTINGS = {name: case.settings for name, case in CASES.items()}
 
 
 def network() -> nn.Module:
@@ -44,16 +38,19 @@ def assert_equal(one: nn.Module, other: nn.Module) -> None:
 
 
 def test_there_is_a_class_for_every_rule():
-    assert CLASSES.keys() == OPTIMIZERS.keys() == SETTINGS.keys()
-    for each in CLASSES.values():
-        assert getattr(optimizers, each.__name__) is each
-        assert issubclass(each, torch.optim.Optimizer)
+    assert CLASSES.keys() == SETTINGS.keys()
+    for name, each in CLASSES.items():
+        assert (each.rule, each.__name__) == (name, OPTIMIZERS[name].title)
+        assert issubclass(each, RuleOptimizer) and issubclass(each, torch.optim.Optimizer)
+        assert pickle.loads(pickle.dumps(each)) is each
+    with pytest.raises(AttributeError, match="no attribute 'Lars'"):
+        _ = optimizers.Lars
 
 
 @pytest.mark.parametrize("rule", CLASSES)
 def test_updates_are_those_inside_and_go_on_from_a_state_dict(rule):
     inside, outside = network(), network()
-    settings = TrainingSettings(optimizer=rule, **SETTINGS[rule])
+    settings = TrainingSettings.from_record({"optimizer": rule, **SETTINGS[rule]})
     reference = make_optimizer(inside.parameters(), settings, parameter_kinds(inside))
     optimizer = CLASSES[rule](
         outside.parameters(), lr=0.1, kinds=parameter_kinds(outside), **SETTINGS[rule]

@@ -21,7 +21,7 @@ from trainers.errors import JobError
 from trainers.fused.batches import StackedBatch, layout_of, stacked_batches
 from trainers.fused.fusable import check_fusable, check_fusable_model, fusion_key
 from trainers.fused.memory import StackedMemory, rule_of
-from trainers.fused.rules import RULES, FusedRule
+from trainers.fused.rules import FusedRule, has_fused_rule
 from trainers.loop.replica import Replica, evaluate, metrics_of_counts
 from trainers.loop.synchronous import Training
 from trainers.numerics.normalization import GhostBatchNorm
@@ -152,11 +152,7 @@ class _Fused:
         self.memory = StackedMemory(self._trainings)
         self._model = _Model(first.replica)
         self._norms = _Norms(self.memory, self._trainings, self._model)
-        self._rule = (
-            FusedRule(self.memory, self._trainings)
-            if first.job.settings.optimizer in RULES
-            else None
-        )
+        self._rule = FusedRule(self.memory, self._trainings) if has_fused_rule(first) else None
         clips = [training.job.settings.gradient_clip_norm for training in self._trainings]
         self._clip = (
             None

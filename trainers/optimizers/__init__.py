@@ -8,36 +8,26 @@ from torch import nn
 
 from search_spaces.settings import TrainingSettings
 from trainers.optimizers.masters import REDUCED, MasterOptimizer
-from trainers.optimizers.optimizer import Optimizer
+from trainers.optimizers.optimizer import Optimizer, rule_named
 from trainers.optimizers.parameter_groups import parameter_groups
 from trainers.optimizers.parameter_kinds import Kind, parameter_kinds
-from trainers.optimizers.torch_optimizers import (
-    LAMB,
-    LARC,
-    LARS,
-    OPTIMIZERS,
-    SGD,
-    Adam,
-    AdamW,
-    RMSpropWarmup,
-    Shampoo,
-)
+from trainers.optimizers.torch_optimizers import RuleOptimizer, optimizer_class
 
 __all__ = [
-    "LAMB",
-    "LARC",
-    "LARS",
-    "OPTIMIZERS",
-    "SGD",
-    "Adam",
-    "AdamW",
     "Kind",
     "Optimizer",
-    "RMSpropWarmup",
-    "Shampoo",
+    "RuleOptimizer",
     "make_optimizer",
     "parameter_kinds",
 ]
+
+
+def __getattr__(title: str) -> type[RuleOptimizer]:
+    """``LARS``, ``LAMB`` and the like: an optimizer for other training loops, by the title of its description."""
+    found = None if title.startswith("_") else optimizer_class(title)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {title!r}")
+    return found
 
 
 def make_optimizer(
@@ -54,7 +44,7 @@ def make_optimizer(
     theirs = None if kinds is None else [kinds[parameter] for parameter in trained]
 
     def build(moved: Iterable[nn.Parameter]) -> Optimizer:
-        return OPTIMIZERS[settings.optimizer](parameter_groups(moved, settings, theirs), settings)
+        return rule_named(settings.optimizer)(parameter_groups(moved, settings, theirs), settings)
 
     if any(parameter.dtype in REDUCED for parameter in trained):
         return MasterOptimizer(trained, build)

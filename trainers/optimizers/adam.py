@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.fused_update import FusedUpdate
+from trainers.optimizers.moments import STATE_NAMES, fused_direction, move_by_moments_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch
 
@@ -29,3 +31,9 @@ class AdamRule(GroupOptimizer):
             rate=learning_rate,
             weight_decay=batch.weight_decay,
         )
+
+    @staticmethod
+    def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
+        """One update of several trainings."""
+        direction = fused_direction(update, update.gradients_with_decay())
+        update.memory.parameters.addcmul_(update.elements("rate"), direction, value=-1)

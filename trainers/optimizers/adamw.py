@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.fused_update import FusedUpdate
+from trainers.optimizers.moments import STATE_NAMES, fused_direction, move_by_moments_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch
 
@@ -30,3 +32,10 @@ class AdamWRule(GroupOptimizer):
             weight_decay=batch.weight_decay,
             decoupled=True,
         )
+
+    @staticmethod
+    def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
+        """One update of several trainings."""
+        weights, rate = update.memory.parameters, update.elements("rate")
+        weights.addcmul_(rate * update.decay_of_elements, weights, value=-1)
+        weights.addcmul_(rate, fused_direction(update, update.gradients), value=-1)

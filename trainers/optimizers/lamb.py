@@ -19,7 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainers.optimizers.moments import STATE_NAMES, negative_directions
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.fused_update import FusedUpdate
+from trainers.optimizers.moments import STATE_NAMES, fused_direction, negative_directions
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 from trainers.optimizers.trust_ratio import norms
@@ -54,3 +56,16 @@ class LAMBRule(GroupOptimizer):
         )
         ratios = limited / (move_norms + self.settings.trust_epsilon)
         return torch.where((weight_norms > 0) & (move_norms > 0), ratios, 1.0)
+
+    @staticmethod
+    def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
+        """One update of several trainings."""
+        memory, weights = update.memory, update.memory.parameters
+        direction = fused_direction(update, update.gradients)
+        moves = torch.addcmul(direction, update.decay_of_elements, weights)
+        weight_norms, move_norms = memory.norms(weights, moves)
+        limited = torch.minimum(weight_norms, update.blocks("weight_norm_limit"))
+        ratios = limited / (move_norms + update.blocks("trust_epsilon"))
+        defined = (weight_norms > 0) & (move_norms > 0) & update.adapted
+        rates = update.blocks("rate") * torch.where(defined, ratios, 1.0)
+        weights.addcmul_(update.spread(rates), moves, value=-1)

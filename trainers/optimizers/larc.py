@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
-from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
-from trainers.optimizers.momentum import move_outside_
+from trainers.optimizers.fused_update import FusedUpdate
+from trainers.optimizers.moments import STATE_NAMES, fused_direction, move_by_moments_
+from trainers.optimizers.momentum import move_fused_trainings, move_outside_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 from trainers.optimizers.trust_ratio import norms, trust_ratios
@@ -77,3 +78,28 @@ class LARCRule(GroupOptimizer):
             decays = torch.where(defined, factors * batch.weight_decay, 0.0)
             torch._foreach_add_(scaled, torch._foreach_mul(batch.parameters, list(decays.unbind())))
         return scaled
+
+    @staticmethod
+    def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
+        """One update of several trainings."""
+        memory, weights = update.memory, update.memory.parameters
+        weight_norms, gradient_norms = memory.norms(weights, update.gradients)
+        factors = trust_ratios(
+            weight_norms,
+            gradient_norms,
+            update.blocks("trust_coefficient"),
+            update.decay_of_blocks,
+            update.blocks("trust_epsilon"),
+        )
+        if settings.larc_mode == "clip":
+            factors = (factors / update.blocks("rate")).clamp(max=1.0)
+        defined = (weight_norms > 0) & (gradient_norms > 0)
+        factors = torch.where(defined & update.adapted, factors, 1.0)
+        decays = torch.where(defined | ~update.adapted, factors * update.decay_of_blocks, 0.0)
+        terms = update.spread(factors) * update.gradients
+        terms.addcmul_(update.spread(decays), weights)
+        if settings.larc_optimizer == "adam":
+            weights.addcmul_(update.elements("rate"), fused_direction(update, terms), value=-1)
+        else:
+            rate = update.blocks("rate")
+            move_fused_trainings(update, terms, None, rate, nesterov=settings.nesterov)

@@ -26,9 +26,12 @@ other rules, which clip the ratio.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from trainers.optimizers.momentum import move_
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.fused_update import FusedUpdate
+from trainers.optimizers.momentum import fused_momentum, move_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch
 from trainers.optimizers.trust_ratio import norms, trust_ratios
@@ -59,3 +62,18 @@ class LARSRule(GroupOptimizer):
             nesterov=settings.nesterov,
             ratios=ratios,
         )
+
+    @staticmethod
+    def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
+        """One update of several trainings."""
+        memory = update.memory
+        weights, gradients = memory.norms(memory.parameters, update.gradients)
+        ratios = trust_ratios(
+            weights,
+            gradients,
+            update.blocks("trust_coefficient"),
+            update.decay_of_blocks,
+            update.blocks("trust_epsilon"),
+        )
+        ratios = torch.where(update.adapted, ratios, 1.0)
+        fused_momentum(update, settings, settings.momentum_form or "inside", ratios)

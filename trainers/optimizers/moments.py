@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
+from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.parameter_groups import ParameterBatch, kernel_rate
 
 STATE_NAMES = ("first_moment", "second_moment")
@@ -79,6 +80,16 @@ def negative_directions(
     if batch.weight_decay:
         torch._foreach_sub_(moved, batch.parameters, alpha=batch.weight_decay)
     return moved
+
+
+def fused_direction(update: FusedUpdate, gradients: Tensor) -> Tensor:
+    """The direction of several trainings at once, ``(elements,)``; their moments take the gradients in."""
+    first, second = (update.memory.states[name] for name in STATE_NAMES)
+    first.lerp_(gradients, update.elements("first_part"))
+    second.mul_(update.elements("beta2"))
+    second.addcmul_(update.elements("second_part") * gradients, gradients)
+    roots = (second / update.elements("second_correction")).sqrt_()
+    return first / update.elements("first_correction") / roots.add_(update.elements("epsilon"))
 
 
 def _fused_(

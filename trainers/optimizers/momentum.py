@@ -21,6 +21,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.parameter_groups import ParameterBatch, kernel_rate
 
 
@@ -102,6 +104,43 @@ def move_outside_(
         weight_decay,
         nesterov=nesterov,
     )
+
+
+def fused_momentum(
+    update: FusedUpdate, settings: TrainingSettings, form: str, ratios: Tensor | None = None
+) -> None:
+    """:func:`move_` of several trainings at once; ``ratios`` of each tensor of each training, None: 1."""
+    rate = update.blocks("rate")
+    rated = rate if ratios is None else rate * ratios
+    inner, outer = {
+        "outside": (None, rated),
+        "inside": (rated, None),
+        "corrected": (ratios, rate),
+    }[form]
+    move_fused_trainings(
+        update, update.gradients_with_decay(), inner, outer, nesterov=settings.nesterov
+    )
+
+
+def move_fused_trainings(
+    update: FusedUpdate,
+    terms: Tensor,
+    inner: Tensor | None,
+    outer: Tensor | None,
+    *,
+    nesterov: bool,
+) -> None:
+    """v = momentum * v + inner * term, w = w - outer * v; factors of each tensor of each training, None: 1."""
+    weights, buffer = update.memory.parameters, update.memory.states["momentum"]
+    momentum = update.elements("momentum")
+    if inner is not None:
+        terms *= update.spread(inner)
+    buffer.mul_(momentum).add_(terms)
+    moves = torch.addcmul(terms, momentum, buffer) if nesterov else buffer
+    if outer is None:
+        weights.sub_(moves)
+    else:
+        weights.addcmul_(update.spread(outer), moves, value=-1)
 
 
 def _move_fused_(

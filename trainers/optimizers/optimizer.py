@@ -9,8 +9,11 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from search_spaces.plugins import load_attribute
 from search_spaces.settings import TrainingSettings
-from trainers.errors import CheckpointError
+from search_spaces.techniques import OPTIMIZERS
+from trainers.errors import CheckpointError, JobError
+from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 
 
@@ -37,11 +40,33 @@ class Optimizer(Protocol):
         """Restore what :meth:`state_dict` gave."""
 
 
+def rule_named(name: str) -> type[GroupOptimizer]:
+    """The rule of the optimizer of this name, from the file that its description names.
+
+    Raises :class:`JobError` where that cannot be imported or is no rule.
+    """
+    reference = OPTIMIZERS[name].rule
+    try:
+        rule = load_attribute(reference)
+    except Exception as error:
+        raise JobError(
+            f"the rule of optimizer {name!r}, {reference}, cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(rule, type) and issubclass(rule, GroupOptimizer)):
+        raise JobError(
+            f"the rule of optimizer {name!r}, {reference}, must be a subclass of GroupOptimizer"
+        )
+    return rule
+
+
 class GroupOptimizer(ABC):
     """An optimizer over parameter groups, updated batch by batch.
 
     A rule says which tensors of state each parameter has (``state_names``), how a batch is updated, and whether the
-    host has to know of the next update if it is left out (``waits_if_left_out``).
+    host has to know of the next update if it is left out (``waits_if_left_out``). ``fused`` is the same update of
+    several trainings at once; without one each training of a fused group moves by its own rule, which is right but
+    slower. Where it reads numbers that no other rule does, ``fused_numbers`` gives them, for the settings of one
+    training, the rate of its update and the epochs before it.
 
     An update that is left out is done on an accelerator all the same, and taken back by a choice between the tensors
     before and after it, because the host does not know yet. That takes memory for a second copy of parameters and
@@ -102,6 +127,16 @@ class GroupOptimizer(ABC):
 
         The rate is a number where ``batch.on_cpu``.
         """
+
+    @staticmethod
+    def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
+        """One update of several trainings, whose settings agree in what :mod:`trainers.fused.fusable` says."""
+        raise NotImplementedError
+
+    @staticmethod
+    def fused_numbers(settings: TrainingSettings, rate: float, epochs: float) -> dict[str, float]:  # noqa: ARG004
+        """Numbers of one training's update that only this rule reads, by name."""
+        return {}
 
     def _changed(self) -> list[Tensor]:
         """Every tensor that an update changes."""

@@ -23,6 +23,8 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 
@@ -81,3 +83,24 @@ class RMSpropWarmupRule(GroupOptimizer):
                 operation(factors, number)
         torch._foreach_mul_(factors, gradients)
         return factors
+
+    @staticmethod
+    def fused_numbers(settings: TrainingSettings, rate: float, epochs: float) -> dict[str, float]:
+        """a_sgd and a_rms of one training's update."""
+        share = sgd_share(epochs, settings.rmsprop_center_epochs, settings.rmsprop_period_epochs)
+        adaptive = (1 - share) * settings.rmsprop_learning_rate / rate if rate else 0.0
+        return {"sgd_share": share, "rmsprop_share": adaptive}
+
+    @staticmethod
+    def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
+        """One update of several trainings."""
+        weights, terms = update.memory.parameters, update.gradients_with_decay()
+        buffer, moment = (update.memory.states[name] for name in ("momentum", "second_moment"))
+        moment.mul_(update.elements("beta2"))
+        moment.addcmul_(update.elements("second_part") * terms, terms)
+        factors = update.elements("rmsprop_share") / (
+            moment.sqrt().add_(update.elements("epsilon"))
+        )
+        factors += update.elements("sgd_share")
+        buffer.mul_(update.elements("momentum")).addcmul_(factors, terms, value=-1)
+        weights.addcmul_(update.elements("rate"), buffer)

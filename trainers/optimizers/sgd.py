@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trainers.optimizers.momentum import move_
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.fused_update import FusedUpdate
+from trainers.optimizers.momentum import fused_momentum, move_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch
 
@@ -34,3 +36,8 @@ class SGDRule(GroupOptimizer):
             settings.momentum,
             nesterov=settings.nesterov,
         )
+
+    @staticmethod
+    def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
+        """One update of several trainings."""
+        fused_momentum(update, settings, settings.momentum_form or "outside")

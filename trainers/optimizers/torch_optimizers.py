@@ -6,13 +6,15 @@
 
     optimizer = LARS(model.parameters(), lr=2.0, momentum=0.9, weight_decay=5e-5, kinds=parameter_kinds(model))
 
-Each takes the settings that its rule uses, by their names in docs/reference/settings.md and with the defaults there;
-the learning rate is ``lr``, as PyTorch's schedulers want it. A parameter group may have values of its own, which a
-scheduler may change. The updates are those of the same rule inside this project's training loop.
+There is one for each description of :mod:`search_spaces.techniques.optimizers`, under its title, those of plug-ins
+with them. Each takes the settings that its rule uses, by their names in docs/reference/settings.md and with the
+defaults there; the learning rate is ``lr``, as PyTorch's schedulers want it. A parameter group may have values of its
+own, which a scheduler may change. The updates are those of the same rule inside this project's training loop.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, overload
 
@@ -20,33 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.names import nearest_or_all
-from search_spaces.setting_rules import USES
 from search_spaces.settings import SettingError, TrainingSettings
+from search_spaces.techniques import OPTIMIZERS
 from trainers.errors import CheckpointError
-from trainers.optimizers.adam import AdamRule
-from trainers.optimizers.adamw import AdamWRule
-from trainers.optimizers.lamb import LAMBRule
-from trainers.optimizers.larc import LARCRule
-from trainers.optimizers.lars import LARSRule
 from trainers.optimizers.masters import REDUCED
-from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.optimizers.optimizer import GroupOptimizer, rule_named
 from trainers.optimizers.parameter_groups import parameter_groups
 from trainers.optimizers.parameter_kinds import Kind
-from trainers.optimizers.rmsprop_warmup import RMSpropWarmupRule
-from trainers.optimizers.sgd import SGDRule
-from trainers.optimizers.shampoo import ShampooRule
-
-OPTIMIZERS: dict[str, type[GroupOptimizer]] = {
-    "sgd": SGDRule,
-    "lars": LARSRule,
-    "larc": LARCRule,
-    "lamb": LAMBRule,
-    "adam": AdamRule,
-    "adamw": AdamWRule,
-    "rmsprop_warmup": RMSpropWarmupRule,
-    "shampoo": ShampooRule,
-}
-"""The rules by the names of the setting ``optimizer``."""
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 
@@ -78,7 +60,8 @@ class RuleOptimizer(torch.optim.Optimizer):
         self._rules: list[GroupOptimizer] = []
         for name in settings:
             _check_use(self.rule, name)
-        defaults = {name: getattr(TrainingSettings(), name) for name in used_settings(self.rule)}
+        its = TrainingSettings(optimizer=self.rule)
+        defaults = {name: its.value(name) for name in used_settings(self.rule)}
         super().__init__(params, {"lr": lr, "updates": 0, **defaults, **settings})
         self._build()
 
@@ -145,7 +128,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         kinds = (
             None if self._kinds is None else [self._kinds[parameter] for parameter in parameters]
         )
-        rule = OPTIMIZERS[self.rule](
+        rule = rule_named(self.rule)(
             parameter_groups(parameters, self._settings(group), kinds), self._settings(group)
         )
         rule.go_on_after(group["updates"])
@@ -155,7 +138,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         return rule
 
     def _settings(self, group: Mapping[str, Any]) -> TrainingSettings:
-        return TrainingSettings.from_dict(
+        return TrainingSettings.from_record(
             {"optimizer": self.rule, **{name: group[name] for name in used_settings(self.rule)}}
         )
 
@@ -177,62 +160,29 @@ class RuleOptimizer(torch.optim.Optimizer):
         rule.settings = settings
 
 
-class SGD(RuleOptimizer):
-    """SGD with the rate outside, inside or corrected in the momentum; see :mod:`trainers.optimizers.sgd`."""
-
-    rule = "sgd"
-
-
-class LARS(RuleOptimizer):
-    """Layer-wise adaptive rate scaling (arXiv:1708.03888); see :mod:`trainers.optimizers.lars`."""
-
-    rule = "lars"
-
-
-class LARC(RuleOptimizer):
-    """Layer-wise adaptive rate control, as apex has it; see :mod:`trainers.optimizers.larc`."""
-
-    rule = "larc"
-
-
-class LAMB(RuleOptimizer):
-    """LAMB (arXiv:1904.00962); see :mod:`trainers.optimizers.lamb`."""
-
-    rule = "lamb"
-
-
-class Adam(RuleOptimizer):
-    """Adam (arXiv:1412.6980) with weight decay in the gradient; see :mod:`trainers.optimizers.adam`."""
-
-    rule = "adam"
-
-
-class AdamW(RuleOptimizer):
-    """Adam with decoupled weight decay (arXiv:1711.05101); see :mod:`trainers.optimizers.adamw`."""
-
-    rule = "adamw"
-
-
-class RMSpropWarmup(RuleOptimizer):
-    """RMSprop that becomes SGD (arXiv:1711.04325); see :mod:`trainers.optimizers.rmsprop_warmup`."""
-
-    rule = "rmsprop_warmup"
-
-
-class Shampoo(RuleOptimizer):
-    """Shampoo grafted onto SGD (arXiv:1802.09568, arXiv:2002.09018); see :mod:`trainers.optimizers.shampoo`."""
-
-    rule = "shampoo"
+@functools.cache
+def optimizer_class(title: str) -> type[RuleOptimizer] | None:
+    """The class of the optimizer whose description has this title (``LARS``); None where there is none."""
+    for name, described in OPTIMIZERS.items():
+        if described.title == title:
+            where = described.rule.partition(":")[0]
+            about = f"{described.about}; {described.source}; see :mod:`{where}`."
+            names = {"rule": name, "__doc__": about, "__module__": "trainers.optimizers"}
+            return type(title, (RuleOptimizer,), names)
+    return None
 
 
 def used_settings(rule: str) -> tuple[str, ...]:
     """The settings that an optimizer uses, besides the learning rate."""
-    by_use = tuple(
-        name
-        for name, uses in USES.items()
-        if any(use.setting == "optimizer" and rule in use.values for use in uses)
+    described = OPTIMIZERS[rule]
+    return (
+        "weight_decay",
+        "decay_norm_and_bias",
+        "decay_bias",
+        *described.uses,
+        *described.uses_if,
+        *described.settings,
     )
-    return ("weight_decay", "decay_norm_and_bias", "decay_bias", *by_use)
 
 
 def _check_use(rule: str, name: str) -> None:

@@ -10,52 +10,133 @@
 The size changes with the first update that starts at or after a milestone. Updates of one size make a phase.
 """
 
+# every control takes the same arguments, read or not
+# ruff: noqa: ARG002
+
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import JobError
 from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
+from trainers.schedules.formulas import formula_of
+
+
+class BatchControl(Protocol):
+    """How the batch changes: pure functions of the settings and of the progress in epochs."""
+
+    named: str
+    """The settings that make the sizes, for an error about one that is no whole number of samples."""
+
+    def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
+        """When the size changes, rising, in epochs."""
+
+    def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
+        """The global batch size of the update that starts after ``epochs`` epochs, over the job's own."""
+
+    def rate_factor(
+        self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
+    ) -> Value | float:
+        """What it multiplies the learning rate by."""
+
+
+class ConstantBatch:
+    """One size."""
+
+    named = "global_batch_size"
+
+    def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
+        """None."""
+        return ()
+
+    def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
+        """One."""
+        return by.constant(1.0, epochs)
+
+    def rate_factor(
+        self,
+        by: Arithmetic[Value],
+        settings: TrainingSettings,
+        epochs: Value,
+    ) -> Value | float:
+        """One."""
+        return 1.0
+
+
+class BatchPieces:
+    """One of ``batch_factors`` from each of ``batch_milestones`` on."""
+
+    named = "batch_factors"
+
+    def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
+        """The milestones."""
+        return settings.batch_milestones
+
+    def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
+        """The factor of the last milestone that is passed."""
+        return by.by_milestones(epochs, settings.batch_milestones, [1.0, *settings.batch_factors])
+
+    def rate_factor(
+        self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
+    ) -> Value | float:
+        """As ``batch_rate_rule`` says: none, the factor, or its square root."""
+        if settings.batch_rate_rule == "none":
+            return 1.0
+        linear = settings.batch_rate_rule == "linear"
+        factors: list[float] = [
+            each if linear else math.sqrt(each) for each in settings.batch_factors
+        ]
+        return by.by_milestones(epochs, settings.batch_milestones, [1.0, *factors])
+
+
+class BatchGrowth:
+    """Growth where decay 'step' would lower the rate; the rate's factor takes that decay back."""
+
+    named = "decay_factor and batch_limit_factor"
+
+    def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
+        """The decay's milestones; during the warmup nothing decays, so nothing grows."""
+        return sorted(
+            {max(milestone, settings.warmup_epochs) for milestone in settings.decay_milestones}
+        )
+
+    def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
+        """1 over the step decay, up to the limit."""
+        limit = settings.batch_limit_factor or math.inf
+        sizes = [min(each, limit) for each in step_factors(settings, -1)]
+        return by.choose(
+            epochs >= settings.warmup_epochs,
+            lambda: by.by_milestones(epochs, settings.decay_milestones, sizes),
+            lambda: by.constant(1.0, epochs),
+        )
+
+    rate_factor = factor
 
 
 def batch_factor(settings: TrainingSettings, epochs: float) -> float:
     """The global batch size of the update that starts after ``epochs`` epochs, over the job's own."""
-    if settings.batch_control == "piecewise":
-        factors = [1.0, *settings.batch_factors]
-        return NUMBERS.by_milestones(epochs, settings.batch_milestones, factors)
-    return _growth(NUMBERS, settings, epochs) if settings.batch_control == "grow" else 1.0
+    return _control(settings).factor(NUMBERS, settings, epochs)
 
 
 def rate_factor(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value | float:
     """What batch control multiplies the learning rate by; with 'grow' it takes back the step decay."""
-    if settings.batch_control == "grow":
-        return _growth(by, settings, epochs)
-    if settings.batch_control == "piecewise" and settings.batch_rate_rule != "none":
-        linear = settings.batch_rate_rule == "linear"
-        factors: list[float] = [
-            factor if linear else math.sqrt(factor) for factor in settings.batch_factors
-        ]
-        return by.by_milestones(epochs, settings.batch_milestones, [1.0, *factors])
-    return 1.0
+    return _control(settings).rate_factor(by, settings, epochs)
+
+
+def _control(settings: TrainingSettings) -> BatchControl:
+    control: BatchControl = formula_of("batch_control", settings)()
+    return control
 
 
 def step_factors(settings: TrainingSettings, sign: int) -> list[float]:
     """``decay_factor`` to the power of ``sign`` times the milestones passed, for each number of these."""
     passed = range(len(settings.decay_milestones) + 1)
     return [math.pow(settings.decay_factor, sign * each) for each in passed]
-
-
-def _growth(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
-    limit = settings.batch_limit_factor or math.inf
-    sizes = [min(each, limit) for each in step_factors(settings, -1)]
-    return by.choose(
-        epochs >= settings.warmup_epochs,
-        lambda: by.by_milestones(epochs, settings.decay_milestones, sizes),
-        lambda: by.constant(1.0, epochs),
-    )
 
 
 @dataclass(frozen=True)
@@ -123,7 +204,7 @@ def batch_schedule(
     Raises :class:`~trainers.errors.JobError` where a factor gives no whole number of samples.
     """
     phases = [Phase(0, 0, global_batch_size)]
-    for boundary in _boundaries(settings):
+    for boundary in _control(settings).boundaries(settings, budget_epochs):
         last, steps = phases[-1], _steps_until(boundary, phases[-1], train_samples)
         if last.first_step + steps >= _end(last, train_samples, budget_epochs):
             break
@@ -145,16 +226,6 @@ def batch_schedule(
     )
 
 
-def _boundaries(settings: TrainingSettings) -> list[float]:
-    if settings.batch_control == "piecewise":
-        return list(settings.batch_milestones)
-    if settings.batch_control == "grow":  # during the warmup nothing decays, so nothing grows
-        return sorted(
-            {max(milestone, settings.warmup_epochs) for milestone in settings.decay_milestones}
-        )
-    return []
-
-
 def _steps_until(boundary: float, last: Phase, train_samples: int) -> int:
     size = last.global_batch_size
     steps = max(0, math.floor((boundary * train_samples - last.first_sample) / size))
@@ -167,14 +238,9 @@ def _steps_until(boundary: float, last: Phase, train_samples: int) -> int:
 def _size(settings: TrainingSettings, first_size: int, epochs: float) -> int:
     size = batch_factor(settings, epochs) * first_size
     if round(size) < 1 or abs(size - round(size)) > 1e-6 * size:
-        name = (
-            "batch_factors"
-            if settings.batch_control == "piecewise"
-            else "decay_factor and batch_limit_factor"
-        )
         raise JobError(
-            f"{name} must give whole global batch sizes, but the one from epoch {epochs:g} on is {size:g} "
-            f"({size / first_size:g} times global_batch_size {first_size}); change the factors or "
+            f"{_control(settings).named} must give whole global batch sizes, but the one from epoch {epochs:g} "
+            f"on is {size:g} ({size / first_size:g} times global_batch_size {first_size}); change the factors or "
             "global_batch_size"
         )
     return round(size)

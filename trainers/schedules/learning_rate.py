@@ -21,13 +21,18 @@ the peak times
 Where the batch size changes, :func:`trainers.schedules.batch_size.rate_factor` comes on top.
 """
 
+# every formula of a kind takes the same arguments, read or not
+# ruff: noqa: ARG001
+
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from search_spaces.settings import TrainingSettings
 from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
 from trainers.schedules.batch_size import rate_factor, step_factors
+from trainers.schedules.formulas import formula_of
 
 
 def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: float) -> float:
@@ -44,10 +49,12 @@ def learning_rate_by(
     """The same of a progress of any kind, by its arithmetic: a scalar on a device gives the rate there."""
 
     def decayed() -> Value:
-        return _decay_factor(by, settings, epochs, budget_epochs)
+        decay: Callable[..., Value] = formula_of("decay", settings)
+        return decay(by, settings, epochs, settings.decay_epochs or budget_epochs)
 
     def warming() -> Value:
-        return _warmup_factor(by, settings, epochs / settings.warmup_epochs)
+        shape: Callable[..., Value] = formula_of("warmup_shape", settings)
+        return shape(by, settings, epochs / settings.warmup_epochs)
 
     peak = settings.learning_rate * rate_factor(by, settings, epochs)
     if settings.warmup_epochs > 0:
@@ -55,26 +62,70 @@ def learning_rate_by(
     return peak * decayed()
 
 
-def _warmup_factor(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
+def gradual(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
+    """A line from the start to the peak."""
     start = settings.warmup_start_factor
-    if settings.warmup_shape == "constant":
-        return by.constant(start, t)
-    if settings.warmup_shape == "exponential":
-        return by.exponential(start, 1 - t)
-    return start + (1 - start) * (t * t if settings.warmup_shape == "quadratic" else t)
+    return start + (1 - start) * t
 
 
-def _decay_factor(
-    by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, budget_epochs: float
+def constant_warmup(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
+    """The start throughout."""
+    return by.constant(settings.warmup_start_factor, t)
+
+
+def exponential(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
+    """A power of the start."""
+    return by.exponential(settings.warmup_start_factor, 1 - t)
+
+
+def quadratic(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
+    """A parabola from the start to the peak."""
+    return gradual(by, settings, t * t)
+
+
+def constant(
+    by: Arithmetic[Value],
+    settings: TrainingSettings,
+    epochs: Value,
+    end: float,
 ) -> Value:
-    if settings.decay == "constant":
-        return by.constant(1.0, epochs)
-    if settings.decay == "piecewise":
-        return by.by_milestones(epochs, settings.decay_milestones, settings.decay_values)
-    if settings.decay == "step":
-        return by.by_milestones(epochs, settings.decay_milestones, step_factors(settings, 1))
-    end, last = settings.end_learning_rate_factor, settings.decay_epochs or budget_epochs
-    t = by.share((epochs - settings.warmup_epochs) / (last - settings.warmup_epochs))
-    if settings.decay == "polynomial":
-        return end + (1 - end) * by.power(1 - t, settings.decay_power)
-    return end + (1 - end) * (1 + by.cosine(math.pi * t)) / 2
+    """The peak."""
+    return by.constant(1.0, epochs)
+
+
+def step(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
+    """``decay_factor`` to the power of the milestones passed."""
+    return by.by_milestones(epochs, settings.decay_milestones, step_factors(settings, 1))
+
+
+def piecewise(
+    by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
+) -> Value:
+    """One of ``decay_values``."""
+    return by.by_milestones(epochs, settings.decay_milestones, settings.decay_values)
+
+
+def polynomial(
+    by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
+) -> Value:
+    """A power of the share that is left."""
+    left = 1 - share_passed(by, settings, epochs, end)
+    return _down_to(settings, by.power(left, settings.decay_power))
+
+
+def cosine(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
+    """Half a period of a cosine."""
+    t = share_passed(by, settings, epochs, end)
+    return _down_to(settings, (1 + by.cosine(math.pi * t)) / 2)
+
+
+def share_passed(
+    by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
+) -> Value:
+    """t, from 0 where the warmup ends to 1 at ``end``."""
+    return by.share((epochs - settings.warmup_epochs) / (end - settings.warmup_epochs))
+
+
+def _down_to(settings: TrainingSettings, factor: Value) -> Value:
+    last = settings.end_learning_rate_factor
+    return last + (1 - last) * factor

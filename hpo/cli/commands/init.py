@@ -29,12 +29,12 @@ class Kind:
 
 
 SGD = """\
-  optimizer: sgd                    # or lars, larc, lamb, adam, adamw, shampoo
+  optimizer: sgd                    # or OTHERS
   learning_rate: {log_uniform: [0.003, 3], role: scaled}    # tuned at every rung, then extrapolated
   warmup_epochs: {uniform: [0, 5], role: scaled}
   momentum: 0.9"""
 ADAM = """\
-  optimizer: adam                   # or sgd, lars, larc, lamb, adamw, shampoo
+  optimizer: adam                   # or OTHERS
   learning_rate: {log_uniform: [0.0003, 0.03], role: scaled}    # tuned at every rung, then extrapolated
   warmup_epochs: {uniform: [0, 2], role: scaled}"""
 QUADRATIC = """\
@@ -269,7 +269,7 @@ def study_text(
     data = kind.data.replace("METRIC", aim.metric).replace("BETTER", str(aim.at_least).lower())
     own = "" if workload not in KINDS else WORKLOADS[workload]
     group = _normalization(ladder, full)
-    search = kind.search
+    search = _with_other_optimizers(kind.search)
     if workload != "program" and group != 16:
         search += (
             f"\n  normalization_batch_size: {group}       # samples that share batch-norm statistics; "
@@ -308,6 +308,14 @@ seeds: 2
 
 {resources}
 """
+
+
+def _with_other_optimizers(search: str) -> str:
+    """The section with the optimizers besides its own, those of plug-ins with them, in the comment."""
+    from search_spaces.techniques import OPTIMIZERS
+
+    chosen = search.split()[1]
+    return search.replace("OTHERS", ", ".join(name for name in OPTIMIZERS if name != chosen))
 
 
 def _is_special(name: str) -> bool:

@@ -25,6 +25,7 @@ from hpo.extrapolation.laws.priors import AdamPriors
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.response import Bounded, Index
 from hpo.extrapolation.laws.setting_laws import RATE, Array, Values
+from search_spaces.techniques import described_optimizer
 
 LOW = "adam.log_low_over_critical"
 # the unknown that each belief is on
@@ -185,5 +186,6 @@ class AdamResponse(Bounded):
 
 
 def is_adam(settings: Mapping[str, object]) -> bool:
-    """Whether these are settings of Adam or AdamW."""
-    return settings.get("optimizer") in ("adam", "adamw")
+    """Whether these are settings of Adam, AdamW, or another optimizer whose rate is known to move as theirs do."""
+    described = described_optimizer(settings.get("optimizer"))
+    return described is not None and described.rate_law == "adam"

@@ -15,7 +15,6 @@ from hpo.extrapolation.laws.momentum_law import MomentumLaw
 from hpo.extrapolation.laws.priors import AdamPriors, Normal
 from hpo.extrapolation.laws.rate_law import (
     EXPONENT,
-    EXPONENTS,
     NOISE_OVER_CRITICAL,
     NOISE_OVER_CRITICAL_OF_ADAM,
     RateLaw,
@@ -23,6 +22,7 @@ from hpo.extrapolation.laws.rate_law import (
 )
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag, told
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
+from search_spaces.techniques import described_optimizer
 
 
 def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Descent | None:
@@ -37,7 +37,7 @@ def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Des
         or not observations
         or (MOMENTUM in tuned and samples is None)
         or any(
-            item.settings.get("optimizer") != "sgd"
+            not _descends(item.settings.get("optimizer"))
             or item.settings.get("nesterov")
             or any(item.settings.get(name) is None for name in needed)
             for item in observations
@@ -118,9 +118,18 @@ def make_laws(
     return laws
 
 
+def _descends(optimizer: object) -> bool:
+    described = described_optimizer(optimizer)
+    return described is not None and described.rate_law == "descent"
+
+
 def _exponent(evidence: Evidence) -> Normal:
+    """What its description says of the optimizer that trained everything."""
     optimizers = {str(settings.get("optimizer")) for settings in evidence.settings}
-    return EXPONENTS.get(optimizers.pop(), EXPONENT) if len(optimizers) == 1 else EXPONENT
+    described = described_optimizer(optimizers.pop()) if len(optimizers) == 1 else None
+    if described is None or described.rate_exponent is None:
+        return EXPONENT
+    return Normal(*described.rate_exponent)
 
 
 def _momentum(observations: Sequence[Observation]) -> float | None:

@@ -22,10 +22,8 @@ from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.response import Bounded, RateResponse
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, Array, SettingLaw, Values, lag, told
 
-# a: 1 for SGD, between 0.5 and 1 for Adam (arXiv:1812.06162; ``adam_law`` has its own); a layer's update by LARS, LARC
-# and LAMB is proportional to the rate whatever the gradient, which LEGW scales with the square root (arXiv:1901.08256)
-EXPONENT, SGD, LAYERWISE = Normal(0.75, 0.2), Normal(0.95, 0.1), Normal(0.6, 0.15)
-EXPONENTS = {"sgd": SGD, "lars": LAYERWISE, "larc": LAYERWISE, "lamb": LAYERWISE}
+# a, where nothing is published of the optimizer: between the square root and the linear rule
+EXPONENT = Normal(0.75, 0.2)
 # the noise scale is an order-of-magnitude predictor of the critical batch (arXiv:1812.06162, section 4)
 NOISE_OVER_CRITICAL = Normal(0.0, 1.5)
 # Adam's rate stops growing earlier than its epochs start to, by nobody knows how much: on two language models

@@ -9,23 +9,12 @@ from dataclasses import dataclass
 
 from search_spaces.divisors import divisors_of
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques import OPTIMIZERS
 from trainers.cost import WorkloadCost
 
 GIB = 2**30
 RESERVED_BYTES = 1.5 * GIB
 """Assumed: what the accelerator's driver, the kernels' workspaces and the buffers of the all-reduces take."""
-STATE_BYTES = {
-    "sgd": 4,
-    "lars": 4,
-    "larc": 8,
-    "lamb": 8,
-    "adam": 8,
-    "adamw": 8,
-    "rmsprop_warmup": 8,
-    "shampoo": 12,
-}
-"""Bytes of optimizer state per parameter, in fp32: one momentum buffer, or two moments; Shampoo's factors, of which
-the size depends on the shapes, are counted as one copy more."""
 EVERY_NODE_COUNT = 16  # up to here each number of nodes is tried, beyond four per octave
 
 
@@ -84,7 +73,7 @@ def memory_needs(cost: WorkloadCost, settings: TrainingSettings, capacity: float
     """
     half = settings.precision in ("fp16", "bf16")
     weights, gradients = (2 + 4, 2) if half and settings.reduced_weights else (4, 4)
-    kept = gradients * (1 + settings.gradient_lag) + STATE_BYTES[settings.optimizer]
+    kept = gradients * (1 + settings.gradient_lag) + OPTIMIZERS[settings.optimizer].state_bytes
     return Memory(
         capacity,
         float(cost.parameters * (weights + kept)),

@@ -1,6 +1,6 @@
 """The page of all settings, docs/reference/settings.md, from what they say of themselves.
 
-python -m search_spaces.settings_table > docs/reference/settings.md
+python -m scripts.settings_table > docs/reference/settings.md
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from search_spaces.setting_rules import USES
 from search_spaces.settings import Range, TrainingSettings, names
+from search_spaces.techniques import TECHNIQUES, uses_of
 
 _HEAD = """# Settings
 
-<!-- written by: python -m search_spaces.settings_table > docs/reference/settings.md -->
+<!-- written by: python -m scripts.settings_table > docs/reference/settings.md -->
 
 What `search` in a study file and `settings` in a training's job may name. A plain value fixes a setting, a domain
 tunes it (`search_spaces/space.py`); what is not named has its default. Epochs are samples processed over the size of
@@ -36,7 +36,7 @@ def page() -> str:
 def _rows() -> Iterator[tuple[str, ...]]:
     for setting in map(TrainingSettings.__dataclass_fields__.__getitem__, names()):
         meaning = setting.metadata["what"].replace("|", r"\|")
-        uses = "; ".join(map(str, USES.get(setting.name, ())))
+        uses = "; ".join(map(str, uses_of(setting.name)))
         yield (
             f"`{setting.name}`",
             f"`{_plain(setting.default)}`",
@@ -47,6 +47,8 @@ def _rows() -> Iterator[tuple[str, ...]]:
 
 
 def _values(setting: dataclasses.Field[Any]) -> str:
+    if setting.name in TECHNIQUES:
+        return ", ".join(f"`{choice}`" for choice in TECHNIQUES[setting.name].built_in)
     if "choices" in setting.metadata:
         return ", ".join(f"`{choice}`" for choice in setting.metadata["choices"])
     if "list" in setting.metadata:

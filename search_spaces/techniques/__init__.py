@@ -1,0 +1,121 @@
+"""Techniques: the optimizers and schedules that trainings may choose, and what each of them reads.
+
+A setting that chooses one (``optimizer``, ``decay``, ``warmup_shape``, ``batch_control``) has a registry of
+descriptions, with those of plug-ins. Their settings of their own are stored and shown beside the known ones, as those
+of a workload are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from search_spaces.own_settings import OwnSetting
+from search_spaces.plugins import PluginError, Registry
+from search_spaces.techniques.optimizers import (
+    OPTIMIZERS,
+    OptimizerDescription,
+    described_optimizer,
+)
+from search_spaces.techniques.schedules import BATCH_CONTROLS, DECAYS, WARMUP_SHAPES
+from search_spaces.techniques.technique import Technique, Use, listed
+
+__all__ = [
+    "BATCH_CONTROLS",
+    "DECAYS",
+    "OPTIMIZERS",
+    "TECHNIQUES",
+    "WARMUP_SHAPES",
+    "OptimizerDescription",
+    "Technique",
+    "Use",
+    "chosen",
+    "described_optimizer",
+    "fault_of_use",
+    "own_settings_of",
+    "uses_of",
+]
+
+TECHNIQUES: Mapping[str, Registry[Any]] = {
+    "optimizer": OPTIMIZERS,
+    "warmup_shape": WARMUP_SHAPES,
+    "decay": DECAYS,
+    "batch_control": BATCH_CONTROLS,
+}
+"""The registries of descriptions, by the setting that chooses one of them."""
+
+ValuesOf = Callable[[str], Collection[Any]]
+"""The values that a setting may take, by its name."""
+
+_WARMUP = Use("warmup_epochs")
+_SERVED = Use("update_mode", ("asynchronous", "stale_synchronous"))
+_OTHERS: dict[str, tuple[Use, ...]] = {
+    "decay_norm_and_bias": (Use("weight_decay"),),
+    "decay_bias": (Use("weight_decay"),),
+    "warmup_shape": (_WARMUP,),
+    "warmup_start_factor": (_WARMUP,),
+    "reduced_weights": (Use("precision", ("bf16", "fp16")),),
+    "loss_scale": (Use("loss_scaling", ("static", "dynamic")),),
+    "loss_scale_growth_updates": (Use("loss_scaling", ("dynamic",)),),
+    "asynchronous_workers": (_SERVED,),
+    "staleness_bound": (Use("update_mode", ("stale_synchronous",)),),
+    "epoch_quorum": (Use("update_mode", ("asynchronous",)),),
+}
+"""What takes effect with certain values of others that are no techniques; any one of the uses will do."""
+
+
+def chosen(values_of: ValuesOf) -> Iterator[tuple[str, str, Technique]]:
+    """Every technique that may be chosen: its setting, its name and its description; one with a fault is left out."""
+    for setting, registry in TECHNIQUES.items():
+        for name in values_of(setting):
+            try:
+                if name in registry:
+                    yield setting, name, registry[name]
+            except PluginError:
+                continue
+
+
+def own_settings_of(values_of: ValuesOf) -> dict[str, OwnSetting]:
+    """The settings of their own that techniques which may be chosen read, by name."""
+    found: dict[str, OwnSetting] = {}
+    for _, _, technique in chosen(values_of):
+        found.update(technique.settings)
+    return found
+
+
+def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
+    """How the setting ``name`` takes effect; any one of the uses will do, and with none it always does.
+
+    Those of this project's techniques, and of plug-ins that may be chosen (``values_of``).
+    """
+    uses: list[Use] = []
+    possible = list(chosen(values_of)) if values_of else []
+    for setting, registry in TECHNIQUES.items():
+        named = {each: technique for its, each, technique in possible if its == setting}
+        known: dict[str, Technique] = {**registry.built_in, **named}
+        plain = tuple(each for each, it in known.items() if name in (*it.uses, *it.settings))
+        if plain:
+            uses.append(Use(setting, plain))
+        uses += [
+            Use(setting, (each,), it.uses_if[name])
+            for each, it in known.items()
+            if name in it.uses_if
+        ]
+    return (*uses, *_OTHERS.get(name, ()))
+
+
+def fault_of_use(name: str, values_of: ValuesOf) -> str | None:
+    """Why the setting ``name`` has no effect, whichever of its possible values each setting takes; None if it has."""
+    uses = uses_of(name, values_of)
+    hindrances = [[*use.hindrances(values_of)] for use in uses]
+    if not all(hindrances) or not uses:
+        return None
+    others = dict.fromkeys(other for each in hindrances for other in each)
+    found = " and ".join(
+        f"{other} {listed(tuple(map(_shown, values_of(other))))}" for other in others
+    )
+    return f"has no effect with {found}; it is used with {', or with '.join(map(str, uses))}"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

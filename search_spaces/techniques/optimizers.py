@@ -1,0 +1,178 @@
+"""The optimizers: each stands here once, with everything that is known of it without training.
+
+Its rule, and its rule over several trainings at once, stand in the file that ``rule`` names. Plans read how much state
+it keeps, laws how its best rate moves with the batch, spaces which settings it reads, ``hpo init`` and the reference
+its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from search_spaces.plugins import PluginError, Registry
+from search_spaces.techniques.technique import Technique, Use, accept
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerDescription(Technique):
+    """An optimizer; ``rule`` names a subclass of :class:`trainers.optimizers.optimizer.GroupOptimizer`.
+
+    Attributes:
+        title: the name of its class for other training loops, in ``trainers.optimizers``. state_bytes: of state for
+        each parameter, in fp32. rate_exponent: mean and standard deviation of what is believed of ``a``, where the best
+        rate grows as ``batch^a`` before it stops; None: nothing is published, and a forecast begins with a wide guess.
+        exponent_source: whose word that is. rate_law: by which law the best rate is carried: ``descent``, momentum SGD
+        whose epochs are known from its rate; ``adam``, what published runs of Adam say; ``power``, the exponent.
+        layerwise: whether a tensor's update has a length of its own, whatever its gradient's. takes: which parameters
+        its rule moves; the rest goes by ``rest``, another optimizer's rule.
+    """
+
+    title: str
+    state_bytes: int
+    rate_exponent: tuple[float, float] | None = None
+    exponent_source: str = ""
+    rate_law: Literal["descent", "adam", "power"] = "power"
+    layerwise: bool = False
+    takes: Literal["all", "matrices"] = "all"
+    rest: str = ""
+
+
+_LAYERWISE = (0.6, 0.15)
+_LAYERWISE_SOURCE = (
+    "a layer's update is proportional to the rate whatever the gradient, which LEGW scales with the square root "
+    "(arXiv:1901.08256)"
+)
+_ADAM = (0.75, 0.2)
+_ADAM_SOURCE = "between 0.5 and 1 (arXiv:1812.06162)"
+_MOMENTS = ("beta1", "beta2", "epsilon", "bias_correction")
+_LARC_ON_SGD, _LARC_ON_ADAM = Use("larc_optimizer", ("sgd",)), Use("larc_optimizer", ("adam",))
+
+OPTIMIZERS: Registry[OptimizerDescription] = Registry(
+    "optimizers",
+    {
+        "sgd": OptimizerDescription(
+            title="SGD",
+            rule="trainers.optimizers.sgd:SGDRule",
+            about="momentum SGD, the rate outside or inside the buffer",
+            source="arXiv:1706.02677, section 3",
+            uses=("momentum", "momentum_form", "nesterov"),
+            state_bytes=4,
+            rate_exponent=(0.95, 0.1),
+            exponent_source="linear (arXiv:1706.02677, arXiv:1812.06162)",
+            rate_law="descent",
+        ),
+        "lars": OptimizerDescription(
+            title="LARS",
+            rule="trainers.optimizers.lars:LARSRule",
+            about="layer-wise adaptive rate scaling of momentum SGD",
+            source="arXiv:1708.03888",
+            uses=(
+                "momentum",
+                "momentum_form",
+                "nesterov",
+                "trust_coefficient",
+                "trust_epsilon",
+                "adapt_norm_and_bias",
+            ),
+            state_bytes=4,
+            rate_exponent=_LAYERWISE,
+            exponent_source=_LAYERWISE_SOURCE,
+            layerwise=True,
+        ),
+        "larc": OptimizerDescription(
+            title="LARC",
+            rule="trainers.optimizers.larc:LARCRule",
+            about="layer-wise adaptive rate control, as apex has it",
+            source="NVIDIA/apex, apex/parallel/LARC.py",
+            uses=(
+                "trust_coefficient",
+                "trust_epsilon",
+                "adapt_norm_and_bias",
+                "larc_mode",
+                "larc_optimizer",
+            ),
+            uses_if={"momentum": _LARC_ON_SGD, "nesterov": _LARC_ON_SGD}
+            | dict.fromkeys(_MOMENTS, _LARC_ON_ADAM),
+            state_bytes=8,
+            rate_exponent=_LAYERWISE,
+            exponent_source=_LAYERWISE_SOURCE,
+            layerwise=True,
+        ),
+        "lamb": OptimizerDescription(
+            title="LAMB",
+            rule="trainers.optimizers.lamb:LAMBRule",
+            about="layer-wise adaptive moments",
+            source="arXiv:1904.00962",
+            uses=(*_MOMENTS, "trust_epsilon", "adapt_norm_and_bias", "weight_norm_limit"),
+            state_bytes=8,
+            rate_exponent=_LAYERWISE,
+            exponent_source=_LAYERWISE_SOURCE,
+            layerwise=True,
+        ),
+        "adam": OptimizerDescription(
+            title="Adam",
+            rule="trainers.optimizers.adam:AdamRule",
+            about="Adam with weight decay in the gradient",
+            source="arXiv:1412.6980",
+            uses=_MOMENTS,
+            state_bytes=8,
+            rate_exponent=_ADAM,
+            exponent_source=_ADAM_SOURCE,
+            rate_law="adam",
+        ),
+        "adamw": OptimizerDescription(
+            title="AdamW",
+            rule="trainers.optimizers.adamw:AdamWRule",
+            about="Adam with decoupled weight decay",
+            source="arXiv:1711.05101",
+            uses=_MOMENTS,
+            state_bytes=8,
+            rate_exponent=_ADAM,
+            exponent_source=_ADAM_SOURCE,
+            rate_law="adam",
+        ),
+        "rmsprop_warmup": OptimizerDescription(
+            title="RMSpropWarmup",
+            rule="trainers.optimizers.rmsprop_warmup:RMSpropWarmupRule",
+            about="RMSprop that becomes momentum SGD over the first epochs",
+            source="arXiv:1711.04325",
+            uses=(
+                "momentum",
+                "beta2",
+                "epsilon",
+                "rmsprop_learning_rate",
+                "rmsprop_center_epochs",
+                "rmsprop_period_epochs",
+            ),
+            state_bytes=8,
+        ),
+        "shampoo": OptimizerDescription(
+            title="Shampoo",
+            rule="trainers.optimizers.shampoo:ShampooRule",
+            about="second order by Kronecker factors, grafted onto momentum SGD",
+            source="arXiv:1802.09568, arXiv:2002.09018",
+            uses=(
+                "momentum",
+                "nesterov",
+                "beta2",
+                "epsilon",
+                "adapt_norm_and_bias",
+                "preconditioner_interval",
+                "preconditioner_size_limit",
+            ),
+            # its factors, of which the size depends on the shapes, are counted as one copy more
+            state_bytes=12,
+        ),
+    },
+    accept(OptimizerDescription),
+)
+"""The optimizers by the names of the setting ``optimizer``."""
+
+
+def described_optimizer(name: object) -> OptimizerDescription | None:
+    """What is known of an optimizer that evidence names; None for any other, and for a plug-in that is not here."""
+    try:
+        return OPTIMIZERS[name] if isinstance(name, str) else None
+    except (KeyError, PluginError):
+        return None

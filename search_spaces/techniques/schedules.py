@@ -1,0 +1,170 @@
+"""The schedules: how the rate falls, how it rises in the warmup, how the batch changes; each stands here once.
+
+Their formulas are pure functions of progress, in the file that ``rule`` names. A plug-in's entry point has the setting
+before its name: ``decay.sawtooth``, ``warmup_shape.cubic``, ``batch_control.doubling``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces.plugins import Registry
+from search_spaces.techniques.technique import Technique, accept
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecayDescription(Technique):
+    """How the rate falls after the warmup.
+
+    ``rule`` names a function ``(by, settings, epochs, end) -> factor`` of the peak, where ``end`` is when the decay is
+    over, in epochs, and ``by`` the arithmetic (:mod:`trainers.schedules.arithmetic`). ``ends`` says whether it reads
+    ``end``: ``decay_epochs``, or the training's budget.
+    """
+
+    ends: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmupDescription(Technique):
+    """How the rate rises: ``rule`` names a function ``(by, settings, t) -> factor`` of the peak, ``t`` from 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchControlDescription(Technique):
+    """How the batch changes: ``rule`` names a :class:`trainers.schedules.batch_size.BatchControl`."""
+
+
+def _milestones(settings: Any) -> Iterator[str]:
+    if not settings.decay_milestones:
+        yield f"decay {settings.decay!r} needs decay_milestones, the epochs at which the rate changes"
+
+
+def _piecewise(settings: Any) -> Iterator[str]:
+    yield from _milestones(settings)
+    values, milestones = len(settings.decay_values), len(settings.decay_milestones)
+    if values != milestones + 1:
+        yield (
+            "decay 'piecewise' needs one of decay_values before each of decay_milestones and one after the last, "
+            f"but got {values} values and {milestones} milestones"
+        )
+
+
+def _exponential(settings: Any) -> Iterator[str]:
+    if settings.warmup_epochs > 0 and settings.warmup_start_factor == 0:
+        yield "warmup_shape 'exponential' multiplies the rate and needs a warmup_start_factor above 0, but got 0"
+
+
+def _batch_pieces(settings: Any) -> Iterator[str]:
+    milestones, factors = settings.batch_milestones, settings.batch_factors
+    if not milestones or len(milestones) != len(factors):
+        yield (
+            "batch_control 'piecewise' needs batch_milestones and one of batch_factors for each, but got "
+            f"{len(milestones)} milestones and {len(factors)} factors"
+        )
+
+
+def _growth(settings: Any) -> Iterator[str]:
+    if settings.decay != "step":
+        yield (
+            "batch_control 'grow' grows the batch where decay 'step' would lower the rate, but got decay "
+            f"{settings.decay!r}; set decay 'step' and decay_milestones, or batch_control 'piecewise'"
+        )
+
+
+_RATES, _BATCHES = "trainers.schedules.learning_rate", "trainers.schedules.batch_size"
+
+DECAYS: Registry[DecayDescription] = Registry(
+    "schedules",
+    {
+        "constant": DecayDescription(
+            rule=f"{_RATES}:constant", about="the peak throughout", source="arXiv:1706.02677"
+        ),
+        "step": DecayDescription(
+            rule=f"{_RATES}:step",
+            about="times decay_factor at each milestone",
+            source="arXiv:1706.02677, section 5.1",
+            uses=("decay_milestones", "decay_factor"),
+            faults=_milestones,
+        ),
+        "piecewise": DecayDescription(
+            rule=f"{_RATES}:piecewise",
+            about="one of decay_values between each two milestones",
+            source="arXiv:1711.04325, slow start",
+            uses=("decay_milestones", "decay_values"),
+            faults=_piecewise,
+        ),
+        "polynomial": DecayDescription(
+            rule=f"{_RATES}:polynomial",
+            about="a power of what is left, down to end_learning_rate_factor",
+            source="arXiv:1708.03888; MLPerf: power 2",
+            uses=("decay_epochs", "decay_power", "end_learning_rate_factor"),
+            ends=True,
+        ),
+        "cosine": DecayDescription(
+            rule=f"{_RATES}:cosine",
+            about="half a period of a cosine, down to end_learning_rate_factor",
+            source="arXiv:1608.03983",
+            uses=("decay_epochs", "end_learning_rate_factor"),
+            ends=True,
+        ),
+    },
+    accept(DecayDescription),
+    "decay",
+)
+"""How the rate falls, by the names of the setting ``decay``."""
+
+WARMUP_SHAPES: Registry[WarmupDescription] = Registry(
+    "schedules",
+    {
+        "gradual": WarmupDescription(
+            rule=f"{_RATES}:gradual",
+            about="a constant more each update",
+            source="arXiv:1706.02677, section 2.2",
+        ),
+        "constant": WarmupDescription(
+            rule=f"{_RATES}:constant_warmup",
+            about="the start throughout",
+            source="arXiv:1706.02677, section 2.2",
+        ),
+        "exponential": WarmupDescription(
+            rule=f"{_RATES}:exponential",
+            about="a constant factor more each update",
+            source="arXiv:1706.02677, geometric instead of linear",
+            faults=_exponential,
+        ),
+        "quadratic": WarmupDescription(
+            rule=f"{_RATES}:quadratic", about="with the square of time", source="NVCaffe's ramp-up"
+        ),
+    },
+    accept(WarmupDescription),
+    "warmup_shape",
+)
+"""How the rate rises, by the names of the setting ``warmup_shape``."""
+
+BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
+    "schedules",
+    {
+        "constant": BatchControlDescription(
+            rule=f"{_BATCHES}:ConstantBatch", about="one batch size", source="arXiv:1706.02677"
+        ),
+        "grow": BatchControlDescription(
+            rule=f"{_BATCHES}:BatchGrowth",
+            about="growth in place of the step decay",
+            source="arXiv:1711.00489",
+            uses=("batch_limit_factor",),
+            faults=_growth,
+        ),
+        "piecewise": BatchControlDescription(
+            rule=f"{_BATCHES}:BatchPieces",
+            about="one of batch_factors from each milestone on",
+            source="arXiv:1811.05233",
+            uses=("batch_milestones", "batch_factors", "batch_rate_rule"),
+            faults=_batch_pieces,
+        ),
+    },
+    accept(BatchControlDescription),
+    "batch_control",
+)
+"""How the batch changes, by the names of the setting ``batch_control``."""

@@ -1,0 +1,85 @@
+"""What every technique says of itself: an optimizer, a way to decay, to warm up, or to change the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from search_spaces.own_settings import OwnSetting, faults_of_own
+
+if TYPE_CHECKING:
+    Faults = Callable[[Any], Iterator[str]]
+    """What is wrong with complete settings that choose the technique: the rule, the value and the way out."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A way to take effect: ``setting`` has one of ``values`` (none given: is a number above 0), and ``also`` holds."""
+
+    setting: str
+    values: tuple[str, ...] = ()
+    also: Use | None = None
+
+    def hindrances(self, values_of: Callable[[str], Collection[Any]]) -> Iterator[str]:
+        """The settings of which no possible value makes this hold."""
+        if not any(
+            value in self.values if self.values else (value or 0) > 0
+            for value in values_of(self.setting)
+        ):
+            yield self.setting
+        elif self.also is not None:
+            yield from self.also.hindrances(values_of)
+
+    def __str__(self) -> str:
+        mine = f"{self.setting} {listed(self.values)}" if self.values else f"{self.setting} above 0"
+        return mine if self.also is None else f"{mine} and {self.also}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Technique:
+    """What a technique is and what it reads; the base of the descriptions of each kind.
+
+    ``rule`` is where its computation stands, ``module:attribute``, imported when something is trained. ``about`` says
+    in half a sentence what it does, ``source`` where it was published. ``uses`` names the known settings that it reads,
+    ``uses_if`` those that it reads only where another setting has some value. ``settings`` are those of its own, by
+    name. ``faults`` finds what values ask of each other, where the technique is chosen.
+    """
+
+    rule: str
+    about: str
+    source: str
+    uses: tuple[str, ...] = ()
+    uses_if: Mapping[str, Use] = field(default_factory=dict)
+    settings: Mapping[str, OwnSetting] = field(default_factory=dict)
+    faults: Faults | None = None
+
+    def __post_init__(self) -> None:
+        module, colon, attribute = self.rule.partition(":")
+        if not (module and colon and attribute):
+            raise ValueError(f"rule must be 'package.module:attribute', but got {self.rule!r}")
+        for name, setting in self.settings.items():
+            for fault in faults_of_own(name, setting.default):
+                raise ValueError(fault)
+            setting.check(name, setting.default)
+
+
+Described = TypeVar("Described", bound=Technique)
+
+
+def accept(kind: type[Described]) -> Callable[[str, object], Described]:
+    """What a registry takes from a plug-in: a description of this kind, complete."""
+
+    def check(name: str, found: object) -> Described:
+        if not isinstance(found, kind):
+            raise TypeError(
+                f"{name} must be an instance of {kind.__module__}.{kind.__name__}, but is {found!r:.100}"
+            )
+        return found
+
+    return check
+
+
+def listed(values: tuple[str, ...]) -> str:
+    """``a, b or c``."""
+    return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}"

@@ -1,0 +1,69 @@
+"""The names of techniques stand in one place: a second list of them would be forgotten by who adds one."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from search_spaces.techniques import TECHNIQUES
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("hpo", "search_spaces", "trainers", "storage")
+MOST = 2
+"""Names in one list that may be a choice of a few, as ``("sgd", "lars")`` that a simulation knows."""
+ELSEWHERE = {
+    "hpo/past_runs/mlperf/settings.py",  # MLPerf's names of optimizers, with ours
+}
+
+
+def lists(tree: ast.AST) -> Iterator[tuple[int, set[str]]]:
+    """The words of each collection, call and text of a file, with its line."""
+    for node in ast.walk(tree):
+        parts: list[ast.expr | None] = []
+        if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+            parts = [*node.elts]
+        elif isinstance(node, ast.Dict):
+            parts = node.keys
+        elif isinstance(node, ast.Call):
+            parts = [*node.args]
+        words = {part.value for part in parts if isinstance(part, ast.Constant)}
+        if parts:
+            yield node.lineno, {word for word in words if isinstance(word, str)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value.replace(",", " ")
+            if "\n" not in text.strip():
+                yield node.lineno, set(text.split())
+
+
+def second_lists(root: Path, names: set[str]) -> Iterator[str]:
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            place = path.relative_to(root).as_posix()
+            if place.startswith("search_spaces/techniques/") or place in ELSEWHERE:
+                continue
+            for line, words in lists(ast.parse(path.read_text(encoding="utf-8"))):
+                if len(words & names) > MOST:
+                    yield f"{place}:{line} lists {', '.join(sorted(words & names))}"
+
+
+@pytest.mark.parametrize("setting", TECHNIQUES)
+def test_no_second_list_of_names(setting: str) -> None:
+    assert list(second_lists(ROOT, {*TECHNIQUES[setting].built_in} - {"constant"})) == []
+
+
+def test_a_second_list_is_found(tmp_path: Path) -> None:
+    (tmp_path / "hpo").mkdir()
+    file = tmp_path / "hpo" / "some.py"
+    names = {*TECHNIQUES["optimizer"].built_in}
+    for text in (
+        "A = ('sgd', 'lars', 'adam')",
+        "A = {'sgd': 1, 'lars': 2, 'adam': 3}",
+        "A = Literal['sgd', 'lars', 'adam']",
+        "A = choice('sgd', 'lars', 'adam')",
+        "A = 'sgd, lars or adam'",
+    ):
+        file.write_text(text)
+        assert list(second_lists(tmp_path, names)) == ["hpo/some.py:1 lists adam, lars, sgd"]
+    file.write_text("A = ('sgd', 'lars')")
+    assert list(second_lists(tmp_path, names)) == []

@@ -1,0 +1,63 @@
+"""One update of several trainings of one model at once, as the optimizers' fused rules see it.
+
+All tensors are ``(elements,)``, in the order of :class:`trainers.fused.memory.StackedMemory`; a number that each
+training has of its own is a vector over the trainings, so that no update waits for the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class StackedTensors(Protocol):
+    """What a fused rule moves: parameters and states of all trainings, ``(elements,)`` each."""
+
+    parameters: Tensor
+    states: dict[str, Tensor]
+    block_of: Tensor
+
+    def norms(self, *values: Tensor) -> Tensor:
+        """The norm of every tensor of every training, shape ``(values, tensors * K)``."""
+
+    def over_elements(self, of_trainings: Tensor) -> Tensor:
+        """A vector over the trainings, ``(K,)``, as one over the elements."""
+
+    def over_blocks(self, of_trainings: Tensor) -> Tensor:
+        """A vector over the trainings, ``(K,)``, as one over tensors and trainings."""
+
+
+@dataclass(frozen=True)
+class FusedUpdate:
+    """One update of all trainings: their gradients ``(elements,)`` and their numbers, ``(K,)`` by name.
+
+    The coefficients of weight decay are those of each element and of each tensor of each training; ``adapted`` says
+    whether layer-wise adaptation applies to such a tensor.
+    """
+
+    memory: StackedTensors
+    gradients: Tensor
+    numbers: Mapping[str, Tensor]
+    decay_of_elements: Tensor
+    decay_of_blocks: Tensor
+    adapted: Tensor
+
+    def elements(self, name: str) -> Tensor:
+        """A number of each training, for each of its elements: shape ``(elements,)``."""
+        return self.memory.over_elements(self.numbers[name])
+
+    def blocks(self, name: str) -> Tensor:
+        """A number of each training, for each of its tensors: shape ``(blocks,)``."""
+        return self.memory.over_blocks(self.numbers[name])
+
+    def spread(self, of_blocks: Tensor) -> Tensor:
+        """A number of each tensor, shape ``(blocks,)``, for each of its elements: shape ``(elements,)``."""
+        return of_blocks.index_select(0, self.memory.block_of)
+
+    def gradients_with_decay(self) -> Tensor:
+        """The gradients of the loss and of weight_decay / 2 * ||w||^2, shape ``(elements,)``."""
+        return torch.addcmul(self.gradients, self.decay_of_elements, self.memory.parameters)

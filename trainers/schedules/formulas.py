@@ -1,0 +1,30 @@
+"""The formula of a schedule, by the setting that chooses it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from search_spaces.plugins import load_attribute
+from search_spaces.settings import TrainingSettings
+from search_spaces.techniques import TECHNIQUES
+from trainers.errors import JobError
+
+
+def formula_of(setting: str, settings: TrainingSettings) -> Any:
+    """What the description of the chosen ``decay``, ``warmup_shape`` or ``batch_control`` names as its rule.
+
+    Raises :class:`JobError` where that cannot be imported.
+    """
+    name = getattr(settings, setting)
+    return _imported(setting, name, TECHNIQUES[setting][name].rule)
+
+
+@functools.cache
+def _imported(setting: str, name: str, reference: str) -> Any:
+    try:
+        return load_attribute(reference)
+    except Exception as error:
+        raise JobError(
+            f"the rule of {setting} {name!r}, {reference}, cannot be imported: {type(error).__name__}: {error}"
+        ) from error
