@@ -20,6 +20,8 @@ ELSEWHERE = {
 def lists(tree: ast.AST) -> Iterator[tuple[int, set[str]]]:
     """The words of each collection, call and text of a file, with its line."""
     for node in ast.walk(tree):
+        if not isinstance(node, ast.expr):
+            continue
         parts: list[ast.expr | None] = []
         if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
             parts = [*node.elts]
