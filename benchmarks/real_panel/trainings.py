@@ -141,13 +141,14 @@ def grid(case: Case, global_batch_size: int) -> list[dict[str, float]]:
 
 def train_samples(case: Case) -> int:
     """Samples in an epoch."""
-    return _workload(case).train_samples
+    return workload(case).train_samples
 
 
 _loaded: dict[str, AnyWorkload] = {}
 
 
-def _workload(case: Case) -> AnyWorkload:
+def workload(case: Case) -> AnyWorkload:
+    """The workload of a case, loaded once."""
     key = f"{case.class_name} {sorted(case.data.items())}"
     if key not in _loaded:
         spec = next(case.specs())
@@ -156,7 +157,7 @@ def _workload(case: Case) -> AnyWorkload:
 
 
 def _trainer(case: Case) -> Callable[[Wanted], Training]:
-    spec, workload = next(case.specs()), _workload(case)
+    spec, loaded = next(case.specs()), workload(case)
 
     def train(asked: Wanted) -> Training:
         settings = TrainingSettings.from_dict({**spec.search.fixed, **dict(asked.settings)})
@@ -164,7 +165,7 @@ def _trainer(case: Case) -> Callable[[Wanted], Training]:
             training_job(
                 spec, settings, asked.global_batch_size, asked.seed, epochs=case.epochs_beyond
             ),
-            workload=workload,
+            workload=loaded,
         )
         points = []
         while not run.finished and not (points and _hopeless(case, points)):

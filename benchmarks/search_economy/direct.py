@@ -1,0 +1,158 @@
+"""Searches straight at the target batch, by Optuna's samplers and pruners with their defaults.
+
+A training may take what the landscape allows; pruners look at it after a sixteenth and a quarter of that. What they
+recommend are the settings of the training that reached the target soonest; before any has, of those that were trained
+longest the one with the best metric; before any training the middle of the ranges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optuna
+
+from benchmarks.search_economy.protocol import Landscape, Seen, Settings, Step
+
+RESOURCES = 64
+"""What the longest training has."""
+
+RUNGS = (4, 16)
+"""When pruners look."""
+
+Sampler = Callable[[int], optuna.samplers.BaseSampler]
+
+
+def halving() -> optuna.pruners.BasePruner:
+    """Successive halving (the rule of ASHA)."""
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=RUNGS[0], reduction_factor=4)
+
+
+def hyperband() -> optuna.pruners.BasePruner:
+    """Hyperband: successive halving from different first rungs."""
+    return optuna.pruners.HyperbandPruner(
+        min_resource=RUNGS[0], max_resource=RESOURCES, reduction_factor=4
+    )
+
+
+class DirectSearch:
+    """One search; ``tells_pruned`` where the sampler would not learn from a trial that was pruned."""
+
+    def __init__(
+        self,
+        landscape: Landscape,
+        sampler: optuna.samplers.BaseSampler,
+        pruner: optuna.pruners.BasePruner,
+        *,
+        tells_pruned: bool = False,
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._landscape = landscape
+        self._study = optuna.create_study(sampler=sampler, pruner=pruner, direction="minimize")
+        self._tells_pruned = tells_pruned
+        self._trial: Any = None
+        self._number = 0
+
+    def next(self, seen: Sequence[Seen]) -> Step:
+        """The next rung of the training that is there, or a new one where that has ended or is pruned."""
+        if self._trial is not None:
+            now = seen[self._number]
+            if now.state == "paused" and not self._pruned(now):
+                return self._until(now.settings, now.epochs[-1], self._number)
+            self._tell(now)
+        settings = self._ask([each.settings for each in seen])
+        self._number = len(seen)
+        return self._until(settings, 0.0, None)
+
+    def recommendation(self, seen: Sequence[Seen]) -> Settings:
+        """The settings of the best training so far."""
+        if not seen:
+            return {
+                name: math.sqrt(each.low * each.high) if each.log else (each.low + each.high) / 2
+                for name, each in self._landscape.ranges.items()
+            }
+        return min(seen, key=self._standing).settings
+
+    def _standing(self, one: Seen) -> tuple[float, float]:
+        """Low is good: epochs to the target, or else how far it was trained and how well it did."""
+        if one.epochs_to_target is not None:
+            return -math.inf, one.epochs_to_target
+        rung = sum(one.epochs[-1] >= self._epochs(each) for each in RUNGS)
+        failed = one.state == "diverged"
+        return (math.inf if failed else -rung), -max(one.metric)
+
+    def _ask(self, tried: Sequence[Settings]) -> Settings:
+        trial = self._study.ask()
+        wanted = self._suggested(trial)
+        settings = self._landscape.nearest(self._landscape.target_batch, wanted, tried)
+        if any(not math.isclose(settings[name], wanted[name], rel_tol=0.01) for name in wanted):
+            # only some settings can be trained: the sampler is told of those that are
+            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            self._study.enqueue_trial(settings)
+            trial = self._study.ask()
+            self._suggested(trial)
+        self._trial = trial
+        return settings
+
+    def _suggested(self, trial: Any) -> dict[str, float]:
+        return {
+            name: trial.suggest_float(name, each.low, each.high, log=each.log)
+            for name, each in self._landscape.ranges.items()
+        }
+
+    def _pruned(self, now: Seen) -> bool:
+        rung = max(
+            (each for each in RUNGS if now.epochs[-1] >= self._epochs(each) * (1 - 1e-9)), default=0
+        )
+        if rung == 0:
+            return False
+        self._trial.report(-max(now.metric), step=rung)
+        return bool(self._trial.should_prune())
+
+    def _tell(self, now: Seen) -> None:
+        budget = math.log(self._landscape.most_epochs(self._landscape.target_batch))
+        if now.epochs_to_target is not None:
+            self._study.tell(self._trial, math.log(now.epochs_to_target))
+        elif now.state == "paused" and not self._tells_pruned:
+            self._study.tell(self._trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            self._study.tell(self._trial, budget + {"diverged": 1.0}.get(now.state, 0.5))
+        self._trial = None
+
+    def _until(self, settings: Settings, epochs: float, number: int | None) -> Step:
+        rungs = (*RUNGS, RESOURCES)
+        until = next(
+            self._epochs(each) for each in rungs if self._epochs(each) > epochs * (1 + 1e-9)
+        )
+        return Step(
+            self._landscape.target_batch,
+            settings,
+            len(self._study.trials),
+            until,
+            number,
+            "the sampler's suggestion" if number is None else "not pruned",
+        )
+
+    def _epochs(self, resource: int) -> float:
+        return self._landscape.most_epochs(self._landscape.target_batch) * resource / RESOURCES
+
+
+DIRECT: dict[str, Callable[[Landscape, int], DirectSearch]] = {
+    "TPE + halving": lambda landscape, seed: DirectSearch(
+        landscape, optuna.samplers.TPESampler(seed=seed), halving()
+    ),
+    "TPE + Hyperband": lambda landscape, seed: DirectSearch(
+        landscape, optuna.samplers.TPESampler(seed=seed), hyperband()
+    ),
+    "GP + halving": lambda landscape, seed: DirectSearch(
+        landscape, optuna.samplers.GPSampler(seed=seed), halving(), tells_pruned=True
+    ),
+    "random + halving": lambda landscape, seed: DirectSearch(
+        landscape, optuna.samplers.RandomSampler(seed=seed), halving()
+    ),
+    "random": lambda landscape, seed: DirectSearch(
+        landscape, optuna.samplers.RandomSampler(seed=seed), optuna.pruners.NopPruner()
+    ),
+}
+"""Each makes a search of a landscape with a seed."""

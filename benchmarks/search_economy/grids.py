@@ -1,0 +1,220 @@
+"""Real trainings on a grid of learning rates and warmups at every rung and at the target batch, with whole curves.
+
+They are the look-ups on which searches are simulated. Trainings are kept as JSON lines, one file for each case, and
+taken up again. What is trained next follows from what is held alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.real_panel.cases import Case
+from benchmarks.real_panel.trainings import rounded, train_samples
+from benchmarks.real_panel.trainings import workload as workload_of
+from hpo.study.jobs import training_job
+from search_spaces.settings import TrainingSettings
+from trainers.begin import begin_training
+
+RATES = 9
+"""Learning rates of a grid, evenly spaced in their logarithm over the range that the case searches."""
+
+WARMUPS = {"ladder": 3, "target": 5}
+"""Warmups of a grid, from two updates to ``WHOLE`` times the fewest epochs at the batch, spaced by their logarithm."""
+
+WHOLE = 1.2
+SEEDS = 2
+BUDGET = 5.0
+"""What a training gets, in fewest epochs at its batch."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One training with its whole curve; ``state`` is "reached", "diverged" or "censored" (by its budget).
+
+    After ``epochs`` the evaluation gave ``metric`` and ``loss``, and ``train_loss`` is the mean since the one before.
+    ``budget`` is what the training would have got, in epochs.
+    """
+
+    case: str
+    global_batch_size: int
+    settings: Mapping[str, float]
+    seed: int
+    state: str
+    budget: float
+    epochs: tuple[float, ...]
+    metric: tuple[float, ...]
+    loss: tuple[float, ...]
+    train_loss: tuple[float, ...]
+
+    @property
+    def lost(self) -> bool:
+        """Whether it did not reach the target."""
+        return self.state != "reached"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What was asked for."""
+        return (self.global_batch_size, *sorted(self.settings.items()), self.seed)
+
+
+def read(case: str, folder: Path) -> list[Whole]:
+    """The trainings of a case that a folder holds."""
+    file = folder / f"{case}.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [Whole(**json.loads(line)) for line in lines]
+
+
+def batches(case: Case) -> tuple[int, ...]:
+    """The rungs and the target batch, the lower of the panel's two."""
+    return (*case.ladder, case.batches[0])
+
+
+def train_missing(case: Case, folder: Path) -> None:
+    """Do every training of the grid that the folder does not hold, one after the other."""
+    held = read(case.name, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    begun = time.process_time()
+    for count, (batch, settings, seed, budget) in enumerate(_wanted(case, held), start=1):
+        done = train(case, batch, settings, seed, budget)
+        held.append(done)
+        with (folder / f"{case.name}.jsonl").open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(dataclasses.asdict(done)) + "\n")
+        if count % 50 == 0:
+            print(
+                f"{case.name}: {len(held)} trainings, batch {batch}, "
+                f"{time.process_time() - begun:.0f} s",
+                flush=True,
+            )
+    print(f"{case.name}: {len(held)} trainings, complete", flush=True)
+
+
+def complete(case: Case, held: Sequence[Whole]) -> bool:
+    """Whether nothing of the grid is missing."""
+    return bool(held) and next(_wanted(case, list(held)), None) is None
+
+
+def train(
+    case: Case, global_batch_size: int, settings: Mapping[str, float], seed: int, budget: float
+) -> Whole:
+    """One training by the project's own loop, until its target or its budget in epochs."""
+    spec = next(case.specs())
+    run = begin_training(
+        training_job(
+            spec,
+            TrainingSettings.from_dict({**spec.search.fixed, **settings}),
+            global_batch_size,
+            seed,
+            epochs=budget,
+        ),
+        workload=workload_of(case),
+    )
+    points = []
+    while not run.finished:
+        points.append(run.advance())
+    return Whole(
+        case.name,
+        global_batch_size,
+        dict(settings),
+        seed,
+        run.outcome.state,
+        round(budget, 4),
+        tuple(round(point.epochs, 4) for point in points),
+        *(
+            tuple(_short(getattr(point, name)) for point in points)
+            for name in ("metric", "loss", "train_loss")
+        ),
+    )
+
+
+def _wanted(case: Case, held: list[Whole]) -> Iterator[tuple[int, dict[str, float], int, float]]:
+    """Batch, settings, seed and budget of what comes next, as ``held`` grows."""
+    rates = np.geomspace(*case.rates, RATES)
+    before: float | None = None
+    for batch in batches(case):
+        grown = (
+            1.0
+            if batch == case.ladder[0]
+            else batch / max(rung for rung in case.ladder if rung < batch)
+        )
+        most = case.epochs if before is None else BUDGET * before * math.sqrt(grown) * 1.5
+        first = round((before or 1.0) / 4, 3)
+        middle_out = sorted(range(RATES), key=lambda at: abs(at - _expected(case, held, batch)))
+        probes = [
+            rounded({"learning_rate": float(rates[at]), "warmup_epochs": first})
+            for at in middle_out
+        ]
+        for settings in probes:
+            yield from _unless_held(held, batch, settings, 0, _budget(held, batch, most))
+        least = fewest(held, batch)
+        if least is None:
+            raise ValueError(
+                f"no probe of {case.name} reached the target at batch {batch} within {most:.3g} epochs"
+            )
+        updates = train_samples(case) / batch
+        kind = "target" if batch == case.batches[0] else "ladder"
+        warmups = np.geomspace(2 / updates, max(WHOLE * least, 4 / updates), WARMUPS[kind])
+        reached = [
+            each.settings["learning_rate"]
+            for each in held
+            if each.global_batch_size == batch and not each.lost
+        ]
+        for seed in range(SEEDS):
+            for at in middle_out:
+                # two steps below any rate that reaches the target, it is only slower
+                if at + 1 < RATES and float(rates[at + 1]) < 0.99 * min(reached):
+                    continue
+                for warmup in warmups:
+                    settings = rounded(
+                        {"learning_rate": float(rates[at]), "warmup_epochs": float(warmup)}
+                    )
+                    yield from _unless_held(
+                        held, batch, settings, seed + 1, _budget(held, batch, most)
+                    )
+        before = fewest(held, batch)
+
+
+def _unless_held(
+    held: Sequence[Whole], batch: int, settings: dict[str, float], seed: int, budget: float
+) -> Iterator[tuple[int, dict[str, float], int, float]]:
+    key = (batch, *sorted(settings.items()), seed)
+    if all(each.key != key for each in held):
+        yield batch, settings, seed, budget
+
+
+def fewest(held: Sequence[Whole], batch: int) -> float | None:
+    """The fewest epochs at a batch as the second quickest training took them: the quickest of many is luck."""
+    reached = sorted(
+        each.epochs[-1] for each in held if each.global_batch_size == batch and not each.lost
+    )
+    return reached[min(1, len(reached) - 1)] if reached else None
+
+
+def _budget(held: Sequence[Whole], batch: int, most: float) -> float:
+    least = fewest(held, batch)
+    return most if least is None else min(most, BUDGET * least)
+
+
+def _expected(case: Case, held: Sequence[Whole], batch: int) -> float:
+    """Where on the grid the best rate is likely to be: half a power of the batch above that of the rung before."""
+    below = [each for each in held if each.global_batch_size < batch and not each.lost]
+    if not below:
+        return (RATES - 1) / 2
+    rung = max(each.global_batch_size for each in below)
+    best = min(
+        (each for each in below if each.global_batch_size == rung), key=lambda each: each.epochs[-1]
+    )
+    step = math.log(case.rates[1] / case.rates[0]) / (RATES - 1)
+    rate = math.log(best.settings["learning_rate"]) + 0.5 * math.log(batch / rung)
+    return (rate - math.log(case.rates[0])) / step
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}") if math.isfinite(value) else 1e30

@@ -1,0 +1,146 @@
+"""Landscapes of the panel's workloads: any rate and warmup, looked up from the real trainings of a grid.
+
+The log epochs of all that reached the target at a batch are smoothed over log rate and log updates of warmup
+(:mod:`benchmarks.real_panel.surface`). A training that a search asks for takes a neighbour's curve, drawn by its seed
+with the weights by which the surface averages losses, so that lost trainings are met as often as the surface says. A
+neighbour that reached the target is stretched in time to the smoothed epochs at the settings asked for, times its own
+deviation from the surface; one that was lost is taken as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from benchmarks.real_panel.cases import Case
+from benchmarks.real_panel.surface import NEAR, Surface, log_optimum
+from benchmarks.real_panel.trainings import LOST_EPOCHS, Training, rounded
+from benchmarks.search_economy import grids
+from benchmarks.search_economy.grids import Whole
+from benchmarks.search_economy.protocol import Curve, Range, Settings
+
+BUDGET = 4.0
+"""The most that one training may take, in fewest epochs at its batch."""
+
+
+class PanelLandscape:
+    """One case of the panel, from its whole trainings; ``train_samples`` in an epoch."""
+
+    def __init__(self, case: Case, trainings: Sequence[Whole], train_samples: int) -> None:
+        self.name = case.name
+        self.ladder = case.ladder
+        self.target_batch = case.batches[0]
+        self.train_samples = train_samples
+        self.target = case.target
+        self.fixed: Mapping[str, object] = dict(case.search)
+        self._of = {
+            batch: [each for each in trainings if each.global_batch_size == batch]
+            for batch in grids.batches(case)
+        }
+        self._surfaces = {
+            batch: Surface([_as_training(each) for each in some], train_samples / batch)
+            for batch, some in self._of.items()
+        }
+        self._most = {batch: self._budget(batch) for batch in self._of}
+        at_target = [_as_training(each) for each in self._of[self.target_batch]]
+        least = log_optimum(at_target, train_samples / self.target_batch)
+        assert least is not None, "a surface has trainings that reached the target"
+        self.optimum = math.exp(least)
+        self.ranges = {
+            "learning_rate": Range(*case.rates, log=True),
+            "warmup_epochs": Range(
+                0.0, max(each.settings["warmup_epochs"] for each in at_target), log=False
+            ),
+        }
+
+    def candidates(self, global_batch_size: int) -> None:
+        """Any settings can be trained."""
+
+    def most_epochs(self, global_batch_size: int) -> float:
+        """``BUDGET`` times the fewest epochs at the batch."""
+        return self._most[global_batch_size]
+
+    def nearest(
+        self,
+        global_batch_size: int,  # noqa: ARG002
+        settings: Settings,
+        besides: Sequence[Settings] = (),  # noqa: ARG002
+    ) -> dict[str, float]:
+        """The settings themselves, to three digits and inside of the ranges."""
+        return rounded(
+            {
+                name: min(max(float(settings[name]), each.low), each.high)
+                for name, each in self.ranges.items()
+            }
+        )
+
+    def train(self, global_batch_size: int, settings: Settings, seed: int) -> Curve:
+        """A neighbour's curve, drawn by the seed; see the head of this file."""
+        some, surface = self._of[global_batch_size], self._surfaces[global_batch_size]
+        weights = np.array(self._weights(global_batch_size, tuple(sorted(settings.items()))))
+        rng = np.random.default_rng(
+            _number(f"{self.name} {global_batch_size} {sorted(settings.items())} {seed}")
+        )
+        chosen = some[int(rng.choice(len(some), p=weights))]
+        if chosen.lost:
+            return Curve(chosen.epochs, chosen.metric, chosen.loss, chosen.state)
+        here, there = surface.log_epochs([settings, chosen.settings])
+        stretch = math.exp(here - there)
+        return Curve(
+            tuple(epochs * stretch for epochs in chosen.epochs),
+            chosen.metric,
+            chosen.loss,
+            "reached",
+        )
+
+    def regret(self, settings: Settings) -> float:
+        """By the surface at the target batch, losses expected."""
+        log_epochs = float(self._surfaces[self.target_batch].log_epochs([settings])[0])
+        lost = self.lost(settings)
+        return (1 - lost) * log_epochs + lost * math.log(LOST_EPOCHS) - math.log(self.optimum)
+
+    def lost(self, settings: Settings) -> float:
+        """By the trainings nearby, one that takes longer than it may counted as lost."""
+        weights = self._weights(self.target_batch, tuple(sorted(settings.items())))
+        lost = [each.lost for each in self._of[self.target_batch]]
+        return float(np.dot(weights, lost))
+
+    def _budget(self, batch: int) -> float:
+        least = math.exp(float(self._surfaces[batch].log_epochs([self._surfaces[batch].best])[0]))
+        return min(BUDGET * least, *(each.budget for each in self._of[batch]))
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - landscapes live as long as the benchmark
+    def _weights(self, batch: int, settings: tuple[tuple[str, float], ...]) -> tuple[float, ...]:
+        updates = self.train_samples / batch
+        there = np.array([_place(each.settings, updates) for each in self._of[batch]])
+        away = (((there - _place(dict(settings), updates)) / NEAR) ** 2).sum(axis=1)
+        weights = np.exp(-0.5 * (away - away.min()))
+        return tuple((weights / weights.sum()).tolist())
+
+
+def _place(settings: Settings, updates_per_epoch: float) -> tuple[float, float]:
+    updates = settings["warmup_epochs"] * updates_per_epoch
+    return math.log(settings["learning_rate"]), math.log(max(updates, 1.0))
+
+
+def _as_training(whole: Whole) -> Training:
+    return Training(
+        whole.case,
+        whole.global_batch_size,
+        whole.settings,
+        whole.seed,
+        whole.state,
+        whole.epochs[-1],
+        math.nan,
+        whole.epochs,
+        whole.metric,
+        whole.train_loss,
+    )
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
