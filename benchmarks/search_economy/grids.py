@@ -31,6 +31,9 @@ WARMUPS = {"ladder": 3, "target": 5}
 
 WHOLE = 1.2
 SEEDS = 2
+PROBES = 0
+"""The seed of the first trainings at a batch: all rates with one warmup, to see how long the others are to be."""
+
 BUDGET = 5.0
 """What a training gets, in fewest epochs at its batch."""
 
@@ -152,8 +155,10 @@ def _wanted(case: Case, held: list[Whole]) -> Iterator[tuple[int, dict[str, floa
             for at in middle_out
         ]
         for settings in probes:
-            yield from _unless_held(held, batch, settings, 0, _budget(held, batch, most))
-        least = fewest(held, batch)
+            yield from _unless_held(held, batch, settings, PROBES, _budget(held, batch, most))
+        # the grid rests on the probes alone, so that it stays the same while it is trained
+        probed = [each for each in held if each.global_batch_size == batch and each.seed == PROBES]
+        least = fewest(probed, batch)
         if least is None:
             raise ValueError(
                 f"no probe of {case.name} reached the target at batch {batch} within {most:.3g} epochs"
@@ -161,15 +166,11 @@ def _wanted(case: Case, held: list[Whole]) -> Iterator[tuple[int, dict[str, floa
         updates = train_samples(case) / batch
         kind = "target" if batch == case.batches[0] else "ladder"
         warmups = np.geomspace(2 / updates, max(WHOLE * least, 4 / updates), WARMUPS[kind])
-        reached = [
-            each.settings["learning_rate"]
-            for each in held
-            if each.global_batch_size == batch and not each.lost
-        ]
+        lowest = min(each.settings["learning_rate"] for each in probed if not each.lost)
         for seed in range(SEEDS):
             for at in middle_out:
                 # two steps below any rate that reaches the target, it is only slower
-                if at + 1 < RATES and float(rates[at + 1]) < 0.99 * min(reached):
+                if at + 1 < RATES and float(rates[at + 1]) < 0.99 * lowest:
                     continue
                 for warmup in warmups:
                     settings = rounded(
