@@ -347,9 +347,14 @@ class TrainingSettings:
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> TrainingSettings:
-        """Settings as a trial is stored and shown: those of one's own beside the known ones, each by its name."""
-        own = {name: value for name, value in values.items() if name not in names()}
-        known = {name: value for name, value in values.items() if name not in own}
+        """Settings as a trial is stored and shown: those of one's own beside the known ones, each by its name.
+
+        They may stand under ``own``, too, as :meth:`to_dict` has them.
+        """
+        flat = {**values, **values.get("own", {})}
+        flat.pop("own", None)
+        known = {name: value for name, value in flat.items() if name in names()}
+        own = {name: value for name, value in flat.items() if name not in known}
         return cls.from_dict({**known, "own": own})
 
     def to_dict(self) -> dict[str, Any]:

@@ -141,7 +141,11 @@ class AbstractStore(ABC):
 
     @abstractmethod
     def add_trials(self, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
-        """Queue trials, numbered on from the study's last, also between processes; :class:`NotFound`."""
+        """Queue trials, numbered on from the study's last, also between processes; :class:`NotFound`.
+
+        :class:`Conflict` for a training that the study has already, of the same settings at the same batch size with
+        the same seed (:func:`storage.records.training_key`), whoever asks for it and however that one ended.
+        """
 
     @abstractmethod
     def start_trials(self, ids: Collection[int]) -> None:

@@ -63,6 +63,8 @@ __all__ = [
     "WorkerBeat",
     "WorkerRecord",
     "WorkloadCost",
+    "settings_key",
+    "training_key",
 ]
 
 
@@ -101,6 +103,9 @@ class TrialPurpose(StrEnum):
     RACE = "race"  # at the full-scale batch itself, to tell the best of a few settings apart
     IMPORTED = "imported"  # trained elsewhere: evidence, and no part of the budget
     OUTCOME = "outcome"  # the run of a plan, shown as a trial; no row of the table of trials
+
+
+TRAINED_BY_THE_STUDY = (TrialPurpose.SWEEP, TrialPurpose.RACE)
 
 
 class Trust(StrEnum):
@@ -257,8 +262,41 @@ class Trial:
 
     @cached_property
     def settings_key(self) -> str:
-        """The settings as one text, the same for trials with the same settings."""
-        return repr(sorted(self.settings.items()))
+        """See :func:`settings_key`."""
+        return settings_key(self.settings)
+
+
+def settings_key(settings: Mapping[str, Any]) -> str:
+    """Settings as one text, the same for the same settings however they are written.
+
+    Those of users' own stand under ``own``, as a new trial has them, or beside the others, as a stored one does; a
+    whole number is the same as an int and as a float, a list as a tuple, and null as a setting left out.
+    """
+    flat = {**settings, **settings.get("own", {})}
+    return repr(
+        sorted(
+            (name, _one_way(value))
+            for name, value in flat.items()
+            if name != "own" and value is not None
+        )
+    )
+
+
+def training_key(trial: Trial | NewTrial) -> tuple[int, int, str] | None:
+    """Batch size, seed and settings: what a study trains once, and what counts once.
+
+    None for what it did not train itself: imported runs and outcomes of plans are each evidence of their own.
+    """
+    if trial.purpose not in TRAINED_BY_THE_STUDY:
+        return None
+    key = trial.settings_key if isinstance(trial, Trial) else settings_key(trial.settings)
+    return trial.global_batch_size, trial.seed, key
+
+
+def _one_way(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_one_way(each) for each in value)
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from hpo.past_runs.conversion import (
 )
 from hpo.past_runs.past_run import PastRun
 from hpo.study.spec import StudySpec
-from storage.records import NewTrial, Study, StudyState, TrialPurpose
+from storage.records import NewTrial, Study, StudyState, TrialPurpose, settings_key
 from storage.store import Store
 
 
@@ -77,7 +77,7 @@ def import_runs(
     found: list[ImportedTrial] = []
 
     def next_seed(new: NewTrial) -> int:
-        key = f"{new.global_batch_size} {sorted(new.settings.items())}"
+        key = f"{new.global_batch_size} {settings_key(new.settings)}"
         seeds[key] += 1
         return seeds[key] - 1
 

@@ -12,7 +12,7 @@ import numpy as np
 from hpo.errors import EvidenceError, PlanError
 from hpo.extrapolation.calibration import PastForecast
 from hpo.extrapolation.evidence.evidence import Evidence
-from hpo.extrapolation.evidence.stored import observation, study_evidence
+from hpo.extrapolation.evidence.stored import counted_once, observation, study_evidence
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.posterior import Posterior, fit
@@ -65,7 +65,9 @@ def forecast(
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
     raced = [
-        observation(trial) for trial in result.raced if trial.global_batch_size == global_batch_size
+        observation(trial)
+        for trial in counted_once(result.raced)
+        if trial.global_batch_size == global_batch_size
     ]
     numbers = forecast_from(
         posterior,

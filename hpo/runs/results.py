@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpo.extrapolation.evidence.stored import counted_once
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
@@ -321,9 +322,10 @@ def _candidate(epochs: float, runs: Sequence[Trial]) -> SweptConfiguration:
 def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float, list[Trial]]]:
     """Mean epochs and runs of each settings that reached the target with every seed, the fewest epochs first."""
     runs: dict[str, list[Trial]] = defaultdict(list)
-    for trial in trials:
-        if trial.global_batch_size == global_batch_size and trial.state is not TrialState.FAILED:
-            runs[repr(sorted(trial.settings.items()))].append(trial)
+    here = [trial for trial in trials if trial.global_batch_size == global_batch_size]
+    for trial in counted_once(here):
+        if trial.state is not TrialState.FAILED:
+            runs[trial.settings_key].append(trial)
     found = []
     for group in runs.values():
         epochs = [trial.epochs_to_target for trial in group if trial.epochs_to_target is not None]

@@ -12,6 +12,7 @@ weights and order of samples, the second ones have the next: what a seed adds to
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections import defaultdict
@@ -20,11 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpo.extrapolation.evidence.stored import counted_once
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Done, Wait, explorations
 from hpo.tuning.patience import Patience
 from hpo.tuning.trainings import Progress, Trainings
-from storage.records import NewTrial, Study, Trial, TrialPurpose, TrialState
+from search_spaces.settings import TrainingSettings
+from storage.records import NewTrial, Study, Trial, TrialPurpose, TrialState, settings_key
 from storage.store import Store
 
 # the trainings of the sweep have the seeds from 0, those of plans the ones that follow; a race draws its own from here
@@ -54,10 +57,10 @@ class Course:
 
 def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | Wait | Done:
     """The settings to train next in a race with these ``trials`` (of every state)."""
-    trained: dict[str, list[Trial]] = defaultdict(list)
+    trials, trained = counted_once(trials), defaultdict[str, list[Trial]](list)
     for trial in trials:
-        trained[_key(trial.settings)].append(trial)
-    fresh = [settings for settings in course.lineup if _key(settings) not in trained]
+        trained[trial.settings_key].append(trial)
+    fresh = [settings for settings in course.lineup if settings_key(settings) not in trained]
     if fresh and len(trained) < len(course.lineup):
         return fresh[0]
     if not all(trial.state.finished for trial in trials):
@@ -66,7 +69,7 @@ def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | W
     if further is not None and len(trained) < len(course.lineup) + STEPS:
         return further
     ranked = sorted(
-        (_mean_log_epochs(runs), _key(runs[0].settings), runs)
+        (_mean_log_epochs(runs), runs[0].settings_key, runs)
         for runs in trained.values()
         if all(run.state is TrialState.REACHED for run in runs)
     )
@@ -79,10 +82,13 @@ def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | W
 
 
 def epochs_left(course: Course, trials: Sequence[Trial], reserved: Mapping[int, float]) -> float:
-    """Epochs that a race may still train; ``reserved`` are those promised to the trials that run, by their id."""
+    """Epochs that a race may still train; ``reserved`` are those promised to the trials that run, by their id.
+
+    Trainings that repeat another to the seed, which an older race may hold, do not count, so that it can be mended.
+    """
     return course.most_epochs - math.fsum(
         (trial.epochs or 0.0) if trial.state.finished else reserved.get(trial.id, 0.0)
-        for trial in trials
+        for trial in counted_once(trials)
     )
 
 
@@ -183,7 +189,7 @@ class Race(Trainings):
         return self._add(
             NewTrial(
                 global_batch_size=self.course.global_batch_size,
-                settings=dict(entry),
+                settings=TrainingSettings.from_record(entry).to_dict(),
                 seed=next_seed(
                     entry, self.trials, first_seed(self._study.name, self.course.global_batch_size)
                 ),
@@ -201,12 +207,13 @@ def first_seed(study: str, global_batch_size: int) -> int:
 
 
 def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) -> int:
-    """The seed of the next training of these settings: as many after the first as they have had trainings.
+    """The seed of the next training of these settings: the first that they were not trained with.
 
     A race that has begun goes on from the ``first`` seed that it has.
     """
-    begun = min((trial.seed for trial in trials), default=first)
-    return begun + sum(_key(trial.settings) == _key(settings) for trial in trials)
+    begun, key = min((trial.seed for trial in trials), default=first), settings_key(settings)
+    taken = {trial.seed for trial in trials if trial.settings_key == key}
+    return next(seed for seed in itertools.count(begun) if seed not in taken)
 
 
 def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
@@ -250,7 +257,3 @@ def _mean_log_epochs(runs: Sequence[Trial]) -> float:
     return math.fsum(math.log(run.epochs_to_target) for run in runs if run.epochs_to_target) / len(
         runs
     )
-
-
-def _key(settings: Mapping[str, Any]) -> str:
-    return repr(sorted(settings.items()))

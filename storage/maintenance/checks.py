@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from sqlalchemy import Connection, exists, func, select
 from storage import migrations
 from storage.database import Database
 from storage.maintenance.archive import broken_references
-from storage.records import StudyState, TrialState
+from storage.records import TRAINED_BY_THE_STUDY, StudyState, Trial, TrialState, training_key
 from storage.schema.tables import convergence, metadata, plans, studies, trials
+from storage.statements.trials import to_trials
 
 Level = Literal["ok", "warn", "fail"]
 _ENDED_STUDY = (
@@ -44,7 +46,8 @@ def check_database(database: Database, folder: Path | None = None) -> list[Findi
     with database.read() as connection:
         found = [_integrity(connection), _references(connection), *_schema(connection)]
         if all(each.level == "ok" for each in found if each.name == "schema"):
-            found += [_curves(connection), _left_running(connection), *_folders(connection, folder)]
+            found += [_curves(connection), _repetitions(connection), _left_running(connection)]
+            found += _folders(connection, folder)
     return found
 
 
@@ -117,6 +120,48 @@ def _curves(connection: Connection) -> Finding:
             "their results stay usable; their curves are lost",
         )
     return Finding("curves", "ok", "every trial that was trained has its curve")
+
+
+def _repetitions(connection: Connection) -> Finding:
+    """Trainings of a study with the same settings, batch size and seed, which are refused; races once stored them."""
+    alike = (
+        select(trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
+        .where(trials.c.purpose.in_(TRAINED_BY_THE_STUDY))
+        .group_by(trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
+        .having(func.count() > 1)
+    )
+    names = {
+        row.id: row.name for row in connection.execute(select(studies.c.id, studies.c.name)).all()
+    }
+    named = []
+    for study_id, batch, seed in connection.execute(
+        alike.order_by(trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
+    ).all():
+        same = select(trials).where(
+            trials.c.study_id == study_id,
+            trials.c.global_batch_size == batch,
+            trials.c.seed == seed,
+        )
+        groups: dict[Any, list[Trial]] = defaultdict(list)
+        for trial in to_trials(connection.execute(same.order_by(trials.c.number))):
+            groups[training_key(trial)].append(trial)
+        groups.pop(None, None)
+        named += [
+            f"{names[study_id]}: trials {_some((str(trial.number) for trial in group), 5)} "
+            f"({group[-1].purpose} at {batch}, seed {seed})"
+            for group in groups.values()
+            if len(group) > 1
+        ]
+    if named:
+        return Finding(
+            "repetitions",
+            "warn",
+            f"the same settings were trained at one batch size with one seed more than once, {_some(named)}",
+            "they count once: `hpo forecast STUDY --at BATCH --race` races the configurations that are missing",
+        )
+    return Finding(
+        "repetitions", "ok", "no study has trained the same settings with one seed twice"
+    )
 
 
 def _left_running(connection: Connection) -> Finding:

@@ -10,7 +10,15 @@ from sqlalchemy import BigInteger, Connection, Result, Row, cast, func, insert, 
 
 from storage import clock
 from storage.errors import Conflict, NotFound
-from storage.records import NewTrial, Trial, TrialResult, TrialState
+from storage.records import (
+    TRAINED_BY_THE_STUDY,
+    NewTrial,
+    Study,
+    Trial,
+    TrialResult,
+    TrialState,
+    training_key,
+)
 from storage.schema import settings_columns
 from storage.schema.tables import convergence, trials
 from storage.statements import studies
@@ -20,10 +28,11 @@ CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most
 
 
 def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
-    """Queue trials, numbered on from the last of the study."""
-    studies.lock(connection, study_id)
+    """Queue trials, numbered on from the last of the study; :class:`Conflict` for one that it has trained already."""
+    study = studies.lock(connection, study_id)
     if not new:
         return []
+    _refuse_repetitions(connection, study, new)
     last = connection.execute(
         select(func.max(trials.c.number)).where(trials.c.study_id == study_id)
     ).scalar()
@@ -161,6 +170,30 @@ def chunks(items: Sequence[_Item], size: int = CHUNK) -> Iterator[Sequence[_Item
     """Runs of at most ``size`` items, in order."""
     for first in range(0, len(items), size):
         yield items[first : first + size]
+
+
+def _refuse_repetitions(connection: Connection, study: Study, new: Sequence[NewTrial]) -> None:
+    """Raise :class:`Conflict` where one of these trainings, but for its purpose, is there already or stands here twice.
+
+    It would say nothing new and count twice; a training that is to be repeated is one with another seed.
+    """
+    wanted = [(key, trial) for trial in new if (key := training_key(trial)) is not None]
+    there: dict[tuple[int, int, str] | None, str] = {}
+    for seeds in chunks(sorted({trial.seed for _, trial in wanted})):
+        alike = select(trials).where(
+            trials.c.study_id == study.id,
+            trials.c.seed.in_(seeds),
+            trials.c.purpose.in_(TRAINED_BY_THE_STUDY),
+        )
+        found = to_trials(connection.execute(alike))
+        there |= {training_key(trial): f"trial {trial.number}" for trial in found}
+    for key, trial in wanted:
+        if key in there:
+            raise Conflict(
+                f"{there[key]} trains these very settings at global batch size {trial.global_batch_size} with seed "
+                f"{trial.seed} in the study {study.name!r}; a training that repeats settings needs another seed"
+            )
+        there[key] = "another of the trials to be added"
 
 
 def _shown(ids: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ import math
 import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -196,6 +197,32 @@ class StoreContract(
                 study.id, [good, NewTrial(global_batch_size=16, seed=0, settings=settings)]
             )
         assert store.trials(study.id) == []
+
+    def test_the_same_training_is_not_added_twice(self, store, study):
+        first = NewTrial(global_batch_size=16, seed=7, settings=SETTINGS)
+        store.add_trials(study.id, [first])
+        raced = replace(first, purpose="race")
+        whole = replace(first, settings={**SETTINGS, "warmup_epochs": 0})
+        others = [
+            replace(first, seed=8),
+            replace(first, global_batch_size=32),
+            replace(first, settings={**SETTINGS, "learning_rate": 0.2}),
+            replace(first, settings={**SETTINGS, "own": {"layers": 3}}),
+        ]
+        for again in (first, raced, whole):
+            with pytest.raises(Conflict, match=r"trial 0 trains .* batch size 16 with seed 7"):
+                store.add_trials(study.id, [replace(first, seed=9), again])
+        with pytest.raises(Conflict, match="another of the trials to be added trains"):
+            store.add_trials(study.id, [others[0], replace(others[0], purpose="race")])
+        assert len(store.trials(study.id)) == 1
+        assert len(store.add_trials(study.id, others)) == 4
+        flat = replace(first, settings={**SETTINGS, "own": {"layers": 3.0}})
+        with pytest.raises(Conflict, match="trial 4 trains"):
+            store.lease_trial(study.id, flat, known=5, key="a", holder="h", lease_seconds=60)
+        # what was trained elsewhere is evidence of its own, and another study another matter
+        imported = replace(first, purpose="imported")
+        assert len(store.add_trials(study.id, [imported, imported])) == 2
+        store.add_trials(make_study(store, "other").id, [first])
 
     def test_batch_of_no_samples_is_refused(self, store, study):
         with pytest.raises(InvalidRecord, match="global_batch_size_positive"):

@@ -5,6 +5,7 @@ Usage: store_worker.py URL STUDY COUNT POINTS
 
 from __future__ import annotations
 
+import os
 import sys
 
 from store_samples import SETTINGS, make_points
@@ -16,7 +17,8 @@ from storage.store import Store
 def main(url: str, study: str, count: int, points: int) -> None:
     with Store.open(url) as store:
         study_id = store.study(study).id
-        for seed in range(count):
+        for number in range(count):
+            seed = os.getpid() * 1_000_000 + number  # several processes sweep one study
             (trial,) = store.add_trials(
                 study_id, [NewTrial(global_batch_size=32, seed=seed, settings=SETTINGS)]
             )

@@ -3,6 +3,7 @@
 import sqlite3
 
 import pytest
+from sqlalchemy import update
 from store_samples import make_points, make_study, make_trials, new_plan
 
 from storage import migrations
@@ -10,9 +11,19 @@ from storage.database import Database
 from storage.errors import StoreUnavailable
 from storage.maintenance import maintenance
 from storage.records import StudyState, TrialResult, TrialState
+from storage.schema import tables
 from storage.store import Store
 
-SOUND = {"integrity", "references", "schema", "curves", "trials", "plans", "checkpoints"}
+SOUND = {
+    "integrity",
+    "references",
+    "schema",
+    "curves",
+    "repetitions",
+    "trials",
+    "plans",
+    "checkpoints",
+}
 
 
 @pytest.fixture
@@ -55,6 +66,33 @@ def test_trials_without_curves_and_left_running(url):
     assert set(found) == {"curves", "trials"}
     assert "1 finished trials have no convergence point, in digits" in found["curves"]
     assert "marked as running in studies that are not: digits" in found["trials"]
+
+
+def test_trainings_that_repeat_each_other(url):
+    with Store.open(url) as store:
+        study = store.study("digits")
+        race = make_trials(store, study, 256, 256, 256, purpose="race")
+        make_trials(store, study, 256, 256, purpose="imported")
+        make_trials(store, make_study(store, "other"), 256, 256, purpose="race")
+    assert complaints(url) == {}
+    # as races stored them until such a training was refused
+    with Database(url, timeout_seconds=5).write() as connection:
+        connection.execute(
+            update(tables.trials)
+            .where(tables.trials.c.study_id == study.id, tables.trials.c.global_batch_size == 256)
+            .values(seed=100_007)
+        )
+        # of the third the own settings differ, by their values alone
+        connection.execute(
+            update(tables.trials)
+            .where(tables.trials.c.id == race[2].id)
+            .values(own_settings='{"layers": 3}')
+        )
+    found = complaints(url)
+    assert set(found) == {"repetitions"}
+    assert "digits: trials 2, 3 (race at 256, seed 100007)" in found["repetitions"]
+    assert "4" not in found["repetitions"].partition("(")[0]
+    assert "count once" in found["repetitions"]
 
 
 def test_folders_that_are_gone_and_checkpoints_of_nobody(url, tmp_path):

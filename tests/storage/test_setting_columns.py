@@ -10,6 +10,7 @@ from sqlalchemy import Boolean, Integer, Text
 
 from search_spaces.settings import TrainingSettings
 from storage.errors import InvalidRecord
+from storage.records import settings_key
 from storage.schema.column_types import FloatList, Number
 from storage.schema.setting_types import EARLIER_VALUES, SETTING_TYPES
 from storage.schema.settings_columns import to_columns
@@ -64,3 +65,32 @@ def test_trainings_of_an_earlier_schema_have_the_defaults():
             else f"{float(default):g}"
         )
         assert earlier == expected, name
+
+
+def test_the_same_settings_have_one_key_however_they_are_written():
+    settings = TrainingSettings(
+        momentum=0, decay="step", decay_milestones=(30, 60.5), own={"layers": 3, "pool": None}
+    ).to_dict()
+    key = settings_key(settings)
+    flat = {name: value for name, value in settings.items() if name != "own"}
+    stored = {**flat, "momentum": 0.0, "decay_milestones": [30.0, 60.5], "layers": 3.0}
+    assert settings_key(stored) == key
+    without = {name: value for name, value in stored.items() if value is not None}
+    assert settings_key(without) == key
+    assert settings_key(TrainingSettings.from_record(stored).to_dict()) == key
+    for other in (
+        {**stored, "layers": 4},
+        {**stored, "layers": "3"},
+        {**stored, "layers": True},
+        {**stored, "nesterov": 0},
+        {**stored, "momentum": 1e-9},
+        {**stored, "decay_milestones": [30.0]},
+    ):
+        assert settings_key(other) != key
+
+
+def test_a_record_is_read_whether_its_own_settings_stand_together_or_beside_the_others():
+    settings = TrainingSettings(own={"layers": 3})
+    nested = settings.to_dict()
+    assert TrainingSettings.from_record(nested) == settings
+    assert TrainingSettings.from_record({**nested, "own": {}, "layers": 3}) == settings

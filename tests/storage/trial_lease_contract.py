@@ -6,6 +6,7 @@ A subclass gives a ``url`` fixture: a new, empty database; ``queue`` and ``clock
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from store_samples import SETTINGS, make_points, make_study, make_trials, submit
@@ -206,12 +207,15 @@ class TrialLeaseContract:
 
     def test_ended_trials_are_added_with_their_points_all_or_none(self, store):
         study = make_study(store)
-        other = TrialResult(state=TrialState.CENSORED, epochs=3.0)
-        added = store.add_ended_trials(study.id, [(NEW, REACHED, make_points(3)), (NEW, other, ())])
+        new, other = (
+            replace(NEW, purpose="imported"),
+            TrialResult(state=TrialState.CENSORED, epochs=3.0),
+        )
+        added = store.add_ended_trials(study.id, [(new, REACHED, make_points(3)), (new, other, ())])
         assert [trial.state for trial in added] == [TrialState.REACHED, TrialState.CENSORED]
         assert added[0].samples == 64 and len(store.points(added[0].id)) == 3
         broken = NewTrial(global_batch_size=0, seed=0, settings=SETTINGS)
         with pytest.raises(InvalidRecord):
-            store.add_ended_trials(study.id, [(NEW, REACHED, ()), (broken, other, ())])
+            store.add_ended_trials(study.id, [(new, REACHED, ()), (broken, other, ())])
         assert store.trials(study.id) == added
         assert store.add_ended_trials(study.id, []) == []

@@ -4,12 +4,15 @@ import dataclasses
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpo
 from hpo.errors import EvidenceError
+from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.inference.posterior import fit
 from hpo.runs.forecasts import direct_search
 from hpo.runs.race import plan_race
 from hpo.tuning.acquisition.lineup import choose_lineup
@@ -28,7 +31,7 @@ from hpo.tuning.stopping import CurveStopping
 from hpo.tuning.trainings import Ending
 from hpo.tuning.tuner import run_race
 from storage.maintenance.maintenance import backup
-from storage.records import Trial, TrialState
+from storage.records import Trial, TrialState, settings_key
 from storage.store import Store
 
 STUDY = """\
@@ -351,6 +354,48 @@ def test_a_race_stops_within_its_budget(go_on, swept, raced, trainings):
     assert sum(trial.samples for trial in trials) <= course.most_epochs * swept[1].train_samples
 
 
+OWN_STUDY = (
+    STUDY.replace("a raced study", "a race with settings of one's own")
+    .replace("noisy_quadratic", "bowl_with_width:Bowl")
+    .replace("  momentum: 0.0\n", "  momentum: 0\n  width: {choice: [1, 2]}\n")
+)
+OWN_WORKLOAD = """\
+from trainers.workloads.noisy_quadratic.task import NoisyQuadratic
+
+
+class Bowl(NoisyQuadratic):
+    own_settings = ("width",)
+"""
+
+
+def test_a_race_with_settings_of_ones_own_trains_every_configuration_once_for_each_seed(tmp_path):
+    (tmp_path / "bowl_with_width.py").write_text(OWN_WORKLOAD)
+    (tmp_path / "study.yaml").write_text(OWN_STUDY)
+    result = hpo.run_study(
+        hpo.load_study(tmp_path / "study.yaml"),
+        f"sqlite:///{tmp_path}/hpo.db",
+        folder=tmp_path / ".hpo",
+    )
+    samples = 120 * result.train_samples
+    course = plan_race(result, BATCH, samples, forced=True).course
+    raced = hpo.race(result, BATCH, samples=samples, folder=tmp_path / ".hpo").raced
+    trained = [(trial.settings_key, trial.seed) for trial in raced]
+    assert len(set(trained)) == len(trained) > len(course.lineup)
+    assert {key for key, _ in trained} >= {settings_key(entry) for entry in course.lineup}
+    assert all(trial.settings["width"] in (1, 2) for trial in raced)
+
+
+def test_trainings_of_one_race_that_repeat_each_other_are_one():
+    course = a_course(0.1, 0.2)
+    twice = [replace(a_trial(number, 0.1), seed=FIRST_SEED) for number in range(3)]
+    other = replace(a_trial(3, 0.2, epochs=12.0), seed=FIRST_SEED)
+    assert next_entry(course, twice) == entry(0.2)
+    # what repeats a training is no second seed of it
+    assert next_seed(entry(0.1), twice, 7) == FIRST_SEED + 1
+    further = replace(a_trial(4, 0.1 / 1.6, epochs=13.0), seed=FIRST_SEED)
+    assert next_entry(course, [*twice, other, further]) == twice[0].settings
+
+
 def test_too_small_a_budget_is_no_race_and_says_what_to_raise(swept):
     assert plan_race(swept[1], BATCH).course is None  # the study says 0
     with pytest.raises(EvidenceError, match=r"too little for two trainings.*raise budget.race"):
@@ -365,6 +410,29 @@ def test_the_lineup_begins_with_the_forecast_and_holds_safer_and_bolder_settings
     assert len(set(rates)) == len(rates) == 5
     assert min(rates) < rates[0] and lineup.gain > 0
     assert lineup == choose_lineup(posterior, BATCH, 1000.0)
+
+
+def test_a_lineup_holds_no_settings_twice_where_many_warmups_are_the_shortest_there_is(monkeypatch):
+    tuned = (
+        ScaledSetting("learning_rate", "log", 0.01, 4.0),
+        ScaledSetting("warmup_epochs", "linear", 0.0, 5.0),
+    )
+    observations = [
+        Observation(
+            batch,
+            "reached",
+            5 * (1 + batch / 64) * math.exp(0.5 * math.log(rate / (0.05 * batch**0.5)) ** 2),
+            {"learning_rate": rate, "warmup_epochs": warmup},
+        )
+        for batch in (16, 32, 64)
+        for rate, warmup in ((0.1, 1.0), (0.2, 0.5), (0.4, 2.0), (0.8, 1.0))
+    ]
+    posterior = fit(Evidence(observations=observations, tuned=tuned), rng=np.random.default_rng(0))
+    # a batch of so many samples that a warmup of one update is longer than any that is recommended
+    monkeypatch.setattr(type(posterior.model.warmup), "shortest", lambda self, log_batch: 1e6)
+    lineup = choose_lineup(posterior, BATCH, 1000.0)
+    assert min(each["warmup_epochs"] for each in lineup.settings) == 1e6
+    assert len({settings_key(each) for each in lineup.settings}) == len(lineup.settings) == 5
 
 
 def test_a_search_at_the_batch_itself_is_advised_where_the_sweep_was_dearer(swept):

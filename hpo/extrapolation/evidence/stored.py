@@ -10,11 +10,13 @@ import numpy as np
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from search_spaces.domains import Float, Int
 from search_spaces.space import SearchSpace
-from storage.records import Convergence, Trial, TrialState
+from storage.records import Convergence, Trial, TrialState, training_key
 
 MOST_MEASURED = (
     64  # trials whose points are read for their noise scale: the median over more says the same
 )
+
+_TELLING = (TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED)
 
 
 def study_evidence(
@@ -25,12 +27,29 @@ def study_evidence(
     ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial. Raises
     :class:`EvidenceError` where no trial says anything.
     """
+    trials = counted_once(trials)
     observations = [observation(trial, (noise_scales or {}).get(trial.id)) for trial in trials]
     return Evidence(
         observations=tuple(o for o in observations if o is not None),
         tuned=tuned_settings(space),
         samples_per_epoch=samples_per_epoch(trials),
     )
+
+
+def counted_once(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials without those that a study trained again with the same settings, batch size and seed.
+
+    They say nothing that the first has not said, and would pass for other seeds. Of such trainings one that went to its
+    end counts before one that was dropped, has failed or is not there yet.
+    """
+    chosen: dict[tuple[int, int, str] | None, Trial] = {}
+    for trial in trials:
+        key = training_key(trial)
+        if key not in chosen or (trial.state in _TELLING and chosen[key].state not in _TELLING):
+            chosen[key] = trial
+    return [
+        trial for trial in trials if (key := training_key(trial)) is None or chosen[key] is trial
+    ]
 
 
 def samples_per_epoch(trials: Sequence[Trial]) -> float | None:

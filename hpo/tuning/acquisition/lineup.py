@@ -97,7 +97,7 @@ def choose_lineup(
     taken = [(len(rates) // 2, len(warmups) // 2)]
     centre_row, centre_column = taken[0]
     if float(risk[:, centre_row * len(warmups) + centre_column].mean()) >= RISKY:
-        taken += _safe(factor, risk, len(rates), len(warmups))
+        taken += _safe(factor, risk, len(rates), warmups)
     count = int(np.clip(most_epochs / epochs - 2, FEWEST, MOST))
     while len(taken) < count:
         best = np.min([loss[:, row, column] for row, column in taken], axis=0)
@@ -106,7 +106,7 @@ def choose_lineup(
             (float(after[row, column]), row, column)
             for row in range(len(rates))
             for column in range(len(warmups))
-            if _apart((row, column), taken)
+            if _apart((row, column), taken, warmups)
         ]
         taken.append(min(free)[1:])
     now = float(loss[:, taken[0][0], taken[0][1]].mean())
@@ -119,15 +119,15 @@ def choose_lineup(
     )
 
 
-def _safe(factor: Array, risk: Array, rates: int, warmups: int) -> list[tuple[int, int]]:
+def _safe(factor: Array, risk: Array, rates: int, warmups: Array) -> list[tuple[int, int]]:
     """The best place if the risk were much larger: slower in its rate than the middle, or longer in its warmup."""
     loss = (factor + (LOST - factor) * np.minimum(SAFE * risk, 1.0)).mean(axis=0)
-    middle = (rates // 2, warmups // 2)
-    safest = loss.reshape(rates, warmups)[: middle[0] + 1, middle[1] :]
+    middle = (rates // 2, len(warmups) // 2)
+    safest = loss.reshape(rates, len(warmups))[: middle[0] + 1, middle[1] :]
     for at in np.argsort(safest, axis=None):
         row, column = np.unravel_index(at, safest.shape)
         place = (int(row), int(column) + middle[1])
-        if _apart(place, [middle]):
+        if _apart(place, [middle], warmups):
             return [place]
     return []
 
@@ -145,7 +145,10 @@ def _off(loss: Array) -> Array:
     )
 
 
-def _apart(place: tuple[int, int], taken: list[tuple[int, int]]) -> bool:
+def _apart(place: tuple[int, int], taken: list[tuple[int, int]], warmups: Array) -> bool:
+    """Whether a place is far enough from all that are taken; the shortest warmup may fill several columns."""
     return all(
-        abs(place[0] - row) >= APART or abs(place[1] - column) >= APART for row, column in taken
+        abs(place[0] - row) >= APART
+        or (abs(place[1] - column) >= APART and warmups[place[1]] != warmups[column])
+        for row, column in taken
     )
