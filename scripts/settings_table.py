@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from search_spaces.own_settings import OwnSetting
 from search_spaces.settings import Range, TrainingSettings, names
 from search_spaces.techniques import TECHNIQUES, uses_of
 
@@ -27,10 +28,60 @@ one's own are named in `search` beside these ([programs](../guides/programs.md#s
 |---|---|---|---|---|
 """
 
+_OWN = """
+## Settings of one optimizer or schedule
+
+Named in `search` and in a job as the others are, and stored with settings of one's own. Packages of others add
+optimizers and schedules with more of them.
+
+| setting | default | values | meaning | used with |
+|---|---|---|---|---|
+"""
+
 
 def page() -> str:
     """The page as Markdown."""
-    return _HEAD + "".join(f"| {' | '.join(row)} |\n" for row in _rows())
+    return _HEAD + _table(_rows()) + _OWN + _table(_own_rows()) + _techniques()
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _own_rows() -> Iterator[tuple[str, ...]]:
+    for setting, registry in TECHNIQUES.items():
+        found: dict[str, tuple[OwnSetting, list[str]]] = {}
+        for technique, described in registry.built_in.items():
+            for name, own in described.settings.items():
+                found.setdefault(name, (own, []))[1].append(technique)
+        for name, (own, readers) in found.items():
+            if own.choices:
+                values = ", ".join(f"`{choice}`" for choice in own.choices)
+            elif own.range is None:
+                values = "`true`, `false`"
+            else:
+                values = _interval(own.range) + ("" if own.unit == "1" else f" {own.unit}")
+            used = f"{setting} {', '.join(readers)}"
+            yield f"`{name}`", f"`{_plain(own.default)}`", values, own.what, used
+
+
+def _techniques() -> str:
+    titles = {
+        "optimizer": "Optimizers",
+        "warmup_shape": "Warmups",
+        "decay": "Decays",
+        "batch_control": "Batch control",
+    }
+    tables = []
+    for setting, registry in TECHNIQUES.items():
+        rows = [
+            (f"`{name}`", described.about, described.source)
+            for name, described in registry.built_in.items()
+        ]
+        tables.append(
+            f"\n## {titles[setting]}\n\n| `{setting}` | what it does | source |\n|---|---|---|\n{_table(rows)}"
+        )
+    return "".join(tables)
 
 
 def _rows() -> Iterator[tuple[str, ...]]:

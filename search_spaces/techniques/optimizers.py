@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from search_spaces.own_settings import OwnSetting, Range
 from search_spaces.plugins import PluginError, Registry
 from search_spaces.techniques.technique import Technique, Use, accept
 
@@ -47,6 +48,11 @@ _ADAM = (0.75, 0.2)
 _ADAM_SOURCE = "between 0.5 and 1 (arXiv:1812.06162)"
 _MOMENTS = ("beta1", "beta2", "epsilon", "bias_correction")
 _LARC_ON_SGD, _LARC_ON_ADAM = Use("larc_optimizer", ("sgd",)), Use("larc_optimizer", ("adam",))
+
+
+def _share(what: str, default: float) -> OwnSetting:
+    return OwnSetting(what=what, default=default, range=Range(0, 1, high_open=True))
+
 
 OPTIMIZERS: Registry[OptimizerDescription] = Registry(
     "optimizers",
@@ -162,6 +168,82 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
                 "preconditioner_size_limit",
             ),
             # its factors, of which the size depends on the shapes, are counted as one copy more
+            state_bytes=12,
+        ),
+        "muon": OptimizerDescription(
+            title="Muon",
+            rule="trainers.optimizers.muon:MuonRule",
+            about="momentum made orthogonal for matrices, AdamW for the rest",
+            source="kellerjordan.github.io/posts/muon; arXiv:2502.16982",
+            uses=_MOMENTS,
+            settings={
+                "muon_momentum": _share(
+                    "what the momentum of a matrix keeps with each update", 0.95
+                ),
+                "muon_nesterov": OwnSetting(what="Nesterov momentum for matrices", default=True),
+                "muon_rate_scaling": OwnSetting(
+                    what="a matrix's rate by the length of AdamW's updates (rms), or by its shape alone (shape)",
+                    default="rms",
+                    choices=("rms", "shape"),
+                ),
+                "muon_rest_rate": OwnSetting(
+                    what="rate of the parameters that AdamW moves",
+                    default=1.0,
+                    range=Range(0, low_open=True),
+                    unit="of the rate",
+                ),
+                "muon_iterations": OwnSetting(
+                    what="steps of Newton and Schulz in each update",
+                    default=5,
+                    range=Range(1, 20),
+                    whole=True,
+                ),
+            },
+            state_bytes=4,
+            layerwise=True,
+            takes="matrices",
+            rest="adamw",
+        ),
+        "lion": OptimizerDescription(
+            title="Lion",
+            rule="trainers.optimizers.lion:LionRule",
+            about="the sign of an interpolated momentum",
+            source="arXiv:2302.06675",
+            uses=("beta1",),
+            settings={"lion_beta2": _share("what Lion's momentum keeps with each update", 0.99)},
+            state_bytes=4,
+        ),
+        "nadamw": OptimizerDescription(
+            title="NAdamW",
+            rule="trainers.optimizers.nadamw:NAdamWRule",
+            about="AdamW with Nesterov's momentum",
+            source="Dozat 2016, as in optax",
+            uses=_MOMENTS,
+            state_bytes=8,
+            rate_exponent=_ADAM,
+            exponent_source=_ADAM_SOURCE,
+            rate_law="adam",
+        ),
+        "ademamix": OptimizerDescription(
+            title="AdEMAMix",
+            rule="trainers.optimizers.ademamix:AdEMAMixRule",
+            about="AdamW with a second, slow average of the gradient",
+            source="arXiv:2409.03137",
+            uses=_MOMENTS,
+            settings={
+                "ademamix_alpha": OwnSetting(
+                    what="weight of the slow average beside the fast one",
+                    default=5.0,
+                    range=Range(0),
+                ),
+                "ademamix_beta3": _share("what the slow average keeps with each update", 0.9999),
+                "ademamix_warmup_epochs": OwnSetting(
+                    what="time over which the slow average comes in",
+                    default=0.0,
+                    range=Range(0),
+                    unit="epochs",
+                ),
+            },
             state_bytes=12,
         ),
     },

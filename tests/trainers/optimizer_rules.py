@@ -89,6 +89,56 @@ def shampoo(w, g, memory, s, *, t, rate, decay, adapted, **_):
     return _sgd_outside(w, d + decay * w, memory, s, rate)
 
 
+def muon(w, g, memory, s, *, t, rate, decay, adapted, **more):
+    if not adapted:
+        return adamw(w, g, memory, s, t=t, rate=rate * s.value("muon_rest_rate"), decay=decay)
+    keep = s.value("muon_momentum")
+    memory["m"] = keep * memory.get("m", 0.0) + (1 - keep) * g
+    d = (1 - keep) * g + keep * memory["m"] if s.value("muon_nesterov") else memory["m"]
+    x = d.reshape(len(d), -1)
+    rows, columns = x.shape
+    x = x / max(_norm(x), 1e-7)
+    for _ in range(s.value("muon_iterations")):
+        x = 3.4445 * x - 4.7750 * x @ x.T @ x + 2.0315 * x @ x.T @ x @ x.T @ x
+    scale = (
+        0.2 * max(rows, columns) ** 0.5
+        if s.value("muon_rate_scaling") == "rms"
+        else max(1, rows / columns) ** 0.5
+    )
+    return w - rate * decay * w - rate * scale * x.reshape(w.shape)
+
+
+def lion(w, g, memory, s, *, rate, decay, **_):
+    m = memory.get("m", np.zeros_like(w))
+    memory["m"] = s.value("lion_beta2") * m + (1 - s.value("lion_beta2")) * g
+    return w - rate * (np.sign(s.beta1 * m + (1 - s.beta1) * g) + decay * w)
+
+
+def nadamw(w, g, memory, s, *, t, rate, decay, **_):
+    memory["m"] = s.beta1 * memory.get("m", 0.0) + (1 - s.beta1) * g
+    memory["v"] = s.beta2 * memory.get("v", 0.0) + (1 - s.beta2) * g * g
+    now, later, second = 1.0, 1.0, 1.0
+    if s.bias_correction:
+        now, later, second = 1 - s.beta1**t, 1 - s.beta1 ** (t + 1), 1 - s.beta2**t
+    n = s.beta1 * memory["m"] / later + (1 - s.beta1) * g / now
+    return w - rate * (n / (np.sqrt(memory["v"] / second) + s.epsilon) + decay * w)
+
+
+def ademamix(w, g, memory, s, *, t, rate, epochs, decay, **_):
+    warmup, alpha, keep = (
+        s.value(f"ademamix_{name}") for name in ("warmup_epochs", "alpha", "beta3")
+    )
+    if epochs < warmup:  # the half-life, ln 2 / -ln b, rises by a line
+        alpha, share = alpha * epochs / warmup, epochs / warmup
+        half_lives = [-np.log(2) / np.log(each) for each in (s.beta1, keep)]
+        keep = 0.5 ** (1 / ((1 - share) * half_lives[0] + share * half_lives[1]))
+    memory["slow"] = keep * memory.get("slow", 0.0) + (1 - keep) * g
+    direction = _adam_direction(g, memory, s, t)
+    second = memory["s"] / (1 - s.beta2**t if s.bias_correction else 1.0)
+    direction = direction + alpha * memory["slow"] / (np.sqrt(second) + s.epsilon)
+    return w - rate * (direction + decay * w)
+
+
 @dataclass(frozen=True)
 class OptimizerCase:
     """How an optimizer is tried: ``rule`` is the paper's, with NumPy.
@@ -230,6 +280,39 @@ CASES = {
                 **ADAPTED,
             },
             {"preconditioner_size_limit": 2, "nesterov": True},
+        ),
+    ),
+    "muon": OptimizerCase(
+        muon,
+        rate=0.01,
+        settings={"muon_rate_scaling": "shape", "muon_rest_rate": 0.1, "beta1": 0.8},
+        tried=(
+            {},
+            {"muon_rate_scaling": "shape", "muon_rest_rate": 0.3, "muon_iterations": 3},
+            {"muon_nesterov": False, "muon_momentum": 0.8, "decay_norm_and_bias": True},
+        ),
+    ),
+    "lion": OptimizerCase(
+        lion,
+        rate=0.001,
+        settings={"lion_beta2": 0.9, "beta1": 0.8, "weight_decay": 0.1},
+        tried=({}, {"lion_beta2": 0.95, "beta1": 0.5, "decay_norm_and_bias": True}),
+    ),
+    "nadamw": OptimizerCase(
+        nadamw,
+        rate=0.002,
+        settings={"beta1": 0.8, "weight_decay": 0.1},
+        tried=({}, {"bias_correction": False}, {"beta1": 0.5, "decay_norm_and_bias": True}),
+    ),
+    "ademamix": OptimizerCase(
+        ademamix,
+        rate=0.002,
+        settings={"ademamix_alpha": 2.0, "ademamix_beta3": 0.99, "beta2": 0.9},
+        training={"ademamix_warmup_epochs": 1.0},
+        tried=(
+            {},
+            {"ademamix_warmup_epochs": 6.0, "ademamix_beta3": 0.999},
+            {"ademamix_alpha": 1.0, "bias_correction": False, "decay_norm_and_bias": True},
         ),
     ),
 }

@@ -77,7 +77,7 @@ def test_a_workload_may_name_kinds_itself() -> None:
         parameter_kinds(Network(), {"scales": "bias"})
     with pytest.raises(
         WorkloadError,
-        match="must be weight, normalization or bias, but parameter_kinds has 'vector'",
+        match="must be weight, normalization, bias or embedding, but parameter_kinds has 'vector'",
     ):
         parameter_kinds(Network(), {"scale": "vector"})
 

@@ -1,11 +1,13 @@
 """Which settings each optimizer and schedule uses, against what happens when their values change."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from search_spaces.own_settings import OwnSetting
 from search_spaces.settings import TrainingSettings, default_of, names
 from search_spaces.techniques import OPTIMIZERS, TECHNIQUES, fault_of_use, uses_of
 from trainers.optimizers import make_optimizer
@@ -69,7 +71,7 @@ def trained(settings: TrainingSettings) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     parameters = [
         nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
-        for shape in ((4, 2), (4,), (4,))
+        for shape in ((4, 2), (4,), (4,), (3, 2))
     ]
     kinds = dict(zip(parameters, KINDS, strict=True))
     optimizer = make_optimizer(parameters, settings, kinds)
@@ -85,6 +87,16 @@ def scheduled(settings: TrainingSettings) -> list[tuple[float, float]]:
     return [(learning_rate(settings, each, 10.0), batch_factor(settings, each)) for each in epochs]
 
 
+def other_value(setting: OwnSetting) -> Any:
+    """Another value than the default of a setting that one technique has for itself."""
+    if setting.choices:
+        return next(choice for choice in setting.choices if choice != setting.default)
+    if setting.range is None:
+        return not setting.default
+    tried = (1.5, 0.5) if not setting.whole else (3, 4)
+    return next(each for each in tried if each in setting.range and each != setting.default)
+
+
 @pytest.mark.parametrize("inner", ["sgd", "adam"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_setting_moves_the_weights_where_it_is_said_to(optimizer, inner):
@@ -98,6 +110,9 @@ def test_a_setting_moves_the_weights_where_it_is_said_to(optimizer, inner):
                 trained(dataclasses.replace(settings, **{name: value})), plain
             )
             assert changed == used(name, settings), name
+    for name, setting in settings.own_settings.items():
+        changed = trained(settings.replace(**{name: other_value(setting)}))
+        assert not torch.equal(changed, plain), name
 
 
 @pytest.mark.parametrize("warmup_epochs", [0.0, 2.0])

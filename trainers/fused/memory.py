@@ -93,7 +93,7 @@ class StackedMemory:
                 tensor.data = tensor.data.clone()
             rule = rule_of(training)
             for group in rule.groups:
-                for name in rule.state_names:
+                for name in _common_states(rule):
                     for tensor in group.states[name]:
                         tensor.data = tensor.data.clone()
             _rebatch(rule)
@@ -107,7 +107,7 @@ class StackedMemory:
             own.data = place
 
     def _stack_states(self, trainings: Sequence[Training]) -> dict[str, Tensor]:
-        names = rule_of(trainings[0]).state_names
+        names = _common_states(rule_of(trainings[0]))
         states = {name: self._empty(self.parameters) for name in names}
         for number, training in enumerate(trainings):
             rule, order = rule_of(training), [*_parameters(training.model)]
@@ -177,6 +177,11 @@ def rule_of(training: Training) -> GroupOptimizer:
     """The optimizer of a training, which keeps no weights of its own."""
     assert isinstance(training.optimizer, GroupOptimizer), "reduced weights are not fused"
     return training.optimizer
+
+
+def _common_states(rule: GroupOptimizer) -> list[str]:
+    """The states that every parameter has; others stay where they are."""
+    return [name for name in rule.state_names if all(name in group.states for group in rule.groups)]
 
 
 def _rebatch(rule: GroupOptimizer) -> None:

@@ -82,6 +82,13 @@ def negative_directions(
     return moved
 
 
+def correction(beta: float, count: float | Tensor, settings: TrainingSettings) -> float | Tensor:
+    """``1 - beta^count``, by which an average that began at 0 is divided; 1 without ``bias_correction``."""
+    if not settings.bias_correction:
+        return 1.0
+    return 1 - beta ** (count.double() if isinstance(count, Tensor) else count)
+
+
 def fused_direction(update: FusedUpdate, gradients: Tensor) -> Tensor:
     """The direction of several trainings at once, ``(elements,)``; their moments take the gradients in."""
     first, second = (update.memory.states[name] for name in STATE_NAMES)

@@ -82,7 +82,7 @@ class GroupOptimizer(ABC):
         self.epochs: float | Tensor = 0.0
         self._left_out: Tensor | None = None  # of self.updates, where only the device knows
         for group in groups:
-            for name in self.state_names:
+            for name in self.names_of_state(group):
                 group.add_state(name)
         self.batches = [batch for group in groups for batch in group.batches()]
 
@@ -121,6 +121,10 @@ class GroupOptimizer(ABC):
         """The updates that were done, with the one that is being done; on the device where only that knows."""
         return self.updates if self._left_out is None else self.updates - self._left_out
 
+    def names_of_state(self, group: ParameterGroup) -> tuple[str, ...]:  # noqa: ARG002 - for subclasses
+        """The tensors of state of each parameter of a group, by default all of ``state_names``."""
+        return self.state_names
+
     @abstractmethod
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update the parameters and the state of one batch; ``self.count`` is 1 in the first update.
@@ -149,7 +153,7 @@ class GroupOptimizer(ABC):
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
         """The tensors of state of one parameter of a group, of its shape, by name; not copies."""
-        return {name: group.states[name][index] for name in self.state_names}
+        return {name: group.states[name][index] for name in self.names_of_state(group)}
 
     def state_dict(self) -> dict[str, Any]:
         """The number of updates and the tensors of every group."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques import OPTIMIZERS
 from trainers.errors import CheckpointError, WorkloadError
 from trainers.optimizers.parameter_kinds import KINDS, Kind
 
@@ -168,11 +169,12 @@ def parameter_groups(
         "weight" if parameter.ndim > 1 else "normalization" for parameter in parameters
     ]
     trained = [
-        (parameter, treatment(kind, settings))
+        (parameter, treatment(kind, settings, parameter))
         for parameter, kind in zip(parameters, by_rank if kinds is None else kinds, strict=True)
         if parameter.requires_grad
     ]
-    treatments = dict.fromkeys(treatment(kind, settings) for kind in KINDS)
+    possible = [treatment(kind, settings) for kind in KINDS]
+    treatments = dict.fromkeys([*possible, *(its for _, its in trained)])
     groups = {each: [parameter for parameter, its in trained if its == each] for each in treatments}
     return [
         ParameterGroup(group, decay, adapted=adapted)
@@ -181,14 +183,29 @@ def parameter_groups(
     ]
 
 
-def treatment(kind: Kind, settings: TrainingSettings) -> tuple[float, bool]:
-    """The coefficient of weight decay, and whether the parameter is adapted."""
-    if kind == "weight":
+def treatment(
+    kind: Kind, settings: TrainingSettings, parameter: Tensor | None = None
+) -> tuple[float, bool]:
+    """The coefficient of weight decay, and whether the parameter is adapted.
+
+    Where the optimizer's own rule takes matrices alone, those it adapts are the weights of two dimensions and more; the
+    tables of embeddings are none of them.
+    """
+    if OPTIMIZERS[settings.optimizer].takes == "matrices":
+        is_matrix = kind == "weight" and (parameter is None or parameter.ndim > 1)
+        return _decay(kind, settings), is_matrix
+    if kind in ("weight", "embedding"):
         return settings.weight_decay, True
+    return _decay(kind, settings), settings.adapt_norm_and_bias
+
+
+def _decay(kind: Kind, settings: TrainingSettings) -> float:
+    if kind in ("weight", "embedding"):
+        return settings.weight_decay
     decays = settings.decay_norm_and_bias
     if kind == "bias" and settings.decay_bias is not None:
         decays = settings.decay_bias
-    return settings.weight_decay if decays else 0.0, settings.adapt_norm_and_bias
+    return settings.weight_decay if decays else 0.0
 
 
 def add_scaled_(tensors: list[Tensor], added: list[Tensor], factor: float | Tensor) -> None:

@@ -3,6 +3,7 @@
     normalization   scale and shift of a normalization: the parameters of PyTorch's normalization layers and of
                     GhostBatchNorm, and those of at most one dimension of any module whose class name holds "norm"
     bias            other parameters whose name is or ends with "bias", or begins with "bias_" (as in recurrent layers)
+    embedding       the table of an embedding: a weight, but no matrix that acts on features
     weight          all others, of any rank: a PReLU's slope or a layer's scale decays and is adapted
 
 So do the reference codes, by name: MLPerf skips what has "batch_normalization" or "bias" in it, NVIDIA's submissions
@@ -21,7 +22,7 @@ from torch import nn
 from search_spaces.names import nearest
 from trainers.errors import WorkloadError
 
-Kind = Literal["weight", "normalization", "bias"]
+Kind = Literal["weight", "normalization", "bias", "embedding"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -60,4 +61,6 @@ def _kind(module: nn.Module, name: str, parameter: nn.Parameter) -> Kind:
         "norm" in type(module).__name__.lower() and parameter.ndim <= 1
     ):
         return "normalization"
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return "embedding"
     return "bias" if name.endswith("bias") or name.startswith("bias_") else "weight"

@@ -113,8 +113,8 @@ class Workload(AnyWorkload):
     def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
         """What parameters are where :mod:`trainers.optimizers.parameter_kinds` would take them for something else.
 
-        By their names in ``model.named_parameters()``: "weight", or "normalization" or "bias", which the settings
-        leave out of weight decay and of layer-wise adaptation.
+        By their names in ``model.named_parameters()``: "weight"; "normalization" or "bias", which the settings leave
+        out of weight decay and of layer-wise adaptation; "embedding", a weight that is no matrix of features.
         """
         return {}
 

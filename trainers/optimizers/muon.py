@@ -1,0 +1,125 @@
+"""Muon: momentum whose matrices are made orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
+
+For a weight of two dimensions and more, as the matrix (first dimension, all others):
+
+    m = muon_momentum * m + (1 - muon_momentum) * g
+    d = (1 - muon_momentum) * g + muon_momentum * m             d = m without ``muon_nesterov``
+    o = NewtonSchulz(d), nearly U V^T of d = U S V^T
+    w = w - rate * weight_decay * w - rate * scale * o
+
+with ``muon_rate_scaling``
+
+    rms     scale = 0.2 sqrt(max(rows, columns))        an update is as long as AdamW's (arXiv:2502.16982, section 2.2)
+    shape   scale = sqrt(max(1, rows / columns))        the author's
+
+One of ``muon_iterations`` steps of Newton and Schulz is X = a X + (b X X^T + c (X X^T)^2) X with a = 3.4445,
+b = -4.7750 and c = 2.0315, from X = d / ||d||. They run in the type of the weights, and in bf16 where the training
+computes in bf16 or fp16, as the author's do. Matrices of one shape are one batch.
+
+All other parameters (biases, scales, normalizations, the tables of embeddings, and what a workload names as
+``embedding``) move by AdamW at ``muon_rest_rate`` times the rate.
+
+``torch.optim.Muon`` is the same rule for matrices of two dimensions, in bf16 only, one by one; tests compare.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
+from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup, add_scaled_
+
+COEFFICIENTS = 3.4445, -4.7750, 2.0315
+SMALLEST_NORM = 1e-7
+
+
+class MuonRule(GroupOptimizer):
+    """Muon over the adapted parameters, AdamW over the others."""
+
+    state_names = ("momentum", *STATE_NAMES)
+
+    def names_of_state(self, group: ParameterGroup) -> tuple[str, ...]:
+        """One buffer of a matrix, two moments of any other parameter."""
+        return ("momentum",) if group.adapted else STATE_NAMES
+
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
+        """Update one batch."""
+        settings, gradients = self.settings, batch.gradients()
+        if not batch.adapted:
+            move_by_moments_(
+                batch,
+                gradients,
+                settings,
+                count=self.count,
+                rate=learning_rate * settings.value("muon_rest_rate"),
+                weight_decay=batch.weight_decay,
+                decoupled=True,
+            )
+            return
+        momentum, buffers = settings.value("muon_momentum"), batch.states["momentum"]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        moves = (
+            list(torch._foreach_lerp(gradients, buffers, momentum))
+            if settings.value("muon_nesterov")
+            else buffers
+        )
+        if batch.weight_decay:
+            torch._foreach_mul_(batch.parameters, 1 - learning_rate * batch.weight_decay)
+        add_scaled_(batch.parameters, self._orthogonal(batch, moves), -learning_rate)
+
+    def _orthogonal(self, batch: ParameterBatch, moves: list[Tensor]) -> list[Tensor]:
+        """The scaled direction of each parameter, ``(elements,)``."""
+        directions, by_shape = batch.temporaries(), defaultdict(list)
+        for index, parameter in enumerate(batch.shaped):
+            by_shape[len(parameter), parameter.numel() // max(1, len(parameter))].append(index)
+        for (rows, columns), indices in by_shape.items():
+            matrices = torch.stack(
+                [_matrix(moves[index], batch.shaped[index]) for index in indices]
+            )
+            found = orthogonalized(
+                matrices, self.settings.value("muon_iterations"), _iteration_type(self.settings)
+            ).mul_(rate_scale(self.settings.value("muon_rate_scaling"), rows, columns))
+            for index, matrix in zip(indices, found, strict=True):
+                parameter = batch.shaped[index]
+                _shaped(directions[index], parameter).copy_(matrix.view(parameter.shape))
+        return directions
+
+
+def orthogonalized(matrices: Tensor, iterations: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Nearly U V^T of each of ``(n, rows, columns)`` matrices U S V^T, whose singular values become 0.7 to 1.2.
+
+    The iterations run in ``dtype``, or in the matrices' own.
+    """
+    a, b, c = COEFFICIENTS
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.to(dtype or matrices.dtype, copy=True)
+    x = x.mT if tall else x
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=SMALLEST_NORM)
+    for _ in range(iterations):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+def rate_scale(scaling: str, rows: int, columns: int) -> float:
+    """What a matrix's rate is multiplied by."""
+    if scaling == "rms":
+        return float(0.2 * max(rows, columns) ** 0.5)
+    return float(max(1.0, rows / columns) ** 0.5)
+
+
+def _iteration_type(settings: TrainingSettings) -> torch.dtype | None:
+    return torch.bfloat16 if settings.precision in ("bf16", "fp16") else None
+
+
+def _shaped(flat: Tensor, parameter: Tensor) -> Tensor:
+    return flat.as_strided(parameter.shape, parameter.stride())
+
+
+def _matrix(flat: Tensor, parameter: Tensor) -> Tensor:
+    return _shaped(flat, parameter).flatten(1)
