@@ -138,12 +138,74 @@ class DirectSearch:
         return self._landscape.most_epochs(self._landscape.target_batch) * resource / RESOURCES
 
 
+class PromotingSearch(DirectSearch):
+    """ASHA as it was published (arXiv:1810.05934, algorithm 2): trainings pause at each rung, and the best go on.
+
+    Of every rung the best quarter goes on; where none waits to go on, a new training begins. The sampler is told of
+    each paused training as of a pruned one, and again of those that end.
+    """
+
+    def __init__(self, landscape: Landscape, sampler: optuna.samplers.BaseSampler) -> None:
+        super().__init__(landscape, sampler, optuna.pruners.NopPruner())
+        self._promoted: set[tuple[int, int]] = set()
+
+    def next(self, seen: Sequence[Seen]) -> Step:
+        """The best training that waits to go on from the highest rung, or a new one."""
+        if seen:
+            self._told(seen[self._number])
+        for rung in reversed(RUNGS):
+            there = [each for each in seen if self._reports(each, rung)]
+            best = sorted(there, key=lambda each: self._value(each, rung))[: len(there) // 4]
+            for each in best:
+                if (rung, each.number) not in self._promoted and each.state == "paused":
+                    self._promoted.add((rung, each.number))
+                    self._number = each.number
+                    return self._until(each.settings, each.epochs[-1], each.number)
+        settings = self._ask([each.settings for each in seen])
+        self._number = len(seen)
+        return self._until(settings, 0.0, None)
+
+    def _told(self, now: Seen) -> None:
+        if self._trial is None:  # it went on: its trial has been told of before
+            if now.epochs_to_target is not None:
+                self._study.add_trial(
+                    optuna.trial.create_trial(
+                        params=dict(now.settings),
+                        distributions=self._study.trials[-1].distributions,
+                        value=math.log(now.epochs_to_target),
+                    )
+                )
+            return
+        if now.state == "paused":
+            self._trial.report(-max(now.metric), step=RUNGS[0])
+        self._tell(now)
+
+    def _reports(self, one: Seen, rung: int) -> bool:
+        """Whether a training came as far as the rung; one that ended before has reported there for good."""
+        return one.epochs[-1] >= self._epochs(rung) * (1 - 1e-9) or one.state != "paused"
+
+    def _value(self, one: Seen, rung: int) -> float:
+        """Low is good; one that reached its target before the rung is better than all that did not."""
+        if one.epochs_to_target is not None and one.epochs_to_target <= self._epochs(rung):
+            return -math.inf
+        if one.state == "diverged" and one.epochs[-1] < self._epochs(rung):
+            return math.inf
+        return -max(
+            metric
+            for epochs, metric in zip(one.epochs, one.metric, strict=True)
+            if epochs <= self._epochs(rung) * (1 + 1e-9) or epochs == one.epochs[0]
+        )
+
+
 DIRECT: dict[str, Callable[[Landscape, int], DirectSearch]] = {
     "TPE + halving": lambda landscape, seed: DirectSearch(
         landscape, optuna.samplers.TPESampler(seed=seed), halving()
     ),
     "TPE + Hyperband": lambda landscape, seed: DirectSearch(
         landscape, optuna.samplers.TPESampler(seed=seed), hyperband()
+    ),
+    "TPE + ASHA": lambda landscape, seed: PromotingSearch(
+        landscape, optuna.samplers.TPESampler(seed=seed)
     ),
     "GP + halving": lambda landscape, seed: DirectSearch(
         landscape, optuna.samplers.GPSampler(seed=seed), halving(), tells_pruned=True

@@ -3,8 +3,9 @@
 The log epochs of all that reached the target at a batch are smoothed over log rate and log updates of warmup
 (:mod:`benchmarks.real_panel.surface`). A training that a search asks for takes a neighbour's curve, drawn by its seed
 with the weights by which the surface averages losses, so that lost trainings are met as often as the surface says. A
-neighbour that reached the target is stretched in time to the smoothed epochs at the settings asked for, times its own
-deviation from the surface; one that was lost is taken as it is.
+neighbour that reached the target is stretched in time to the smoothed epochs at the settings asked for, times the
+deviation of any training at that batch from the surface, drawn by the seed too; one that was lost is taken as it is. So
+the surface is the truth here, and the optimum is its lowest value.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from benchmarks.real_panel.cases import Case
-from benchmarks.real_panel.surface import NEAR, Surface, log_optimum
+from benchmarks.real_panel.surface import NEAR, Surface
 from benchmarks.real_panel.trainings import LOST_EPOCHS, Training, rounded
 from benchmarks.search_economy import grids
 from benchmarks.search_economy.grids import Whole
@@ -25,6 +26,9 @@ from benchmarks.search_economy.protocol import Curve, Range, Settings
 
 BUDGET = 4.0
 """The most that one training may take, in fewest epochs at its batch."""
+
+FINE = 40
+"""Rates and warmups among which the optimum is looked for."""
 
 
 class PanelLandscape:
@@ -46,16 +50,17 @@ class PanelLandscape:
             for batch, some in self._of.items()
         }
         self._most = {batch: self._budget(batch) for batch in self._of}
-        at_target = [_as_training(each) for each in self._of[self.target_batch]]
-        least = log_optimum(at_target, train_samples / self.target_batch)
-        assert least is not None, "a surface has trainings that reached the target"
-        self.optimum = math.exp(least)
+        self._deviations = {batch: self._scatter(batch) for batch in self._of}
         self.ranges = {
             "learning_rate": Range(*case.rates, log=True),
             "warmup_epochs": Range(
-                0.0, max(each.settings["warmup_epochs"] for each in at_target), log=False
+                0.0,
+                max(each.settings["warmup_epochs"] for each in self._of[self.target_batch]),
+                log=False,
             ),
         }
+        self.best = min(self._fine(), key=self._log_epochs)
+        self.optimum = math.exp(self._log_epochs(self.best))
 
     def candidates(self, global_batch_size: int) -> None:
         """Any settings can be trained."""
@@ -88,8 +93,10 @@ class PanelLandscape:
         chosen = some[int(rng.choice(len(some), p=weights))]
         if chosen.lost:
             return Curve(chosen.epochs, chosen.metric, chosen.loss, chosen.state)
-        here, there = surface.log_epochs([settings, chosen.settings])
-        stretch = math.exp(here - there)
+        wanted = float(surface.log_epochs([settings])[0]) + float(
+            rng.choice(self._deviations[global_batch_size])
+        )
+        stretch = math.exp(wanted) / chosen.epochs[-1]
         return Curve(
             tuple(epochs * stretch for epochs in chosen.epochs),
             chosen.metric,
@@ -99,15 +106,36 @@ class PanelLandscape:
 
     def regret(self, settings: Settings) -> float:
         """By the surface at the target batch, losses expected."""
-        log_epochs = float(self._surfaces[self.target_batch].log_epochs([settings])[0])
-        lost = self.lost(settings)
-        return (1 - lost) * log_epochs + lost * math.log(LOST_EPOCHS) - math.log(self.optimum)
+        return self._log_epochs(settings) - math.log(self.optimum)
 
     def lost(self, settings: Settings) -> float:
         """By the trainings nearby, one that takes longer than it may counted as lost."""
         weights = self._weights(self.target_batch, tuple(sorted(settings.items())))
         lost = [each.lost for each in self._of[self.target_batch]]
         return float(np.dot(weights, lost))
+
+    def _log_epochs(self, settings: Settings) -> float:
+        """Expected at the target batch."""
+        log_epochs = float(self._surfaces[self.target_batch].log_epochs([settings])[0])
+        lost = self.lost(settings)
+        return (1 - lost) * log_epochs + lost * math.log(LOST_EPOCHS)
+
+    def _fine(self) -> list[dict[str, float]]:
+        """Settings close together over the ranges, warmups from that of the shortest trained."""
+        rates, warmups = self.ranges["learning_rate"], self.ranges["warmup_epochs"]
+        least = min(each.settings["warmup_epochs"] for each in self._of[self.target_batch])
+        return [
+            {"learning_rate": float(rate), "warmup_epochs": float(warmup)}
+            for rate in np.geomspace(rates.low, rates.high, FINE)
+            for warmup in np.geomspace(least, warmups.high, FINE)
+        ]
+
+    def _scatter(self, batch: int) -> tuple[float, ...]:
+        """Log epochs of all that reached the target over the surface, their mean taken off."""
+        reached = [each for each in self._of[batch] if not each.lost]
+        smooth = self._surfaces[batch].log_epochs([each.settings for each in reached])
+        deviations = np.log([each.epochs[-1] for each in reached]) - smooth
+        return tuple((deviations - deviations.mean()).tolist())
 
     def _budget(self, batch: int) -> float:
         least = math.exp(float(self._surfaces[batch].log_epochs([self._surfaces[batch].best])[0]))

@@ -38,8 +38,8 @@ class Valley:
 
     def train(self, global_batch_size, settings, seed):
         epochs = BEST_EPOCHS * math.exp(self.regret(settings))
-        at = tuple(epochs * share for share in (0.05, 0.25, 0.5, 1.0))
-        return Curve(at, tuple(0.9 * each / epochs for each in at), (1.0,) * 4, "reached")
+        at = tuple(epochs * share / 40 for share in range(1, 41))
+        return Curve(at, tuple(0.9 * each / epochs for each in at), (1.0,) * 40, "reached")
 
     def regret(self, settings):
         return 0.5 * math.log(settings["learning_rate"] / BEST_RATE) ** 2
@@ -119,6 +119,22 @@ def test_halving_stops_what_random_search_trains_to_its_end():
     assert spent["random + halving"] > spent["random"]
 
 
+def test_promotion_lets_the_best_of_four_go_on_and_the_others_wait():
+    method, steps = DIRECT["TPE + ASHA"](Valley(), 1), []
+
+    class Watched(Script):
+        def next(self, seen):
+            steps.append((method.next(seen), seen))
+            return steps[-1][0]
+
+    search(Valley(), Watched(), (8.0,))
+    promoted, seen = next((step, seen) for step, seen in steps if step.number is not None)
+    assert len(seen) == 4
+    assert promoted.until_epochs == 8.0  # a quarter of the most
+    quickest = min(seen, key=lambda each: Valley().regret(each.settings))
+    assert promoted.number == quickest.number
+
+
 @pytest.fixture
 def case(tmp_path):
     return next(each for each in cases.panel(None, tmp_path) if each.name == "digits-sgd")
@@ -158,6 +174,9 @@ def test_a_landscape_of_a_grid_has_its_optimum_its_losses_and_its_epochs(case):
     high = {"learning_rate": 1.9, "warmup_epochs": 1.0}
     low = {"learning_rate": 0.13, "warmup_epochs": 1.0}
     assert landscape.regret(best) == pytest.approx(0.0, abs=0.05)
+    assert landscape.regret(landscape.best) == 0.0
+    away = abs(math.log(landscape.best["learning_rate"] / BEST_RATE))
+    assert away < 0.3
     assert landscape.lost(best) < 0.05
     assert landscape.lost(high) > 0.9
     assert landscape.regret(high) == pytest.approx(math.log(LOST_EPOCHS / BEST_EPOCHS), abs=0.3)
