@@ -24,7 +24,7 @@ class Valley:
     """Epochs to the target: 8 at a rate of 0.4, more by half the squared log of what lies between."""
 
     name, ladder, target_batch, train_samples, target = "valley", (16, 32), 128, 1000, 0.9
-    ranges = {"learning_rate": Range(0.01, 10.0, log=True)}
+    ranges = {"learning_rate": Range(0.05, 3.2, log=True)}
     optimum = BEST_EPOCHS
 
     def most_epochs(self, global_batch_size):
@@ -105,7 +105,7 @@ def test_what_cannot_be_trained_is_refused(steps, message):
 
 @pytest.mark.parametrize("name", DIRECT)
 def test_direct_searches_find_the_valley_and_repeat_themselves(name):
-    found = [search(Valley(), DIRECT[name](Valley(), 3), (1.0, 24.0)) for _ in range(2)]
+    found = [search(Valley(), DIRECT[name](Valley(), 3), (1.0, 12.0)) for _ in range(2)]
     assert found[0].marks == found[1].marks
     assert found[0].marks[-1].regret < 0.1
     assert not found[0].ended
