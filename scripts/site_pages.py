@@ -127,7 +127,11 @@ def on_config(config: Any) -> Any:
     pages.sort(key=lambda name: (name != "benchmarks/README.md", name))
     for entry in config.nav:
         if entry.get("Validation") == "VALIDATION":
-            entry["Validation"] = ["validation/index.md", *pages]
+            entry["Validation"] = [
+                "validation/index.md",
+                "validation/published_trainings.md",
+                *pages,
+            ]
     return config
 
 
