@@ -330,6 +330,12 @@ class TrainingSettings:
         """What the chosen optimizer and schedules read beside the known settings, by name."""
         return own_settings_of(lambda setting: (getattr(self, setting),))
 
+    @property
+    def of_workload(self) -> dict[str, Scalar]:
+        """What ``own`` has for the workload: all but what the chosen optimizer and schedules read."""
+        described = self.own_settings
+        return {name: value for name, value in self.own.items() if name not in described}
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
         """Settings from plain values; an unknown name raises :class:`SettingError` with the nearest.

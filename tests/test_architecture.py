@@ -38,7 +38,7 @@ LAYERS = (
     [{"api"}],
     [{"service"}, {"dashboard"}],
     [{"__init__"}],
-    [{"cli"}],
+    [{"cli"}, {"testing"}],
 )
 WEB = (
     "flask",
@@ -53,7 +53,11 @@ WEB = (
 )
 HOMES = {
     **dict.fromkeys(("torchvision", "horovod", "h5py"), ("trainers",)),
-    "torch": ("trainers", "hpo.tuning.trainable"),  # the trainable is what a trial's process runs
+    "torch": (
+        "trainers",
+        "hpo.tuning.trainable",
+        "hpo.testing",
+    ),  # what a trial's process runs, and its tests
     **dict.fromkeys(("sqlalchemy", "alembic"), ("storage",)),
     **dict.fromkeys(WEB, ("hpo.service", "hpo.dashboard")),
     "ray": ("hpo.tuning", "hpo.planning.launchers.ray_jobs", "trainers.asynchronous"),

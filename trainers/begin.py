@@ -41,7 +41,7 @@ def begin_training(
     it is loaded already; ``place`` is where a program is started. Raises :class:`~trainers.errors.TrainerError`.
     """
     workload = workload or load_workload(job.workload, job.data, job.search_path)
-    check_own_settings(workload, job.workload, job.settings.own)
+    check_own_settings(workload, job.workload, job.settings.of_workload)
     if isinstance(workload, ProgramWorkload):
         return workload.begin_program(job, place)
     if isinstance(workload, CustomLoopWorkload):

@@ -23,6 +23,7 @@ from hpo.service.config import ServerConfig
 from hpo.service.logs import LOG
 from hpo.service.refusal import RefusedError
 from hpo.service.submission import read_submission, workload_metrics
+from search_spaces.plugins import TAKEN
 
 PROCESSES = 2
 START_SECONDS = 60.0
@@ -137,6 +138,7 @@ class _Process:
             stdout=subprocess.PIPE,
             text=True,
             encoding="ascii",
+            env={**os.environ, TAKEN: ",".join(config.plugins)},
         )
         try:
             self._exchange(config.model_dump_json(exclude={"storage"}), START_SECONDS)

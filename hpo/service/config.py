@@ -115,6 +115,9 @@ class ServerConfig(_ConfigSection):
         BUILT_IN_WORKLOADS,
         description="What studies may train; package.module:Class is code of the server's own.",
     )
+    plugins: tuple[str, ...] = Field(
+        (), description="Packages whose optimizers, schedules and other plug-ins studies may name."
+    )
     data_folders: tuple[Path, ...] = Field(
         (), description="Folders that the data of studies may lie in."
     )
@@ -227,6 +230,6 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             "HPO_STORAGE" if name == "storage" else f"{ENVIRONMENT_PREFIX}{name.upper()}"
         )
         if text is not None and name != "limits":
-            is_list = name in ("workloads", "data_folders", "trusted_proxies", "hosts")
+            is_list = name in ("workloads", "plugins", "data_folders", "trusted_proxies", "hosts")
             found[name] = [part for part in text.split(",") if part] if is_list else text
     return found

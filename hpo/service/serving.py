@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import getpass
+import os
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from hpo.service.connections import guarded_protocol
 from hpo.service.logs import LOG
 from hpo.service.refusal import RefusedError
 from hpo.service.supervisor import WorkerProcess
+from search_spaces.plugins import TAKEN
 from storage.errors import without_password
 from storage.store import Store
 from trainers.private_files import make_folder
@@ -55,6 +57,7 @@ def serve(
     :class:`ServeError` where the port is taken.
     """
     logs.set_up(config.log_format)
+    os.environ[TAKEN] = ",".join(config.plugins)  # what is started from now on inherits it
     sock = listening_socket(config)
     port = sock.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host

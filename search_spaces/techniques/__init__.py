@@ -32,6 +32,7 @@ __all__ = [
     "chosen",
     "described_optimizer",
     "fault_of_use",
+    "own_setting_named",
     "own_settings_of",
     "uses_of",
 ]
@@ -81,6 +82,20 @@ def own_settings_of(values_of: ValuesOf) -> dict[str, OwnSetting]:
     for _, _, technique in chosen(values_of):
         found.update(technique.settings)
     return found
+
+
+def own_setting_named(name: str) -> OwnSetting | None:
+    """The description of a setting that some technique reads; None where none does."""
+    for registry in TECHNIQUES.values():
+        for technique in registry:
+            try:
+                settings = registry[technique].settings
+            except PluginError:
+                continue
+            if name in settings:
+                found: OwnSetting = settings[name]
+                return found
+    return None
 
 
 def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:

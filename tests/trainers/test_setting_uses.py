@@ -1,13 +1,12 @@
 """Which settings each optimizer and schedule uses, against what happens when their values change."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from search_spaces.own_settings import OwnSetting
+from hpo.testing import other_value
 from search_spaces.settings import TrainingSettings, default_of, names
 from search_spaces.techniques import OPTIMIZERS, TECHNIQUES, fault_of_use, uses_of
 from trainers.optimizers import make_optimizer
@@ -85,16 +84,6 @@ def trained(settings: TrainingSettings) -> torch.Tensor:
 def scheduled(settings: TrainingSettings) -> list[tuple[float, float]]:
     epochs = [step / 4 for step in range(40)]
     return [(learning_rate(settings, each, 10.0), batch_factor(settings, each)) for each in epochs]
-
-
-def other_value(setting: OwnSetting) -> Any:
-    """Another value than the default of a setting that one technique has for itself."""
-    if setting.choices:
-        return next(choice for choice in setting.choices if choice != setting.default)
-    if setting.range is None:
-        return not setting.default
-    tried = (1.5, 0.5) if not setting.whole else (3, 4)
-    return next(each for each in tried if each in setting.range and each != setting.default)
 
 
 @pytest.mark.parametrize("inner", ["sgd", "adam"])

@@ -16,7 +16,11 @@ def formula_of(setting: str, settings: TrainingSettings) -> Any:
 
     Raises :class:`JobError` where that cannot be imported.
     """
-    name = getattr(settings, setting)
+    return formula_named(setting, getattr(settings, setting))
+
+
+def formula_named(setting: str, name: str) -> Any:
+    """The same by the technique's name."""
     return _imported(setting, name, TECHNIQUES[setting][name].rule)
 
 

@@ -30,7 +30,7 @@ from hpo.cli.commands import options
 @options.storage
 @options.json_output
 def doctor(quick: bool, folder: Path, port: int, storage: str, as_json: bool) -> None:
-    """Check this machine: packages, torch, GPU, Horovod, Ray, storage, clock, disk, ports, server.
+    """Check this machine: packages, plug-ins, torch, GPU, Horovod, Ray, storage, clock, disk, ports, server.
 
     Each line says ok, warn or fail, with the way out; exit code 1 where one fails.
     """
@@ -40,6 +40,7 @@ def doctor(quick: bool, folder: Path, port: int, storage: str, as_json: bool) ->
     found = [
         *doctor_checks.installation(),
         *([] if quick else doctor_checks.training_libraries()),
+        *doctor_checks.plugins(quick=quick),
         *doctor_checks.storage_of(storage),
         *doctor_checks.disk(folder, storage),
         *doctor_checks.network(port),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpo.cli.commands.horovod import missing
+from search_spaces.plugins import Registry
 from storage.maintenance.checks import Finding
 
 OLDEST_PYTHON = (3, 11)
@@ -40,6 +41,24 @@ HOROVOD = """
 import json, horovod, horovod.torch as hvd
 print(json.dumps({"version": horovod.__version__, "gloo": hvd.gloo_built(), "nccl": bool(hvd.nccl_built()),
                   "mpi": hvd.mpi_built()}))
+"""
+RULES_OF_PLUGINS = """
+import json
+from search_spaces.plugins import PluginError
+from search_spaces.techniques import TECHNIQUES
+from trainers.errors import TrainerError
+from trainers.optimizers.optimizer import rule_named
+from trainers.schedules.formulas import formula_named
+faults = []
+for setting, registry in TECHNIQUES.items():
+    for plugin in registry.plugins():
+        try:
+            rule_named(plugin.name) if setting == "optimizer" else formula_named(setting, plugin.name)
+        except PluginError:
+            continue
+        except TrainerError as error:
+            faults.append(str(error))
+print(json.dumps({"faults": faults}))
 """
 RAY = """
 import json, ray
@@ -166,6 +185,32 @@ def _torch(torch: dict[str, Any] | str) -> Iterator[Finding]:
         )
     else:
         yield Finding("gpu", "ok", "no GPU here; trainings run on the CPU")
+
+
+def plugins(*, quick: bool) -> Iterator[Finding]:
+    """Every plug-in of other packages, and what is wrong with it; but ``quick``, also its rule."""
+    from search_spaces.techniques import TECHNIQUES
+
+    for registry in TECHNIQUES.values():
+        yield from _plugins_of(registry)
+    if quick or not any(registry.plugins() for registry in TECHNIQUES.values()):
+        return
+    rules = probe(RULES_OF_PLUGINS)
+    if isinstance(rules, str):
+        yield Finding("plug-in", "warn", f"the rules of plug-ins cannot be tried: {rules}")
+    else:
+        for fault in rules["faults"]:
+            yield Finding("plug-in", "fail", fault, "ask its author, or uninstall it")
+
+
+def _plugins_of(registry: Registry[Any]) -> Iterator[Finding]:
+    faults = registry.faults()
+    for fault in faults:
+        yield Finding("plug-in", "fail", str(fault), "ask its author, or uninstall it")
+    refused = {str(fault).split(" of the package ")[0] for fault in faults}
+    for plugin in registry.plugins():
+        if f"the plug-in {plugin}".split(" of the package ")[0] not in refused:
+            yield Finding("plug-in", "ok", str(plugin))
 
 
 def probe(program: str, seconds: float = PROBE_SECONDS) -> dict[str, Any] | str:

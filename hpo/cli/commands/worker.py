@@ -102,6 +102,13 @@ BYTES = _Bytes()
     help="Fail studies whose data lies in none of these folders; may be given several times.",
 )
 @click.option(
+    "--plugin",
+    "plugins",
+    metavar="PACKAGE",
+    multiple=True,
+    help="A package whose plug-ins studies may name; may be given several times; none if not given.",
+)
+@click.option(
     "--memory",
     "memory_bytes",
     type=BYTES,
@@ -122,7 +129,9 @@ BYTES = _Bytes()
     show_default=True,
     help="Of the log on stderr.",
 )
-def worker(storage: str, folder: Path, log_format: str, **given: object) -> None:
+def worker(
+    storage: str, folder: Path, log_format: str, plugins: tuple[str, ...], **given: object
+) -> None:
     """Take studies from the queue of a database and run them, one after the other.
 
     SIGTERM or Ctrl-C puts the study in hand back into the queue and ends the worker; a second one ends it at once. A
@@ -131,8 +140,11 @@ def worker(storage: str, folder: Path, log_format: str, **given: object) -> None
     from hpo.runs.study_limits import StudyLimits, bound_processes
     from hpo.service import logs
     from hpo.service.worker import Worker, WorkerOptions
+    from search_spaces.plugins import TAKEN
 
     logs.set_up(log_format)
+    if plugins or TAKEN not in os.environ:  # a server's own worker has the server's
+        os.environ[TAKEN] = ",".join(plugins)
     worker_options = WorkerOptions(storage=storage, folder=folder.absolute(), **given)  # type: ignore[arg-type]
     limits = StudyLimits.of(worker_options.memory_bytes, worker_options.disk_bytes)
     bound_processes(limits)

@@ -19,6 +19,7 @@ from hpo.extrapolation.laws.parameters import Parameter
 from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.response import Response
 from search_spaces.settings import Range, names, range_of
+from search_spaces.techniques import own_setting_named
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
@@ -63,7 +64,7 @@ class SettingLaw:
         if self.name == MOMENTUM:
             return np.asarray(np.clip(-np.expm1(-np.asarray(coordinate)), 0.0, MOST_MOMENTUM))
         values = np.exp(coordinate) if self.is_log else np.asarray(coordinate)
-        legal = (range_of(self.name) if self.name in names() else None) or Range()
+        legal = legal_range(self.name)
         high = (
             legal.high * (1 - 1e-6) if legal.high_open and np.isfinite(legal.high) else legal.high
         )
@@ -105,6 +106,14 @@ class SettingLaw:
         unit = 1.0 if self.is_log else self.spread
         curvature = np.exp(values[f"{self.name}.log_curvature"])[:, None]
         return Response(self.best(values, log_batch, momentum), curvature, unit)
+
+
+def legal_range(name: str) -> Range:
+    """Where a setting may lie, that of a technique or of a workload's own with them."""
+    if name in names():
+        return range_of(name) or Range()
+    own = own_setting_named(name)
+    return (own.range if own else None) or Range()
 
 
 def is_log(setting: ScaledSetting) -> bool:

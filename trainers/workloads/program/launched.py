@@ -51,7 +51,7 @@ def run_program(
     """
     workload = load_workload(job.workload, job.data, job.search_path)
     assert isinstance(workload, ProgramWorkload), "the caller looked at the job"
-    check_own_settings(workload, job.workload, job.settings.own)
+    check_own_settings(workload, job.workload, job.settings.of_workload)
     several = workload.options.every_node and len(nodes.hosts) > 1
     place = ProgramPlace(
         report.path.absolute().parent / FOLDER,

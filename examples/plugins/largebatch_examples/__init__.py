@@ -1,0 +1,37 @@
+"""What this package adds, described; the rules are imported when something is trained."""
+
+from search_spaces.own_settings import OwnSetting, Range
+from search_spaces.techniques.optimizers import OptimizerDescription
+from search_spaces.techniques.schedules import DecayDescription
+
+SIGNUM = OptimizerDescription(
+    title="Signum",
+    rule="largebatch_examples.signum:SignumRule",
+    about="the sign of a momentum",
+    source="arXiv:1802.04434, algorithm 2",
+    settings={
+        "signum_momentum": OwnSetting(
+            what="what the momentum keeps with each update",
+            default=0.9,
+            range=Range(0, 1, high_open=True),
+        )
+    },
+    state_bytes=4,
+    rate_exponent=(0.5, 0.2),
+    exponent_source="as Adam without noise in its second moment: the square root (arXiv:2205.10287)",
+)
+
+RESTARTS = DecayDescription(
+    rule="largebatch_examples.restarts:restarts",
+    about="a cosine that begins anew every restart_epochs",
+    source="arXiv:1608.03983, equation 5",
+    uses=("end_learning_rate_factor",),
+    settings={
+        "restart_epochs": OwnSetting(
+            what="from one restart to the next",
+            default=10.0,
+            range=Range(0, low_open=True),
+            unit="epochs",
+        )
+    },
+)

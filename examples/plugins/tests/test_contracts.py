@@ -1,0 +1,11 @@
+"""What largebatch asks of plug-ins: pytest examples/plugins/tests, with the package installed."""
+
+from hpo.testing import DecayContract, OptimizerContract
+
+
+class TestSignum(OptimizerContract):
+    name = "signum"
+
+
+class TestRestarts(DecayContract):
+    name = "restarts"

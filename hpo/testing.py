@@ -1,0 +1,245 @@
+"""Contract tests for the authors of plug-ins: what this project asks of an optimizer and of a schedule.
+
+A test class of the plug-in's package inherits one and says the name; pytest runs its tests::
+
+    from hpo.testing import OptimizerContract
+
+    class TestTiger(OptimizerContract):
+        name = "tiger"
+
+The project holds its own to the same.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from search_spaces.own_settings import OwnSetting
+from search_spaces.settings import TrainingSettings, names
+from search_spaces.techniques import TECHNIQUES, Technique
+from trainers.optimizers import make_optimizer
+from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.schedules.arithmetic import NUMBERS
+from trainers.schedules.batch_size import batch_factor, batch_schedule
+from trainers.schedules.device_arithmetic import ON_DEVICE
+from trainers.schedules.learning_rate import learning_rate_by
+
+__all__ = ["BatchControlContract", "DecayContract", "OptimizerContract", "WarmupContract"]
+
+SHAPES = (4, 3, 3, 3), (6, 5), (4,), (6,)
+BUDGET = 10.0
+"""Epochs of the trainings in which schedules are tried."""
+
+
+class _TechniqueContract:
+    """What every description must hold to; ``settings`` are those under which the technique is tried."""
+
+    setting: ClassVar[str]
+    name: ClassVar[str]
+    settings: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def described(self) -> Technique:
+        """The description under test."""
+        found: Technique = TECHNIQUES[self.setting][self.name]
+        return found
+
+    def tried(self, **changes: Any) -> TrainingSettings:
+        """Settings that choose the technique."""
+        return TrainingSettings.from_record({self.setting: self.name, **self.settings, **changes})
+
+    def test_it_is_described(self) -> None:
+        """It reads settings that there are, says what it does and whose it is."""
+        its = self.described
+        assert its.about and its.source, "about and source must be said"
+        unknown = {*its.uses, *its.uses_if} - set(names())
+        assert not unknown, f"it uses settings that there are not: {', '.join(sorted(unknown))}"
+        claimed = its.settings.keys() & set(names())
+        assert not claimed, f"known settings cannot be its own: {', '.join(sorted(claimed))}"
+
+    def test_its_settings_come_back_from_what_is_stored(self) -> None:
+        """Settings pass through plain values."""
+        values = {name: own.default for name, own in self.described.settings.items()}
+        settings = self.tried(**values)
+        assert TrainingSettings.from_dict(settings.to_dict()) == settings
+        assert all(settings.value(name) == value for name, value in values.items())
+        assert not settings.of_workload
+
+
+class OptimizerContract(_TechniqueContract):
+    """What an optimizer must do; set ``name``, and ``settings`` where the defaults do not move every tensor."""
+
+    setting = "optimizer"
+
+    def _parameters(self, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+        generator = torch.Generator().manual_seed(1)
+        return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
+
+    def _run(self, optimizer: Any, moved: list[nn.Parameter], steps: range) -> None:
+        for step in steps:
+            self._draw(moved, step)
+            optimizer.step(0.01 / (1 + step), step / 4)
+
+    def _draw(self, moved: list[nn.Parameter], step: int) -> None:
+        generator = torch.Generator().manual_seed(100 + step)
+        for parameter in moved:
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.grad = drawn.to(parameter.dtype)
+
+    def _moved(self, settings: TrainingSettings, steps: int = 12) -> list[Tensor]:
+        moved = self._parameters()
+        self._run(make_optimizer(moved, settings), moved, range(steps))
+        return [parameter.detach() for parameter in moved]
+
+    def test_every_tensor_moves_and_stays_finite(self) -> None:
+        """Matrices, convolutions and vectors, in the types that trainings have."""
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            moved = self._parameters(dtype)
+            self._run(make_optimizer(moved, self.tried()), moved, range(12))
+            for one, other in zip(moved, self._parameters(dtype), strict=True):
+                assert one.isfinite().all() and not torch.equal(one, other), (dtype, one.shape)
+
+    def test_an_update_is_the_same_whenever_it_is_done(self) -> None:
+        """The same gradients give the same weights, and are left as they were."""
+        first, second = self._moved(self.tried()), self._moved(self.tried())
+        assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+        moved, fresh = self._parameters(), self._parameters()
+        self._run(make_optimizer(moved, self.tried()), moved, range(3))
+        self._draw(fresh, 2)
+        for one, other in zip(moved, fresh, strict=True):
+            assert one.grad is not None and other.grad is not None
+            assert torch.equal(one.grad, other.grad), "an update must not change the gradient"
+
+    def test_a_rate_of_zero_moves_nothing(self) -> None:
+        """As in the first update of a warmup."""
+        moved = self._parameters()
+        optimizer = make_optimizer(moved, self.tried())
+        self._draw(moved, 0)
+        optimizer.step(0.0)
+        for one, other in zip(moved, self._parameters(), strict=True):
+            assert torch.equal(one, other)
+
+    def test_it_goes_on_from_a_checkpoint_bit_for_bit(self) -> None:
+        """What ``state_dict`` gives is all that it keeps."""
+        broken = self._parameters()
+        first = make_optimizer(broken, self.tried())
+        self._run(first, broken, range(5))
+        resumed = [nn.Parameter(parameter.detach().clone()) for parameter in broken]
+        second = make_optimizer(resumed, self.tried())
+        second.load_state_dict(first.state_dict())
+        self._run(second, resumed, range(5, 12))
+        for one, other in zip(resumed, self._moved(self.tried()), strict=True):
+            assert torch.equal(one, other)
+
+    def test_an_update_that_is_left_out_changes_nothing(self) -> None:
+        """As where a gradient overflowed, with rate and progress as numbers on the device."""
+        here, there = self._parameters(torch.float64), self._parameters(torch.float64)
+        plain, on_device = (make_optimizer(each, self.tried()) for each in (here, there))
+        assert isinstance(on_device, GroupOptimizer)
+        for batch in on_device.batches:
+            batch.on_cpu = False
+        for step in range(8):
+            self._draw(here, step)
+            for mine, its in zip(here, there, strict=True):
+                assert mine.grad is not None
+                its.grad = mine.grad * (math.inf if step in (0, 3) else 1)
+            left_out, rate = torch.tensor(step in (0, 3)), 0.01 / (1 + step)
+            plain.step(rate, step / 4, left_out)
+            numbers = torch.tensor([rate, step / 4], dtype=torch.float64)
+            on_device.step(numbers[0], numbers[1], left_out)
+        for mine, its in zip(here, there, strict=True):
+            torch.testing.assert_close(its, mine, rtol=1e-6, atol=1e-9)
+
+    def test_each_setting_of_its_own_has_an_effect(self) -> None:
+        """Another value than the default gives other weights."""
+        plain = self._moved(self.tried())
+        for name, own in self.described.settings.items():
+            if name in self.settings:
+                continue
+            other = self._moved(self.tried(**{name: other_value(own)}))
+            same = all(torch.equal(one, its) for one, its in zip(plain, other, strict=True))
+            assert not same, f"{name} has no effect"
+
+
+class _ScheduleContract(_TechniqueContract):
+    def _rates(self, settings: TrainingSettings) -> list[float]:
+        return [learning_rate_by(NUMBERS, settings, step / 8, BUDGET) for step in range(80)]
+
+    def _check_rates(self, **more: Any) -> None:
+        settings = self.tried(learning_rate=0.5, **more)
+        rates = self._rates(settings)
+        assert rates == self._rates(settings), "a schedule is a pure function of progress"
+        assert all(math.isfinite(rate) and rate >= 0 for rate in rates)
+        for step, rate in enumerate(rates):
+            there = torch.tensor(step / 8, dtype=torch.float64)
+            found = float(learning_rate_by(ON_DEVICE, settings, there, BUDGET))
+            assert math.isclose(found, rate, rel_tol=1e-9, abs_tol=1e-12), step / 8
+
+    def _check_own(self, **more: Any) -> None:
+        plain = self._rates(self.tried(**more))
+        for name, own in self.described.settings.items():
+            if name not in self.settings:
+                other = self._rates(self.tried(**more, **{name: other_value(own)}))
+                assert other != plain, f"{name} has no effect"
+
+
+class DecayContract(_ScheduleContract):
+    """What a decay must do: finite rates, the same from numbers and on a device, with a warmup and without."""
+
+    setting = "decay"
+
+    def test_its_rates_are_the_same_everywhere(self) -> None:
+        """With numbers and with scalars on a device."""
+        self._check_rates()
+        self._check_rates(warmup_epochs=2.0)
+
+    def test_each_setting_of_its_own_has_an_effect(self) -> None:
+        """Another value than the default gives other rates."""
+        self._check_own(warmup_epochs=2.0)
+
+
+class WarmupContract(_ScheduleContract):
+    """What a warmup must do: finite rates, the same from numbers and on a device, that reach the peak."""
+
+    setting = "warmup_shape"
+
+    def test_its_rates_are_the_same_everywhere(self) -> None:
+        """With numbers and with scalars on a device."""
+        self._check_rates(warmup_epochs=4.0, warmup_start_factor=0.1)
+
+    def test_each_setting_of_its_own_has_an_effect(self) -> None:
+        """Another value than the default gives other rates."""
+        self._check_own(warmup_epochs=4.0, warmup_start_factor=0.1)
+
+
+class BatchControlContract(_ScheduleContract):
+    """What batch control must do: whole batches of at least one sample, in rising order of their updates."""
+
+    setting = "batch_control"
+
+    def test_its_rates_are_the_same_everywhere(self) -> None:
+        """With numbers and with scalars on a device."""
+        self._check_rates()
+
+    def test_its_batches_are_those_of_its_factor(self) -> None:
+        """From the first update to the last."""
+        settings, batch, samples = self.tried(), 64, 4096
+        found = batch_schedule(settings, batch, samples, BUDGET, 4)
+        for step in range(found.total_steps):
+            size = found.phase(step).global_batch_size
+            factor = batch_factor(settings, found.epochs(step))
+            assert size == round(factor * batch) >= 1, found.epochs(step)
+
+
+def other_value(setting: OwnSetting) -> Any:
+    """Another value than the default of a technique's own setting."""
+    if setting.choices:
+        return next(choice for choice in setting.choices if choice != setting.default)
+    if setting.range is None:
+        return not setting.default
+    tried = (3, 4, 2, 1) if setting.whole else (1.5, 0.5, 0.25, 3.0)
+    return next(each for each in tried if each in setting.range and each != setting.default)

@@ -1,0 +1,111 @@
+"""The package of examples/plugins, installed by pip: in a study from its file to its plan, and refused on a service."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PACKAGE = ROOT / "examples" / "plugins"
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pip installed it; nothing else of this environment changes."""
+    folder = tmp_path_factory.mktemp("plugins")
+    shutil.copytree(PACKAGE, folder / "source")
+    subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--no-build-isolation",
+            ),
+            *("--no-index", "--target", str(folder / "site"), str(folder / "source")),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    return folder / "site"
+
+
+def hpo(
+    site: Path, folder: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}", **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "hpo.cli.main", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_study_runs_is_forecast_and_planned_with_it(site: Path, tmp_path: Path) -> None:
+    study = (PACKAGE / "signum.yaml").read_text()
+    (tmp_path / "signum.yaml").write_text(
+        study.replace("trials: 9", "trials: 6").replace("at_least: 0.9", "at_least: 0.5")
+    )
+    done = hpo(site, tmp_path, "run", "signum.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    trials = json.loads(hpo(site, tmp_path, "trials", "signum", "--format", "json").stdout)
+    used = [each.get("settings", each) for each in trials]
+    assert {each["optimizer"] for each in used} == {"signum"}
+    assert len({each["signum_momentum"] for each in used}) >= 2
+    assert {each["restart_epochs"] for each in used} == {4}
+    forecast = hpo(site, tmp_path, "forecast", "signum", "--at", "512", "--json")
+    assert forecast.returncode == 0, forecast.stderr
+    settings = json.loads(forecast.stdout)
+    found = settings[0] if isinstance(settings, list) else settings
+    assert 0.7 <= found["settings"]["signum_momentum"]["median"] < 1
+    plan = hpo(site, tmp_path, "plan", "signum", "--machine", "local", "--output", "plan")
+    assert plan.returncode == 0, plan.stderr
+    (job,) = (tmp_path / "plan").rglob("job*.json")
+    planned = json.loads(job.read_text())["settings"]
+    assert planned["optimizer"] == "signum" and planned["own"]["restart_epochs"] == 4
+    said = hpo(site, tmp_path, "init", "--defaults", "--output", "new.yaml")
+    assert said.returncode == 0 and "signum" in (tmp_path / "new.yaml").read_text()
+
+
+def test_the_doctor_lists_it(site: Path, tmp_path: Path) -> None:
+    found = hpo(site, tmp_path, "doctor", "--quick", "--json")
+    lines = json.loads(found.stdout)
+    plugins = [each for each in lines if each["name"] == "plug-in"]
+    assert [each["level"] for each in plugins] == ["ok", "ok"], plugins
+
+
+def test_where_its_package_is_not_taken_it_is_refused(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "signum.yaml").write_text((PACKAGE / "signum.yaml").read_text())
+    for taken, code in (("other", 2), ("other,largebatch_examples", 0)):
+        done = hpo(site, tmp_path, "study", "check", "signum.yaml", HPO_PLUGINS=taken)
+        assert done.returncode == code, done.stderr + done.stdout
+        refused = "package largebatch-examples 1.0 is not among those that are taken here"
+        assert (refused in done.stderr) == (code == 2), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_it_passes_the_contract_tests_that_authors_are_given(site: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE / "tests")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout

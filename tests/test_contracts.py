@@ -1,0 +1,27 @@
+"""The project's own techniques pass the contract tests that authors of plug-ins are given."""
+
+from typing import Any
+
+from hpo import testing
+from search_spaces.techniques import TECHNIQUES
+
+CONTRACTS: dict[str, type] = {
+    "optimizer": testing.OptimizerContract,
+    "decay": testing.DecayContract,
+    "warmup_shape": testing.WarmupContract,
+    "batch_control": testing.BatchControlContract,
+}
+MORE: dict[tuple[str, str], dict[str, Any]] = {
+    ("optimizer", "rmsprop_warmup"): {"rmsprop_center_epochs": 1.0},
+    ("optimizer", "ademamix"): {"ademamix_warmup_epochs": 2.0},
+    ("optimizer", "lars"): {"trust_coefficient": 0.1},
+    ("decay", "step"): {"decay_milestones": [3.0, 6.0]},
+    ("decay", "piecewise"): {"decay_milestones": [3.0], "decay_values": [1.0, 0.1]},
+    ("batch_control", "piecewise"): {"batch_milestones": [3.0, 5.0], "batch_factors": [2.0, 4.0]},
+    ("batch_control", "grow"): {"decay": "step", "decay_milestones": [3.0], "decay_factor": 0.5},
+}
+for setting, registry in TECHNIQUES.items():
+    for name in registry.built_in:
+        title = f"Test_{setting}_{name}"
+        body = {"name": name, "settings": MORE.get((setting, name), {})}
+        globals()[title] = type(title, (CONTRACTS[setting],), body)
