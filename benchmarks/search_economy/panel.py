@@ -6,6 +6,9 @@ with the weights by which the surface averages losses, so that lost trainings ar
 neighbour that reached the target is stretched in time to the smoothed epochs at the settings asked for, times the
 deviation of any training at that batch from the surface, drawn by the seed too; one that was lost is taken as it is. So
 the surface is the truth here, and the optimum is its lowest value.
+
+What a seed adds to all its trainings at a batch is taken off before they are smoothed, for not every seed was trained
+everywhere, and belongs to the deviations.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from benchmarks.search_economy.protocol import Curve, Range, Settings
 BUDGET = 4.0
 """The most that one training may take, in fewest epochs at its batch."""
 
+ROUNDS = 20
+"""Of estimating the offsets of seeds and the surface in turn."""
+
 FINE = 40
 """Rates and warmups among which the optimum is looked for."""
 
@@ -45,12 +51,11 @@ class PanelLandscape:
             batch: [each for each in trainings if each.global_batch_size == batch]
             for batch in grids.batches(case)
         }
-        self._surfaces = {
-            batch: Surface([_as_training(each) for each in some], train_samples / batch)
-            for batch, some in self._of.items()
-        }
+        self._surfaces: dict[int, Surface] = {}
+        self._deviations: dict[int, tuple[float, ...]] = {}
+        for batch, some in self._of.items():
+            self._surfaces[batch], self._deviations[batch] = _smoothed(some, train_samples / batch)
         self._most = {batch: self._budget(batch) for batch in self._of}
-        self._deviations = {batch: self._scatter(batch) for batch in self._of}
         self.ranges = {
             "learning_rate": Range(*case.rates, log=True),
             "warmup_epochs": Range(
@@ -121,21 +126,14 @@ class PanelLandscape:
         return (1 - lost) * log_epochs + lost * math.log(LOST_EPOCHS)
 
     def _fine(self) -> list[dict[str, float]]:
-        """Settings close together over the ranges, warmups from that of the shortest trained."""
+        """Settings close together over the ranges, warmups from one update."""
         rates, warmups = self.ranges["learning_rate"], self.ranges["warmup_epochs"]
-        least = min(each.settings["warmup_epochs"] for each in self._of[self.target_batch])
+        least = self.target_batch / self.train_samples
         return [
             {"learning_rate": float(rate), "warmup_epochs": float(warmup)}
             for rate in np.geomspace(rates.low, rates.high, FINE)
             for warmup in np.geomspace(least, warmups.high, FINE)
         ]
-
-    def _scatter(self, batch: int) -> tuple[float, ...]:
-        """Log epochs of all that reached the target over the surface, their mean taken off."""
-        reached = [each for each in self._of[batch] if not each.lost]
-        smooth = self._surfaces[batch].log_epochs([each.settings for each in reached])
-        deviations = np.log([each.epochs[-1] for each in reached]) - smooth
-        return tuple((deviations - deviations.mean()).tolist())
 
     def _budget(self, batch: int) -> float:
         least = math.exp(float(self._surfaces[batch].log_epochs([self._surfaces[batch].best])[0]))
@@ -155,14 +153,35 @@ def _place(settings: Settings, updates_per_epoch: float) -> tuple[float, float]:
     return math.log(settings["learning_rate"]), math.log(max(updates, 1.0))
 
 
-def _as_training(whole: Whole) -> Training:
+def _smoothed(
+    trainings: Sequence[Whole], updates_per_epoch: float
+) -> tuple[Surface, tuple[float, ...]]:
+    """The mean surface over seeds, and log epochs over it: a seed's offset and what is left, all seeds as often."""
+    offsets: dict[int, float] = dict.fromkeys({each.seed for each in trainings}, 0.0)
+    reached = [each for each in trainings if not each.lost]
+    left: dict[int, list[float]] = {}
+    for _ in range(ROUNDS):
+        surface = Surface([_as_training(each, offsets) for each in trainings], updates_per_epoch)
+        smooth = surface.log_epochs([each.settings for each in reached])
+        left = {}
+        for each, level in zip(reached, smooth, strict=True):
+            left.setdefault(each.seed, []).append(math.log(each.epochs[-1]) - float(level))
+        means = {seed: float(np.mean(some)) for seed, some in left.items()}
+        middle = float(np.mean(list(means.values())))
+        offsets.update({seed: mean - middle for seed, mean in means.items()})
+    most = max(len(some) for some in left.values())
+    drawn = np.array([value for some in left.values() for value in np.resize(some, most)])
+    return surface, tuple((drawn - drawn.mean()).tolist())
+
+
+def _as_training(whole: Whole, offsets: Mapping[int, float]) -> Training:
     return Training(
         whole.case,
         whole.global_batch_size,
         whole.settings,
         whole.seed,
         whole.state,
-        whole.epochs[-1],
+        whole.epochs[-1] * math.exp(-offsets[whole.seed]),
         math.nan,
         whole.epochs,
         whole.metric,
