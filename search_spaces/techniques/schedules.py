@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from search_spaces.own_settings import OwnSetting, Range
 from search_spaces.plugins import Registry
 from search_spaces.techniques.technique import Technique, accept
 
@@ -73,6 +74,20 @@ def _growth(settings: Any) -> Iterator[str]:
         )
 
 
+_COOLDOWN = {
+    "cooldown_share": OwnSetting(
+        what="last share in which the rate falls to end_learning_rate_factor; 0: none",
+        default=0.2,
+        range=Range(0, 1),
+        unit="of the training",
+    ),
+    "cooldown_shape": OwnSetting(
+        what="how it falls there: by a line, half a cosine, or as 1 less the root of time",
+        default="linear",
+        choices=("linear", "cosine", "one_less_sqrt"),
+    ),
+}
+
 _RATES, _BATCHES = "trainers.schedules.learning_rate", "trainers.schedules.batch_size"
 
 DECAYS: Registry[DecayDescription] = Registry(
@@ -107,6 +122,56 @@ DECAYS: Registry[DecayDescription] = Registry(
             about="half a period of a cosine, down to end_learning_rate_factor",
             source="arXiv:1608.03983",
             uses=("decay_epochs", "end_learning_rate_factor"),
+            ends=True,
+        ),
+        "linear": DecayDescription(
+            rule=f"{_RATES}:linear",
+            about="a line down to end_learning_rate_factor, which is zero by default",
+            source="arXiv:2502.15938, linear to zero",
+            uses=("decay_epochs", "end_learning_rate_factor"),
+            ends=True,
+        ),
+        "wsd": DecayDescription(
+            rule=f"{_RATES}:wsd",
+            about="the peak, and a cooldown over the last share of the training",
+            source="arXiv:2404.06395; arXiv:2405.18392",
+            uses=("decay_epochs", "end_learning_rate_factor"),
+            settings=_COOLDOWN,
+            ends=True,
+        ),
+        "inverse_sqrt": DecayDescription(
+            rule=f"{_RATES}:inverse_sqrt",
+            about="over the root of time, and a cooldown",
+            source="arXiv:2106.04560, section 3.5",
+            uses=("decay_epochs", "end_learning_rate_factor"),
+            settings={
+                "inverse_sqrt_epochs": OwnSetting(
+                    what="time scale: so long after the warmup the rate is the peak over the root of 2",
+                    default=1.0,
+                    range=Range(0, low_open=True),
+                    unit="epochs",
+                ),
+                **_COOLDOWN,
+            },
+            ends=True,
+        ),
+        "power": DecayDescription(
+            rule=f"{_RATES}:power",
+            about="a power of time after a stable start, and a cooldown",
+            source="arXiv:2408.13359",
+            uses=("decay_epochs", "end_learning_rate_factor"),
+            settings={
+                "power_start_epochs": OwnSetting(
+                    what="until when the rate keeps its peak",
+                    default=1.0,
+                    range=Range(0, low_open=True),
+                    unit="epochs",
+                ),
+                "power_exponent": OwnSetting(
+                    what="power of time by which the rate falls", default=0.51, range=Range(0)
+                ),
+                **_COOLDOWN,
+            },
             ends=True,
         ),
     },

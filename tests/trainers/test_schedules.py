@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from search_spaces.settings import TrainingSettings
+from search_spaces.settings import SettingError, TrainingSettings
 from trainers.schedules.device_arithmetic import ON_DEVICE
 from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 
@@ -178,3 +178,58 @@ def test_the_rate_by_a_progress_on_the_device_is_the_same(changes):
     assert found == pytest.approx(
         [learning_rate(settings, float(epochs), 10.0) for epochs in places], rel=1e-12, abs=1e-15
     )
+
+
+WARMUP, END, LAST = 1.5, 12.0, 0.05
+COOLDOWNS = {
+    "linear": lambda u: 1 - u,
+    "cosine": lambda u: math.cos(math.pi * u / 2) ** 2,
+    "one_less_sqrt": lambda u: 1 - math.sqrt(u),
+}
+BODIES = {
+    "wsd": ({}, lambda epochs: 1.0),
+    "inverse_sqrt": (
+        {"inverse_sqrt_epochs": 0.7},
+        lambda epochs: math.sqrt(0.7 / (0.7 + epochs - WARMUP)),
+    ),
+    "power": (
+        {"power_start_epochs": 2.0, "power_exponent": 0.6},
+        lambda epochs: min(1.0, (epochs / 2.0) ** -0.6),
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", COOLDOWNS)
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("decay", BODIES)
+def test_a_cooldown_ends_a_body_over_the_last_share_of_the_training(decay, share, shape):
+    """By the formulas of the sources, at twenty points after the warmup and one behind the end."""
+    more, body = BODIES[decay]
+    settings = TrainingSettings.from_record(
+        {
+            "learning_rate": 0.4,
+            "warmup_epochs": WARMUP,
+            "decay": decay,
+            "end_learning_rate_factor": LAST,
+            "cooldown_share": share,
+            "cooldown_shape": shape,
+            **more,
+        }
+    )
+    start = max(WARMUP, END - share * END)
+    for epochs in [*(WARMUP + (END - WARMUP) * place / 19 for place in range(20)), END + 1]:
+        expected = 0.4 * body(epochs)
+        if share and epochs >= start:
+            u = min(1.0, (epochs - start) / (END - start))
+            expected *= LAST + (1 - LAST) * COOLDOWNS[shape](u)
+        assert learning_rate(settings, epochs, END) == pytest.approx(expected, rel=1e-12), epochs
+
+
+def test_linear_to_zero_is_a_line_and_needs_a_budget_beyond_the_warmup():
+    settings = TrainingSettings(learning_rate=0.4, warmup_epochs=2.0, decay="linear")
+    places = [2 + 8 * place / 19 for place in range(20)]
+    assert [learning_rate(settings, epochs, 10.0) for epochs in places] == pytest.approx(
+        [0.4 * (10 - epochs) / 8 for epochs in places], abs=1e-15
+    )
+    with pytest.raises(SettingError, match="decay_epochs must exceed warmup_epochs"):
+        TrainingSettings(decay="wsd", decay_epochs=2.0, warmup_epochs=3.0)

@@ -17,6 +17,16 @@ the peak times
                                                       and 0.001 with milestones at 40, 70 and 85 epochs
     polynomial   e + (1 - e) (1 - t)^decay_power      You et al., arXiv:1708.03888; MLPerf: power 2
     cosine       e + (1 - e) (1 + cos(pi t)) / 2      Loshchilov and Hutter, arXiv:1608.03983
+    linear       e + (1 - e) (1 - t)                  Bergsma et al., arXiv:2502.15938: to zero
+    wsd          c                                    Hu et al., arXiv:2404.06395; Haegele et al., arXiv:2405.18392
+    inverse_sqrt c / sqrt(1 + epochs since the warmup / inverse_sqrt_epochs)      Zhai et al., arXiv:2106.04560
+    power        c max(1, epochs / power_start_epochs)^-power_exponent            Shen et al., arXiv:2408.13359
+
+where c is 1 and falls, over the last ``cooldown_share`` of the training with u from 0 to 1, by ``cooldown_shape``
+
+    linear         e + (1 - e) (1 - u)
+    cosine         e + (1 - e) (1 + cos(pi u)) / 2
+    one_less_sqrt  e + (1 - e) (1 - sqrt(u))          arXiv:2405.18392, equation 1
 
 Where the batch size changes, :func:`trainers.schedules.batch_size.rate_factor` comes on top.
 """
@@ -117,6 +127,49 @@ def cosine(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end
     """Half a period of a cosine."""
     t = share_passed(by, settings, epochs, end)
     return _down_to(settings, (1 + by.cosine(math.pi * t)) / 2)
+
+
+def linear(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
+    """What is left."""
+    return _down_to(settings, 1 - share_passed(by, settings, epochs, end))
+
+
+def wsd(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
+    """The cooldown alone."""
+    return _cooldown(by, settings, epochs, end)
+
+
+def inverse_sqrt(
+    by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
+) -> Value:
+    """Over the root of 1 and the time since the warmup, and the cooldown."""
+    since = by.at_least_zero(epochs - settings.warmup_epochs)
+    body = by.power(1 + since / settings.value("inverse_sqrt_epochs"), -0.5)
+    return body * _cooldown(by, settings, epochs, end)
+
+
+def power(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
+    """A power of the time from ``power_start_epochs`` on, and the cooldown."""
+    start = settings.value("power_start_epochs")
+    times = 1 + by.at_least_zero(epochs - start) / start
+    body = by.power(times, -settings.value("power_exponent"))
+    return body * _cooldown(by, settings, epochs, end)
+
+
+def _cooldown(
+    by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
+) -> Value:
+    """1, and over the last ``cooldown_share`` of the training down to the end; it begins after the warmup."""
+    share, shape = settings.value("cooldown_share"), settings.value("cooldown_shape")
+    start = max(settings.warmup_epochs, (1 - share) * end)
+    if start >= end:
+        return by.constant(1.0, epochs)
+    t = by.share((epochs - start) / (end - start))
+    if shape == "linear":
+        return _down_to(settings, 1 - t)
+    if shape == "cosine":
+        return _down_to(settings, (1 + by.cosine(math.pi * t)) / 2)
+    return _down_to(settings, 1 - by.power(t, 0.5))
 
 
 def share_passed(
