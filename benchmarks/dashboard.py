@@ -77,7 +77,11 @@ def fill(store: Store, study_id: int, trials: int) -> None:
                 momentum=float(rng.uniform(0.5, 0.98)),
                 weight_decay=float(np.exp(rng.uniform(np.log(1e-6), np.log(1e-2)))),
             )
-            new.append(NewTrial(global_batch_size=batch, seed=0, settings=settings.to_dict()))
+            new.append(
+                NewTrial(
+                    global_batch_size=batch, seed=first + len(new), settings=settings.to_dict()
+                )
+            )
         made = store.add_trials(study_id, new)
         store.start_trials([trial.id for trial in made])
         store.record_columns(

@@ -22,6 +22,7 @@ from hpo.runs.race import race
 from hpo.runs.repository import DEFAULT_STORAGE, open_store
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
 from hpo.runs.run import run_study
+from hpo.runs.study_changes import delete_study, rename_study
 from hpo.study.spec import StudySpec, load_study, parse_study
 from storage.records import CalibrationRow, Outcome, Study
 from trainers.report import TrainingOutcome
@@ -38,6 +39,7 @@ __all__ = [
     "StudySpec",
     "ask_tell",
     "calibration",
+    "delete_study",
     "find_plan",
     "fit_posterior",
     "folder_name",
@@ -51,6 +53,7 @@ __all__ = [
     "race",
     "read_study",
     "record",
+    "rename_study",
     "run_study",
     "store_plan",
     "studies",

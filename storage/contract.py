@@ -62,7 +62,8 @@ class AbstractStore(ABC):
     written by that worker through :meth:`leased`, which checks the lease within each writing transaction, so that a
     worker that lost its lease changes nothing. Convergence, results and states of its trials belong to whoever runs the
     study; requests to cancel, events, tokens and signs of life may come from anybody. A trial that has ended, a
-    forecast, a plan and an outcome are never changed again; :meth:`delete_study` removes them with their study.
+    forecast, a plan and an outcome are never changed again, except that :meth:`retry_failed` queues trials that have
+    failed; :meth:`delete_study` removes them with their study.
 
     **Errors.** Every method may raise :class:`storage.errors.StoreUnavailable`, where the database is lost or locked
     for longer than the time that the store was opened with, and every writing method
@@ -181,6 +182,13 @@ class AbstractStore(ABC):
         """Running to queued, for a study whose process died; points stay. Returns them; :class:`NotFound`.
 
         Leases on trials that have not ended are ended.
+        """
+
+    @abstractmethod
+    def retry_failed(self, study_id: int) -> list[Trial]:
+        """Queue the trials that the study trained and that failed, without their points, as if they were new.
+
+        Returns them. :class:`NotFound`, or :class:`Conflict` while the study is running, unless under its lease.
         """
 
     # trials under a lease each
@@ -445,6 +453,13 @@ class AbstractStore(ABC):
     @abstractmethod
     def delete_study(self, study_id: int) -> None:
         """Delete a study with all that belongs to it; :class:`NotFound`, or :class:`Conflict` while it is running."""
+
+    @abstractmethod
+    def rename_study(self, study_id: int, name: str, spec: str) -> Study:
+        """Give a study another name, with its ``spec`` under that name; its earlier name is free for another study.
+
+        :class:`NotFound`, or :class:`Conflict` while it is running and where the name is taken.
+        """
 
     @abstractmethod
     def set_study_state(self, study_id: int, state: StudyState, message: str = "") -> None:

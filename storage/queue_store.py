@@ -11,7 +11,7 @@ from storage.transactions import Transactions
 
 
 class QueueStore(Transactions):
-    """Submit, claim, renew, release, cancel, requeue and delete studies."""
+    """Submit, claim, renew, release, cancel, requeue, rename and delete studies."""
 
     def submit_study(
         self,
@@ -114,6 +114,10 @@ class QueueStore(Transactions):
     def delete_study(self, study_id: int) -> None:
         with self._write() as connection:
             submissions.delete(connection, study_id)
+
+    def rename_study(self, study_id: int, name: str, spec: str) -> Study:
+        with self._write() as connection:
+            return submissions.rename(connection, study_id, name, spec)
 
     def set_study_state(self, study_id: int, state: StudyState, message: str = "") -> None:
         with self._write() as connection:

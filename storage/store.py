@@ -40,6 +40,7 @@ from storage.statements import (
     plan_runs,
     plans,
     studies,
+    submissions,
     trial_leases,
     trials,
 )
@@ -186,8 +187,17 @@ class Store(QueueStore, ServiceStore):
     def requeue_running(self, study_id: int) -> list[Trial]:
         with self._write() as connection:
             requeued = trials.requeue(connection, study_id)
-            trial_leases.forget(connection, study_id)
+            trial_leases.forget_unfinished(connection, study_id)
             return requeued
+
+    def retry_failed(self, study_id: int) -> list[Trial]:
+        with self._write() as connection:
+            if self._lease is None:
+                submissions.lock_resting(connection, study_id)
+            ids = trials.failed(connection, study_id)
+            trial_leases.forget(connection, ids)
+            convergence.remove(connection, ids)
+            return trials.renew(connection, ids)
 
     def trials(
         self,

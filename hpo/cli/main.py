@@ -13,6 +13,7 @@ import click
 
 from hpo.cli.commands import (
     agent,
+    changes,
     database,
     doctor,
     evidence,
@@ -71,6 +72,8 @@ for command in (
     study.trials,
     study.forecast,
     study.report,
+    changes.rename,
+    changes.delete,
     server.serve,
     worker.worker,
     agent.agent,
@@ -87,6 +90,7 @@ for command in (
     remote.submit,
     remote.status,
     remote.cancel,
+    changes.resume,
     remote.logs,
     database.db,
     exports.export,

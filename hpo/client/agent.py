@@ -20,6 +20,7 @@ from hpo.asking.trial import AskedTrial, AskTell
 from hpo.errors import HpoError, TrialLostError
 from hpo.tuning.trial_run import TrialRun, WorkerPlace
 from trainers.report import ConvergencePoint, TrainingOutcome
+from trainers.workloads.program.process import ProgramFiles
 
 LOG = logging.getLogger("hpo.agent")
 
@@ -171,6 +172,8 @@ class TrialAgent:
         self._run.close()
         if state != "queued":
             checkpoint.unlink(missing_ok=True)
+            # a trial of that number in a later study of that name begins anew
+            ProgramFiles(self._programs / str(trial.number)).report.unlink(missing_ok=True)
         return state
 
 

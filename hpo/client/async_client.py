@@ -252,9 +252,29 @@ class AsyncRemoteStudy:
         """Ask for its end; what is trained so far stays."""
         return await self._client.run(calls.cancel(self._retries, self.name))
 
-    async def resume(self, spec: StudySpec | str | Path | None = None) -> StudyStatus:
-        """Queue it again after its end; a finished study with a spec of a larger budget."""
-        return await self._client.run(calls.resume(self._retries, self.name, spec))
+    async def resume(
+        self, spec: StudySpec | str | Path | None = None, *, retry_failed: bool = False
+    ) -> StudyStatus:
+        """Queue it again after its end; a finished study with a spec of a larger budget.
+
+        Trials that failed are trained anew where ``spec`` starts another program than before, or the same one
+        otherwise, and in any case with ``retry_failed``.
+        """
+        return await self._client.run(
+            calls.resume(self._retries, self.name, spec, retry_failed=retry_failed)
+        )
+
+    async def rename(self, name: str) -> StudyStatus:
+        """Give it another name, by which it is known here from then on; :class:`ConflictError` while it is running, and
+        where the name is taken.
+        """
+        status = await self._client.run(calls.rename(self._retries, self.name, name))
+        self.name = status.name
+        return status
+
+    async def delete(self) -> None:
+        """Remove it with its trials, forecasts, plans and outcomes; :class:`ConflictError` while it is running."""
+        await self._client.run(calls.delete(self._retries, self.name))
 
     def __repr__(self) -> str:
         return f"AsyncRemoteStudy({self.name!r} at {self._client.url})"

@@ -103,12 +103,28 @@ def cancel(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
 
 
 def resume(
-    retries: RetryPolicy, name: str, spec: StudySpec | str | Path | None = None
+    retries: RetryPolicy,
+    name: str,
+    spec: StudySpec | str | Path | None = None,
+    *,
+    retry_failed: bool = False,
 ) -> Steps[StudyStatus]:
     """Queue an ended study again, a finished one with a larger budget."""
-    body = {} if spec is None else {"spec": read_spec(spec).text}
+    body: dict[str, Any] = {} if spec is None else {"spec": read_spec(spec).text}
+    body |= {"retry_failed": True} if retry_failed else {}
     answer = yield from ask(Request("POST", join("studies", name, "resume"), body=body), retries)
     return StudyStatus.of(answer.document)
+
+
+def rename(retries: RetryPolicy, name: str, new: str) -> Steps[StudyStatus]:
+    """Give a study that rests another name."""
+    request = Request("POST", join("studies", name, "rename"), body={"name": new})
+    return StudyStatus.of((yield from ask(request, retries)).document)
+
+
+def delete(retries: RetryPolicy, name: str) -> Steps[None]:
+    """Remove a study that rests."""
+    yield from ask(Request("DELETE", join("studies", name)), retries)
 
 
 def wait(

@@ -290,9 +290,29 @@ class RemoteStudy:
         """Ask for its end; what is trained so far stays."""
         return self._client.run(calls.cancel(self._retries, self.name))
 
-    def resume(self, spec: StudySpec | str | Path | None = None) -> StudyStatus:
-        """Queue it again after its end; a finished study with a spec of a larger budget."""
-        return self._client.run(calls.resume(self._retries, self.name, spec))
+    def resume(
+        self, spec: StudySpec | str | Path | None = None, *, retry_failed: bool = False
+    ) -> StudyStatus:
+        """Queue it again after its end; a finished study with a spec of a larger budget.
+
+        Trials that failed are trained anew where ``spec`` starts another program than before, or the same one
+        otherwise, and in any case with ``retry_failed``.
+        """
+        return self._client.run(
+            calls.resume(self._retries, self.name, spec, retry_failed=retry_failed)
+        )
+
+    def rename(self, name: str) -> StudyStatus:
+        """Give it another name, by which it is known here from then on; :class:`ConflictError` while it is running, and
+        where the name is taken.
+        """
+        status = self._client.run(calls.rename(self._retries, self.name, name))
+        self.name = status.name
+        return status
+
+    def delete(self) -> None:
+        """Remove it with its trials, forecasts, plans and outcomes; :class:`ConflictError` while it is running."""
+        self._client.run(calls.delete(self._retries, self.name))
 
     def __repr__(self) -> str:
         return f"RemoteStudy({self.name!r} at {self._client.url})"

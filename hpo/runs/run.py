@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpo.errors import EvidenceError, HpoError, PlanError, TuningError
+from hpo.errors import HpoError, PlanError, TuningError
 from hpo.planning.launchers.launch import Launched, choose_backend, run_plan
 from hpo.planning.plan import Plan, folder_name
 from hpo.runs import repository
@@ -23,14 +23,16 @@ from hpo.runs.checks import check_full_scale, check_workload
 from hpo.runs.forecasts import direct_search, forecast, with_forecast
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
+from hpo.runs.losses import is_lost, told_end, told_losses
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.plans import baseline_plans, make_plan
 from hpo.runs.price import study_price
 from hpo.runs.progress import Progress
 from hpo.runs.race import plan_race
 from hpo.runs.race import run_plan as run_plan_of_race
-from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store
+from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store, stored_spec
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
+from hpo.runs.study_changes import starts_otherwise, told_retry
 from hpo.runs.study_limits import LimitWatch, StudyLimits
 from hpo.study.jobs import search_path
 from hpo.study.spec import StudySpec
@@ -286,20 +288,29 @@ class _Run:
     def _conclude(self, known: StudyForecast | None) -> tuple[StudyForecast | None, str]:
         """Forecast, plan and validation at the full-scale batch; returns the forecast, and what is to be said.
 
-        ``known`` is the forecast where it was made already.
+        ``known`` is the forecast where it was made already. Raises :class:`TuningError` where failures are why no trial
+        reached the target.
         """
+        from hpo.tuning.trainings import ways_out
+
         result = self._read()
         self._count([trial for trial in result.swept if trial not in result.imported])
-        failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
-        if failed and len(failed) == len(result.trials):
-            raise EvidenceError(f"all {len(failed)} trials failed; the first: {failed[0].reason}")
+        if is_lost(result.trials):
+            raise TuningError(
+                f"no trial reached the target: {told_losses(result.trials)}\n{ways_out(self._spec.name)}"
+            )
+        losses = told_losses(result.trials)
+        if losses:
+            self._progress.message(losses)
+            self._held.event("losses", losses)
         full = result.spec.full_scale
         if full is None:
             return None, ""
         if best_settings(result.trials) is None:
             return (
                 None,
-                "no trial reached the target: no forecast; raise budget.epochs_per_trial or widen the ranges",
+                f"no trial reached the target: no forecast; {told_end(result.trials)}; raise "
+                "budget.epochs_per_trial or widen the ranges",
             )
         if known is None:
             self._progress.message(f"fitting the laws to {len(result.trials)} trials")
@@ -406,6 +417,7 @@ def run_study(
     storage_patience: float = 300.0,
     stop_after: float | None = None,
     price_seconds: float = 0.0,
+    retry_failed: bool = False,
 ) -> StudyResult:
     """Sweep, extrapolate, plan and, where the study asks for it, validate; goes on with a study of this name.
 
@@ -413,9 +425,10 @@ def run_study(
     database. The study is held by a lease meanwhile, so that no worker runs it at the same time, and a database that
     is away is waited for, for up to ``storage_patience`` seconds. After ``stop_after`` seconds it stops as if it were
     interrupted: before the end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell
-    ``progress`` its price; 0 tells none. Raises :class:`SpecError` for a study that cannot be
-    run, :class:`TuningError` where Ray fails or another process runs the study, and :class:`LaunchError` where a
-    validation run fails.
+    ``progress`` its price; 0 tells none. Trials that failed are trained anew where ``spec`` starts another program than
+    before, or the same one otherwise, and in any case with ``retry_failed``. Raises :class:`SpecError` for a study that
+    cannot be run, :class:`TuningError` where Ray fails, another process runs the study or failures are why no trial
+    reached the target, and :class:`LaunchError` where a validation run fails.
     """
     from hpo.tuning.tuner import RayOptions, only_runner
 
@@ -429,6 +442,11 @@ def run_study(
         held = stack.enter_context(
             HeldLease(store, take_lease(store, study), on_warning=progress.message)
         )
+        if retry_failed or starts_otherwise(stored_spec(study).to_dict(), spec.to_dict()):
+            again = held.store.retry_failed(study.id)
+            if again:
+                held.event("retried", told_retry(again))
+                progress.message(told_retry(again))
         held.store.update_spec(study.id, spec.text, search_path(spec), spec.budget.trials)
         if price_seconds > 0 and not store.counts(study.id, TrialPurpose.SWEEP):
             progress.price(spec, study_price(spec, workload, seconds=price_seconds))

@@ -7,6 +7,8 @@ Reading one imports no training or database library.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -233,6 +235,29 @@ class StudySpec(Section):
     def to_yaml(self) -> str:
         """A study file that :func:`parse_study` reads back into an equal study."""
         return yaml_text.write(self.to_dict())
+
+    def renamed(self, name: str) -> StudySpec:
+        """The same study under another name, its text with its comments where that can be; :class:`SpecError`."""
+        word = (
+            name if re.fullmatch(r"[A-Za-z][\w-]*", name) else json.dumps(name, ensure_ascii=False)
+        )
+        wanted = StudySpec.from_dict({**self.to_dict(), "name": name})
+        line = None if self._document is None else self._document.line(("name",))
+        if self._text is not None and line is not None:
+            lines = self._text.splitlines(keepends=True)
+            lines[line - 1] = re.sub(
+                r"^(\W?name\W?\s*:\s*).*?(\s+#.*|\s*)$",
+                lambda found: f"{found[1]}{word}{found[2]}",
+                lines[line - 1],
+                flags=re.DOTALL,
+            )
+            try:
+                changed = parse_study("".join(lines), folder=self._folder)
+            except SpecError:
+                changed = None
+            if changed == wanted:
+                return changed
+        return parse_study(wanted.to_yaml(), folder=self._folder)
 
     def error(self, message: str, *location: str | int) -> SpecError:
         """A :class:`SpecError` about the value at ``location`` (keys from the root), with its line."""

@@ -28,6 +28,7 @@ from search_spaces.settings import TrainingSettings
 from storage.errors import StoreError
 from storage.records import ConvergencePoint, NewTrial, Study, Trial, TrialState
 from storage.store import Store
+from trainers.workloads.program.process import ProgramFiles
 
 Progress = Callable[[list[Trial], Mapping[int, Mapping[str, Any]]], None]
 """Called after every event with all trials and the last convergence point of those in flight."""
@@ -40,6 +41,15 @@ MOST_AGAIN = 2
 
 GIVE_UP_AFTER = 4
 """Failed trials, and nothing else, after which the trainings stop."""
+
+
+def ways_out(study: str) -> str:
+    """What to do about a study whose trials failed."""
+    return (
+        "mend what failed and run the study again: where its file names another program or command, its failed "
+        "trials are trained anew, and by `hpo run --retry-failed` (at a server `hpo resume --retry-failed`) in any "
+        f"case; `hpo delete {study}` removes the study, `hpo rename {study} NEW` leaves its name to another"
+    )
 
 
 class Ending(StrEnum):
@@ -136,12 +146,12 @@ class Trainings:
         return self._patience(lambda: self._store.points(trial.id))
 
     def check(self) -> None:
-        """Raise :class:`TuningError` where the first trials all failed: the rest would too."""
-        ended = self.finished_trials
+        """Raise :class:`TuningError` where the first trials all failed, but for those that were pruned."""
+        ended = [trial for trial in self.finished_trials if trial.state is not TrialState.PRUNED]
         if len(ended) >= GIVE_UP_AFTER and all(trial.state is TrialState.FAILED for trial in ended):
             raise TuningError(
                 f"the first {len(ended)} trials all failed, so the {self.purpose} stops; trial "
-                f"{ended[0].number}: {ended[0].reason}"
+                f"{ended[0].number}: {ended[0].reason}\n{ways_out(self._study.name)}"
             )
 
     @property
@@ -226,7 +236,10 @@ class Trainings:
         self._points.pop(trial_id, None)
         self._ended(trial)
         (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
-        shutil.rmtree(self._folder(trial) / "checkpoint", ignore_errors=True)
+        files = ProgramFiles(self._folder(trial))
+        shutil.rmtree(files.checkpoint, ignore_errors=True)
+        if state is TrialState.FAILED:  # where it is trained anew, it begins anew
+            files.report.unlink(missing_ok=True)
         self._show()
 
     def again(self, tune_id: str) -> bool:

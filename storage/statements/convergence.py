@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from storage.errors import InvalidRecord
@@ -60,6 +60,12 @@ def upsert_columns(connection: Connection, points: Convergence) -> None:
         copy_points.upsert(connection, _last_of_each_step(table))
     else:
         _write(connection, table.tolist())
+
+
+def remove(connection: Connection, trial_ids: Sequence[int]) -> None:
+    """Delete every point of some trials."""
+    for chunk in trials.chunks(trial_ids):
+        connection.execute(delete(convergence).where(convergence.c.trial_id.in_(chunk)))
 
 
 def read(connection: Connection, trial_ids: Sequence[int]) -> Convergence:

@@ -52,10 +52,28 @@ def requeue(connection: Connection, study_id: int) -> Study:
     )
 
 
+def lock_resting(connection: Connection, study_id: int) -> Study:
+    """A study that nobody runs, as it stands until the transaction ends; :class:`Conflict` where somebody does."""
+    study = studies.lock(connection, study_id)
+    _refuse_running(study, clock.now(connection))
+    return study
+
+
 def delete(connection: Connection, study_id: int) -> None:
     """Delete a study that nobody runs."""
-    _refuse_running(studies.lock(connection, study_id), clock.now(connection))
+    lock_resting(connection, study_id)
     studies.remove(connection, study_id)
+
+
+def rename(connection: Connection, study_id: int, name: str, spec: str) -> Study:
+    """Give a study that nobody runs another name; the key of its submission goes with the earlier one."""
+    lock_resting(connection, study_id)
+    taken = connection.execute(
+        select(table.c.id).where(table.c.name == name, table.c.id != study_id)
+    ).first()
+    if taken is not None:
+        raise Conflict(f"a study named {name!r} exists already; give this one another name")
+    return studies.change(connection, study_id, name=name, spec=spec, idempotency_key=None)
 
 
 def set_state(

@@ -167,7 +167,13 @@ def any_live(connection: Connection, study_id: int) -> bool:
     return any(row.expires_at > now for row in _rows(connection, study_id))
 
 
-def forget(connection: Connection, study_id: int) -> None:
+def forget(connection: Connection, trial_ids: Sequence[int]) -> None:
+    """End the leases of these trials, whose holders could still send their end again."""
+    for ids in trial_statements.chunks(trial_ids):
+        connection.execute(delete(table).where(table.c.trial_id.in_(ids)))
+
+
+def forget_unfinished(connection: Connection, study_id: int) -> None:
     """End the leases of all trials that have not ended: whoever held one can write no more."""
     unfinished = select(trials.c.id).where(
         trials.c.study_id == study_id,

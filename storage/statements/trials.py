@@ -109,6 +109,28 @@ def requeue(connection: Connection, study_id: int) -> list[Trial]:
     return sorted(requeued, key=lambda trial: trial.number)
 
 
+def failed(connection: Connection, study_id: int) -> list[int]:
+    """Ids of the trials of a study that it trained itself and that failed, by number."""
+    found = select(trials.c.id).where(
+        trials.c.study_id == study_id,
+        trials.c.state == TrialState.FAILED,
+        trials.c.purpose.in_(TRAINED_BY_THE_STUDY),
+    )
+    return list(connection.execute(found.order_by(trials.c.number)).scalars())
+
+
+def renew(connection: Connection, ids: Sequence[int]) -> list[Trial]:
+    """Trials that have ended become queued, as if they were new."""
+    result = {field.name: None for field in dataclasses.fields(TrialResult)}
+    fresh = {**result, "state": TrialState.QUEUED, "reason": "", "samples": None}
+    renewed: list[Trial] = []
+    for chunk in chunks(ids):
+        statement = update(trials).where(trials.c.id.in_(chunk))
+        connection.execute(statement.values(**fresh, started_at=None, finished_at=None))
+        renewed += to_trials(connection.execute(select(trials).where(trials.c.id.in_(chunk))))
+    return sorted(renewed, key=lambda trial: trial.number)
+
+
 def select_all(
     connection: Connection,
     study_id: int,
@@ -183,6 +205,7 @@ def _refuse_repetitions(connection: Connection, study: Study, new: Sequence[NewT
         alike = select(trials).where(
             trials.c.study_id == study.id,
             trials.c.seed.in_(seeds),
+            trials.c.global_batch_size.in_({trial.global_batch_size for _, trial in wanted}),
             trials.c.purpose.in_(TRAINED_BY_THE_STUDY),
         )
         found = to_trials(connection.execute(alike))

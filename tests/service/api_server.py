@@ -211,7 +211,8 @@ def add_trials(
         ).to_dict()
         for number in range(count)
     ]
-    new = [NewTrial(global_batch_size=batch, seed=0, settings=each) for each in settings]
+    seed = len(store.trials(study.id))  # no training is there twice
+    new = [NewTrial(global_batch_size=batch, seed=seed, settings=each) for each in settings]
     trials = store.add_trials(study.id, new)
     store.start_trials([trial.id for trial in trials])
     for number, trial in enumerate(trials):
@@ -249,3 +250,17 @@ def points_of(count: int) -> list[ConvergencePoint]:
         )
         for i in range(1, count + 1)
     ]
+
+
+def fail_trials(store: Store, name: str, count: int) -> None:
+    """Trials that failed."""
+    study = store.study(name)
+    settings = TrainingSettings(normalization_batch_size=1).to_dict()
+    new = [
+        NewTrial(global_batch_size=16, seed=seed, settings=settings)
+        for seed in range(1000, 1000 + count)
+    ]
+    for trial in store.add_trials(study.id, new):
+        store.finish_trial(
+            trial.id, TrialResult(state=TrialState.FAILED, reason="no such file"), points_of(1)
+        )

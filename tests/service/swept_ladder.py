@@ -10,12 +10,13 @@ from storage.store import Store
 def write_trials(store: Store, study_id: int, *, train_samples: int, best_metric: float) -> None:
     """Trials that follow 2 (1 + batch / 64) epochs at the learning rate batch / 160, and more beside it."""
     for batch in (16, 32, 64):
-        for factor in (0.5, 0.7, 1.0, 1.0, 1.4, 2.0):
+        for seed, factor in enumerate((0.5, 0.7, 1.0, 1.0, 1.4, 2.0)):
             settings = TrainingSettings(
                 learning_rate=batch / 160 * factor, normalization_batch_size=1
             )
             (trial,) = store.add_trials(
-                study_id, [NewTrial(global_batch_size=batch, seed=0, settings=settings.to_dict())]
+                study_id,
+                [NewTrial(global_batch_size=batch, seed=seed, settings=settings.to_dict())],
             )
             epochs = 2 * (1 + batch / 64) * (1 + (factor - 1) ** 2)
             store.finish_trial(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from api_server import add_trials, path_of, served, spec_of
+from api_server import add_trials, fail_trials, path_of, served, spec_of
 
 from hpo.service.study_facts import study_facts
+from hpo.study.spec import parse_study
 
 
 @pytest.fixture
@@ -161,6 +162,67 @@ def test_a_deleted_study_is_gone(api):
     api.submit()
     assert api.call("DELETE", "/studies/bowl").status_code == 204
     assert api.call("GET", "/studies/bowl").status_code == 404
+
+
+def test_a_deletion_is_told_where_everybody_may_read(api):
+    api.submit()
+    api.call("DELETE", "/studies/bowl")
+    assert [
+        (event.kind, event.message) for event in api.store.events() if event.study_id is None
+    ] == [("deleted", "ada deleted the study 'bowl'")]
+
+
+def test_a_renamed_study_keeps_its_trials_and_its_comments(api):
+    api.submit("old", spec="# what it is for\n" + spec_of("old"))
+    add_trials(api.store, "old", 2)
+    renamed = api.call("POST", "/studies/old/rename", json={"name": "new name: 2"})
+    assert renamed.status_code == 200, renamed.text
+    assert renamed.json()["name"] == "new name: 2" and renamed.json()["trials"] == {"reached": 2}
+    assert renamed.json()["spec"].startswith("# what it is for\n")
+    assert parse_study(renamed.json()["spec"]) == parse_study(spec_of("new name: 2"))
+    assert api.call("GET", "/studies/old").status_code == 404
+    logs = api.call("GET", path_of("new name: 2") + "/logs").json()["events"]
+    assert logs[-1]["kind"] == "renamed" and "'old'" in logs[-1]["message"]
+    # its earlier name, and the key of its submission, are free
+    api.submit("old", spec="# what it is for\n" + spec_of("old"))
+    taken = api.call("POST", path_of("new name: 2") + "/rename", json={"name": "old"})
+    assert taken.status_code == 409 and "exists already" in taken.json()["error"]["message"]
+    bad = api.call("POST", "/studies/old/rename", json={"name": " old"})
+    assert bad.status_code == 422 and "no space at its ends" in bad.text
+
+
+def test_only_its_owner_and_admins_rename_delete_and_retry(api):
+    api.submit()
+    for method, path, body in (
+        ("POST", "/studies/bowl/rename", {"name": "mine"}),
+        ("POST", "/studies/bowl/resume", {"retry_failed": True}),
+        ("DELETE", "/studies/bowl", None),
+    ):
+        refused = api.call(method, path, owner="bob", json=body)
+        assert refused.status_code == 403, refused.text
+    admin = {"owner": "root", "scope": "admin"}
+    renamed = api.call("POST", "/studies/bowl/rename", **admin, json={"name": "bowl 2"})
+    assert renamed.status_code == 200
+    assert api.call("DELETE", path_of("bowl 2"), **admin).status_code == 204
+
+
+def test_a_study_whose_program_changed_resumes_with_its_failed_trials(api):
+    api.submit()
+    fail_trials(api.store, "bowl", 2)
+    add_trials(api.store, "bowl", 1)
+    api.call("POST", "/studies/bowl/cancel")
+    same = api.call("POST", "/studies/bowl/resume", json={"spec": spec_of("bowl", seeds=2)})
+    assert same.json()["trials"] == {"failed": 2, "reached": 1}
+    api.call("POST", "/studies/bowl/cancel")
+    again = api.call("POST", "/studies/bowl/resume", json={"retry_failed": True})
+    assert again.json()["trials"] == {"queued": 2, "reached": 1}
+    study = api.store.study("bowl")
+    assert "retried" in [event.kind for event in api.store.events(study_id=study.id)]
+    lease = api.store.claim_study("worker", lease_seconds=60)
+    assert lease is not None
+    running = api.call("POST", "/studies/bowl/resume", json={"retry_failed": True})
+    assert running.status_code == 409 and "running" in running.json()["error"]["message"]
+    assert api.call("POST", "/studies/bowl/rename", json={"name": "x"}).status_code == 409
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(api):

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from api_server import add_trials, served, spec_of
+from api_server import add_trials, fail_trials, served, spec_of
 from client_kinds import client_of
 from swept_ladder import write_trials
 
@@ -183,6 +183,31 @@ def test_cancel_and_resume(client, name):
     larger = spec(name).replace("trials: 30", "trials: 60")
     study.cancel()
     assert "trials: 60" in study.resume(larger).document["spec"]
+
+
+def test_rename_and_delete(client, name, api):
+    study = client.submit(spec(name))
+    new = f"{name} renamed: 2"
+    status = study.rename(new)
+    assert (status.name, study.name, study.status().name) == (new, new, new)
+    assert hpo.parse_study(status.document["spec"]).name == new
+    with pytest.raises(errors.StudyNotFoundError):
+        client.study(name).status()
+    again = client.submit(spec(name))
+    with pytest.raises(errors.ConflictError, match="exists already"):
+        again.rename(new)
+    assert again.delete() is None
+    with pytest.raises(errors.StudyNotFoundError):
+        again.status()
+    study.delete()
+
+
+def test_failed_trials_go_on(client, name, api):
+    study = client.submit(spec(name))
+    fail_trials(api.store, name, 2)
+    study.cancel()
+    assert study.resume().trials == {"failed": 2}
+    assert study.resume(retry_failed=True).trials == {"queued": 2}
 
 
 def later(work, *, seconds=0.3):

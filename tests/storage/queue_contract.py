@@ -507,6 +507,58 @@ class QueueContract:
         store.requeue_study(study.id)
         assert store.claim_study("w", lease_seconds=60).study.id == study.id
 
+    def test_failed_trials_become_new_ones(self, queue):
+        study = submit(queue, "one").study
+        made = make_trials(queue, study, 16, 32, 64, 128)
+        imported = make_trials(queue, study, 16, purpose="imported")
+        ends = (TrialState.FAILED, TrialState.DIVERGED, TrialState.FAILED)
+        for trial, state in zip([*made[:3], *imported], [*ends, TrialState.FAILED], strict=True):
+            queue.finish_trial(trial.id, TrialResult(state=state, reason="why"), make_points(3))
+        again = queue.retry_failed(study.id)
+        assert again == [made[0], made[2]] == queue.trials(study.id, [TrialState.QUEUED])[:2]
+        assert [len(queue.points(trial.id)) for trial in made] == [0, 3, 0, 0]
+        assert queue.trial(study.id, imported[0].number).state is TrialState.FAILED
+        assert queue.retry_failed(study.id) == []
+        with pytest.raises(NotFound):
+            queue.retry_failed(study.id + 1)
+
+    def test_an_agent_that_told_of_a_failure_cannot_end_the_trial_again(self, queue):
+        study = submit(queue, "one").study
+        (trial,) = make_trials(queue, study, 16)
+        failed = TrialResult(state=TrialState.FAILED)
+        queue.lease_trial(study.id, 0, known=1, key="k", holder="h", lease_seconds=60)
+        queue.finish_leased_trial(study.id, 0, "k", failed)
+        queue.set_study_state(study.id, StudyState.FAILED)
+        assert queue.retry_failed(study.id) == [trial]
+        with pytest.raises(LeaseLost):
+            queue.finish_leased_trial(study.id, 0, "k", failed)
+
+    def test_a_renamed_study_leaves_its_name_and_its_key(self, queue):
+        study = submit(queue, "one", idempotency_key="key").study
+        trials = make_trials(queue, study, 16)
+        renamed = queue.rename_study(study.id, "two", "name: two")
+        assert (renamed.id, renamed.name, renamed.spec) == (study.id, "two", "name: two")
+        assert queue.study("two") == renamed and queue.trials(study.id) == trials
+        assert submit(queue, "one", idempotency_key="key").created
+        with pytest.raises(Conflict, match="'one' exists already"):
+            queue.rename_study(study.id, "one", "name: one")
+        assert queue.rename_study(study.id, "two", "name: two # again").spec.endswith("again")
+        with pytest.raises(NotFound):
+            queue.rename_study(study.id + 7, "three", "")
+
+    def test_what_is_running_is_neither_renamed_nor_tried_again_but_under_its_lease(self, queue):
+        study = submit(queue, "one").study
+        (trial,) = make_trials(queue, study, 16)
+        queue.finish_trial(trial.id, TrialResult(state=TrialState.FAILED))
+        lease = queue.claim_study("worker", lease_seconds=60)
+        for change in (
+            lambda: queue.retry_failed(study.id),
+            lambda: queue.rename_study(study.id, "two", ""),
+        ):
+            with pytest.raises(Conflict, match="'one' is running"):
+                change()
+        assert queue.leased(lease).retry_failed(study.id) == [trial]
+
     def test_what_is_running_is_neither_deleted_nor_set_by_others(self, queue, clock):
         study = submit(queue, "digits").study
         lease = queue.claim_study("w", lease_seconds=60)

@@ -111,7 +111,7 @@ BATCH_OR_BEST = _BatchOrBest()
 _server = click.option(
     "--server", metavar="URL", help="Address of the server; HPO_SERVER if not given."
 )
-_token = click.option(
+token = click.option(
     "--token",
     metavar="TOKEN",
     help="Token of `hpo token create`; better in HPO_TOKEN, as others on "
@@ -121,7 +121,7 @@ _token = click.option(
 
 def of_a_server(command: Command) -> Command:
     """Give a command the options that name a server."""
-    return _server(_token(command))
+    return _server(token(command))
 
 
 def plan_request(command: Command) -> Command:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _client(server: str | None, token: str | None) -> Iterator[Client]:
+def client_of(server: str | None, token: str | None) -> Iterator[Client]:
+    """The client of a server, for one command."""
     from hpo.client.client import Client
 
     with Client(server, token) as client:
@@ -69,7 +70,7 @@ def submit(
     """
     from hpo.cli.output import remote
 
-    with _client(server, token) as client:
+    with client_of(server, token) as client:
         submitted = client.submit(
             study,
             priority=priority,
@@ -106,7 +107,7 @@ def status(
     """Show where the studies of a server stand, or one STUDY with its rungs."""
     from hpo.cli.output import remote
 
-    with _client(server, token) as client:
+    with client_of(server, token) as client:
         if study is None:
             found = client.studies(owner=owner, state=state)
             options.show(
@@ -127,7 +128,7 @@ def cancel(study: str, server: str | None, token: str | None, as_json: bool) -> 
     """End a STUDY at a server within seconds; what it has trained stays."""
     from hpo.cli.output import remote
 
-    with _client(server, token) as client:
+    with client_of(server, token) as client:
         status = client.study(study).cancel()
     options.show(lambda: dict(status.document), lambda: remote.show_status(status), as_json)
 
@@ -152,7 +153,7 @@ def logs(
     """Show what happened to a STUDY at a server, oldest first."""
     from hpo.cli.output import remote
 
-    with _client(server, token) as client:
+    with client_of(server, token) as client:
         found = client.study(study)
         for event in found.events(after=after) if follow else found.logs(after=after):
             click.echo(remote.event_json(event) if as_json else remote.event_line(event))

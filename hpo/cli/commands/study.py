@@ -45,6 +45,11 @@ SECONDS_OF_TIMING = 20.0
     help="Stop after so long, with exit code 75 where the study has not ended: run it again to go on.",
 )
 @click.option(
+    "--retry-failed",
+    is_flag=True,
+    help="Train the trials that failed anew; done anyway where the study's program is started otherwise than before.",
+)
+@click.option(
     "--on",
     type=click.Choice(["slurm", "lsf", "pbs", "flux"]),
     help="Submit it to this scheduler instead: Ray in one allocation, slot after slot; with --array agents.",
@@ -89,6 +94,7 @@ def run(
     ray_address: str | None,
     folder: Path,
     stop_after: float | None,
+    retry_failed: bool,
     on: str | None,
     **of_scheduler: Any,
 ) -> None:
@@ -113,6 +119,7 @@ def run(
             progress=progress,
             ray_address=ray_address,
             stop_after=stop_after,
+            retry_failed=retry_failed,
             price_seconds=SECONDS_OF_TIMING,
         )
     options.show(result.to_dict, lambda: tables.show_study(result), as_json)

@@ -1,4 +1,4 @@
-"""Studies: submit, list, show, cancel, resume, delete."""
+"""Studies: submit, list, show, cancel, resume, rename, delete."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hpo.errors import Fault, SpecError
 from hpo.runs import repository
+from hpo.runs.study_changes import renamed_text, starts_otherwise, told_retry
 from hpo.service.answers import StudiesAnswer, StudyDetail, plain, study_values
 from hpo.service.auth import Principal
 from hpo.service.checking import CheckedStudy
@@ -69,6 +70,18 @@ class Resumption(BaseModel):
         description="The study file with more trials, seeds or rungs; its "
         "workload, data, target and search space must be those of before.",
     )
+    retry_failed: bool = Field(
+        False,
+        description="Train the trials that failed anew; done, too, where the program in `spec` is started otherwise.",
+    )
+
+
+class Renaming(BaseModel):
+    """The name that a study is to have."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(min_length=1, max_length=1000, examples=["bowl-with-noise"])
 
 
 async def _submitted(
@@ -202,9 +215,11 @@ def resume(
     context: Shared,
     name: StudyName,
     spec: Annotated[CheckedStudy | None, Depends(_resumed)],
+    body: Annotated[Resumption | None, Body()] = None,
 ) -> Response:
     """Queue a study again that was interrupted, failed, cancelled, or finished and is to be given more trials."""
     store, study = _to_change(context, who, name)
+    retry = body is not None and body.retry_failed
     if spec is not None:
         _check_comparable(study, spec)
         if study.state in (StudyState.RUNNING, StudyState.QUEUED):
@@ -214,12 +229,31 @@ def resume(
                 way_out="cancel it first, or wait until it ends",
             )
         _check_queue(context, store, study.owner, spec)
-        store.update_spec(study.id, spec.text, budget_trials=spec.trials)
+        retry = retry or starts_otherwise(parse_study(study.spec).to_dict(), spec.plain)
     elif study.state is not StudyState.QUEUED:
         _check_queue(context, store, study.owner, study)
+    again = store.retry_failed(study.id) if retry else []
+    if again:
+        store.add_event(study.id, "retried", told_retry(again))
+    if spec is not None:
+        store.update_spec(study.id, spec.text, budget_trials=spec.trials)
     changed = store.requeue_study(study.id)
     if study.state is not StudyState.QUEUED:
         store.add_event(study.id, "resumed", f"queued again by {who.owner}")
+    return reply(_detail(store, changed))
+
+
+@router.post(
+    "/{name}/rename",
+    response_model=StudyDetail,
+    summary="Rename a study",
+    responses=refusals(404, 409),
+)
+def rename(who: Submitter, context: Shared, name: StudyName, body: Renaming) -> Response:
+    """Give a study another name, in its file too. It must not be running, and the name must be free."""
+    store, study = _to_change(context, who, name)
+    changed = store.rename_study(study.id, body.name, renamed_text(study, body.name))
+    store.add_event(study.id, "renamed", f"{who.owner} renamed it: it was {name!r}")
     return reply(_detail(store, changed))
 
 
@@ -230,6 +264,8 @@ def delete(who: Submitter, context: Shared, name: StudyName) -> Response:
     if study.state is StudyState.RUNNING:
         raise RefusedError(409, f"study {name!r} is running", way_out="cancel it first")
     store.delete_study(study.id)
+    if context.config.shared_reading:  # events of the service are everybody's to read
+        store.add_event(None, "deleted", f"{who.owner} deleted the study {name!r}")
     return Response(status_code=204)
 
 

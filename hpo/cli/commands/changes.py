@@ -1,0 +1,146 @@
+"""What changes a study as a whole: delete it, give it another name, let it go on at a server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpo.cli.commands import options
+
+if TYPE_CHECKING:
+    from hpo.runs.study_changes import DeletedStudy
+
+_server = click.option(
+    "--server", metavar="URL", help="Do so at this server, with the token, not in a storage."
+)
+
+
+@click.command()
+@click.argument("study")
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the study was run: its checkpoints, logs and plans go too. .hpo for a database beside it.",
+)
+@options.storage
+@_server
+@options.token
+@options.json_output
+def delete(
+    study: str,
+    yes: bool,
+    folder: Path | None,
+    storage: str,
+    server: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Remove a STUDY with its trials, curves, forecasts, plans and outcomes. It must not be running."""
+    from hpo import api
+    from hpo.cli.commands.remote import client_of
+
+    if server is not None:
+        _confirm(study, server, yes)
+        with client_of(server, token) as client:
+            client.study(study).delete()
+        options.show(
+            lambda: {"name": study}, lambda: click.echo(f"{study} is deleted at {server}"), as_json
+        )
+        return
+    _confirm(study, storage, yes)
+    gone = api.delete_study(study, storage, folder=folder or _folder_beside(storage))
+    options.show(gone.to_dict, lambda: _show_deleted(gone), as_json)
+
+
+@click.command()
+@click.argument("study")
+@click.argument("name")
+@options.storage
+@_server
+@options.token
+@options.json_output
+def rename(
+    study: str, name: str, storage: str, server: str | None, token: str | None, as_json: bool
+) -> None:
+    """Give a STUDY another NAME; its earlier name is free for another study. It must not be running."""
+    from hpo import api
+    from hpo.cli.commands.remote import client_of
+
+    if server is not None:
+        with client_of(server, token) as client:
+            client.study(study).rename(name)
+    else:
+        api.rename_study(study, name, storage)
+    options.show(
+        lambda: {"name": name, "before": study},
+        lambda: click.echo(
+            f"{study} is named {name} now; write `name: {name}` in its file before it is run again"
+        ),
+        as_json,
+    )
+
+
+@click.command()
+@click.argument("study")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Its study file, which may have another program, more trials, seeds or rungs.",
+)
+@click.option("--retry-failed", is_flag=True, help="Train the trials that failed anew.")
+@options.of_a_server
+@options.json_output
+def resume(
+    study: str,
+    file: Path | None,
+    retry_failed: bool,
+    server: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Queue a STUDY of a server again that has ended. Where its file has another program, failed trials go on."""
+    from hpo.cli.commands.remote import client_of
+    from hpo.cli.output import remote
+
+    with client_of(server, token) as client:
+        status = client.study(study).resume(file, retry_failed=retry_failed)
+    options.show(lambda: dict(status.document), lambda: remote.show_status(status), as_json)
+
+
+def _confirm(study: str, where: str, yes: bool) -> None:
+    from storage.errors import without_password
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("what is deleted cannot be brought back; confirm it with --yes")
+    click.confirm(
+        f"delete {study} with all that is known of it from {without_password(where)}?",
+        abort=True,
+        err=True,
+    )
+
+
+def _folder_beside(storage: str) -> Path | None:
+    """The folder in which studies of an SQLite file here are run, unless they were told another."""
+    path = Path(storage.removeprefix("sqlite:///"))
+    here = "://" not in str(path) and path.absolute().parent == Path.cwd()
+    return Path(".hpo") if here else None
+
+
+def _show_deleted(gone: DeletedStudy) -> None:
+    counts = {
+        "trials": gone.trials,
+        "forecasts": gone.forecasts,
+        "plans": gone.plans,
+        "outcomes": gone.outcomes,
+    }
+    click.echo(f"deleted {gone.name}: {', '.join(f'{n} {what}' for what, n in counts.items())}")
+    for folder in gone.folders:
+        click.echo(f"  removed {folder}")
+    for folder in gone.kept:
+        click.echo(f"  kept {folder}, the folder of a plan")

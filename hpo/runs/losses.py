@@ -1,0 +1,80 @@
+"""What became of the trials that did not reach the target: how many, why, and what can be done about it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from storage.records import Trial, TrialState
+
+_PRUNED = TrialState.PRUNED
+LOST = (TrialState.FAILED, TrialState.DIVERGED)
+_LONGEST = 300  # characters of a reason
+
+
+def lost(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that failed or diverged."""
+    return [trial for trial in trials if trial.state in LOST]
+
+
+def is_lost(trials: Sequence[Trial]) -> bool:
+    """Whether failures and divergence are why no trial reached the target: they ended at least half of the trials.
+
+    Those that were pruned do not count, as nobody knows where they would have ended.
+    """
+    told = [trial for trial in trials if trial.state.finished and trial.state is not _PRUNED]
+    return (
+        not any(trial.state is TrialState.REACHED for trial in trials)
+        and 2 * len(lost(told)) >= len(told) > 0
+    )
+
+
+def told_losses(trials: Sequence[Trial]) -> str:
+    """Counts and the commonest reasons, as in ``3 of 5 trials failed or diverged: 2 failed, most often: ...``.
+
+    "" where no trial failed or diverged.
+    """
+    counts = Counter(trial.state for trial in lost(trials))
+    if not counts:
+        return ""
+    words = {state: f"{count} {state}" for state, count in counts.items()}
+    if len(counts) == 1:
+        (state,) = counts
+        return f"{_of(counts[state], trials)} {state}{_why(trials, state)}"
+    each = ", ".join(f"{words[state]}{_why(trials, state)}" for state in LOST)
+    return f"{_of(counts.total(), trials)} failed or diverged: {each}"
+
+
+def told_end(trials: Sequence[Trial]) -> str:
+    """How the trials of a study ended in which none reached the target."""
+    ends = [
+        f"{_of(count, trials)} {words}"
+        for state, words in (
+            (TrialState.CENSORED, "used up their epochs"),
+            (_PRUNED, "were stopped as worse than others"),
+        )
+        if (count := sum(trial.state is state for trial in trials))
+    ]
+    return "; ".join(filter(None, ("; ".join(ends), told_losses(trials))))
+
+
+def cause(reason: str) -> str:
+    """A trial's reason in one line: what happened, and the last words of a program."""
+    first, *more = [line.strip() for line in reason.splitlines() if line.strip()] or ["no reason"]
+    text = f"{first.partition('; the end of ')[0]}: {more[-1]}" if more else first
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _why(trials: Sequence[Trial], state: TrialState) -> str:
+    """The commonest reason of the trials that ended so, reasons that differ in numbers alone being one."""
+    causes = [cause(trial.reason) for trial in trials if trial.state is state]
+    alike = [re.sub(r"\d[\w.+-]*", "#", each) for each in causes]
+    ((commonest, count),) = Counter(alike).most_common(1)
+    often = ", most often" if count > 1 else f", {count} of them" if len(causes) > 1 else ""
+    return f"{often}: {causes[alike.index(commonest)]}"
+
+
+def _of(count: int, trials: Sequence[Trial]) -> str:
+    every = len(trials)
+    return f"all {every} trials" if count == every > 1 else f"{count} of {every} trials"

@@ -1,0 +1,140 @@
+"""A study that rests is deleted, gets another name, or has its failed trials queued anew."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hpo.errors import TuningError
+from hpo.runs.lease import is_gone, take_lease
+from hpo.runs.repository import open_store, stored_spec
+from storage.errors import Conflict
+from storage.records import Study, StudyState, Trial
+from storage.store import Store
+
+
+@dataclass(frozen=True)
+class DeletedStudy:
+    """What went with a study; ``kept`` are folders that its plans were written to and that stay."""
+
+    name: str
+    trials: int
+    forecasts: int
+    plans: int
+    outcomes: int
+    folders: tuple[str, ...]
+    kept: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def delete_study(name: str, storage: str, *, folder: Path | str | None = None) -> DeletedStudy:
+    """Remove a study from a storage with its trials, curves, forecasts, plans, outcomes and events.
+
+    From ``folder``, in which it was run, go its checkpoints, its programs' files and the plans that were written there;
+    plans that were written elsewhere stay. Raises :class:`StudyNotFoundError`, and :class:`TuningError` while the study
+    is running.
+    """
+    with _resting(storage, name) as (store, study):
+        trials, forecasts, plans = (
+            len(store.trials(study.id)),
+            len(store.forecasts(study.id)),
+            store.plans(study.id),
+        )
+        outcomes = sum(len(store.outcomes(plan.id)) for plan in plans)
+        store.delete_study(study.id)
+    written = {Path(plan.directory) for plan in plans if plan.directory}
+    gone = []
+    if folder is not None:
+        place = Path(folder).absolute()
+        own = [
+            *(place / part / str(study.id) for part in ("checkpoints", "trials")),
+            *(place / part / quote(name, safe="") for part in ("agents", "trials")),
+            place / f"study-{study.id}.lock",
+            *(path for path in written if path.is_relative_to(place / "plans")),
+        ]
+        gone = [path for path in own if path.exists()]
+        for path in gone:
+            _remove(path)
+    kept = sorted(str(path) for path in written.difference(gone) if path.is_dir())
+    return DeletedStudy(
+        name,
+        trials,
+        forecasts,
+        len(plans),
+        outcomes,
+        tuple(str(path) for path in gone if path.suffix != ".lock"),
+        tuple(kept),
+    )
+
+
+def rename_study(name: str, new: str, storage: str) -> Study:
+    """Give a study of a storage another name, in its stored file too; its earlier name is free then.
+
+    Raises :class:`StudyNotFoundError`, :class:`SpecError` for what can be no name, and :class:`TuningError` where the
+    name is taken or the study is running.
+    """
+    with _resting(storage, name) as (store, study):
+        renamed = store.rename_study(study.id, new, renamed_text(study, new))
+        store.add_event(study.id, "renamed", f"{name!r} is named {new!r} now")
+        return renamed
+
+
+def renamed_text(study: Study, new: str) -> str:
+    """A stored study's file with another name; :class:`SpecError` for what can be no name."""
+    return stored_spec(study).renamed(new).text
+
+
+def starts_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether of two study files, as plain values, the second starts another program, or the same one otherwise."""
+    return _start(before) != _start(after)
+
+
+def told_retry(again: Sequence[Trial]) -> str:
+    """What is said of trials that were queued anew."""
+    count = "a trial" if len(again) == 1 else f"{len(again)} trials"
+    return f"{count} that failed wait{'s' if len(again) == 1 else ''} to be trained anew"
+
+
+def _start(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in (spec.get("program") or {}).items() if key != "cost"}
+
+
+@contextlib.contextmanager
+def _resting(storage: str, name: str) -> Iterator[tuple[Store, Study]]:
+    """A study of a storage; one whose process is gone from this machine runs no more."""
+    with open_store(storage, create=False) as store:
+        study = store.study(name)
+        if study.lease_worker is not None and is_gone(study.lease_worker):
+            store.release_study(
+                take_lease(store, study), StudyState.INTERRUPTED, "its process is gone"
+            )
+        elif study.state is StudyState.RUNNING and study.for_agents and not _trained(store, study):
+            store.set_study_state(
+                study.id, StudyState.INTERRUPTED, "nobody trains its trials any more"
+            )
+        try:
+            yield store, study
+        except Conflict as error:
+            raise TuningError(str(error)) from error
+
+
+def _trained(store: Store, study: Study) -> bool:
+    """Whether somebody holds a trial of a study whose trials are asked for."""
+    now = datetime.now(UTC)
+    return any(held.expires_at > now for held in store.leased_trials(study.id))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

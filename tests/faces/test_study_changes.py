@@ -1,0 +1,158 @@
+"""`hpo delete`, `hpo rename` and `hpo resume`: local databases and servers, what goes and what is said."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import hpo
+from hpo.cli.main import main
+from hpo.errors import SpecError, StudyNotFoundError
+from storage.records import NewPlan, NewTrial, PlanKind, StudyState
+from storage.store import Store
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "service"))
+from api_server import add_trials, fail_trials, served, spec_of
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a study `bowl` of three trials, which has left files behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HPO_STORAGE", raising=False)
+    with Store.open("hpo.db") as store:
+        store.create_study(
+            "bowl",
+            workload="noisy_quadratic",
+            metric="loss",
+            threshold=0.1,
+            higher_is_better=False,
+            spec="# what it is for\n" + spec_of(),
+        )
+        add_trials(store, "bowl", 3)
+    for path in ("checkpoints/1", "trials/1/0", "checkpoints/2", "plans/mine"):
+        (tmp_path / ".hpo" / path).mkdir(parents=True)
+    (tmp_path / ".hpo" / "trials" / "1" / "0" / "report.jsonl").write_text("{}")
+    return tmp_path
+
+
+def test_a_deleted_study_is_gone_with_its_files(here):
+    said = call("delete", "bowl", "--yes").stdout
+    assert said.startswith("deleted bowl: 3 trials, 0 forecasts, 0 plans, 0 outcomes\n")
+    assert f"removed {here}/.hpo/trials/1" in said
+    assert [path.name for path in (here / ".hpo" / "checkpoints").iterdir()] == ["2"]
+    assert not any((here / ".hpo" / "trials").iterdir())
+    assert call("studies", "--json").stdout.strip() == "[]"
+    assert "no study 'bowl'" in call("delete", "bowl", "--yes", code=2).output
+
+
+def test_plans_that_were_written_elsewhere_stay_and_are_told(here):
+    result = hpo.read_study("bowl", "hpo.db")
+    with Store.open("hpo.db") as store:
+        for folder in (here / ".hpo" / "plans" / "mine", here / "out"):
+            folder.mkdir(exist_ok=True)
+            store.add_plan(
+                NewPlan(
+                    study_id=result.study.id,
+                    kind=PlanKind.LINEAR_SCALING,
+                    machine="local",
+                    nodes=1,
+                    workers=1,
+                    global_batch_size=512,
+                    local_batch_size=512,
+                    settings=result.trials[0].settings,
+                    directory=str(folder),
+                )
+            )
+    gone = json.loads(call("delete", "bowl", "--yes", "--json").stdout)
+    assert (gone["trials"], gone["plans"], gone["kept"]) == (3, 2, [str(here / "out")])
+    assert (here / "out").is_dir() and not (here / ".hpo" / "plans" / "mine").exists()
+
+
+def test_files_of_a_run_that_may_be_another_databases_stay(here):
+    (here / "elsewhere").mkdir()
+    (here / "hpo.db").rename(here / "elsewhere" / "hpo.db")
+    call("delete", "bowl", "--yes", "--storage", here / "elsewhere" / "hpo.db")
+    assert (here / ".hpo" / "trials" / "1").is_dir()
+
+
+def test_nothing_is_deleted_without_a_word(here):
+    refused = call("delete", "bowl", code=2)
+    assert "--yes" in refused.output
+    assert len(hpo.read_study("bowl", "hpo.db").trials) == 3
+
+
+def test_a_renamed_study_has_its_trials_its_comments_and_its_new_name(here):
+    said = call("rename", "bowl", "salad bowl: 2").stdout
+    assert "bowl is named salad bowl: 2 now" in said and "its file" in said
+    result = hpo.read_study("salad bowl: 2", "hpo.db")
+    assert len(result.trials) == 3 and result.spec.name == "salad bowl: 2"
+    assert result.study.spec.startswith("# what it is for\n")
+    with pytest.raises(StudyNotFoundError):
+        hpo.read_study("bowl", "hpo.db")
+    with pytest.raises(SpecError, match="no space at its ends"):
+        hpo.rename_study("salad bowl: 2", " bowl", "hpo.db")
+
+
+@pytest.mark.parametrize("command", [("delete", "bowl", "--yes"), ("rename", "bowl", "dish")])
+def test_a_study_that_is_running_is_refused_until_nobody_runs_it(here, command):
+    with Store.open("hpo.db") as store:
+        study = store.study("bowl")
+        store.take_study(study.id, "another-host:7", lease_seconds=60)
+        refused = call(*command, code=1)
+        assert "error: the study 'bowl' is running; cancel it first" in refused.output
+    with Store.open("hpo.db") as store:
+        assert len(store.trials(study.id)) == 3
+
+
+def test_a_study_whose_process_is_gone_runs_no_more(here):
+    from hpo.runs.lease import process_name
+
+    with Store.open("hpo.db") as store:
+        gone = f"{process_name().rpartition(':')[0]}:{2**22 + 7}"
+        store.take_study(store.study("bowl").id, gone, lease_seconds=60)
+    call("rename", "bowl", "dish")
+    with Store.open("hpo.db") as store:
+        study = store.study("dish")
+        store.set_study_state(study.id, StudyState.QUEUED)
+        new = NewTrial(global_batch_size=64, seed=3, settings=store.trials(study.id)[0].settings)
+        held = store.lease_trial(
+            study.id, new, known=3, key="k", holder="agent", lease_seconds=0.001
+        )
+        assert held is not None
+    call("delete", "dish", "--yes")
+
+
+def test_at_a_server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with served(tmp_path) as api:
+        url = str(api.client.base_url)
+        monkeypatch.setenv("HPO_TOKEN", api.token("ada"))
+        monkeypatch.setenv("HPO_SERVER", url)
+        (tmp_path / "study.yaml").write_text(spec_of("bowl"))
+        call("submit", "study.yaml")
+        fail_trials(api.store, "bowl", 2)
+        call("cancel", "bowl")
+        shown = json.loads(call("resume", "bowl", "--json").output)
+        assert shown["trials"] == {"failed": 2} and shown["state"] == "queued"
+        shown = json.loads(call("resume", "bowl", "--retry-failed", "--json").output)
+        assert shown["trials"] == {"queued": 2}
+        call("rename", "bowl", "dish", "--server", url)
+        assert api.store.study("dish").name == "dish"
+        assert "--yes" in call("delete", "dish", "--server", url, code=2).output
+        lease = api.store.claim_study("worker", lease_seconds=60)
+        assert "running" in call("delete", "dish", "--server", url, "--yes", code=2).output
+        api.store.release_study(lease, StudyState.FAILED)
+        monkeypatch.setenv("HPO_TOKEN", api.token("bob"))
+        assert "belongs to ada" in call("delete", "dish", "--server", url, "--yes", code=2).output
+        monkeypatch.setenv("HPO_TOKEN", api.token("ada"))
+        assert "dish is deleted at" in call("delete", "dish", "--server", url, "--yes").output
+        assert api.store.studies() == []
