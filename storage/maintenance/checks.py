@@ -124,19 +124,17 @@ def _curves(connection: Connection) -> Finding:
 
 def _repetitions(connection: Connection) -> Finding:
     """Trainings of a study with the same settings, batch size and seed, which are refused; races once stored them."""
+    one = (studies.c.name, trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
     alike = (
-        select(trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
+        select(*one)
+        .join(studies, studies.c.id == trials.c.study_id)
         .where(trials.c.purpose.in_(TRAINED_BY_THE_STUDY))
-        .group_by(trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
+        .group_by(*one)
         .having(func.count() > 1)
+        .order_by(*one)
     )
-    names = {
-        row.id: row.name for row in connection.execute(select(studies.c.id, studies.c.name)).all()
-    }
     named = []
-    for study_id, batch, seed in connection.execute(
-        alike.order_by(trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
-    ).all():
+    for name, study_id, batch, seed in connection.execute(alike).all():
         same = select(trials).where(
             trials.c.study_id == study_id,
             trials.c.global_batch_size == batch,
@@ -147,7 +145,7 @@ def _repetitions(connection: Connection) -> Finding:
             groups[training_key(trial)].append(trial)
         groups.pop(None, None)
         named += [
-            f"{names[study_id]}: trials {_some((str(trial.number) for trial in group), 5)} "
+            f"{name}: trials {_some((str(trial.number) for trial in group), 5)} "
             f"({group[-1].purpose} at {batch}, seed {seed})"
             for group in groups.values()
             if len(group) > 1

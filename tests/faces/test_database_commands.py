@@ -52,12 +52,12 @@ def test_check(study):
     ] == "warn"  # trials written without curves
     lines = call("db", "check").stdout.splitlines()
     assert lines[0].split()[:2] == ["ok", "integrity"]
-    assert lines[-1] == "0 failed, 1 to look at, 5 well"
+    assert lines[-1] == "0 failed, 1 to look at, 6 well"
     with sqlite3.connect(study.folder / "hpo.db") as connection:
         connection.execute("DELETE FROM studies")
     connection.close()
     text = call("db", "check", code=1).stdout
-    assert "fail  references  24 rows of trials point to studies that are not there" in text
+    assert "fail  references   24 rows of trials point to studies that are not there" in text
     assert "-> restore a backup: hpo db restore FILE" in text
 
 
