@@ -82,7 +82,7 @@ class OptimizerContract(_TechniqueContract):
     def _run(self, optimizer: Any, moved: list[nn.Parameter], steps: range) -> None:
         for step in steps:
             self._draw(moved, step)
-            optimizer.step(0.01 / (1 + step), step / 4)
+            optimizer.step(_rate(step), step / 4)
 
     def _draw(self, moved: list[nn.Parameter], step: int) -> None:
         generator = torch.Generator().manual_seed(100 + step)
@@ -147,7 +147,7 @@ class OptimizerContract(_TechniqueContract):
             for mine, its in zip(here, there, strict=True):
                 assert mine.grad is not None
                 its.grad = mine.grad * (math.inf if step in (0, 3) else 1)
-            left_out, rate = torch.tensor(step in (0, 3)), 0.01 / (1 + step)
+            left_out, rate = torch.tensor(step in (0, 3)), _rate(step)
             plain.step(rate, step / 4, left_out)
             numbers = torch.tensor([rate, step / 4], dtype=torch.float64)
             on_device.step(numbers[0], numbers[1], left_out)
@@ -233,6 +233,11 @@ class BatchControlContract(_ScheduleContract):
             size = found.phase(step).global_batch_size
             factor = batch_factor(settings, found.epochs(step))
             assert size == round(factor * batch) >= 1, found.epochs(step)
+
+
+def _rate(step: int) -> float:
+    """A warmup and a decay."""
+    return 0.004 * (1 + step) if step < 4 else 0.08 / (1 + step)
 
 
 def other_value(setting: OwnSetting) -> Any:

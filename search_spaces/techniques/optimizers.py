@@ -7,8 +7,9 @@ its name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from search_spaces.own_settings import OwnSetting, Range
 from search_spaces.plugins import PluginError, Registry
@@ -53,6 +54,30 @@ _LARC_ON_SGD, _LARC_ON_ADAM = Use("larc_optimizer", ("sgd",)), Use("larc_optimiz
 def _share(what: str, default: float) -> OwnSetting:
     return OwnSetting(what=what, default=default, range=Range(0, 1, high_open=True))
 
+
+def _needs_one_server(settings: Any) -> Iterator[str]:
+    if settings.update_mode != "synchronous":
+        yield (
+            f"optimizer {settings.optimizer!r} is evaluated at its average, which a parameter server does not know; it "
+            f"needs update_mode 'synchronous', but got {settings.update_mode!r}"
+        )
+
+
+_SCHEDULE_FREE = {
+    "schedule_free_beta": OwnSetting(
+        what="share of the average in the weights at which gradients are taken",
+        default=0.9,
+        range=Range(0, 1, low_open=True, high_open=True),
+    ),
+    "schedule_free_rate_power": OwnSetting(
+        what="power of the largest rate so far that weighs an update in the average",
+        default=2.0,
+        range=Range(0),
+    ),
+    "schedule_free_r": OwnSetting(
+        what="power of its number that weighs an update in the average", default=0.0, range=Range(0)
+    ),
+}
 
 OPTIMIZERS: Registry[OptimizerDescription] = Registry(
     "optimizers",
@@ -223,6 +248,25 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             rate_exponent=_ADAM,
             exponent_source=_ADAM_SOURCE,
             rate_law="adam",
+        ),
+        "schedule_free_sgd": OptimizerDescription(
+            title="ScheduleFreeSGD",
+            rule="trainers.optimizers.schedule_free:ScheduleFreeSGDRule",
+            about="SGD whose average is evaluated, in the place of a decay",
+            source="arXiv:2405.15682",
+            settings=_SCHEDULE_FREE,
+            state_bytes=4,
+            faults=_needs_one_server,
+        ),
+        "schedule_free_adamw": OptimizerDescription(
+            title="ScheduleFreeAdamW",
+            rule="trainers.optimizers.schedule_free:ScheduleFreeAdamWRule",
+            about="AdamW whose average is evaluated, in the place of a decay",
+            source="arXiv:2405.15682",
+            uses=("beta2", "epsilon", "bias_correction"),
+            settings=_SCHEDULE_FREE,
+            state_bytes=8,
+            faults=_needs_one_server,
         ),
         "ademamix": OptimizerDescription(
             title="AdEMAMix",

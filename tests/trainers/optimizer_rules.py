@@ -139,6 +139,31 @@ def ademamix(w, g, memory, s, *, t, rate, epochs, decay, **_):
     return w - rate * (direction + decay * w)
 
 
+def schedule_free_sgd(w, g, memory, s, *, t, rate, decay, **_):
+    return _schedule_free(w, g, memory, s, t, rate, decay)
+
+
+def schedule_free_adamw(w, g, memory, s, *, t, rate, decay, **_):
+    memory["v"] = s.beta2 * memory.get("v", 0.0) + (1 - s.beta2) * g * g
+    second = memory["v"] / (1 - s.beta2**t if s.bias_correction else 1.0)
+    return _schedule_free(w, g / (np.sqrt(second) + s.epsilon), memory, s, t, rate, decay)
+
+
+def _schedule_free(y, d, memory, s, t, rate, decay):
+    """With all three points kept, as the paper has them."""
+    beta = s.value("schedule_free_beta")
+    x, z = memory.get("x", y), memory.get("z", y)
+    memory["largest"] = max(memory.get("largest", 0.0), rate)
+    weight = t ** s.value("schedule_free_r") * memory["largest"] ** s.value(
+        "schedule_free_rate_power"
+    )
+    memory["sum"] = memory.get("sum", 0.0) + weight
+    c = weight / memory["sum"]
+    memory["z"] = z - rate * (d + decay * y)
+    memory["x"] = (1 - c) * x + c * memory["z"]
+    return (1 - beta) * memory["z"] + beta * memory["x"]
+
+
 @dataclass(frozen=True)
 class OptimizerCase:
     """How an optimizer is tried: ``rule`` is the paper's, with NumPy.
@@ -303,6 +328,21 @@ CASES = {
         rate=0.002,
         settings={"beta1": 0.8, "weight_decay": 0.1},
         tried=({}, {"bias_correction": False}, {"beta1": 0.5, "decay_norm_and_bias": True}),
+    ),
+    "schedule_free_sgd": OptimizerCase(
+        schedule_free_sgd,
+        rate=0.2,
+        settings={"schedule_free_beta": 0.8, "weight_decay": 0.01},
+        tried=(
+            {},
+            {"schedule_free_beta": 0.6, "schedule_free_r": 1.0, "schedule_free_rate_power": 1.0},
+        ),
+    ),
+    "schedule_free_adamw": OptimizerCase(
+        schedule_free_adamw,
+        rate=0.002,
+        settings={"schedule_free_beta": 0.8, "beta2": 0.95},
+        tried=({}, {"bias_correction": False, "decay_norm_and_bias": True, "beta2": 0.9}),
     ),
     "ademamix": OptimizerCase(
         ademamix,

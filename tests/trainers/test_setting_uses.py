@@ -77,7 +77,7 @@ def trained(settings: TrainingSettings) -> torch.Tensor:
     for step in range(8):
         for parameter in parameters:
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        optimizer.step(0.1 / (step + 1), epochs=2.0 * step)
+        optimizer.step(0.1 * min(step + 1, 6 - step / 2), epochs=2.0 * step)
     return torch.cat([parameter.detach().flatten() for parameter in parameters])
 
 

@@ -43,6 +43,12 @@ WITNESSES: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "lion": lambda moved: pytorch_optimizer.Lion(
         moved, betas=(0.9, 0.99), weight_decay=0.05, weight_decouple=True
     ),
+    "schedule_free_sgd": lambda moved: pytorch_optimizer.ScheduleFreeSGD(
+        moved, momentum=0.9, weight_decay=0.05
+    ),
+    "schedule_free_adamw": lambda moved: pytorch_optimizer.ScheduleFreeAdamW(
+        moved, betas=(0.9, 0.999), weight_decay=0.05, weight_decouple=False
+    ),
     "ademamix": lambda moved: pytorch_optimizer.AdEMAMix(
         moved, betas=(0.9, 0.999, 0.9999), weight_decay=0.05, weight_decouple=True, alpha=5.0
     ),

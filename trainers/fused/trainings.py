@@ -7,6 +7,7 @@ what it would have reported alone, to rounding: a product of matrices of several
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,7 +94,10 @@ class FusedTrainings:
             self._fused = _Fused(self._members)
         self._fused.train(min(member.updates_left for member in self._members))
         due = [member for member in self._members if member.updates_left == 0]
-        scores = self._evaluate(self._fused, due)
+        with contextlib.ExitStack() as averaged:
+            for member in self._members:
+                averaged.enter_context(rule_of(member.training).evaluation())
+            scores = self._evaluate(self._fused, due)
         share = (time.perf_counter() - started) / len(self._members)
         for member in self._members:
             member.seconds += share

@@ -71,7 +71,8 @@ class Training(TrainingRun):
 
     def exhibit(self) -> dict[str, Any] | None:
         """What the workload shows of the model as it is now; see :mod:`trainers.loop.exhibits`."""
-        return exhibit_of(self.replica)
+        with self.optimizer.evaluation():
+            return exhibit_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         started = time.perf_counter()
@@ -82,7 +83,8 @@ class Training(TrainingRun):
             devices=[self.replica.device] if self.replica.device.type == "cuda" else []
         ):
             losses, rate = self._updates(first_step, last_step)
-            scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
+            with self.optimizer.evaluation():
+                scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
         return TrainingSegment(
             train_loss=float(losses.mean()),
             first_loss=float(losses[0]),

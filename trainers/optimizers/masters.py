@@ -7,7 +7,8 @@ LARS, LARC and LAMB are those of the masters (Jia et al., arXiv:1807.11205).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -60,6 +61,18 @@ class MasterOptimizer:
             ],
         )
         self.optimizer.step(learning_rate, epochs, left_out)
+        self._copy_down()
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """The model's reduced weights follow the masters there and back."""
+        with self.optimizer.evaluation():
+            self._copy_down()
+            yield
+        self._copy_down()
+
+    @torch.no_grad()
+    def _copy_down(self) -> None:
         torch._foreach_copy_(self.reduced, list[Tensor](self.masters))
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,4 +96,4 @@ class MasterOptimizer:
         self.optimizer.load_state_dict(state["optimizer"])
         for master, one in zip(self.masters, saved, strict=True):
             master.copy_(one)
-        torch._foreach_copy_(self.reduced, list[Tensor](self.masters))
+        self._copy_down()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -32,6 +33,9 @@ class Optimizer(Protocol):
         only RMSprop warm-up reads it. Rate and progress may be scalar tensors on the parameters' device, and where
         ``left_out``, a scalar of bool there, is true the update changes nothing: no accelerator is waited for.
         """
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """Within it the parameters are those to evaluate; after it, those to train on."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state as tensors and plain values."""
@@ -108,6 +112,7 @@ class GroupOptimizer(ABC):
         before = () if left_out is None else torch._foreach_mul(self._changed(), 1.0)  # copies
         self.updates += 1
         self.epochs = epochs
+        self.begin_update(learning_rate)
         for batch in self.batches:
             self.update(batch, learning_rate)
         if left_out is None:
@@ -124,6 +129,13 @@ class GroupOptimizer(ABC):
     def names_of_state(self, group: ParameterGroup) -> tuple[str, ...]:  # noqa: ARG002 - for subclasses
         """The tensors of state of each parameter of a group, by default all of ``state_names``."""
         return self.state_names
+
+    def begin_update(self, learning_rate: float | Tensor) -> None:  # noqa: B027 - most rules need none
+        """What a rule does once for an update, before its batches."""
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """Within it the parameters are those to evaluate; most rules evaluate what they train."""
+        return nullcontext()
 
     @abstractmethod
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
@@ -160,7 +172,15 @@ class GroupOptimizer(ABC):
         return {
             "updates": int(self.count),
             "groups": [group.state_dict() for group in self.groups],
+            **self.numbers(),
         }
+
+    def numbers(self) -> dict[str, Any]:
+        """What a rule keeps besides tensors and the number of updates: plain values, by name."""
+        return {}
+
+    def set_numbers(self, numbers: Mapping[str, Any]) -> None:  # noqa: B027 - most rules keep none
+        """Restore what :meth:`numbers` gave."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave; another model's or rule's raises :class:`CheckpointError`."""
@@ -174,6 +194,7 @@ class GroupOptimizer(ABC):
         for group, saved in zip(self.groups, groups, strict=True):
             group.load_state_dict(saved)
         self.go_on_after(int(state["updates"]))
+        self.set_numbers(state)
 
     def go_on_after(self, updates: int) -> None:
         """Count from so many updates on, which were done before."""

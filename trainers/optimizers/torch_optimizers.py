@@ -14,8 +14,9 @@ own, which a scheduler may change. The updates are those of the same rule inside
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, overload
 
 import torch
@@ -68,7 +69,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; parameters that are there already keep their state."""
         for name in param_group:
-            if name not in ("params", "lr", "updates", "param_names"):
+            if name not in ("params", "lr", "updates", "numbers", "param_names"):
                 _check_use(self.rule, name)
         super().add_param_group(param_group)
         if self._rules:
@@ -92,6 +93,20 @@ class RuleOptimizer(torch.optim.Optimizer):
             rule.step(float(group["lr"]), epochs)
             group["updates"] = rule.updates
         return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """As PyTorch's, with what the rules keep besides tensors in their groups."""
+        for group, rule in zip(self.param_groups, self._rules, strict=True):
+            group["numbers"] = rule.numbers()
+        return super().state_dict()
+
+    @contextlib.contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Within it the parameters are those to evaluate; they differ with Schedule-Free alone."""
+        with contextlib.ExitStack() as stack:
+            for rule in self._rules:
+                stack.enter_context(rule.evaluation())
+            yield
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -132,6 +147,7 @@ class RuleOptimizer(torch.optim.Optimizer):
             parameter_groups(parameters, self._settings(group), kinds), self._settings(group)
         )
         rule.go_on_after(group["updates"])
+        rule.set_numbers(group.get("numbers", {}))
         for own in rule.groups:
             for index, parameter in enumerate(own.parameters):
                 self.state[parameter] = rule.state_of(own, index)
