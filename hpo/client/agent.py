@@ -173,7 +173,7 @@ class TrialAgent:
         if state != "queued":
             checkpoint.unlink(missing_ok=True)
             # a trial of that number in a later study of that name begins anew
-            ProgramFiles(self._programs / str(trial.number)).report.unlink(missing_ok=True)
+            ProgramFiles(self._programs / str(trial.number)).set_report_aside()
         return state
 
 

@@ -239,7 +239,7 @@ class Trainings:
         files = ProgramFiles(self._folder(trial))
         shutil.rmtree(files.checkpoint, ignore_errors=True)
         if state is TrialState.FAILED:  # where it is trained anew, it begins anew
-            files.report.unlink(missing_ok=True)
+            files.set_report_aside()
         self._show()
 
     def again(self, tune_id: str) -> bool:

@@ -133,3 +133,34 @@ def test_a_plan_of_a_program_is_launched_and_recorded(swept):
     assert (
         row.plan_id == run.plan.id and row.observed_epochs_mean == launched.outcome.epochs_to_target
     )
+
+
+def test_a_study_whose_command_was_wrong_goes_on_with_the_right_one(one_ray, tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    study = (
+        STUDY.format(python=sys.executable)
+        .replace("{choice: [none, exits, hangs, nan, back], role: shared}", "none")
+        .replace("full_scale: {global_batch_size: 64, machine: local, workers: 2}\n", "")
+        .replace("trials: 20", "trials: 5")
+    )
+    file, storage = tmp_path / "study.yaml", f"sqlite:///{tmp_path}/hpo.db"
+
+    def run(text, *options):
+        file.write_text(text)
+        options = ["--storage", storage, "--folder", str(tmp_path / ".hpo"), *options]
+        return CliRunner().invoke(main, ["run", str(file), *options])
+
+    for text in (study.replace("train.py", "trian.py"), study.replace("train.py", "tarin.py")):
+        failed = run(text)
+        assert failed.exit_code == 1, failed.output
+        assert "the first 4 trials all failed" in failed.stderr
+        assert "hpo run --retry-failed" in failed.stderr and "hpo delete programs" in failed.stderr
+    assert "tarin.py" in failed.stderr and "trian.py" not in failed.stderr
+    # the same command again: it trains nothing
+    assert "tarin.py" in run(text).stderr
+    done = run(study)
+    assert done.exit_code == 0, done.output
+    assert "4 trials that failed wait to be trained anew" in done.stderr
+    result = hpo.read_study("programs", storage)
+    assert result.complete and len(result.trials) == 5
+    assert TrialState.FAILED not in {trial.state for trial in result.trials}

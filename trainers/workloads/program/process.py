@@ -70,6 +70,21 @@ class ProgramFiles:
         for folder in (self.own, self.checkpoint, self.output):
             folder.mkdir(parents=True, exist_ok=True)
 
+    def set_report_aside(self) -> None:
+        """Let a later start in this folder begin anew: what was reported is kept as ``report.ended.jsonl``."""
+        with contextlib.suppress(FileNotFoundError):
+            self.report.replace(self._ended_report)
+
+    def set_log_aside(self) -> None:
+        """Keep what an earlier training here printed, whose report was set aside, as ``log.ended.txt``."""
+        if self._ended_report.exists() and not self.report.exists():
+            with contextlib.suppress(FileNotFoundError):
+                self.log.replace(self.log.with_name("log.ended.txt"))
+
+    @property
+    def _ended_report(self) -> Path:
+        return self.report.with_name("report.ended.jsonl")
+
     @property
     def lock(self) -> Path:
         """Held by the guard of a program as long as it is there."""

@@ -74,6 +74,7 @@ class ProgramTraining(AnyTraining):
         values = trial_values(job, options, place, self.files)
         self.files.make()
         self.files.wait_until_free(2 * options.stop_seconds + LEAVING_SECONDS)
+        self.files.set_log_aside()
         self._curve = Curve(job, options.train_samples, [])
         self._follower = ReportFollower(self.files.report)
         self._take_up()
