@@ -80,7 +80,8 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
         if old != new:
             raise spec.error(
                 f"study {spec.name!r} is in the storage with another {name}, so that its trials and new "
-                f"ones would not compare: {old} there, {new} here; give this study another name",
+                f"ones would not compare: {old} there, {new} here; give this study another name, or that one "
+                f"(`hpo rename {spec.name} NAME`)",
                 *name.split("."),
             )
     return study

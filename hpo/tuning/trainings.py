@@ -275,7 +275,13 @@ class Trainings:
 
         trial = self._patience(lambda: self._store.add_trials(self._study.id, [new])[0], added)
         self._trials[trial.id] = trial
+        self._make_room(trial)
         return trial
+
+    def _make_room(self, trial: Trial) -> None:
+        """Remove what stands where a new trial's files will: a deleted study, whose number this one got, left it."""
+        shutil.rmtree(self._folder(trial), ignore_errors=True)
+        (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
 
     def _start(self, trial: Trial) -> None:
         def start() -> bool:

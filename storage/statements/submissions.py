@@ -119,8 +119,9 @@ def _found(connection: Connection, name: str, values: dict[str, Any]) -> Study:
         )
     if study.spec != values["spec"]:
         raise Conflict(
-            f"a study named {name!r} exists with another spec; give this one another name, or restore the "
-            "spec of the study that exists"
+            f"a study named {name!r} exists with another spec; give this one another name, restore the spec of the "
+            "study that exists, let that go on with this one (`hpo resume STUDY --file FILE`), or give it another "
+            "name (`hpo rename`) or remove it (`hpo delete`)"
         )
     taken_by = connection.execute(
         select(table.c.idempotency_key).where(table.c.id == study.id)

@@ -162,6 +162,23 @@ def test_a_study_that_its_failures_stopped_goes_on_at_the_users_word(run, stored
     assert retried == ["4 trials that failed wait to be trained anew"]
 
 
+def test_what_a_deleted_study_left_behind_is_not_the_next_ones(run, stored, tmp_path):
+    """SQLite gives the number of the last study, by which its files are found, to the next one."""
+    ends = "reached failed reached"
+    run(ends)
+    before = stored()[0]
+    hpo.delete_study("bowls", f"sqlite:///{tmp_path}/hpo.db")  # as at a server: without the folder
+    trials = tmp_path / ".hpo" / "trials" / str(before.id)
+    (trials / "0").mkdir(parents=True)
+    (trials / "0" / "report.jsonl").write_text('{"epochs": 1, "loss": 0.01}\n')
+    checkpoints = tmp_path / ".hpo" / "checkpoints" / str(before.id)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    (checkpoints / "0.pt").write_text("a checkpoint of another study")
+    result, _ = run(ends)
+    assert result.study.id == before.id
+    assert not (trials / "0" / "report.jsonl").exists()
+
+
 def test_only_what_starts_the_program_makes_it_another():
     program = {"command": ["python", "a.py"], "train_samples": 8}
     before = {"name": "one", "program": program, "seeds": 1}
