@@ -1,4 +1,4 @@
-"""Contract tests for the authors of plug-ins: what this project asks of an optimizer and of a schedule.
+"""Contract tests for the authors of plug-ins: what this project asks of an optimizer, a schedule and a sampler.
 
 A test class of the plug-in's package inherits one and says the name; pytest runs its tests::
 
@@ -12,15 +12,20 @@ The project holds its own to the same.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from hpo.study.samplers import SAMPLERS
+from hpo.study.spec import StudySpec
+from hpo.tuning.sampler import make_sampler
 from search_spaces.own_settings import OwnSetting
 from search_spaces.settings import TrainingSettings, names
 from search_spaces.techniques import TECHNIQUES, Technique
+from storage.records import Trial, TrialPurpose, TrialState
 from trainers.optimizers import make_optimizer
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.schedules.arithmetic import NUMBERS
@@ -28,7 +33,13 @@ from trainers.schedules.batch_size import batch_factor, batch_schedule
 from trainers.schedules.device_arithmetic import ON_DEVICE
 from trainers.schedules.learning_rate import learning_rate_by
 
-__all__ = ["BatchControlContract", "DecayContract", "OptimizerContract", "WarmupContract"]
+__all__ = [
+    "BatchControlContract",
+    "DecayContract",
+    "OptimizerContract",
+    "SamplerContract",
+    "WarmupContract",
+]
 
 SHAPES = (4, 3, 3, 3), (6, 5), (4,), (6,)
 BUDGET = 10.0
@@ -238,6 +249,65 @@ class BatchControlContract(_ScheduleContract):
 def _rate(step: int) -> float:
     """A warmup and a decay."""
     return 0.004 * (1 + step) if step < 4 else 0.08 / (1 + step)
+
+
+class SamplerContract:
+    """What a sampler must do: settings within the space, the same whenever it is asked, spread over the space."""
+
+    name: ClassVar[str]
+    trainings: ClassVar[int] = 8
+
+    def _suggested(self) -> list[TrainingSettings]:
+        spec = StudySpec.from_dict(
+            {
+                "name": "contract",
+                "workload": "noisy_quadratic",
+                "target": {"metric": "loss", "at_most": 0.1},
+                "ladder": [16, 32],
+                "search": {
+                    "learning_rate": {"log_uniform": [0.001, 1.0], "role": "scaled"},
+                    "momentum": {"uniform": [0.5, 0.95]},
+                    "decay": {"choice": ["constant", "cosine"]},
+                },
+                "budget": {"trials": 16, "epochs_per_trial": 40},
+                "sampler": self.name,
+            }
+        )
+        sampler, found = make_sampler(spec, spec.ladder), []
+        for number in range(self.trainings):
+            asked = None if SAMPLERS[self.name].chooses_rung else spec.ladder[number % 2]
+            batch, settings, ticket = sampler.suggest(asked, ())
+            assert batch in spec.ladder and (asked is None or batch == asked), batch
+            epochs = 4 + math.log(settings.learning_rate / (0.01 * batch)) ** 2
+            sampler.tell(_ended(number, batch, settings, epochs), ticket)
+            found.append(settings)
+        for settings in found:
+            for name, domain in spec.search.domains.items():
+                assert domain.contains(settings.value(name)), (name, settings.value(name))
+        return found
+
+    def test_it_is_described(self) -> None:
+        """It says what it does and whose it is."""
+        assert SAMPLERS[self.name].about and SAMPLERS[self.name].source, (
+            "about and source must be said"
+        )
+
+    def test_its_settings_lie_in_the_space_and_are_the_same_again(self) -> None:
+        """A sweep that is run again trains the same."""
+        assert self._suggested() == self._suggested()
+
+    def test_it_tries_different_settings(self) -> None:
+        """Of several trainings most differ in their rate."""
+        rates = {settings.learning_rate for settings in self._suggested()}
+        assert len(rates) > self.trainings // 2, rates
+
+
+def _ended(number: int, batch: int, settings: TrainingSettings, epochs: float) -> Trial:
+    known: dict[str, Any] = dict.fromkeys(each.name for each in dataclasses.fields(Trial))
+    known |= {"id": number + 1, "study_id": 1, "number": number, "seed": number, "reason": ""}
+    known |= {"state": TrialState.REACHED, "purpose": TrialPurpose.SWEEP, "epochs": epochs}
+    known |= {"global_batch_size": batch, "settings": settings.to_dict()}
+    return Trial(**known | {"epochs_to_target": epochs})
 
 
 def other_value(setting: OwnSetting) -> Any:

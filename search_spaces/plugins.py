@@ -187,6 +187,19 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
             return plugin.error(f"breaks the contract of its kind: {error}")
 
 
+def instance_of(kind: type[Thing]) -> Callable[[str, object], Thing]:
+    """What a registry takes from a plug-in: an instance of ``kind``."""
+
+    def check(name: str, found: object) -> Thing:
+        if not isinstance(found, kind):
+            raise TypeError(
+                f"{name} must be an instance of {kind.__module__}.{kind.__name__}, but is {found!r:.100}"
+            )
+        return found
+
+    return check
+
+
 def installed() -> tuple[Plugin, ...]:
     """Every plug-in of every kind that is installed, whether it can be used or not, by package and name."""
     return _installed(tuple(sys.path))

@@ -1,15 +1,19 @@
-"""The names of techniques stand in one place: a second list of them would be forgotten by who adds one."""
+"""What has a registry is named in one place: a second list of the names would be forgotten by who adds one."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpo.study.samplers import SAMPLERS
+from search_spaces.plugins import Registry
 from search_spaces.techniques import TECHNIQUES
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hpo", "search_spaces", "trainers", "storage")
+TECHNIQUES_STAND = "search_spaces/techniques/"
 MOST = 2
 """Names in one list that may be a choice of a few, as ``("sgd", "lars")`` that a simulation knows."""
 ELSEWHERE = {
@@ -38,11 +42,11 @@ def lists(tree: ast.AST) -> Iterator[tuple[int, set[str]]]:
                 yield node.lineno, set(text.split())
 
 
-def second_lists(root: Path, names: set[str]) -> Iterator[str]:
+def second_lists(root: Path, names: set[str], own: str = TECHNIQUES_STAND) -> Iterator[str]:
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             place = path.relative_to(root).as_posix()
-            if place.startswith("search_spaces/techniques/") or place in ELSEWHERE:
+            if place.startswith(own) or place in ELSEWHERE:
                 continue
             for line, words in lists(ast.parse(path.read_text(encoding="utf-8"))):
                 if len(words & names) > MOST:
@@ -52,6 +56,11 @@ def second_lists(root: Path, names: set[str]) -> Iterator[str]:
 @pytest.mark.parametrize("setting", TECHNIQUES)
 def test_no_second_list_of_names(setting: str) -> None:
     assert list(second_lists(ROOT, {*TECHNIQUES[setting].built_in} - {"constant"})) == []
+
+
+@pytest.mark.parametrize(("registry", "own"), [(SAMPLERS, "hpo/study/samplers.py")])
+def test_no_second_list_of_what_studies_and_plans_name(registry: Registry[Any], own: str) -> None:
+    assert list(second_lists(ROOT, {*registry.built_in}, own)) == []
 
 
 def test_a_second_list_is_found(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def swept(task: Task, seed: int, trials: int) -> Iterator[tuple[int, dict[str, A
         if isinstance(asked, Repeat):
             settings = dict(asked.settings)
         else:
-            suggested, ticket = sampler.suggest(batch)
+            _, suggested, ticket = sampler.suggest(batch)
             settings = suggested.to_dict()
         job = {"global_batch_size": batch}
         stub = SimpleNamespace(

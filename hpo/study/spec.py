@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -31,6 +31,7 @@ from hpo.study import recipe as study_recipe
 from hpo.study import rules, yaml_text
 from hpo.study.faults import SpecFaultsError
 from hpo.study.program import ProgramSection, Section, faults_of_program
+from hpo.study.samplers import check_sampler
 from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
 
@@ -158,7 +159,7 @@ class StudySpec(Section):
     budget: StudyBudget
     resources: ResourceSection = ResourceSection()
     seeds: Annotated[int, Field(gt=0, le=MOST_SEEDS)] = 1
-    sampler: Literal["tpe", "gp", "cmaes", "qmc", "random", "forecast"] = "tpe"
+    sampler: Annotated[str, AfterValidator(check_sampler)] = "tpe"
 
     _text: str | None = PrivateAttr(None)
     _path: str | None = PrivateAttr(None)

@@ -48,7 +48,11 @@ class ForecastSampler:
             resolution=1 / spec.budget.evaluations_per_epoch,
         )
 
-    def suggest(self, running: Iterable[Trial]) -> tuple[int, TrainingSettings, int]:
+    def suggest(
+        self,
+        global_batch_size: int | None = None,  # noqa: ARG002  it is chosen here
+        running: Iterable[Trial] = (),
+    ) -> tuple[int, TrainingSettings, int]:
         """Batch size and settings to train next, with a ticket; ``running`` are the trials in flight."""
         if not (
             self._tuned and len(self._tuned) == len(self._space.scaled) and self._acquisition.ready
@@ -57,7 +61,7 @@ class ForecastSampler:
             batch = self._ladder[
                 len(self._acquisition.observations) // ENOUGH_TRIALS % len(self._ladder)
             ]
-            return batch, *self._inner.suggest(batch)
+            return self._inner.suggest(batch)
         in_flight = [(trial.global_batch_size, trial.settings) for trial in running]
 
         def choose(others: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:

@@ -12,9 +12,13 @@ import hashlib
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from hpo.errors import SpecError
+from hpo.study.samplers import SAMPLERS
+from hpo.study.spec import StudySpec
+from search_spaces.plugins import load_attribute
 from search_spaces.scaling_rules import SCALING_RULES
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
@@ -32,12 +36,54 @@ WARM_START_RULES = ("sqrt", "linear")
 """A rung starts with the best settings of the rung below, moved by each of these."""
 
 
+class Sampler(Protocol):
+    """What a sweep asks: what to train next. It is rebuilt from the finished trials of a study."""
+
+    def suggest(
+        self, global_batch_size: int | None, running: Iterable[Trial] = ()
+    ) -> tuple[int, TrainingSettings, int]:
+        """Batch size and settings to train next, and a ticket to give back with the finished trial.
+
+        The batch size is the one given; None where the sampler picks it. ``running`` are the trials in flight.
+        """
+
+    def began(self, trial: Trial) -> None:
+        """Know of a trial of an earlier run that has not ended."""
+
+    def forget(self, ticket: int, global_batch_size: int) -> None:
+        """Know that nothing will come of a suggestion."""
+
+    def tell(self, trial: Trial, ticket: int | None = None) -> None:
+        """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""
+
+    def limit_epochs(self, global_batch_size: int) -> float | None:
+        """Epochs after which a trial at this batch has told what it can; None for those of the study."""
+
+
+def make_sampler(spec: StudySpec, batches: Sequence[int], earlier: int = 0) -> Sampler:
+    """The sampler that a study names, over the batch sizes of its trials; ``earlier`` counts those of earlier runs.
+
+    Raises :class:`hpo.errors.SpecError` where a plug-in's cannot be imported or gives something else.
+    """
+    if SAMPLERS[spec.sampler].chooses_rung:
+        chooser: Sampler = _call(spec.sampler, spec, earlier)
+        return chooser
+    return LadderSampler(
+        spec.search,
+        batches,
+        sampler=spec.sampler,
+        name=spec.name,
+        epochs=spec.budget.epochs_per_trial,
+        earlier=earlier,
+    )
+
+
 class LadderSampler:
     """Suggests settings rung by rung and learns from finished trials.
 
-    ``sampler`` is tpe, gp, cmaes, qmc or random; the same ``name``, trials and order give the same suggestions.
-    ``earlier`` counts the trials of earlier runs: a sweep that goes on draws new random numbers, and not those of its
-    begin once more.
+    ``sampler`` is one of :data:`hpo.study.samplers.SAMPLERS` that does not choose the rung; the same ``name``, trials
+    and order give the same suggestions. ``earlier`` counts the trials of earlier runs: a sweep that goes on draws new
+    random numbers, and not those of its begin once more.
     """
 
     def __init__(
@@ -63,8 +109,13 @@ class LadderSampler:
         self._best: dict[int, tuple[float, Trial]] = {}
         self._started: set[int] = set()
 
-    def suggest(self, global_batch_size: int) -> tuple[TrainingSettings, int]:
-        """Settings to train next at this rung, and a ticket to give back with the finished trial."""
+    def suggest(
+        self,
+        global_batch_size: int | None,
+        running: Iterable[Trial] = (),  # noqa: ARG002  Optuna's samplers know what was asked and not told
+    ) -> tuple[int, TrainingSettings, int]:
+        """The rung, settings to train next at it, and a ticket to give back with the finished trial."""
+        assert global_batch_size is not None, "only a sampler that chooses the rung picks it"
         if global_batch_size not in self._started:
             self._started.add(global_batch_size)
             for values in self._first_values(global_batch_size):
@@ -73,7 +124,10 @@ class LadderSampler:
             self._rungs[global_batch_size].ask(self._scaled),
             self._ladder.ask(self._shared),
         )
-        return self._ticket(scaled, scaled.params, shared)
+        return global_batch_size, *self._ticket(scaled, scaled.params, shared)
+
+    def limit_epochs(self, global_batch_size: int) -> None:
+        """None: trials have the epochs of the study."""
 
     def suggest_by(self, choose: Chooser) -> tuple[int, TrainingSettings, int]:
         """A rung with settings and ticket, the rung and its scaled settings as ``choose`` says.
@@ -203,31 +257,67 @@ def _mirrored(number: int, base: int) -> float:
     return value
 
 
+def tpe(seed: int) -> optuna.samplers.BaseSampler:
+    """Optuna's TPE, which takes trainings in flight for poor ones."""
+    from optuna.samplers import TPESampler
+
+    return TPESampler(seed=seed, n_startup_trials=EXPLORED_EVENLY, constant_liar=True)
+
+
+def gp(seed: int) -> optuna.samplers.BaseSampler:
+    """Optuna's Gaussian process."""
+    from optuna.samplers import GPSampler
+
+    return GPSampler(seed=seed, n_startup_trials=EXPLORED_EVENLY)
+
+
+def cmaes(seed: int) -> optuna.samplers.BaseSampler:
+    """Optuna's CMA-ES; what it cannot sample, a choice or a single setting, is drawn independently."""
+    from optuna.samplers import CmaEsSampler
+
+    return CmaEsSampler(
+        seed=seed, n_startup_trials=EXPLORED_EVENLY, warn_independent_sampling=False
+    )
+
+
+def qmc(seed: int) -> optuna.samplers.BaseSampler:
+    """Optuna's scrambled Sobol sequence."""
+    from optuna.samplers import QMCSampler
+
+    return QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
+
+
+def random(seed: int) -> optuna.samplers.BaseSampler:
+    """Optuna's independent draws."""
+    from optuna.samplers import RandomSampler
+
+    return RandomSampler(seed=seed)
+
+
 def _new_study(sampler: str, name: str) -> optuna.Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
-    return optuna.create_study(sampler=_new_sampler(sampler, seed), direction="minimize")
-
-
-def _new_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
-    import optuna
-    from optuna import samplers
-
-    makers: dict[str, Callable[[], samplers.BaseSampler]] = {
-        "tpe": lambda: samplers.TPESampler(
-            seed=seed, n_startup_trials=EXPLORED_EVENLY, constant_liar=True
-        ),
-        "gp": lambda: samplers.GPSampler(seed=seed, n_startup_trials=EXPLORED_EVENLY),
-        "cmaes": lambda: samplers.CmaEsSampler(
-            seed=seed, n_startup_trials=EXPLORED_EVENLY, warn_independent_sampling=False
-        ),
-        "qmc": lambda: samplers.QMCSampler(
-            seed=seed, scramble=True, warn_independent_sampling=False
-        ),
-        "random": lambda: samplers.RandomSampler(seed=seed),
-    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return makers[name]()
+        made: Any = _call(sampler, seed)
+    if not isinstance(made, optuna.samplers.BaseSampler):
+        raise SpecError(
+            f"sampler {sampler!r} must give an optuna.samplers.BaseSampler, but gave {made!r:.100}"
+        )
+    return optuna.create_study(sampler=made, direction="minimize")
+
+
+def _call(sampler: str, *arguments: Any) -> Any:
+    rule = SAMPLERS[sampler].rule
+    try:
+        found = load_attribute(rule)
+    except Exception as error:
+        raise SpecError(
+            f"sampler {sampler!r} cannot be used: {rule} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        return found(*arguments)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"sampler {sampler!r} cannot be used: {rule} refuses: {error}") from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.study.budgets import rung_budgets
+from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import (
     Choose,
@@ -23,9 +24,8 @@ from hpo.tuning.agenda import (
     next_seed,
     next_task,
 )
-from hpo.tuning.forecast_sampler import ForecastSampler
 from hpo.tuning.patience import Patience
-from hpo.tuning.sampler import LadderSampler
+from hpo.tuning.sampler import Sampler, make_sampler
 from hpo.tuning.trainings import Progress, Trainings
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, Study, Trial, TrialPurpose
@@ -72,15 +72,7 @@ class Sweep(Trainings):
         )
         known = [*imported, *self._trials.values()]
         self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in known)})
-        self._forecasting = ForecastSampler(spec, earlier) if spec.sampler == "forecast" else None
-        self._sampler = self._forecasting or LadderSampler(
-            spec.search,
-            self.batches,
-            sampler=spec.sampler,
-            name=spec.name,
-            epochs=spec.budget.epochs_per_trial,
-            earlier=earlier,
-        )
+        self._sampler: Sampler = make_sampler(spec, self.batches, earlier)
         for trial in known:
             if trial.state.finished:
                 self._sampler.tell(trial)
@@ -88,9 +80,7 @@ class Sweep(Trainings):
                 self._sampler.began(trial)
 
     def _config(self, trial: Trial) -> dict[str, Any]:
-        limit = (
-            self._forecasting.limit_epochs(trial.global_batch_size) if self._forecasting else None
-        )
+        limit = self._sampler.limit_epochs(trial.global_batch_size)
         return {"limit_epochs": limit, "stoppable": trial.id in self.explored}
 
     def _ended(self, trial: Trial) -> None:
@@ -118,20 +108,15 @@ class Sweep(Trainings):
             batch, ticket = task.global_batch_size, None
             settings = TrainingSettings.from_record(task.settings).to_dict()
         else:
-            batch, suggested, ticket = self._suggest(task)
+            batch, suggested, ticket = self._sampler.suggest(
+                task.global_batch_size if isinstance(task, Explore) else None,
+                (trial for trial in self._trials.values() if not trial.state.finished),
+            )
             settings = suggested.to_dict()
         new = NewTrial(global_batch_size=batch, seed=seed, settings=settings, purpose=self.purpose)
         return new, ticket
 
     def _next_task(self) -> Task:
-        if self._forecasting:
+        if SAMPLERS[self._spec.sampler].chooses_rung:
             return next_choice(self._spec.budget.trials, self._spec.seeds, self.trials)
         return next_task(self._budgets, self.trials)
-
-    def _suggest(self, task: Explore | Choose) -> tuple[int, TrainingSettings, int]:
-        if isinstance(self._sampler, ForecastSampler):
-            return self._sampler.suggest(
-                trial for trial in self._trials.values() if not trial.state.finished
-            )
-        assert isinstance(task, Explore), "only an acquisition picks its rung"
-        return task.global_batch_size, *self._sampler.suggest(task.global_batch_size)

@@ -21,6 +21,7 @@ from typing import Any
 
 from hpo.errors import TuningError
 from hpo.study.jobs import search_path
+from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
 from hpo.tuning.patience import Patience
 from hpo.tuning.race import Course, Race
@@ -224,7 +225,7 @@ def _train(
 def rule_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
     """What stops trials early, told of those that have ended."""
     rule: LadderASHA | CurveStopping
-    if spec.sampler == "forecast":
+    if SAMPLERS[spec.sampler].chooses_rung:
         rule = CurveStopping(spec.target.threshold)
     else:
         rule = LadderASHA(

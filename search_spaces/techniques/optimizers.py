@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from search_spaces.own_settings import OwnSetting, Range
-from search_spaces.plugins import PluginError, Registry
-from search_spaces.techniques.technique import Technique, Use, accept
+from search_spaces.plugins import PluginError, Registry, instance_of
+from search_spaces.techniques.technique import Technique, Use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +291,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             state_bytes=12,
         ),
     },
-    accept(OptimizerDescription),
+    instance_of(OptimizerDescription),
 )
 """The optimizers by the names of the setting ``optimizer``."""
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.own_settings import OwnSetting, Range
-from search_spaces.plugins import Registry
-from search_spaces.techniques.technique import Technique, accept
+from search_spaces.plugins import Registry, instance_of
+from search_spaces.techniques.technique import Technique
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ DECAYS: Registry[DecayDescription] = Registry(
             ends=True,
         ),
     },
-    accept(DecayDescription),
+    instance_of(DecayDescription),
     "decay",
 )
 """How the rate falls, by the names of the setting ``decay``."""
@@ -203,7 +203,7 @@ WARMUP_SHAPES: Registry[WarmupDescription] = Registry(
             rule=f"{_RATES}:quadratic", about="with the square of time", source="NVCaffe's ramp-up"
         ),
     },
-    accept(WarmupDescription),
+    instance_of(WarmupDescription),
     "warmup_shape",
 )
 """How the rate rises, by the names of the setting ``warmup_shape``."""
@@ -229,7 +229,7 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
             faults=_batch_pieces,
         ),
     },
-    accept(BatchControlDescription),
+    instance_of(BatchControlDescription),
     "batch_control",
 )
 """How the batch changes, by the names of the setting ``batch_control``."""

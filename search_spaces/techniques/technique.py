@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from search_spaces.own_settings import OwnSetting, faults_of_own
 
@@ -62,22 +62,6 @@ class Technique:
             for fault in faults_of_own(name, setting.default):
                 raise ValueError(fault)
             setting.check(name, setting.default)
-
-
-Described = TypeVar("Described", bound=Technique)
-
-
-def accept(kind: type[Described]) -> Callable[[str, object], Described]:
-    """What a registry takes from a plug-in: a description of this kind, complete."""
-
-    def check(name: str, found: object) -> Described:
-        if not isinstance(found, kind):
-            raise TypeError(
-                f"{name} must be an instance of {kind.__module__}.{kind.__name__}, but is {found!r:.100}"
-            )
-        return found
-
-    return check
 
 
 def listed(values: tuple[str, ...]) -> str:

@@ -215,15 +215,15 @@ def finished(number, batch, settings):
 def test_a_sampler_rebuilt_from_the_trials_goes_on_as_the_first_would():
     first, trials = ForecastSampler(SPEC), []
     for number in range(9):
-        batch, settings, ticket = first.suggest([])
+        batch, settings, ticket = first.suggest()
         trials.append(finished(number, batch, settings))
         first.tell(trials[-1], ticket)
     assert {trial.global_batch_size for trial in trials[:3]} == {16}
     resumed = ForecastSampler(SPEC)
     for trial in trials:
         resumed.tell(trial)
-    batch, settings, _ = resumed.suggest([])
-    expected_batch, expected, _ = first.suggest([])
+    batch, settings, _ = resumed.suggest()
+    expected_batch, expected, _ = first.suggest()
     assert batch == expected_batch
     assert settings.learning_rate == expected.learning_rate
     assert resumed.limit_epochs(64) == first.limit_epochs(64) <= 60
@@ -232,12 +232,12 @@ def test_a_sampler_rebuilt_from_the_trials_goes_on_as_the_first_would():
 def test_where_the_smallest_rung_never_reaches_its_target_the_next_is_tried():
     sampler = ForecastSampler(SPEC)
     for number in range(3):
-        batch, settings, ticket = sampler.suggest([])
+        batch, settings, ticket = sampler.suggest()
         trial = dataclasses.replace(
             a_trial(number, batch, TrialState.CENSORED), epochs=60, settings=settings.to_dict()
         )
         sampler.tell(trial, ticket)
-    assert sampler.suggest([])[0] == 32
+    assert sampler.suggest()[0] == 32
 
 
 def test_the_acquisition_has_its_way_before_the_best_are_repeated_and_no_more_than_the_budget_is_spent():

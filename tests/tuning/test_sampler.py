@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from test_agenda import a_trial
 
+from hpo.errors import SpecError
+from hpo.study.samplers import SAMPLERS, SamplerDescription
+from hpo.testing import SamplerContract
 from hpo.tuning.sampler import LadderSampler, halton
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
@@ -19,7 +22,25 @@ SPACE = SearchSpace.parse(
         "momentum": {"uniform": [0.5, 0.95], "role": "shared"},
     }
 )
-SAMPLERS = ("tpe", "gp", "cmaes", "qmc", "random")
+OF_OPTUNA = [name for name, its in SAMPLERS.items() if not its.chooses_rung]
+
+
+class TestSamplersOfOptuna(SamplerContract):
+    @pytest.fixture(autouse=True, params=OF_OPTUNA)
+    def _named(self, request, monkeypatch):
+        monkeypatch.setattr(type(self), "name", request.param, raising=False)
+
+
+def test_one_of_another_package_that_gives_something_else_is_refused_by_name(monkeypatch):
+    broken = SamplerDescription(rule="os.path:join", about="-", source="-")
+    missing = SamplerDescription(rule="no_such_module:sampler", about="-", source="-")
+    monkeypatch.setattr(
+        SAMPLERS, "built_in", {**SAMPLERS.built_in, "broken": broken, "missing": missing}
+    )
+    with pytest.raises(SpecError, match="'missing' cannot be used: no_such_module:sampler cannot"):
+        a_sampler("missing")
+    with pytest.raises(SpecError, match=r"'broken' cannot be used: os\.path:join refuses: "):
+        a_sampler("broken")
 
 
 def a_sampler(name="tpe", space=SPACE):
@@ -40,14 +61,14 @@ def cost(settings, batch):
 def run(sampler, batch, count):
     found = []
     for number in range(count):
-        settings, ticket = sampler.suggest(batch)
+        _, settings, ticket = sampler.suggest(batch)
         epochs = cost(settings, batch)
         sampler.tell(finished(number, batch, settings, epochs), ticket)
         found.append((settings, epochs))
     return found
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", OF_OPTUNA)
 def test_every_sampler_stays_in_the_space_and_repeats_itself(name):
     first, again = run(a_sampler(name), 16, 8), run(a_sampler(name), 16, 8)
     assert [settings for settings, _ in first] == [settings for settings, _ in again]
@@ -70,8 +91,8 @@ def test_a_rung_starts_from_the_best_of_the_rung_below_by_the_sqrt_and_the_linea
     for epochs, rate in ((9.0, 0.4), (4.0, 0.1), (6.0, 0.2)):
         settings = TrainingSettings(learning_rate=rate, warmup_epochs=2.0, momentum=0.8)
         sampler.tell(finished(0, 16, settings, epochs))
-    first, _ = sampler.suggest(32)
-    second, _ = sampler.suggest(32)
+    _, first, _ = sampler.suggest(32)
+    _, second, _ = sampler.suggest(32)
     assert first.learning_rate == pytest.approx(0.1 * math.sqrt(2))
     assert second.learning_rate == pytest.approx(0.2)
     assert first.warmup_epochs == second.warmup_epochs == 2.0
@@ -83,7 +104,7 @@ def test_a_resumed_sampler_knows_what_the_first_one_learnt():
     resumed = a_sampler("gp")
     for number, (settings, epochs) in enumerate(found):
         resumed.tell(finished(number, 16, settings, epochs))
-    near = [abs(math.log(resumed.suggest(16)[0].learning_rate / (4 / 50))) for _ in range(3)]
+    near = [abs(math.log(resumed.suggest(16)[1].learning_rate / (4 / 50))) for _ in range(3)]
     assert min(near) < math.log(3)
 
 
@@ -97,7 +118,7 @@ def test_learning_samplers_beat_chance(name):
 def test_a_failed_trial_teaches_nothing_and_a_diverged_one_is_worse_than_a_censored_one():
     sampler = a_sampler()
     for state in (TrialState.FAILED, TrialState.CENSORED, TrialState.DIVERGED):
-        settings, ticket = sampler.suggest(16)
+        _, settings, ticket = sampler.suggest(16)
         trial = dataclasses.replace(a_trial(0, 16, state), settings=settings.to_dict())
         sampler.tell(trial, ticket)
     values = [trial.value for trial in sampler._rungs[16].trials]

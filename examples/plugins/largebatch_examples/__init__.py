@@ -1,5 +1,6 @@
 """What this package adds, described; the rules are imported when something is trained."""
 
+from hpo.study.samplers import SamplerDescription
 from search_spaces.own_settings import OwnSetting, Range
 from search_spaces.techniques.optimizers import OptimizerDescription
 from search_spaces.techniques.schedules import DecayDescription
@@ -34,4 +35,10 @@ RESTARTS = DecayDescription(
             unit="epochs",
         )
     },
+)
+
+GENETIC = SamplerDescription(
+    rule="largebatch_examples.genetic:genetic",
+    about="a genetic algorithm",
+    source="Deb et al., IEEE Transactions on Evolutionary Computation 6, 2002",
 )

@@ -1,6 +1,6 @@
 """What largebatch asks of plug-ins: pytest examples/plugins/tests, with the package installed."""
 
-from hpo.testing import DecayContract, OptimizerContract
+from hpo.testing import DecayContract, OptimizerContract, SamplerContract
 
 
 class TestSignum(OptimizerContract):
@@ -9,3 +9,7 @@ class TestSignum(OptimizerContract):
 
 class TestRestarts(DecayContract):
     name = "restarts"
+
+
+class TestGenetic(SamplerContract):
+    name = "genetic"

@@ -1,0 +1,79 @@
+"""The samplers that a study may name: each stands here once, with what is known of it before anything is sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpo.study.faults import shown
+from search_spaces.plugins import PluginError, Registry, instance_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerDescription:
+    """A sampler; ``about`` says in half a sentence how it picks settings, ``source`` where it was published.
+
+    ``rule`` is ``module:attribute``, imported when a sweep begins. Called with a seed it gives a sampler of Optuna
+    (``optuna.samplers.BaseSampler``), of which a ladder has one for each rung. Where it ``chooses_rung`` it is called
+    with the study and the number of its earlier trials instead, and gives a :class:`hpo.tuning.sampler.Sampler`, which
+    picks the batch size too; its trials are stopped by what their curves say, as no rung has enough of them to compare.
+    """
+
+    rule: str
+    about: str
+    source: str
+    chooses_rung: bool = False
+
+
+_OPTUNA = "hpo.tuning.sampler"
+
+SAMPLERS: Registry[SamplerDescription] = Registry(
+    "samplers",
+    {
+        "tpe": SamplerDescription(
+            rule=f"{_OPTUNA}:tpe",
+            about="tree-structured Parzen estimator",
+            source="Bergstra et al., NeurIPS 2011",
+        ),
+        "gp": SamplerDescription(
+            rule=f"{_OPTUNA}:gp",
+            about="Gaussian process with expected improvement in its logarithm",
+            source="arXiv:2310.20708",
+        ),
+        "cmaes": SamplerDescription(
+            rule=f"{_OPTUNA}:cmaes",
+            about="CMA-ES, an evolution strategy",
+            source="arXiv:1604.00772",
+        ),
+        "qmc": SamplerDescription(
+            rule=f"{_OPTUNA}:qmc",
+            about="a scrambled Sobol sequence",
+            source="Bergstra and Bengio, JMLR 13, 2012",
+        ),
+        "random": SamplerDescription(
+            rule=f"{_OPTUNA}:random",
+            about="independent draws",
+            source="Bergstra and Bengio, JMLR 13, 2012",
+        ),
+        "forecast": SamplerDescription(
+            rule="hpo.tuning.forecast_sampler:ForecastSampler",
+            about="rung and settings by what the forecast gains most by",
+            source="docs/concepts/extrapolation.md",
+            chooses_rung=True,
+        ),
+    },
+    instance_of(SamplerDescription),
+)
+
+
+def check_sampler(name: str) -> str:
+    """``name`` if there is such a sampler; else ValueError."""
+    if name not in SAMPLERS:
+        *names, last = SAMPLERS
+        raise ValueError(
+            f"must be one of {', '.join(names)} or {last}, but got {shown(name)}{SAMPLERS.explain(name)}"
+        )
+    try:
+        SAMPLERS[name]
+    except PluginError as error:
+        raise ValueError(f"{shown(name)} cannot be used: {error}") from error
+    return name
