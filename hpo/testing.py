@@ -24,7 +24,7 @@ from hpo.study.spec import StudySpec
 from hpo.tuning.sampler import make_sampler
 from search_spaces.own_settings import OwnSetting
 from search_spaces.settings import TrainingSettings, names
-from search_spaces.techniques import TECHNIQUES, Technique
+from search_spaces.techniques import OF_LOOP, TECHNIQUES, Technique
 from storage.records import Trial, TrialPurpose, TrialState
 from trainers.optimizers import make_optimizer
 from trainers.optimizers.optimizer import GroupOptimizer
@@ -169,7 +169,7 @@ class OptimizerContract(_TechniqueContract):
         """Another value than the default gives other weights."""
         plain = self._moved(self.tried())
         for name, own in self.described.settings.items():
-            if name in self.settings:
+            if name in self.settings or name in OF_LOOP:
                 continue
             other = self._moved(self.tried(**{name: other_value(own)}))
             same = all(torch.equal(one, its) for one, its in zip(plain, other, strict=True))

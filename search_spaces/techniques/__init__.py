@@ -13,6 +13,7 @@ from typing import Any
 from search_spaces.own_settings import OwnSetting
 from search_spaces.plugins import PluginError, Registry
 from search_spaces.techniques.optimizers import (
+    OF_LOOP,
     OPTIMIZERS,
     OptimizerDescription,
     described_optimizer,
@@ -23,6 +24,7 @@ from search_spaces.techniques.technique import Technique, Use, listed
 __all__ = [
     "BATCH_CONTROLS",
     "DECAYS",
+    "OF_LOOP",
     "OPTIMIZERS",
     "TECHNIQUES",
     "WARMUP_SHAPES",

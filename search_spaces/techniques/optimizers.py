@@ -63,7 +63,19 @@ def _needs_one_server(settings: Any) -> Iterator[str]:
         )
 
 
-_SCHEDULE_FREE = {
+# of every optimizer that shrinks the weights by rate * weight_decay with each update
+_DECOUPLED = {
+    "weight_decay_epochs": OwnSetting(
+        what="time scale 1 / (rate * weight_decay) of the decay, in the place of weight_decay; null: weight_decay",
+        default=None,
+        range=Range(0, low_open=True),
+        unit="epochs",
+    )
+}
+OF_LOOP = frozenset(_DECOUPLED)
+"""Settings of optimizers that the training loop reads, and not their rules."""
+
+_SCHEDULE_FREE = _DECOUPLED | {
     "schedule_free_beta": OwnSetting(
         what="share of the average in the weights at which gradients are taken",
         default=0.9,
@@ -158,6 +170,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             about="Adam with decoupled weight decay",
             source="arXiv:1711.05101",
             uses=_MOMENTS,
+            settings=_DECOUPLED,
             state_bytes=8,
             rate_exponent=_ADAM,
             exponent_source=_ADAM_SOURCE,
@@ -201,7 +214,8 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             about="momentum made orthogonal for matrices, AdamW for the rest",
             source="kellerjordan.github.io/posts/muon; arXiv:2502.16982",
             uses=_MOMENTS,
-            settings={
+            settings=_DECOUPLED
+            | {
                 "muon_momentum": _share(
                     "what the momentum of a matrix keeps with each update", 0.95
                 ),
@@ -235,7 +249,8 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             about="the sign of an interpolated momentum",
             source="arXiv:2302.06675",
             uses=("beta1",),
-            settings={"lion_beta2": _share("what Lion's momentum keeps with each update", 0.99)},
+            settings=_DECOUPLED
+            | {"lion_beta2": _share("what Lion's momentum keeps with each update", 0.99)},
             state_bytes=4,
         ),
         "nadamw": OptimizerDescription(
@@ -244,6 +259,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             about="AdamW with Nesterov's momentum",
             source="Dozat 2016, as in optax",
             uses=_MOMENTS,
+            settings=_DECOUPLED,
             state_bytes=8,
             rate_exponent=_ADAM,
             exponent_source=_ADAM_SOURCE,
@@ -274,7 +290,8 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             about="AdamW with a second, slow average of the gradient",
             source="arXiv:2409.03137",
             uses=_MOMENTS,
-            settings={
+            settings=_DECOUPLED
+            | {
                 "ademamix_alpha": OwnSetting(
                     what="weight of the slow average beside the fast one",
                     default=5.0,

@@ -31,7 +31,7 @@ class FusedRule:
         self._rule = type(rule_of(trainings[0]))
         like = memory.parameters
         treatments = [
-            treatment(training.replica.kinds[parameter], training.job.settings, parameter)
+            treatment(training.replica.kinds[parameter], rule_of(training).settings, parameter)
             for parameters in zip(*(each.replica.parameters for each in trainings), strict=True)
             for training, parameter in zip(trainings, parameters, strict=True)
         ]

@@ -28,6 +28,7 @@ from trainers.optimizers import make_optimizer
 from trainers.schedules.adascale import AdaScale
 from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
+from trainers.schedules.weight_decay import with_decay
 from trainers.workloads import Workload, load_model_workload
 from trainers.workloads.training_run import TrainingRun, TrainingSegment
 
@@ -49,7 +50,8 @@ class Training(TrainingRun):
             self.workload, job, self.batch_schedule, communicator, self.replica
         )
         self.gradients = Gradients(self.replica, job.settings, communicator)
-        self.optimizer = make_optimizer(self.model.parameters(), job.settings, self.replica.kinds)
+        settings = with_decay(job.settings, job.global_batch_size, self.train_samples)
+        self.optimizer = make_optimizer(self.model.parameters(), settings, self.replica.kinds)
         self.statistics = GradientStatistics(SMOOTHING)
         self.adascale = (
             None

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import SettingError, TrainingSettings
-from search_spaces.techniques import OPTIMIZERS
+from search_spaces.techniques import OF_LOOP, OPTIMIZERS
 from trainers.errors import CheckpointError
 from trainers.optimizers.masters import REDUCED
 from trainers.optimizers.optimizer import GroupOptimizer, rule_named
@@ -197,7 +197,7 @@ def used_settings(rule: str) -> tuple[str, ...]:
         "decay_bias",
         *described.uses,
         *described.uses_if,
-        *described.settings,
+        *(name for name in described.settings if name not in OF_LOOP),
     )
 
 

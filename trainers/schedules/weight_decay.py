@@ -1,0 +1,27 @@
+"""Weight decay by its time scale in epochs, so that it moves with the batch and the rate by itself.
+
+Decoupled decay makes the weights an average of their last updates, over 1 / (rate * weight_decay) of them (Wang and
+Aitchison, arXiv:2405.13698, section 2). In epochs that is ``weight_decay_epochs``, and with B of N samples in an update
+
+    weight_decay = B / (N * rate * weight_decay_epochs)
+
+at the peak rate and the first batch. The best time scale hardly moves with batch, model and data (section 4 there;
+Bergsma et al., arXiv:2505.13738, section 3), where the best coefficient grows with the batch.
+"""
+
+from __future__ import annotations
+
+from search_spaces.settings import TrainingSettings
+
+
+def with_decay(
+    settings: TrainingSettings, global_batch_size: int, train_samples: int
+) -> TrainingSettings:
+    """The settings with the coefficient that ``weight_decay_epochs`` asks for; the same where nothing does."""
+    if "weight_decay_epochs" not in settings.own_settings:
+        return settings
+    epochs = settings.value("weight_decay_epochs")
+    if epochs is None:
+        return settings
+    coefficient = global_batch_size / (train_samples * settings.learning_rate * epochs)
+    return settings.replace(weight_decay=coefficient)
