@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sqlite3
 from dataclasses import replace
 
 import numpy as np
@@ -30,8 +31,8 @@ from hpo.tuning.race import (
 from hpo.tuning.stopping import CurveStopping
 from hpo.tuning.trainings import Ending
 from hpo.tuning.tuner import run_race
-from storage.maintenance.maintenance import backup
-from storage.records import Trial, TrialState, settings_key
+from storage.maintenance.maintenance import backup, check
+from storage.records import NewTrial, Trial, TrialResult, TrialState, settings_key
 from storage.store import Store
 
 STUDY = """\
@@ -383,6 +384,48 @@ def test_a_race_with_settings_of_ones_own_trains_every_configuration_once_for_ea
     assert len(set(trained)) == len(trained) > len(course.lineup)
     assert {key for key, _ in trained} >= {settings_key(entry) for entry in course.lineup}
     assert all(trial.settings["width"] in (1, 2) for trial in raced)
+
+
+def test_a_stored_race_that_repeated_itself_counts_once_and_goes_on(swept, raced, tmp_path):
+    """As races with settings of one's own were stored: one training, three times."""
+    (tmp_path / "hpo.db").write_bytes((swept[0] / "before.db").read_bytes())
+    storage, samples = f"sqlite:///{tmp_path}/hpo.db", 120 * swept[1].train_samples
+    first = raced[0].raced[0]
+    with Store.open(storage) as store:
+        study = store.study(swept[1].study.name)
+        made = store.add_trials(
+            study.id,
+            [
+                NewTrial(
+                    global_batch_size=BATCH,
+                    seed=first.seed + more,
+                    settings=first.settings,
+                    purpose="race",
+                )
+                for more in range(3)
+            ],
+        )
+        result = TrialResult(
+            state=first.state,
+            epochs_to_target=first.epochs_to_target,
+            epochs=first.epochs,
+            steps=first.steps,
+        )
+        for trial in made:
+            store.finish_trial(trial.id, result)
+    with sqlite3.connect(tmp_path / "hpo.db") as connection:
+        connection.execute(f"UPDATE trials SET seed = {first.seed} WHERE purpose = 'race'")
+    connection.close()
+    (said,) = (each for each in check(storage) if each.name == "repetitions")
+    numbers = ", ".join(str(trial.number) for trial in made)
+    assert f"a raced study: trials {numbers} (race at 256, seed {first.seed})" in said.message
+    told = hpo.forecast(hpo.read_study("a raced study", storage), BATCH)
+    assert "raced at 256: 1 configuration, 1 training (1 reached the target)" in told.reason
+    again = hpo.race(
+        hpo.read_study("a raced study", storage), BATCH, samples=samples, folder=tmp_path / ".hpo"
+    )
+    # the other configurations, as in the race that did not repeat itself
+    assert seen(again.raced[3:]) == seen(raced[0].raced[1:])
 
 
 def test_trainings_of_one_race_that_repeat_each_other_are_one():
