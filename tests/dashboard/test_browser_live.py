@@ -34,7 +34,8 @@ def running_trial(store: Store, name: str) -> int:
     store.set_study_state(study.id, StudyState.RUNNING)
     settings = TrainingSettings(learning_rate=0.1).to_dict()
     trial, _ = store.add_trials(
-        study.id, [NewTrial(global_batch_size=16, seed=0, settings=settings)] * 2
+        study.id,
+        [NewTrial(global_batch_size=16, seed=seed, settings=settings) for seed in (0, 1)],
     )
     store.start_trials([trial.id])
     return trial.id

@@ -155,7 +155,7 @@ def test_optuna_can_go_on_from_it(store, url):
 
 def test_long_curves_are_thinned_evenly(store, url):
     (trial,) = store.add_trials(
-        1, [NewTrial(global_batch_size=16, seed=0, settings=store.trials(1)[0].settings)]
+        1, [NewTrial(global_batch_size=16, seed=99, settings=store.trials(1)[0].settings)]
     )
     store.record({trial.id: points(1000)})
     write(store, url, points=10)
