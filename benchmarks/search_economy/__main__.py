@@ -56,12 +56,15 @@ def main() -> None:
     torch.set_num_threads(1)
     options.output.mkdir(parents=True, exist_ok=True)
     known = {each.name: each for each in cases.panel(options.data, options.output)}
-    names = options.case or list(known)
+    for name in options.case or []:
+        if name not in known and not name.startswith("alexnet"):
+            parser.error(
+                f"--case must be one of {', '.join(known)} or AlexNet's, such as alexnet-0.4, but got {name}"
+            )
     if "train" in options.stage:
-        for name in names:
-            if name not in known:
-                parser.error(f"--case must be one of {', '.join(known)}, but got {name}")
-            grids.train_missing(known[name], options.output / "trainings")
+        for name, case in known.items():
+            if options.case is None or name in options.case:
+                grids.train_missing(case, options.output / "trainings")
     results = options.output / "searches.jsonl"
     if "search" in options.stage:
         _search(
