@@ -21,9 +21,10 @@ def lost(trials: Sequence[Trial]) -> list[Trial]:
 def is_lost(trials: Sequence[Trial]) -> bool:
     """Whether failures and divergence are why no trial reached the target: they ended at least half of the trials.
 
-    Those that were pruned do not count, as nobody knows where they would have ended.
+    Those that were pruned do not count, as nobody knows where they would have ended; those that have not ended, such as
+    where a budget is spent, count as not lost.
     """
-    told = [trial for trial in trials if trial.state.finished and trial.state is not _PRUNED]
+    told = [trial for trial in trials if trial.state is not _PRUNED]
     return (
         not any(trial.state is TrialState.REACHED for trial in trials)
         and 2 * len(lost(told)) >= len(told) > 0

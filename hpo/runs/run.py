@@ -295,11 +295,10 @@ class _Run:
 
         result = self._read()
         self._count([trial for trial in result.swept if trial not in result.imported])
-        if is_lost(result.trials):
-            raise TuningError(
-                f"no trial reached the target: {told_losses(result.trials)}\n{ways_out(self._spec.name)}"
-            )
-        losses = told_losses(result.trials)
+        own = [trial for trial in result.trials if trial not in result.imported]
+        losses = told_losses(own)
+        if is_lost(own) and best_settings(result.trials) is None:
+            raise TuningError(f"no trial reached the target: {losses}\n{ways_out(self._spec.name)}")
         if losses:
             self._progress.message(losses)
             self._held.event("losses", losses)
@@ -309,7 +308,7 @@ class _Run:
         if best_settings(result.trials) is None:
             return (
                 None,
-                f"no trial reached the target: no forecast; {told_end(result.trials)}; raise "
+                f"no trial reached the target: no forecast; {told_end(own)}; raise "
                 "budget.epochs_per_trial or widen the ranges",
             )
         if known is None:

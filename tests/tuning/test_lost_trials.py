@@ -1,12 +1,14 @@
 """What a study says and does about trials that failed or diverged, and how one that they ended goes on."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import create_engine, text
 
 import hpo
 from hpo.errors import TuningError
+from hpo.runs.losses import is_lost, told_losses
 from hpo.runs.progress import Progress
 from hpo.runs.study_changes import starts_otherwise
 from storage.records import StudyState, TrialState
@@ -134,6 +136,36 @@ def test_losses_are_told_where_the_target_was_reached(run, stored):
         in said[0]
     )
     assert said[0] in [event.message for event in stored()[2]]
+
+
+@pytest.mark.parametrize(
+    ("states", "lost"),
+    [
+        ("failed", True),
+        ("failed queued queued", False),  # a budget was spent
+        ("failed diverged censored censored", True),
+        ("failed censored censored", False),
+        ("failed censored pruned", True),
+        ("pruned pruned", False),
+        ("failed failed reached", False),
+        ("", False),
+    ],
+)
+def test_failures_are_why_where_they_ended_at_least_half(states, lost):
+    trials = [SimpleNamespace(state=TrialState(state)) for state in states.split()]
+    assert is_lost(trials) is lost
+
+
+def test_reasons_that_differ_in_numbers_alone_are_one():
+    reasons = [
+        "the loss was 3.1e+82 at 8",
+        "the program failed: exit code 2; the end of /x/1/log.txt:\nstart\nno file a1.h5",
+        "the program failed: exit code 2; the end of /x/2/log.txt:\nstart\nno file a2.h5",
+    ]
+    trials = [SimpleNamespace(state=TrialState.FAILED, reason=reason) for reason in reasons]
+    assert told_losses(trials) == (
+        "all 3 trials failed, most often: the program failed: exit code 2: no file a1.h5"
+    )
 
 
 def test_a_study_that_its_failures_stopped_goes_on_at_the_users_word(run, stored, tmp_path):
