@@ -208,6 +208,30 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             # its factors, of which the size depends on the shapes, are counted as one copy more
             state_bytes=12,
         ),
+        "soap": OptimizerDescription(
+            title="SOAP",
+            rule="trainers.optimizers.soap:SOAPRule",
+            about="Adam in the eigenbasis of Shampoo's factors",
+            source="arXiv:2409.11321",
+            uses=(
+                "epsilon",
+                "bias_correction",
+                "preconditioner_interval",
+                "preconditioner_size_limit",
+                "adapt_norm_and_bias",
+            ),
+            settings=_DECOUPLED
+            | {
+                "soap_beta1": _share(
+                    "what SOAP's average of the gradient keeps with each update", 0.95
+                ),
+                "soap_beta2": _share(
+                    "what SOAP's second moment and factors keep with each update", 0.95
+                ),
+            },
+            # factors and bases, of which the size depends on the shapes, are counted as two copies more
+            state_bytes=16,
+        ),
         "muon": OptimizerDescription(
             title="Muon",
             rule="trainers.optimizers.muon:MuonRule",

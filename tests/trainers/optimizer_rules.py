@@ -164,6 +164,40 @@ def _schedule_free(y, d, memory, s, t, rate, decay):
     return (1 - beta) * memory["z"] + beta * memory["x"]
 
 
+def soap(w, g, memory, s, *, t, rate, decay, adapted, **_):
+    modes = [mode for mode in range(g.ndim) if 1 < g.shape[mode] <= s.preconditioner_size_limit]
+    modes = modes if adapted else []
+    beta1, beta2 = s.value("soap_beta1"), s.value("soap_beta2")
+
+    def turned(x, transpose=False):
+        for mode in modes:
+            q = memory["Q", mode].T if transpose else memory["Q", mode]
+            x = np.moveaxis(np.tensordot(x, q, ([mode], [0])), -1, mode)
+        return x
+
+    if t > 1:
+        memory["m"] = beta1 * memory.get("m", 0.0) + (1 - beta1) * g
+        memory["v"] = beta2 * memory.get("v", 0.0) + (1 - beta2) * turned(g) ** 2
+        step = rate
+        if s.bias_correction:
+            step = rate * np.sqrt(1 - beta2 ** (t - 1)) / (1 - beta1 ** (t - 1))
+        w = w - step * turned(turned(memory["m"]) / (np.sqrt(memory["v"]) + s.epsilon), True)
+        w = w - rate * decay * w
+    for mode in modes:
+        others = [axis for axis in range(g.ndim) if axis != mode]
+        outer = np.tensordot(g, g, (others, others))
+        memory["H", mode] = beta2 * memory.get(("H", mode), 0.0) + (1 - beta2) * outer
+        h = memory["H", mode]
+        if t == 1:
+            memory["Q", mode] = np.linalg.eigh(h)[1][:, ::-1]
+        elif (t - 1) % s.preconditioner_interval == 0:
+            q = memory["Q", mode]
+            order = np.argsort(-np.diag(q.T @ h @ q), kind="stable")
+            memory["v"] = np.take(memory["v"], order, mode)
+            memory["Q", mode] = np.linalg.qr((h @ q)[:, order])[0]
+    return w
+
+
 @dataclass(frozen=True)
 class OptimizerCase:
     """How an optimizer is tried: ``rule`` is the paper's, with NumPy.
@@ -305,6 +339,23 @@ CASES = {
                 **ADAPTED,
             },
             {"preconditioner_size_limit": 2, "nesterov": True},
+        ),
+    ),
+    "soap": OptimizerCase(
+        soap,
+        rate=0.002,
+        settings={"soap_beta1": 0.9, "soap_beta2": 0.9, "preconditioner_interval": 3},
+        training={"preconditioner_size_limit": 8},
+        # the first gradient has full rank along these dimensions, so that the first basis is unique
+        tried=(
+            {"preconditioner_size_limit": 5},
+            {
+                "preconditioner_size_limit": 5,
+                "preconditioner_interval": 3,
+                "soap_beta2": 0.9,
+                "bias_correction": False,
+                "decay_norm_and_bias": True,
+            },
         ),
     ),
     "muon": OptimizerCase(

@@ -65,6 +65,26 @@ def test_updates_are_those_of_the_library(name: str) -> None:
     torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("interval", [1, 10])
+def test_soap_is_the_library_s_on_square_matrices(interval: int) -> None:
+    """Whose first basis is unique; the library decomposes in float32."""
+    shapes = (6, 6), (4, 4), (3,)
+    mine, its = parameters(torch.float32, *shapes), parameters(torch.float32, *shapes)
+    settings = TrainingSettings(
+        optimizer="soap",
+        weight_decay=0.05,
+        decay_norm_and_bias=True,
+        preconditioner_interval=interval,
+    )
+    witness = pytorch_optimizer.SOAP(
+        its, betas=(0.95, 0.95), weight_decay=0.05, precondition_frequency=interval
+    )
+    run(mine, make_optimizer(mine, settings).step)
+    run(its, of_library(witness))
+    for one, other in zip(mine, its, strict=True):
+        assert (one - other).norm() <= 1e-5 * other.norm()
+
+
 @pytest.mark.parametrize("scaling", ["rms", "shape"])
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_muon_is_pytorchs_for_matrices_in_bf16(scaling: str, nesterov: bool) -> None:

@@ -1,0 +1,126 @@
+"""SOAP: Adam in the eigenbasis of Shampoo's factors (Vyas et al., arXiv:2409.11321, algorithm 3).
+
+For a gradient g of a weight and each of its preconditioned dimensions i, with mat_i(g) the matrix whose rows run along
+dimension i, and rot(x) = x times Q_i along every i:
+
+    m = beta1 * m + (1 - beta1) * g                     v = beta2 * v + (1 - beta2) * rot(g)^2
+    d = rot(m) / (sqrt(v) + epsilon), turned back       the steps' bias corrections on the rate, as in Adam
+    w = (w - rate * d) (1 - rate * weight_decay)
+    H_i = beta2 * H_i + (1 - beta2) * mat_i(g) mat_i(g)^T
+    Q_i = QR(H_i Q_i), its columns first in the falling order of diag(Q_i^T H_i Q_i), and v with them,
+                                                        every ``preconditioner_interval`` updates
+
+with beta1 ``soap_beta1`` and beta2 ``soap_beta2``. The first update moves nothing: it makes H_i, and Q_i of its
+eigenvectors. Dimensions of size 1, those above ``preconditioner_size_limit``, and parameters that are not adapted
+(biases, normalizations) have Q_i = I, where this is AdamW. Decompositions are in float32, or float64 for such weights.
+
+The authors' file (nikhilvyas/SOAP) is the same, its dimensions of size 1 apart, where a rotation changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from search_spaces.settings import TrainingSettings
+from trainers.optimizers.moments import STATE_NAMES
+from trainers.optimizers.optimizer import GroupOptimizer
+from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
+
+
+class SOAPRule(GroupOptimizer):
+    """SOAP over the adapted parameters, AdamW over the others.
+
+    The host asks of each update whether it is left out, for what is due is counted in updates.
+    """
+
+    state_names = STATE_NAMES
+    waits_if_left_out = True
+
+    def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
+        super().__init__(groups, settings)
+        limit = settings.preconditioner_size_limit
+        self._bases: dict[int, Eigenbases] = {}
+        for group in groups:
+            made = [Eigenbases(each, limit if group.adapted else 0) for each in group.parameters]
+            group.states["statistics"] = [each for one in made for each in one.statistics]
+            group.states["bases"] = [each for one in made for each in one.bases]
+            self._bases |= {id(each): its for each, its in zip(group.parameters, made, strict=True)}
+
+    def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
+        """Update one batch."""
+        settings, gradients = self.settings, batch.gradients()
+        beta1, beta2 = settings.value("soap_beta1"), settings.value("soap_beta2")
+        first, second = (batch.states[name] for name in STATE_NAMES)
+        done = self.updates - 1
+        rate = learning_rate
+        if settings.bias_correction and done:
+            rate = learning_rate * ((1 - beta2**done) ** 0.5 / (1 - beta1**done))
+        for index, parameter in enumerate(batch.shaped):
+            shape, stride = parameter.shape, parameter.stride()
+            weight, gradient, moment, square = (
+                each[index].as_strided(shape, stride)
+                for each in (batch.parameters, gradients, first, second)
+            )
+            bases = self._bases[id(parameter)]
+            if done:
+                moment.lerp_(gradient, 1 - beta1)
+                square.lerp_(bases.turned(gradient).square(), 1 - beta2)
+                move = bases.turned(moment).div_(square.sqrt().add_(settings.epsilon))
+                weight.sub_(bases.turned(move, back=True) * rate)
+                if batch.weight_decay:
+                    weight.mul_(1 - learning_rate * batch.weight_decay)
+            bases.observe(gradient, beta2)
+            if not done:
+                bases.begin()
+            elif done % settings.preconditioner_interval == 0:
+                square.copy_(bases.iterate(square))
+
+    def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
+        """The moments, and each preconditioned dimension's H and Q."""
+        state, bases = super().state_of(group, index), self._bases[id(group.parameters[index])]
+        for at, statistic, basis in zip(
+            bases.dimensions, bases.statistics, bases.bases, strict=True
+        ):
+            state |= {f"statistics_{at}": statistic, f"basis_{at}": basis}
+        return state
+
+
+class Eigenbases:
+    """Of one tensor: H and Q of each preconditioned dimension of n entries, ``(n, n)`` each."""
+
+    def __init__(self, parameter: Tensor, size_limit: int) -> None:
+        self.dimensions = [at for at, size in enumerate(parameter.shape) if 1 < size <= size_limit]
+        sizes = [parameter.shape[at] for at in self.dimensions]
+        self.statistics = [parameter.new_zeros(size, size) for size in sizes]
+        self.bases = [parameter.new_zeros(size, size) for size in sizes]
+
+    def turned(self, tensor: Tensor, *, back: bool = False) -> Tensor:
+        """A new tensor of the parameter's shape: times Q along every preconditioned dimension, or its transpose."""
+        turned = tensor.clone()
+        for at, basis in zip(self.dimensions, self.bases, strict=True):
+            turned = torch.tensordot(turned, basis, ([at], [1 if back else 0])).movedim(-1, at)
+        return turned
+
+    def observe(self, gradient: Tensor, beta2: float) -> None:
+        """Take a gradient into every H."""
+        for at, statistic in zip(self.dimensions, self.statistics, strict=True):
+            rows = gradient.movedim(at, 0).reshape(gradient.shape[at], -1)
+            statistic.addmm_(rows, rows.T, beta=beta2, alpha=1 - beta2)
+
+    def begin(self) -> None:
+        """Q from the eigenvectors of H, those of the largest eigenvalues first."""
+        for statistic, basis in zip(self.statistics, self.bases, strict=True):
+            basis.copy_(torch.linalg.eigh(statistic.double())[1].flip(1))
+
+    def iterate(self, second_moment: Tensor) -> Tensor:
+        """One step of the power iteration on every Q; gives the second moment in the new order."""
+        for at, statistic, basis in zip(self.dimensions, self.statistics, self.bases, strict=True):
+            product = statistic @ basis
+            order = (basis * product).sum(0).argsort(descending=True)
+            second_moment = second_moment.index_select(at, order)
+            wide = product.index_select(1, order)
+            basis.copy_(torch.linalg.qr(wide if wide.dtype == torch.float64 else wide.float())[0])
+        return second_moment
