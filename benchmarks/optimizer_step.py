@@ -6,7 +6,10 @@ machine's load meets all alike. Printed are the medians, and the medians of the 
 this optimizer's weights and the loop's are compared after three steps. With ``--floor`` the least that LARS and LAMB
 must move through memory is timed too: each tensor read or written once, without arithmetic.
 
-    python benchmarks/optimizer_step.py [--threads N] [--rounds N] [--networks NAME ...] [--floor]
+With ``--rules`` the step of every optimizer of the project is timed beside AdamW's instead, over the parameters of a
+transformer and of a residual network, and ``torch.optim.Muon`` over the transformer's matrices.
+
+    python benchmarks/optimizer_step.py [--threads N] [--rounds N] [--networks NAME ...] [--floor | --rules]
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytorch_optimizer
 import torch
 from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques import OPTIMIZERS
 from trainers.optimizers import make_optimizer
 from trainers.workloads.resnet.model import build_resnet
 
@@ -34,6 +39,46 @@ NETWORKS: dict[str, Callable[[], list[nn.Parameter]]] = {
     "resnet20": lambda: list(build_resnet("resnet20", 3, 10, 16, 32).parameters()),
     "resnet8, width 8": lambda: list(build_resnet("resnet8", 3, 10, 8, 32).parameters()),
 }
+
+
+def transformer(blocks: int = 4, width: int = 256) -> list[nn.Parameter]:
+    """The matrices and vectors of a transformer without its table and its head."""
+    layers = [
+        nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True) for _ in range(blocks)
+    ]
+    return [parameter for layer in layers for parameter in layer.parameters()]
+
+
+RULES = {
+    "transformer, 3.2 M": transformer,
+    "resnet20": NETWORKS["resnet20"],
+}
+
+
+def measure_rules(network: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds of one step of every optimizer in each round, and of torch's Muon where all are matrices."""
+    racers: dict[str, tuple[Step, list[nn.Parameter]]] = {}
+    for name in OPTIMIZERS.built_in:
+        moved = RULES[network]()
+        rule = make_optimizer(moved, TrainingSettings(optimizer=name, weight_decay=DECAY))
+        racers[name] = partial(rule.step, 1e-4), moved
+    if network.startswith("transformer"):
+        matrices = [one for one in RULES[network]() if one.ndim == 2]
+        racers["torch.optim.Muon, bf16"] = torch.optim.Muon(matrices, lr=1e-4).step, matrices
+        for precision in ("fp32", "bf16"):
+            moved = [one for one in RULES[network]() if one.ndim == 2]
+            rule = make_optimizer(moved, TrainingSettings(optimizer="muon", precision=precision))
+            racers[f"muon, matrices, {precision}"] = partial(rule.step, 1e-4), moved
+    seconds: dict[str, list[float]] = {name: [] for name in racers}
+    for number in range(-2, rounds):
+        for name, (step, moved) in racers.items():
+            for parameter in moved:
+                parameter.grad = torch.randn_like(parameter).mul_(0.01)
+            started = time.perf_counter()
+            step()
+            if number >= 0:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
 
 
 class LoopLARS:
@@ -202,9 +247,13 @@ def main() -> None:
     )
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--floor", action="store_true")
+    parser.add_argument("--rules", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    if options.rules:
+        _print_rules(options.rounds or 21)
+        return
     print(
         f"{options.threads} thread(s), torch {torch.__version__}; ms per step; x: ratio to 'here'"
     )
@@ -223,6 +272,18 @@ def main() -> None:
                 elements = sum(one.numel() for one in NETWORKS[network]())
                 row.append(f"floor {1e3 * floor(elements, rule, 15):.3f}")
             print(f"{network:24} {rule}  " + "   ".join(row), flush=True)
+
+
+def _print_rules(rounds: int) -> None:
+    for network in RULES:
+        seconds = measure_rules(network, rounds)
+        print(f"| {network} | ms | of AdamW's |\n|---|--:|--:|")
+        for name, times in seconds.items():
+            ratio = statistics.median(
+                its / mine for its, mine in zip(times, seconds["adamw"], strict=True)
+            )
+            print(f"| {name} | {1e3 * statistics.median(times):.2f} | {ratio:.2f}x |")
+        print(flush=True)
 
 
 def _ratio(times: list[float], here: list[float], name: str) -> str:
