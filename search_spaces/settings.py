@@ -372,6 +372,13 @@ class TrainingSettings:
         }
         return plain | ({"own": dict(self.own)} if self.own else {})
 
+    def to_record(self) -> dict[str, Any]:
+        """Every setting by name as a trial is stored and shown, for :meth:`from_record`."""
+        return {
+            **{name: value for name, value in self.to_dict().items() if name != "own"},
+            **self.own,
+        }
+
     def value(self, name: str) -> Any:
         """The value of a setting, known or of one's own; :class:`SettingError` for any other name.
 

@@ -293,7 +293,7 @@ def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
         state=outcome.state,
         global_batch_size=plan.global_batch_size,
         seed=outcome.seed,
-        settings=plan.job.settings.to_dict(),
+        settings=plan.job.settings.to_record(),
         purpose=TrialPurpose.OUTCOME,
         epochs_to_target=outcome.epochs_to_target,
         epochs=outcome.epochs,

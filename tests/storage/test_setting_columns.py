@@ -94,3 +94,5 @@ def test_a_record_is_read_whether_its_own_settings_stand_together_or_beside_the_
     nested = settings.to_dict()
     assert TrainingSettings.from_record(nested) == settings
     assert TrainingSettings.from_record({**nested, "own": {}, "layers": 3}) == settings
+    assert settings.to_record() == {**TrainingSettings().to_dict(), "layers": 3}
+    assert TrainingSettings.from_record(settings.to_record()) == settings

@@ -384,6 +384,16 @@ def test_a_race_with_settings_of_ones_own_trains_every_configuration_once_for_ea
     assert len(set(trained)) == len(trained) > len(course.lineup)
     assert {key for key, _ in trained} >= {settings_key(entry) for entry in course.lineup}
     assert all(trial.settings["width"] in (1, 2) for trial in raced)
+    # what came of a plan is evidence in the same form as the trials
+    plan = hpo.store_plan(
+        result.forecast,
+        hpo.make_plan(result.forecast, machine="local", workers=1),
+        tmp_path / "plan",
+    )
+    hpo.launch(plan, storage=result.storage)
+    *_, launched = hpo.read_study(result.study.name, result.storage).evidence()
+    assert launched.purpose == "outcome" and launched.settings.keys() == raced[0].settings.keys()
+    assert launched.settings["width"] == plan.job.settings.own["width"]
 
 
 def test_a_stored_race_that_repeated_itself_counts_once_and_goes_on(swept, raced, tmp_path):
