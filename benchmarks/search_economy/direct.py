@@ -44,12 +44,19 @@ class DirectSearch:
         landscape: Landscape,
         sampler: optuna.samplers.BaseSampler,
         pruner: optuna.pruners.BasePruner,
+        seed: int,
         *,
         tells_pruned: bool = False,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._landscape = landscape
-        self._study = optuna.create_study(sampler=sampler, pruner=pruner, direction="minimize")
+        # Hyperband draws its brackets by the name of the study
+        self._study = optuna.create_study(
+            sampler=sampler,
+            pruner=pruner,
+            direction="minimize",
+            study_name=f"{landscape.name} {seed}",
+        )
         self._tells_pruned = tells_pruned
         self._trial: Any = None
         self._number = 0
@@ -145,8 +152,10 @@ class PromotingSearch(DirectSearch):
     each paused training as of a pruned one, and again of those that end.
     """
 
-    def __init__(self, landscape: Landscape, sampler: optuna.samplers.BaseSampler) -> None:
-        super().__init__(landscape, sampler, optuna.pruners.NopPruner())
+    def __init__(
+        self, landscape: Landscape, sampler: optuna.samplers.BaseSampler, seed: int
+    ) -> None:
+        super().__init__(landscape, sampler, optuna.pruners.NopPruner(), seed)
         self._promoted: set[tuple[int, int]] = set()
 
     def next(self, seen: Sequence[Seen]) -> Step:
@@ -199,22 +208,22 @@ class PromotingSearch(DirectSearch):
 
 DIRECT: dict[str, Callable[[Landscape, int], DirectSearch]] = {
     "TPE + halving": lambda landscape, seed: DirectSearch(
-        landscape, optuna.samplers.TPESampler(seed=seed), halving()
+        landscape, optuna.samplers.TPESampler(seed=seed), halving(), seed
     ),
     "TPE + Hyperband": lambda landscape, seed: DirectSearch(
-        landscape, optuna.samplers.TPESampler(seed=seed), hyperband()
+        landscape, optuna.samplers.TPESampler(seed=seed), hyperband(), seed
     ),
     "TPE + ASHA": lambda landscape, seed: PromotingSearch(
-        landscape, optuna.samplers.TPESampler(seed=seed)
+        landscape, optuna.samplers.TPESampler(seed=seed), seed
     ),
     "GP + halving": lambda landscape, seed: DirectSearch(
-        landscape, optuna.samplers.GPSampler(seed=seed), halving(), tells_pruned=True
+        landscape, optuna.samplers.GPSampler(seed=seed), halving(), seed, tells_pruned=True
     ),
     "random + halving": lambda landscape, seed: DirectSearch(
-        landscape, optuna.samplers.RandomSampler(seed=seed), halving()
+        landscape, optuna.samplers.RandomSampler(seed=seed), halving(), seed
     ),
     "random": lambda landscape, seed: DirectSearch(
-        landscape, optuna.samplers.RandomSampler(seed=seed), optuna.pruners.NopPruner()
+        landscape, optuna.samplers.RandomSampler(seed=seed), optuna.pruners.NopPruner(), seed
     ),
 }
 """Each makes a search of a landscape with a seed."""
