@@ -18,6 +18,7 @@ MORE: dict[tuple[str, str], dict[str, Any]] = {
     ("decay", "step"): {"decay_milestones": [3.0, 6.0]},
     ("decay", "piecewise"): {"decay_milestones": [3.0], "decay_values": [1.0, 0.1]},
     ("batch_control", "piecewise"): {"batch_milestones": [3.0, 5.0], "batch_factors": [2.0, 4.0]},
+    ("batch_control", "doubling"): {"batch_limit_factor": 4.0, "batch_rate_rule": "sqrt"},
     ("batch_control", "grow"): {"decay": "step", "decay_milestones": [3.0], "decay_factor": 0.5},
 }
 for setting, registry in TECHNIQUES.items():

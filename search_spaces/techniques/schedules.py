@@ -228,6 +228,25 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
             uses=("batch_milestones", "batch_factors", "batch_rate_rule"),
             faults=_batch_pieces,
         ),
+        "doubling": BatchControlDescription(
+            rule=f"{_BATCHES}:BatchDoubling",
+            about="twice the batch at planned times, ever longer apart, as the noise scale grows",
+            source="arXiv:2505.23971, batch size warmup",
+            uses=("batch_limit_factor", "batch_rate_rule"),
+            settings={
+                "doubling_epochs": OwnSetting(
+                    what="when the batch doubles first",
+                    default=1.0,
+                    range=Range(0, low_open=True),
+                    unit="epochs",
+                ),
+                "doubling_spacing": OwnSetting(
+                    what="each further doubling comes at so many times the progress of the one before",
+                    default=2.0,
+                    range=Range(1, low_open=True),
+                ),
+            },
+        ),
     },
     instance_of(BatchControlDescription),
     "batch_control",

@@ -30,6 +30,30 @@ def sizes_and_rates(settings, batch, epochs):
     return [(batch_factor(settings, at) * batch, learning_rate(settings, at, 90)) for at in epochs]
 
 
+@pytest.mark.parametrize("rule", ["none", "linear", "sqrt"])
+def test_a_doubling_batch_follows_its_planned_times_and_ends_at_its_limit(rule):
+    settings = TrainingSettings.from_record(
+        {
+            "learning_rate": 0.1,
+            "batch_control": "doubling",
+            "doubling_epochs": 1.0,
+            "doubling_spacing": 2.0,
+            "batch_limit_factor": 6.0,
+            "batch_rate_rule": rule,
+        }
+    )
+    wanted = {0.0: 1, 0.99: 1, 1.0: 2, 1.9: 2, 2.0: 4, 3.9: 4, 4.0: 6, 8.0: 6, 50.0: 6}
+    power = {"none": 0, "linear": 1, "sqrt": 0.5}[rule]
+    for epochs, factor in wanted.items():
+        assert batch_factor(settings, epochs) == factor
+        assert learning_rate(settings, epochs, 10) == pytest.approx(0.1 * factor**power)
+    course = batch_schedule(settings, 16, 1024, 10, 1)
+    assert [phase.global_batch_size for phase in course.phases] == [16, 32, 64, 96]
+    assert [phase.first_sample / 1024 for phase in course.phases] == [0, 1, 2, 4]
+    # 64 updates of the first epoch, 32 of the second, 16 of each of two, then 1024 / 96 an epoch
+    assert course.total_steps == 64 + 32 + 32 + 64
+
+
 def test_smith_grows_the_batch_tenfold_where_the_rate_would_drop_tenfold():
     plain = SMITH.replace(batch_control="constant")
     for at in (0, 29.99, 30, 59.9, 60, 80, 89):

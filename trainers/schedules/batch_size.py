@@ -3,6 +3,9 @@
     constant     the job's global batch size throughout
     piecewise    batch_factors[i] times it from batch_milestones[i] epochs on; the rate follows batch_rate_rule.
                  Mikami et al. (arXiv:1811.05233) go from 34K to 68K so.
+    doubling     twice the size at doubling_epochs, and again at doubling_spacing times the progress of each doubling
+                 before, up to batch_limit_factor; the rate follows batch_rate_rule. Merrill et al. (arXiv:2505.23971)
+                 double a small batch as the measured critical batch grows, the rate with the root of it.
     grow         where decay 'step' would multiply the rate by decay_factor, the batch grows by 1 / decay_factor
                  instead, up to batch_limit_factor; what is left of the factor lowers the rate. Smith et al.
                  (arXiv:1711.00489): the noise scale lr (N / B - 1) falls as much either way.
@@ -25,6 +28,9 @@ from search_spaces.settings import TrainingSettings
 from trainers.errors import JobError
 from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
 from trainers.schedules.formulas import formula_of
+
+MOST_GROWTH = 2.0**20
+"""Of a batch that doubles without a limit of its own."""
 
 
 class BatchControl(Protocol):
@@ -92,6 +98,43 @@ class BatchPieces:
             each if linear else math.sqrt(each) for each in settings.batch_factors
         ]
         return by.by_milestones(epochs, settings.batch_milestones, [1.0, *factors])
+
+
+class BatchDoubling:
+    """Twice the size at planned times; where the limit is no power of 2, the last step goes up to the limit."""
+
+    named = "batch_limit_factor"
+
+    def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
+        """The times within the budget at which the size changes."""
+        at, spacing = settings.value("doubling_epochs"), settings.value("doubling_spacing")
+        limit = settings.batch_limit_factor or MOST_GROWTH
+        found: list[float] = []
+        while at < budget_epochs and 2.0 ** len(found) < limit:
+            found.append(at)
+            at *= spacing
+        return found
+
+    def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
+        """A power of 2, up to the limit."""
+        times, sizes = self._course(settings)
+        return by.by_milestones(epochs, times, sizes)
+
+    def rate_factor(
+        self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
+    ) -> Value | float:
+        """As ``batch_rate_rule`` says."""
+        if settings.batch_rate_rule == "none":
+            return 1.0
+        times, sizes = self._course(settings)
+        linear = settings.batch_rate_rule == "linear"
+        factors = [each if linear else math.sqrt(each) for each in sizes]
+        return by.by_milestones(epochs, times, factors)
+
+    def _course(self, settings: TrainingSettings) -> tuple[Sequence[float], list[float]]:
+        times = self.boundaries(settings, math.inf)
+        limit = settings.batch_limit_factor or MOST_GROWTH
+        return times, [min(2.0**doublings, limit) for doublings in range(len(times) + 1)]
 
 
 class BatchGrowth:
