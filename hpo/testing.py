@@ -1,4 +1,4 @@
-"""Contract tests for the authors of plug-ins: what this project asks of an optimizer, a schedule and a sampler.
+"""Contract tests for the authors of plug-ins: what is asked of an optimizer, a schedule, a sampler and a scheduler.
 
 A test class of the plug-in's package inherits one and says the name; pytest runs its tests::
 
@@ -14,18 +14,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import subprocess
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from hpo.extrapolation.inference.intervals import Interval
+from hpo.planning.launchers import described, scheduler_of, script_of
+from hpo.planning.launchers.run import run_of
+from hpo.planning.launchers.script import Scheduler
+from hpo.planning.launchers.submit import SCRIPT
+from hpo.planning.launchers.sweeps import SweepSlot
+from hpo.planning.plan import Plan
 from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
 from hpo.tuning.sampler import make_sampler
 from search_spaces.own_settings import OwnSetting
 from search_spaces.settings import TrainingSettings, names
 from search_spaces.techniques import OF_LOOP, TECHNIQUES, Technique
-from storage.records import Trial, TrialPurpose, TrialState
+from storage.records import PlanKind, Trial, TrialPurpose, TrialState
+from trainers import Target, TrainingJob
 from trainers.optimizers import make_optimizer
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.schedules.arithmetic import NUMBERS
@@ -38,6 +47,7 @@ __all__ = [
     "DecayContract",
     "OptimizerContract",
     "SamplerContract",
+    "SchedulerContract",
     "WarmupContract",
 ]
 
@@ -300,6 +310,76 @@ class SamplerContract:
         """Of several trainings most differ in their rate."""
         rates = {settings.learning_rate for settings in self._suggested()}
         assert len(rates) > self.trainings // 2, rates
+
+
+class SchedulerContract:
+    """What a scheduler of machines must do: a script that bash takes, with the functions that the loop calls."""
+
+    name: ClassVar[str]
+
+    def _plan(self) -> Plan:
+        job = TrainingJob(
+            workload="noisy_quadratic",
+            data={},
+            seed=1,
+            target=Target("loss", 0.1, higher_is_better=False),
+            global_batch_size=256,
+            epochs=40,
+            settings=TrainingSettings(),
+        )
+        return Plan(
+            study="contract",
+            kind=PlanKind.FORECAST,
+            machine="superpod",
+            nodes=2,
+            workers=8,
+            ranks_per_node=4,
+            job=job,
+            launcher=self.name,
+            epochs=Interval(4.0, 2.0, 8.0),
+            seconds=Interval(400.0, 200.0, 900.0),
+            trust="medium",
+            reason="a contract test",
+        )
+
+    def test_it_is_described(self) -> None:
+        """It says what it is and by what manual."""
+        its = described(self.name)
+        assert its.about and its.source, "about and source must be said"
+
+    def test_bash_takes_its_script(self) -> None:
+        """The script of a plan, or a program in Python."""
+        name, text = script_of(self._plan(), None, backend="torch")
+        assert name == described(self.name).script
+        if name != SCRIPT:
+            compile(text, name, "exec")
+            return
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        assert text.startswith("#!")
+
+    def test_its_directives_stand_before_the_first_command_and_its_functions_are_there(
+        self,
+    ) -> None:
+        """Comment lines; which hosts answer, how ranks start, how another slot is asked for."""
+        made = scheduler_of(self.name, run_of(self._plan(), None, "torch"))
+        if isinstance(made, str):
+            return
+        assert all(line.startswith("#") for line in made.directives), made.directives
+        wanted = ["healthy_hosts", "resubmit", *([] if made.workers else ["start"])]
+        asked = f"{made.functions}\ndeclare -F {' '.join(wanted)}"
+        done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"of {', '.join(wanted)} there are: {done.stdout}"
+
+    def test_its_sweeps_have_a_job_array(self) -> None:
+        """Where sweeps may run; what an array asks for is said before the first command too."""
+        if not described(self.name).sweeps:
+            return
+        slot = SweepSlot(name="contract", nodes=1, slot_seconds=3600)
+        made = scheduler_of(self.name, slot)
+        assert isinstance(made, Scheduler), "a sweep needs a script of bash"
+        array = made.array(3) if made.array else None
+        assert array is None or all(line.startswith("#") for line in array.directives)
+        assert array is None or array.index, "the number of a task must be said"
 
 
 def _ended(number: int, batch: int, settings: TrainingSettings, epochs: float) -> Trial:

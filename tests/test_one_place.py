@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hpo.planning.schedulers import SCHEDULERS
 from hpo.study.samplers import SAMPLERS
 from search_spaces.plugins import Registry
 from search_spaces.techniques import TECHNIQUES
@@ -19,6 +20,8 @@ MOST = 2
 ELSEWHERE = {
     "hpo/past_runs/mlperf/settings.py",  # MLPerf's names of optimizers, with ours
 }
+
+DESCRIBED = [(SAMPLERS, "hpo/study/samplers.py"), (SCHEDULERS, "hpo/planning/schedulers.py")]
 
 
 def lists(tree: ast.AST) -> Iterator[tuple[int, set[str]]]:
@@ -58,7 +61,10 @@ def test_no_second_list_of_names(setting: str) -> None:
     assert list(second_lists(ROOT, {*TECHNIQUES[setting].built_in} - {"constant"})) == []
 
 
-@pytest.mark.parametrize(("registry", "own"), [(SAMPLERS, "hpo/study/samplers.py")])
+@pytest.mark.parametrize(
+    ("registry", "own"),
+    DESCRIBED,
+)
 def test_no_second_list_of_what_studies_and_plans_name(registry: Registry[Any], own: str) -> None:
     assert list(second_lists(ROOT, {*registry.built_in}, own)) == []
 

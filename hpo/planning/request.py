@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from hpo.errors import PlanError
+from hpo.planning.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
     from hpo.planning.machines import Machine
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 Objective: TypeAlias = Literal["time", "accelerator_hours", "energy"]
 """What a plan minimises."""
-Launcher: TypeAlias = Literal["slurm", "lsf", "pbs", "flux", "grid_engine", "ray", "other", "local"]
-"""How a plan is started: by a scheduler, by Ray, by ``mpirun`` on a machine without a scheduler, or here."""
 
 MOST_WORKERS = 10**6
 LARGEST_BATCH = 10**8
@@ -32,7 +31,8 @@ MOST_HOURS = 1e6
 
 
 def _about(description: str, **rules: Any) -> dict[str, Any]:
-    """What is said of a field: ``ge``, ``gt``, ``le``, ``lt`` bound a number, ``choices`` are all its values.
+    """What is said of a field: ``ge``, ``gt``, ``le``, ``lt`` bound a number, ``choices`` are all its values,
+    ``registry`` has them as names.
 
     ``unit`` stands for the value in the help of the command line, and ``option`` is its name there, if another.
     """
@@ -55,7 +55,8 @@ class PlanRequest:
     - ``cost``: what a sample of the workload costs: one of ``hpo.planning.timing.costs`` by name, the path of a file,
       or the figures; if None those that the study measured.
     - ``node_failure_hours``: mean hours between failures of one node; if None no failures are counted with.
-    - ``launcher``: one of :data:`Launcher`; the machine's own scheduler if None.
+    - ``launcher``: how it is started, one of :data:`hpo.planning.schedulers.SCHEDULERS`; the machine's own scheduler if
+      None.
 
     Raises :class:`PlanError` for a number out of its range and a word that is none of the choices.
     """
@@ -152,9 +153,9 @@ class PlanRequest:
             unit="HOURS",
         ),
     )
-    launcher: Launcher | None = field(
+    launcher: str | None = field(
         default=None,
-        metadata=_about("The machine's own scheduler if not given.", choices=get_args(Launcher)),
+        metadata=_about("The machine's own scheduler if not given.", registry=SCHEDULERS),
     )
 
     def __post_init__(self) -> None:
@@ -192,11 +193,18 @@ class PlanOptions(TypedDict, total=False):
     chance: float
     cost: str | WorkloadCost | None
     node_failure_hours: float | None
-    launcher: Launcher | None
+    launcher: str | None
 
 
 def _check(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     """Raise :class:`PlanError` for a value that its field's rules do not allow."""
+    if "registry" in rules:
+        if value not in rules["registry"]:
+            raise PlanError(
+                f"{name} must be one of {', '.join(rules['registry'])}, but got {value!r}"
+                f"{rules['registry'].explain(value)}"
+            )
+        return
     if "choices" in rules:
         if value not in rules["choices"]:
             raise PlanError(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Unpack
 
 from hpo.errors import PlanError
-from hpo.planning.launchers import LAUNCHERS
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
 from hpo.planning.machines import Machine, load_machine, machine_names
 from hpo.planning.placement.candidates import HOUR, PlanningContext, scaled
@@ -119,7 +118,7 @@ def choose_plan(
         reason=made.reason,
         ranks_per_node=place.ranks_per_node,
         slot_seconds=constraints.slot_seconds,
-        launcher=asked.launcher or _scheduler_of(target),
+        launcher=asked.launcher or target.scheduler,
     )
     plan = plan if selection is None else _timed(plan, made, selection)
     if plan.seconds is not None and not math.isfinite(plan.seconds.median + plan.seconds.high):
@@ -278,11 +277,6 @@ def _overhead(spec: StudySpec, machine: Machine) -> float:
         return 0.0
     stages = machine.node_storage is not None and "path" in spec.data
     return float(STARTUP_SECONDS + (STAGING_SECONDS if stages else 0))
-
-
-def _scheduler_of(machine: Machine) -> str:
-    """The machine's own scheduler, or what serves without one."""
-    return machine.scheduler if machine.scheduler in LAUNCHERS else "other"
 
 
 def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:

@@ -11,7 +11,7 @@ import hpo
 from hpo import api
 from hpo.cli.main import main
 from hpo.errors import PlanError
-from hpo.planning.launchers import LAUNCHERS
+from hpo.planning.schedulers import SCHEDULERS
 from storage.records import NewThroughput
 from storage.store import Store
 
@@ -177,7 +177,7 @@ def test_this_machine_needs_no_costs(study):
     assert plan["launcher"] == "local" and plan["micro_batch_size"] is None
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", SCHEDULERS)
 def test_every_launcher_can_be_named(study, launcher):
     assert planned(study, *SUMMIT, "--launcher", launcher)["launcher"] == launcher
 

@@ -73,6 +73,24 @@ def test_a_study_runs_is_forecast_and_planned_with_it(site: Path, tmp_path: Path
     assert 0.7 <= found["settings"]["signum_momentum"]["median"] < 1
     plan = hpo(site, tmp_path, "plan", "signum", "--machine", "local", "--output", "plan")
     assert plan.returncode == 0, plan.stderr
+    other = hpo(
+        site,
+        tmp_path,
+        "plan",
+        "signum",
+        "--machine",
+        "local",
+        "--launcher",
+        "torque",
+        "--output",
+        "torque",
+    )
+    assert other.returncode == 0, other.stderr
+    (script,) = (tmp_path / "torque").rglob("launch.sh")
+    assert "#PBS -l nodes=1:ppn=" in script.read_text()
+    assert "torque" in hpo(site, tmp_path, "plan", "--help").stdout
+    told = hpo(site, tmp_path, "launch", str(script.parent), "--account", "physics")
+    assert "`qsub -A physics -v HPO_ACCOUNT=physics launch.sh`" in told.stderr, told.stderr
     (job,) = (tmp_path / "plan").rglob("job*.json")
     planned = json.loads(job.read_text())["settings"]
     assert planned["optimizer"] == "signum" and planned["own"]["restart_epochs"] == 4
@@ -84,7 +102,7 @@ def test_the_doctor_lists_it(site: Path, tmp_path: Path) -> None:
     found = hpo(site, tmp_path, "doctor", "--quick", "--json")
     lines = json.loads(found.stdout)
     plugins = [each for each in lines if each["name"] == "plug-in"]
-    assert [each["level"] for each in plugins] == ["ok", "ok", "ok"], plugins
+    assert [each["level"] for each in plugins] == ["ok"] * 4, plugins
 
 
 def test_where_its_package_is_not_taken_it_is_refused(site: Path, tmp_path: Path) -> None:

@@ -1,29 +1,31 @@
 """Plans of a training of seconds, and a folder of stand-in programs for the path."""
 
+import importlib
 import os
 import sys
 from pathlib import Path
 
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.plan import Plan
+from hpo.planning.schedulers import SCHEDULERS
 from search_spaces.settings import TrainingSettings
 from storage.records import PlanKind
 from trainers import Target, TrainingJob
 
 ROOT = Path(__file__).parents[2]
-STAND_INS = {
-    "slurm": ("sbatch", "srun", "sinfo", "scontrol"),
-    "lsf": ("bsub", "jsrun"),
-    "pbs": ("qsub", "mpiexec", "pbsnodes"),
-    "flux": ("flux",),
+STAND_INS = Path(__file__).parent / "stand_ins"
+SUBMISSIONS = {  # how a person submits a script to each scheduler with a stand-in
+    name: ["bash", "-c", f"{' '.join(its.program)} < launch.sh"]
+    if its.reads_script
+    else [*its.program, "launch.sh"]
+    for name, its in SCHEDULERS.items()
+    if (STAND_INS / f"{name}.py").exists()
 }
 
-SUBMISSIONS = {
-    "slurm": ["sbatch", "launch.sh"],
-    "lsf": ["bash", "-c", "bsub < launch.sh"],
-    "pbs": ["qsub", "launch.sh"],
-    "flux": ["flux", "batch", "launch.sh"],
-}
+
+def stand_in(scheduler):
+    """The module of a scheduler's stand-ins."""
+    return importlib.import_module(f"tests.planning.stand_ins.{scheduler}")
 
 
 def small_job(folder, *, batch=32, target=0.95, epochs=40, **data):
@@ -67,7 +69,7 @@ def stand_in_path(folder, scheduler, **programs):
     programs = {
         **{
             name: f'exec "{sys.executable}" -m tests.planning.stand_ins.{scheduler} {name} "$@"'
-            for name in STAND_INS[scheduler]
+            for name in stand_in(scheduler).PROGRAMS
         },
         **programs,
     }

@@ -12,6 +12,7 @@ from hpo.planning.launchers.launch import write_plan
 from hpo.planning.launchers.surroundings import Surroundings
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan
+from hpo.planning.schedulers import SCHEDULERS
 from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path
 
 IMAGE = "/images/my hpo's image.sif"
@@ -98,7 +99,7 @@ def test_a_module_that_is_not_there_ends_the_script_before_the_training(tmp_path
 
 @pytest.mark.parametrize("backend", ["torch", "horovod"])
 @pytest.mark.parametrize(
-    "launcher", ["slurm", "lsf", "pbs", "flux", "grid_engine", "other", "local"]
+    "launcher", [name for name, its in SCHEDULERS.items() if its.script.endswith(".sh")]
 )
 def test_bash_takes_every_script_and_every_rank_is_inside(tmp_path, launcher, backend):
     plan = Surroundings.of(["a/1"], IMAGE, "x 'y z'").put_into(

@@ -10,11 +10,19 @@ import pytest
 
 from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.planning.launchers import LAUNCHERS, script_of
+from hpo.planning.launchers import script_of
 from hpo.planning.launchers.launch import choose_backend, write_plan
 from hpo.planning.launchers.run import clock, duration, possible_nodes, run_of
 from hpo.planning.machines import load_machine, machine_names, machine_text
-from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path
+from hpo.planning.schedulers import SCHEDULERS, SchedulerDescription
+from hpo.testing import SchedulerContract
+from tests.planning.launch_samples import (
+    SUBMISSIONS,
+    small_job,
+    small_plan,
+    stand_in,
+    stand_in_path,
+)
 
 BACKENDS = ("horovod", "torch")
 
@@ -43,7 +51,7 @@ def scripts(names, launchers):
 def test_bash_takes_the_script_of_every_machine(tmp_path):
     written = []
     for number, (plan, backend) in enumerate(
-        [*scripts(machine_names(), [None]), *scripts(["superpod"], LAUNCHERS)]
+        [*scripts(machine_names(), [None]), *scripts(["superpod"], SCHEDULERS)]
     ):
         name, text = script_of(plan, load_machine(plan.machine), backend=backend)
         file = tmp_path / f"{number}-{name}"
@@ -60,7 +68,7 @@ def test_bash_takes_the_script_of_every_machine(tmp_path):
     assert len(written) > 2 * len(machine_names())
     if shutil.which("shellcheck"):
         checked = subprocess.run(
-            ["shellcheck", *written[-2 * len(LAUNCHERS) :]],
+            ["shellcheck", *written[-2 * len(SCHEDULERS) :]],
             capture_output=True,
             text=True,
             check=False,
@@ -182,36 +190,11 @@ def test_what_cannot_be_launched_is_told():
         script_of(plan_for("superpod", "ray"), None, backend="horovod")
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", SCHEDULERS)
 def test_every_launcher_has_a_usual_backend(launcher):
     assert (
         choose_backend(None, launcher) in BACKENDS and choose_backend("torch", launcher) == "torch"
     )
-
-
-FAULTS = {  # a script of each scheduler with one line changed, and what its stand-in says of it
-    "slurm": [
-        ("--time=00:20:00", "--time=20 min", "--time does not take"),
-        ("--exclusive", "--exclusiv", "unknown"),
-        ("--nodes=2", "--nodes=three", "--nodes does not take"),
-        ("B:USR1@600", "B:USR1@1200", "signal would"),
-    ],
-    "lsf": [
-        ("-W 00:20", "-W 00:20:00", "-W does not take"),
-        ("-nnodes 2", "-nodes 2", "unknown option -nodes"),
-        ("-wt 10", "-wt 30", "warning would come"),
-        ("-wa USR1", "-J again", "go together"),
-    ],
-    "pbs": [
-        ("walltime=00:20:00", "walltime=20m", "-l does not take"),
-        ("-N small", "-M small", "unknown option -M"),
-        ("ncpus=2:mpiprocs=2", "ncpus=1:mpiprocs=2", "2 ranks on 1 cores"),
-    ],
-    "flux": [
-        ("--time-limit=20m", "--time-limit=00:20:00", "--time-limit does not take"),
-        ("--nodes=2", "--node=2", "unknown option --node"),
-    ],
-}
 
 
 @pytest.mark.parametrize("launcher", SUBMISSIONS)
@@ -223,7 +206,7 @@ def test_the_stand_ins_refuse_what_schedulers_would(tmp_path, launcher):
     )
     script = tmp_path / "plan" / "launch.sh"
     good = script.read_text()
-    for right, wrong, said in FAULTS[launcher]:
+    for right, wrong, said in stand_in(launcher).FAULTS:
         assert right in good, right
         script.write_text(good.replace(right, wrong, 1))
         done = subprocess.run(
@@ -237,3 +220,36 @@ def test_the_stand_ins_refuse_what_schedulers_would(tmp_path, launcher):
         )
         assert done.returncode == 1 and said in done.stderr, (wrong, done.stderr)
         assert not (tmp_path / "bin" / "spool" / "jobs.jsonl").exists()
+
+
+WITHOUT = {"grid_engine"}
+"""Schedulers for whose commands there is no stand-in."""
+
+
+def test_every_scheduler_that_is_submitted_to_has_a_stand_in():
+    assert {name for name, its in SCHEDULERS.items() if its.program} - WITHOUT == {*SUBMISSIONS}
+
+
+class TestSchedulersOfTheProject(SchedulerContract):
+    @pytest.fixture(autouse=True, params=[*SCHEDULERS])
+    def _named(self, request, monkeypatch):
+        monkeypatch.setattr(type(self), "name", request.param, raising=False)
+
+
+def test_a_scheduler_of_another_package_that_breaks_is_one_line(monkeypatch):
+    said = {"about": "-", "source": "-"}
+    broken = SchedulerDescription(rule="os.path:basename", **said)
+    missing = SchedulerDescription(rule="no_such_module:scheduler", **said)
+    monkeypatch.setattr(
+        SCHEDULERS, "built_in", {**SCHEDULERS.built_in, "broken": broken, "missing": missing}
+    )
+    with pytest.raises(
+        PlanError, match="'missing' cannot be used: no_such_module:scheduler cannot"
+    ):
+        script_of(plan_for("superpod", "missing"), None, backend="torch")
+    with pytest.raises(PlanError, match=r"'broken' cannot be used: os\.path:basename refuses: "):
+        script_of(plan_for("superpod", "broken"), None, backend="torch")
+    with pytest.raises(
+        ValueError, match=r"rule must be 'package\.module:attribute', but got 'here'"
+    ):
+        SchedulerDescription(rule="here", **said)

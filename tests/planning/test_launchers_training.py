@@ -7,6 +7,7 @@ import pytest
 
 from hpo.planning.launchers.launch import read_launched, write_plan
 from hpo.planning.launchers.local import has_horovod
+from hpo.planning.schedulers import SCHEDULERS
 from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path
 from trainers.report import read_points
 
@@ -50,19 +51,11 @@ def test_slurm_and_torchrun_through_a_killed_rank_and_the_end_of_a_slot(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("launcher", "backend"),
-    [
-        pytest.param(
-            "lsf",
-            "horovod",
-            marks=pytest.mark.skipif(not has_horovod(), reason="Horovod is not installed"),
-        ),
-        ("pbs", "torch"),
-        ("flux", "torch"),
-    ],
-)
-def test_other_schedulers_train_to_the_target(tmp_path, launcher, backend):
+@pytest.mark.parametrize("launcher", [name for name in SUBMISSIONS if name != "slurm"])
+def test_other_schedulers_train_to_the_target(tmp_path, launcher):
+    backend = SCHEDULERS[launcher].backend
+    if backend == "horovod" and not has_horovod():
+        pytest.skip("Horovod is not installed")
     run, jobs = submit(tmp_path, launcher, backend=backend)
     assert (run.outcome.state, run.restarts, run.workers, run.nodes) == ("reached", 0, 2, 2)
     assert len(jobs) == 1

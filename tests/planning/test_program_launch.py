@@ -81,7 +81,7 @@ def test_a_program_runs_on_every_node_through_a_crash_and_the_end_of_a_slot(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["lsf", "pbs", "flux"])
+@pytest.mark.parametrize("launcher", [name for name in SUBMISSIONS if name != "slurm"])
 def test_other_schedulers_run_it(tmp_path, launcher):
     plan = plan_of(tmp_path, *EVERY, launcher=launcher, ranks=1)
     run, _, seen = submit(tmp_path, plan)

@@ -1,7 +1,6 @@
 """Sweeps on schedulers: a script that goes on from slot to slot, and arrays of agents, under the strict stand-ins."""
 
 import json
-import shlex
 import shutil
 import stat
 import subprocess
@@ -13,6 +12,7 @@ from click.testing import CliRunner
 import hpo
 from benchmarks.agents import Server
 from hpo.cli.main import main
+from hpo.planning.schedulers import SCHEDULERS
 from hpo.service.auth import create_token
 from storage.records import StudyState
 from storage.store import Store
@@ -29,6 +29,8 @@ search:
   weight_decay: 0
 budget: {{trials: {trials}, epochs_per_trial: 10, evaluations_per_epoch: 1}}
 """
+
+SWEEPS = [name for name, its in SCHEDULERS.items() if its.sweeps]
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def submit(folder, on, command=(), **variables):
     }
     environment = stand_in_path(folder / "bin", on, **{**programs, **variables.pop("programs", {})})
     done = subprocess.run(
-        command if on == "flux" and command else SUBMISSIONS[on],
+        command or SUBMISSIONS[on],
         cwd=folder / f"paced-{on}",
         env={**environment, "HPO_LEASE_SECONDS": "0", **variables},
         capture_output=True,
@@ -91,7 +93,7 @@ def test_a_run_stops_after_its_time_and_says_that_it_goes_on(folder):
     )
 
 
-@pytest.mark.parametrize("on", ["slurm", "lsf", "pbs", "flux"])
+@pytest.mark.parametrize("on", SWEEPS)
 @pytest.mark.parametrize(
     ("status", "jobs_taken", "ends"), [("0", 1, 0), ("75", 2, 75), ("lost", 2, 75), ("1", 1, 1)]
 )
@@ -117,7 +119,7 @@ def test_the_names_of_account_and_partition_go_with_every_slot(folder):
     assert jobs[1]["options"]["--dependency"] == "afterany:1"
 
 
-@pytest.mark.parametrize("on", ["slurm", "lsf", "pbs", "flux"])
+@pytest.mark.parametrize("on", SWEEPS)
 def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
     server = Server(folder)
     with Store.open(f"sqlite:///{folder}/hpo.db") as store:
@@ -131,7 +133,7 @@ def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
             token = folder / f"paced-{on}" / "token"
             assert stat.S_IMODE(token.stat().st_mode) == 0o600
             command = next(line for line in text.splitlines() if "Run it from" in line)
-            jobs, log = submit(folder, on, command=shlex.split(command.partition("folder: ")[2]))
+            jobs, log = submit(folder, on, command=["bash", "-c", command.partition("folder: ")[2]])
         finally:
             server.kill()
         assert jobs[0]["tasks"] == [0, 0, 0], log
@@ -140,7 +142,7 @@ def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
         assert len(store.trials(study.id)) == 6
 
 
-@pytest.mark.parametrize("on", ["slurm", "lsf", "pbs", "flux"])
+@pytest.mark.parametrize("on", SWEEPS)
 def test_hpo_submits_an_array_with_its_account(folder, on, monkeypatch):
     """What is handed to the scheduler's own command, as that hears it."""
     monkeypatch.setattr("hpo.client.client.Client.submit", lambda self, spec, for_agents: None)

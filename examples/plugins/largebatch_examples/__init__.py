@@ -1,5 +1,6 @@
 """What this package adds, described; the rules are imported when something is trained."""
 
+from hpo.planning.schedulers import SchedulerDescription
 from hpo.study.samplers import SamplerDescription
 from search_spaces.own_settings import OwnSetting, Range
 from search_spaces.techniques.optimizers import OptimizerDescription
@@ -41,4 +42,13 @@ GENETIC = SamplerDescription(
     rule="largebatch_examples.genetic:genetic",
     about="a genetic algorithm",
     source="Deb et al., IEEE Transactions on Evolutionary Computation 6, 2002",
+)
+
+TORQUE = SchedulerDescription(
+    rule="largebatch_examples.torque:scheduler",
+    about="Torque",
+    source="qsub(1B) of Torque",
+    program=("qsub",),
+    account="-A",
+    partition="-q",
 )

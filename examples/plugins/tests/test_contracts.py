@@ -1,6 +1,6 @@
 """What largebatch asks of plug-ins: pytest examples/plugins/tests, with the package installed."""
 
-from hpo.testing import DecayContract, OptimizerContract, SamplerContract
+from hpo.testing import DecayContract, OptimizerContract, SamplerContract, SchedulerContract
 
 
 class TestSignum(OptimizerContract):
@@ -13,3 +13,7 @@ class TestRestarts(DecayContract):
 
 class TestGenetic(SamplerContract):
     name = "genetic"
+
+
+class TestTorque(SchedulerContract):
+    name = "torque"

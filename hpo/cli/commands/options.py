@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpo.planning.request import PlanRequest
+from search_spaces.plugins import PluginError, Registry
 from trainers.device import COMPILE_VARIABLE, DEVICE_VARIABLE, DEVICES
 
 if TYPE_CHECKING:
@@ -108,6 +110,44 @@ class _BatchOrBest(click.ParamType):  # type: ignore[type-arg]  # no click befor
 BATCH_OR_BEST = _BatchOrBest()
 
 
+class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
+    """A name of a registry for which ``able`` holds; plug-ins are looked for where the help or an error lists them."""
+
+    name = "name"
+
+    def __init__(
+        self, registry: Registry[Any], able: Callable[[Any], bool] = lambda _: True
+    ) -> None:
+        self._registry, self._able = registry, able
+
+    def names(self) -> list[str]:
+        """The names that may be given; a plug-in with a fault is none."""
+        found = []
+        for name in self._registry:
+            with contextlib.suppress(PluginError):
+                if self._able(self._registry[name]):
+                    found.append(name)
+        return found
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
+        """``[slurm|lsf]``."""
+        return f"[{'|'.join(self.names())}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name."""
+        try:
+            able = value in self._registry and self._able(self._registry[value])
+        except PluginError as error:
+            self.fail(f"{value!r} cannot be used: {error}", param, ctx)
+        if not able:
+            self.fail(
+                f"must be one of {', '.join(self.names())}, but got {value!r}{self._registry.explain(value)}",
+                param,
+                ctx,
+            )
+        return str(value)
+
+
 _server = click.option(
     "--server", metavar="URL", help="Address of the server; HPO_SERVER if not given."
 )
@@ -132,6 +172,8 @@ def plan_request(command: Command) -> Command:
         kind: click.ParamType[Any] = click.STRING
         if field.name == "global_batch_size":
             kind = BATCH_OR_BEST
+        elif "registry" in rules:
+            kind = Named(rules["registry"])
         elif "choices" in rules:
             kind = click.Choice(rules["choices"])
         elif "ge" in rules:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpo.cli.commands import options
+from hpo.planning.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
     from hpo.runs.results import StudyResult
@@ -51,7 +52,7 @@ SECONDS_OF_TIMING = 20.0
 )
 @click.option(
     "--on",
-    type=click.Choice(["slurm", "lsf", "pbs", "flux"]),
+    type=options.Named(SCHEDULERS, lambda found: found.sweeps),
     help="Submit it to this scheduler instead: Ray in one allocation, slot after slot; with --array agents.",
 )
 @click.option(
@@ -196,7 +197,6 @@ def _submit_sweep(
     from hpo.planning.launchers.submit import submit
     from hpo.planning.launchers.sweeps import (
         SweepSlot,
-        array_command,
         write_allocation,
         write_array,
     )
@@ -209,11 +209,12 @@ def _submit_sweep(
         slot_seconds=round(hours * 3600),
         accelerators=gpus,
     )
+    program: tuple[str, ...] = ()
     if array is None:
         write_allocation(folder, on, slot, file, storage=_shared(storage), slots=slots)
     else:
         place = address(server, token)
-        write_array(
+        program = write_array(
             folder,
             on,
             slot,
@@ -226,7 +227,6 @@ def _submit_sweep(
         if not no_submit:
             with Client(place.url, place.token) as client:
                 client.submit(spec, for_agents=True)
-    program = array_command(slot, array) if array is not None and on == "flux" else ()
     job = (
         ""
         if no_submit

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hpo.errors import PlanError
-from hpo.planning.launchers import flux, grid_engine, local, lsf, mpi, pbs, ray_jobs, slurm
 from hpo.planning.launchers.run import Run, run_of
-from hpo.planning.launchers.script import Scheduler, script
+from hpo.planning.launchers.script import Scheduler, SlotFacts, script
 from hpo.planning.machines import Machine
 from hpo.planning.plan import Plan
+from hpo.planning.schedulers import SCHEDULERS, SchedulerDescription
+from search_spaces.plugins import PluginError, load_attribute
 
-SCHEDULERS: dict[str, Callable[[Run], Scheduler]] = {
-    "slurm": slurm.scheduler,
-    "lsf": lsf.scheduler,
-    "pbs": pbs.scheduler,
-    "flux": flux.scheduler,
-    "grid_engine": grid_engine.scheduler,
-    "other": mpi.scheduler,
-    "local": local.scheduler,
-}
-LAUNCHERS = (*SCHEDULERS, "ray")
-"""Every launcher that a plan can name; ``other`` is a machine without a scheduler."""
+
+def described(launcher: str) -> SchedulerDescription:
+    """The description of a launcher; :class:`PlanError` for one that there is not, or that cannot be used."""
+    try:
+        return SCHEDULERS[launcher]
+    except PluginError as error:
+        raise PlanError(f"the launcher {launcher!r} cannot be used: {error}") from error
+    except KeyError:
+        raise PlanError(
+            f"there is no launcher {launcher!r}; there are {', '.join(SCHEDULERS)}{SCHEDULERS.explain(launcher)}"
+        ) from None
 
 
 def script_name(launcher: str) -> str:
     """The name of a launcher's script in the folder of a plan."""
-    return ray_jobs.SCRIPT if launcher == "ray" else "launch.sh"
+    return described(launcher).script
 
 
 def script_of(plan: Plan, machine: Machine | None, *, backend: str) -> tuple[str, str]:
@@ -34,9 +33,28 @@ def script_of(plan: Plan, machine: Machine | None, *, backend: str) -> tuple[str
 
     ``machine`` is None where nothing more is known of it than its name.
     """
-    run = run_of(plan, machine, backend)
-    if plan.launcher == "ray":
-        return script_name(plan.launcher), ray_jobs.script(run)
-    if plan.launcher not in SCHEDULERS:
-        raise PlanError(f"there is no launcher {plan.launcher!r}; there are {', '.join(LAUNCHERS)}")
-    return script_name(plan.launcher), script(run, SCHEDULERS[plan.launcher](run))
+    its, run = described(plan.launcher), run_of(plan, machine, backend)
+    made = scheduler_of(plan.launcher, run)
+    return its.script, made if isinstance(made, str) else script(run, made)
+
+
+def scheduler_of(launcher: str, facts: Run | SlotFacts) -> Scheduler | str:
+    """What a scheduler adds to a script, or the whole of it; :class:`PlanError` where a plug-in's cannot be made."""
+    rule = described(launcher).rule
+    try:
+        make = load_attribute(rule)
+    except Exception as error:
+        raise PlanError(
+            f"the launcher {launcher!r} cannot be used: {rule} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        made = make(facts)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise PlanError(
+            f"the launcher {launcher!r} cannot be used: {rule} refuses: {error}"
+        ) from error
+    if not isinstance(made, (Scheduler, str)):
+        raise PlanError(
+            f"the launcher {launcher!r} cannot be used: {rule} must give a Scheduler, but gave {made!r:.100}"
+        )
+    return made

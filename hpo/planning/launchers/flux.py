@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo.planning.launchers.script import Scheduler, SlotFacts, minutes
+from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, minutes
 
 FUNCTIONS = """\
 healthy_hosts() {  # of the hosts of this job, those that are up
@@ -24,12 +24,25 @@ resubmit() {  # to the instance that runs this job; the new job waits for its en
 
 def scheduler(run: SlotFacts) -> Scheduler:
     """Directives and functions for Flux; the script keeps the time itself."""
+
+    def array(agents: int) -> JobArray:
+        # Flux has none: one job, copied, that says itself what it asks for. See --cc in flux-submit(1); a script's own
+        # directives are for `flux batch` alone
+        program = (
+            *("flux", "submit", f"--cc=0-{agents - 1}", f"--job-name={run.name}"),
+            *(f"--nodes={run.nodes}", "--ntasks=1", f"--time-limit={minutes(run.slot_seconds)}m"),
+            *([f"--gpus-per-task={run.accelerators}"] if run.accelerators else []),
+            "--output=launch-{{id}}.log",
+        )
+        return JobArray((), "${FLUX_JOB_CC:-0}", "$FLUX_JOB_ID", program)
+
     return Scheduler(
         submit="flux batch launch.sh",
         folder=".",
         job="$FLUX_ENCLOSING_ID",
         notice=False,
         functions=FUNCTIONS,
+        array=array,
         directives=(
             f"# flux: --job-name={run.name}",
             f"# flux: --nodes={run.nodes}",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpo.errors import LaunchError, PlanError
-from hpo.planning.launchers import local, script_of
+from hpo.planning.launchers import described, local, script_of
 from hpo.planning.launchers.run import FILES
 from hpo.planning.machines import Machine, load_machine
 from hpo.planning.plan import Plan
@@ -108,8 +108,8 @@ def choose_backend(backend: str | None, launcher: str = "local", workload: str =
                 f"a program starts its own workers, so there is no backend to choose, but got {backend}"
             )
         return PROGRAM
-    if launcher != "local":
-        return backend or ("horovod" if launcher == "lsf" else "torch")
+    if not described(launcher).here:
+        return backend or described(launcher).backend
     if backend == "horovod" and not local.has_horovod():
         raise LaunchError(
             "horovod is not installed here; --backend torch runs the same plan on torch.distributed"

@@ -15,6 +15,16 @@ from trainers.distributed.communicator import BACKENDS as TRAINER_BACKENDS
 
 BACKENDS = tuple(name for name in TRAINER_BACKENDS if name != "single")
 
+WORKERS = """\
+attempt=0
+# workers NUMBER MODULE ARGUMENTS...: ranks on this machine, which meet over a file or on the loopback interface
+workers() {
+  local number=$1
+  shift
+  "${inside[@]}" python -m trainers.local_workers "$number" BACKEND -m "$@" --backend BACKEND
+}
+"""
+
 FUNCTIONS = """\
 healthy_hosts() { echo localhost; }
 resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for another slot
@@ -75,4 +85,5 @@ def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the sa
         notice=True,
         functions=FUNCTIONS,
         directives=(),
+        workers=WORKERS,
     )

@@ -5,7 +5,7 @@ See IBM's reference of bsub (-W, -wa, -wt, -nnodes, -alloc_flags) and of jsrun, 
 
 from __future__ import annotations
 
-from hpo.planning.launchers.script import Scheduler, SlotFacts, minutes
+from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, changed, minutes
 
 FUNCTIONS = """\
 healthy_hosts() {  # the compute nodes; the first line is the node that this script runs on. jsrun cannot leave one of
@@ -28,6 +28,26 @@ def scheduler(run: SlotFacts) -> Scheduler:
     """Directives and functions for LSF."""
     limit = minutes(run.slot_seconds)
     nvme = ("#BSUB -alloc_flags NVME",) if run.data_path is not None else ()
+    directives = (
+        f"#BSUB -J {run.name}",
+        f"#BSUB -nnodes {run.nodes}",
+        f"#BSUB -W {limit // 60:02d}:{limit % 60:02d}",
+        "#BSUB -wa USR1",
+        f"#BSUB -wt {minutes(run.notice_seconds)}",
+        *nvme,
+        "#BSUB -o launch-%J.log",
+        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
+        "##BSUB -P PROJECT",
+        "##BSUB -q QUEUE",
+    )
+
+    def array(agents: int) -> JobArray:
+        tasks = {
+            "#BSUB -J ": (f'#BSUB -J "{run.name}[1-{agents}]"',),
+            "#BSUB -o ": ("#BSUB -o launch-%J.%I.log",),
+        }
+        return JobArray(changed(directives, tasks), "${LSB_JOBINDEX:-0}")
+
     return Scheduler(
         submit="bsub < launch.sh",
         folder="${LS_SUBCWD:-.}",
@@ -35,16 +55,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
         notice=True,
         functions=FUNCTIONS.replace("GPUS", str(run.accelerators)),
         disk="/mnt/bb/$USER",
-        directives=(
-            f"#BSUB -J {run.name}",
-            f"#BSUB -nnodes {run.nodes}",
-            f"#BSUB -W {limit // 60:02d}:{limit % 60:02d}",
-            "#BSUB -wa USR1",
-            f"#BSUB -wt {minutes(run.notice_seconds)}",
-            *nvme,
-            "#BSUB -o launch-%J.log",
-            "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
-            "##BSUB -P PROJECT",
-            "##BSUB -q QUEUE",
-        ),
+        directives=directives,
+        array=array,
+        hidden="LSB_JOBID",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpo.planning.launchers.mpi import START
 from hpo.planning.launchers.run import clock
-from hpo.planning.launchers.script import Scheduler, SlotFacts
+from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, changed
 
 FUNCTIONS = """\
 healthy_hosts() {  # of the hosts of this job, those that are neither down nor offline
@@ -21,22 +21,30 @@ resubmit() {  # the new job waits for the end of this one
 def scheduler(run: SlotFacts) -> Scheduler:
     """Directives and functions for PBS; PBS gives no notice before the limit, so the script keeps the time itself."""
     gpus = f":ngpus={run.accelerators}" if run.accelerators else ""
+    directives = (
+        f"#PBS -N {run.name}",
+        f"#PBS -l select={run.nodes}:ncpus={run.ranks}:mpiprocs={run.ranks}{gpus}",
+        "#PBS -l place=scatter:excl",
+        f"#PBS -l walltime={clock(run.slot_seconds)}",
+        "#PBS -j oe",
+        "#PBS -r y",
+        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`;",
+        "# ncpus above is one core a rank: write the number of a node's cores instead",
+        "##PBS -A ACCOUNT",
+        "##PBS -q QUEUE",
+    )
+
+    def array(agents: int) -> JobArray:
+        several = (f"#PBS -J 0-{agents - 1}",) if agents > 1 else ()  # PBS takes no array of one
+        tasks = {"#PBS -l place=": ("#PBS -l place=free", *several)}
+        return JobArray(changed(directives, tasks), "${PBS_ARRAY_INDEX:-0}")
+
     return Scheduler(
         submit="qsub launch.sh",
         folder="${PBS_O_WORKDIR:-.}",
         job="$PBS_JOBID",
         notice=False,
         functions=FUNCTIONS + START,
-        directives=(
-            f"#PBS -N {run.name}",
-            f"#PBS -l select={run.nodes}:ncpus={run.ranks}:mpiprocs={run.ranks}{gpus}",
-            "#PBS -l place=scatter:excl",
-            f"#PBS -l walltime={clock(run.slot_seconds)}",
-            "#PBS -j oe",
-            "#PBS -r y",
-            "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`;",
-            "# ncpus above is one core a rank: write the number of a node's cores instead",
-            "##PBS -A ACCOUNT",
-            "##PBS -q QUEUE",
-        ),
+        directives=directives,
+        array=array,
     )

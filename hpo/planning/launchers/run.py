@@ -11,6 +11,7 @@ from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.launchers.environment import EnvironmentVariable, environment_variables
 from hpo.planning.machines import Machine
 from hpo.planning.plan import Plan
+from hpo.planning.schedulers import SCHEDULERS
 
 STARTUP_SECONDS = 300
 """Assumed: from the start of the slot to the first update, on a machine with many nodes."""
@@ -78,10 +79,10 @@ class Run:
 def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
     """The facts of a plan; a ``machine`` of None is one that is known by its name alone."""
     on_cores = machine is None or machine.computes_on_cores
+    described = SCHEDULERS.get(plan.launcher)
+    here = described is not None and described.here
     data_path = (
-        staged_path(plan)
-        if machine is not None and machine.node_storage and plan.launcher != "local"
-        else None
+        staged_path(plan) if machine is not None and machine.node_storage and not here else None
     )
     slot = _slot(plan, staged=data_path is not None)
     return Run(

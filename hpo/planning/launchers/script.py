@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,7 +66,9 @@ class Scheduler:
     ``submit`` is how a person submits it, ``folder`` where bash finds its files, ``job`` the job's number for bash.
     ``directives`` are whole lines. ``functions`` is bash that defines ``healthy_hosts`` (prints hosts, one a line),
     ``start PER_NODE COMMAND...`` (on the array ``hosts``) and ``resubmit``. ``notice`` says that the scheduler itself
-    sends SIGUSR1 before the slot ends.
+    sends SIGUSR1 before the slot ends. ``array`` gives the job array of so many tasks, where sweeps may run.
+    ``workers`` is bash that defines ``workers NUMBER MODULE ARGUMENTS...`` where ranks are not started by torchrun or
+    Horovod, with ``BACKEND`` for the backend; ``hidden`` is a variable that horovodrun must not see.
     """
 
     submit: str
@@ -75,6 +78,32 @@ class Scheduler:
     functions: str
     notice: bool
     disk: str = "${TMPDIR:-/tmp}"
+    array: Callable[[int], JobArray] | None = None
+    workers: str = ""
+    hidden: str = ""
+
+
+@dataclass(frozen=True)
+class JobArray:
+    """A job array, in which each task may share its node: its directives, and the number of a task for bash.
+
+    ``job`` is the job's number for bash, if other than that of a single job. ``program`` are the words that submit the
+    script, if other than usual.
+    """
+
+    directives: tuple[str, ...]
+    index: str
+    job: str = ""
+    program: tuple[str, ...] = ()
+
+
+def changed(directives: Sequence[str], instead: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The directives, with other lines in the place of each that begins with a key of ``instead``."""
+    found: list[str] = []
+    for line in directives:
+        starts = [start for start in instead if line.startswith(start)]
+        found += instead[starts[0]] if starts else (line,)
+    return tuple(found)
 
 
 def script(run: Run, scheduler: Scheduler) -> str:
@@ -90,7 +119,7 @@ def script(run: Run, scheduler: Scheduler) -> str:
         ),
         scheduler.functions.strip(),
         "",
-        _workers(run),
+        _workers(run, scheduler),
         _staging(run, scheduler),
         _training(run),
         _notice(run, scheduler),
@@ -200,19 +229,11 @@ fi
 """
 
 
-def _workers(run: Run) -> str:
+def _workers(run: Run, scheduler: Scheduler) -> str:
     if run.backend == PROGRAM:
         return "attempt=0\nport=${HPO_PORT:-29500}  # where the workers of several nodes meet, on the first of them\n"
-    if run.plan.launcher == "local":
-        return f"""\
-attempt=0
-# workers NUMBER MODULE ARGUMENTS...: ranks on this machine, which meet over a file or on the loopback interface
-workers() {{
-  local number=$1
-  shift
-  "${{inside[@]}}" python -m trainers.local_workers "$number" {run.backend} -m "$@" --backend {run.backend}
-}}
-"""
+    if scheduler.workers:
+        return scheduler.workers.replace("BACKEND", run.backend)
     if run.backend == "torch":
         return """\
 port=${HPO_PORT:-29500}
@@ -228,9 +249,9 @@ workers() {
     -m "$@" --backend torch
 }
 """
-    hidden = "env -u LSB_JOBID " if run.plan.launcher == "lsf" else ""
+    hidden = f"env -u {scheduler.hidden} " if scheduler.hidden else ""
     why = (
-        "\n# In a job of LSF horovodrun 0.28.1 over Gloo ends with an error: LSF is hidden from it."
+        f"\n# Where it sees {scheduler.hidden}, horovodrun 0.28.1 over Gloo ends with an error: it is hidden from it."
         if hidden
         else ""
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpo.planning.launchers.run import clock
-from hpo.planning.launchers.script import Scheduler, SlotFacts
+from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, changed
 
 FUNCTIONS = """\
 healthy_hosts() {  # of the hosts of this job, those that answer
@@ -29,26 +29,34 @@ resubmit() {  # the new job waits for the end of this one; sbatch hands on the e
 def scheduler(run: SlotFacts) -> Scheduler:
     """Directives and functions for Slurm."""
     gpus = (f"#SBATCH --gpus-per-node={run.accelerators}",) if run.accelerators else ()
+    directives = (
+        f"#SBATCH --job-name={run.name}",
+        f"#SBATCH --nodes={run.nodes}",
+        f"#SBATCH --ntasks-per-node={run.ranks}",
+        *gpus,
+        "#SBATCH --exclusive",
+        f"#SBATCH --time={clock(run.slot_seconds)}",
+        f"#SBATCH --signal=B:USR1@{run.notice_seconds}",
+        "#SBATCH --no-kill",
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --output=launch-%j.log",
+        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
+        "##SBATCH --account=ACCOUNT",
+        "##SBATCH --partition=PARTITION",
+    )
+
+    def array(agents: int) -> JobArray:
+        output = (f"#SBATCH --array=0-{agents - 1}", "#SBATCH --output=launch-%A_%a.log")
+        tasks = {"#SBATCH --output=": output, "#SBATCH --exclusive": (), "#SBATCH --no-kill": ()}
+        return JobArray(changed(directives, tasks), "${SLURM_ARRAY_TASK_ID:-0}")
+
     return Scheduler(
         submit="sbatch launch.sh",
         folder="${SLURM_SUBMIT_DIR:-.}",
         job="$SLURM_JOB_ID",
         notice=True,
         functions=FUNCTIONS.replace("GPU_BIND", "--gpu-bind=none " if run.accelerators else ""),
-        directives=(
-            f"#SBATCH --job-name={run.name}",
-            f"#SBATCH --nodes={run.nodes}",
-            f"#SBATCH --ntasks-per-node={run.ranks}",
-            *gpus,
-            "#SBATCH --exclusive",
-            f"#SBATCH --time={clock(run.slot_seconds)}",
-            f"#SBATCH --signal=B:USR1@{run.notice_seconds}",
-            "#SBATCH --no-kill",
-            "#SBATCH --requeue",
-            "#SBATCH --open-mode=append",
-            "#SBATCH --output=launch-%j.log",
-            "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
-            "##SBATCH --account=ACCOUNT",
-            "##SBATCH --partition=PARTITION",
-        ),
+        directives=directives,
+        array=array,
     )

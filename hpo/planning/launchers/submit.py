@@ -10,25 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpo.errors import LaunchError
-from hpo.planning.launchers import ray_jobs
+from hpo.planning.launchers import described
+from hpo.planning.schedulers import SchedulerDescription
+from search_spaces.plugins import load_attribute
 
 SCRIPT = "launch.sh"
-ACCOUNT_OPTIONS = {
-    "slurm": ("--account", "--partition"),
-    "lsf": ("-P", "-q"),
-    "pbs": ("-A", "-q"),
-    "grid_engine": ("-g", "-q"),
-    "flux": ("--bank", "--queue"),
-}
-PROGRAMS = {
-    "slurm": ["sbatch"],
-    "lsf": ["bsub"],
-    "pbs": ["qsub"],
-    "grid_engine": ["qsub"],
-    "flux": ["flux", "batch"],
-}
-HANDS_ON = ("slurm", "lsf", "flux")
-"""Schedulers whose jobs get the environment of the submission; the others are told of it."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +40,23 @@ def submit(
     asked for with them too. ``program`` is what submits the script as a
     command, if other than usual.
     """
-    if launcher == "ray":
-        return Submitted(launcher, ray_jobs.submit(folder), folder)
-    if launcher not in PROGRAMS:
+    its = described(launcher)
+    if its.submits:
+        return Submitted(launcher, load_attribute(its.submits)(folder), folder)
+    if not its.program:
         raise LaunchError(
             f"nobody starts jobs there: {_by_hand(folder, f'run {SCRIPT} as its first lines say')}"
         )
-    words = _command(launcher, account, partition, program or PROGRAMS[launcher])
+    words = _command(its, account, partition, program or its.program)
     if shutil.which(words[0]) is None:
-        command = " ".join([*words, "<" if launcher == "lsf" else "", SCRIPT]).replace("  ", " ")
+        command = " ".join([*words, "<" if its.reads_script else "", SCRIPT]).replace("  ", " ")
         raise LaunchError(
             f"there is no {words[0]} here: {_by_hand(folder, f'run `{command}` in it')}; --workers N "
             "runs the plan on this machine instead"
         )
-    if launcher != "lsf":
+    if not its.reads_script:
         words.append(f"./{SCRIPT}" if program else SCRIPT)
-    text = (folder / SCRIPT).read_text(encoding="utf-8") if launcher == "lsf" else None
+    text = (folder / SCRIPT).read_text(encoding="utf-8") if its.reads_script else None
     handed = {"HPO_ACCOUNT": account, "HPO_PARTITION": partition}
     done = subprocess.run(
         words,
@@ -88,16 +75,16 @@ def submit(
 
 
 def _command(
-    launcher: str, account: str | None, partition: str | None, program: Sequence[str]
+    its: SchedulerDescription, account: str | None, partition: str | None, program: Sequence[str]
 ) -> list[str]:
     words = list(program)
-    for option, value in zip(ACCOUNT_OPTIONS[launcher], (account, partition), strict=True):
+    for option, value in ((its.account, account), (its.partition, partition)):
         if value and option.startswith("--"):
             words.append(f"{option}={value}")
         elif value:
             words += [option, value]
     handed = {"HPO_ACCOUNT": account, "HPO_PARTITION": partition}
-    if launcher not in HANDS_ON and (account or partition):
+    if not its.hands_on and (account or partition):
         words += ["-v", ",".join(f"{name}={value}" for name, value in handed.items() if value)]
     return words
 

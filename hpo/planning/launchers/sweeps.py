@@ -10,26 +10,14 @@ hosts are found, ranks started and jobs submitted, are those of the launch scrip
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpo.errors import LaunchError
-from hpo.planning.launchers import flux, lsf, pbs, slurm
-from hpo.planning.launchers.script import Scheduler, minutes, section
-
-ALLOCATIONS = {
-    "slurm": slurm.scheduler,
-    "lsf": lsf.scheduler,
-    "pbs": pbs.scheduler,
-    "flux": flux.scheduler,
-}
-TASK_NUMBERS = {
-    "slurm": "${SLURM_ARRAY_TASK_ID:-0}",
-    "lsf": "${LSB_JOBINDEX:-0}",
-    "pbs": "${PBS_ARRAY_INDEX:-0}",
-    "flux": "${FLUX_JOB_CC:-0}",
-}
-"""The number of a task of an array, by scheduler."""
+from hpo.planning.launchers import scheduler_of
+from hpo.planning.launchers.script import JobArray, Scheduler, section
+from hpo.planning.schedulers import SCHEDULERS
 
 SCRIPT, TOKEN = "launch.sh", "token"
 GOES_ON = 75
@@ -68,7 +56,7 @@ def write_allocation(
 
     ``storage`` is a database that every host of the machine reaches; ``slots`` is how many slots may be asked for.
     """
-    made = ALLOCATIONS[scheduler](slot)
+    made = _scheduler(scheduler, slot)
     text = "\n".join(
         [
             _header(
@@ -76,7 +64,7 @@ def write_allocation(
                 "the other.",
                 made.submit,
             ),
-            *_directives(made),
+            *_directives(made.directives),
             "",
             _facts(made, slots),
             section("The machine: its hosts, how tasks are started, how another slot is asked for"),
@@ -105,23 +93,24 @@ def write_array(
     agents: int,
     server: str,
     token: str,
-) -> Path:
-    """Write the folder of an array of ``agents`` that train the study ``name`` of a server. Returns the script.
+) -> tuple[str, ...]:
+    """Write the folder of an array of ``agents`` that train the study ``name`` of a server.
+
+    Returns the words that submit its script, none where they are the usual ones.
 
     They run in the folder of ``study``, its file, where a workload of one's own is looked for. The token lies in a file
     of its own that only its owner may read.
     """
-    made = ALLOCATIONS[scheduler](slot)
-    command = (
-        shlex.join([*array_command(slot, agents), f"./{SCRIPT}"]) if scheduler == "flux" else ""
-    )
+    made = _scheduler(scheduler, slot)
+    array = _array(made, scheduler, agents)
+    command = shlex.join([*array.program, f"./{SCRIPT}"]) if array.program else ""
     text = "\n".join(
         [
             _header(
                 f"{slot.name}: {agents} agents that train trials of the study at {server}.",
                 command or made.submit,
             ),
-            *_array_directives(scheduler, made, agents),
+            *_directives(array.directives),
             "",
             _ARRAY.format(
                 folder=made.folder,
@@ -130,29 +119,16 @@ def write_array(
                 server=shlex.quote(server),
                 study=shlex.quote(name),
                 study_folder=shlex.quote(str(study.absolute().parent)),
-                job="$FLUX_JOB_ID" if scheduler == "flux" else made.job,
-                index=TASK_NUMBERS[scheduler],
+                job=array.job or made.job,
+                index=array.index,
                 seconds=slot.slot_seconds - slot.notice_seconds,
             ),
         ]
     )
-    script = _write(folder, text)
+    _write(folder, text)
     (folder / TOKEN).touch(mode=0o600)
     (folder / TOKEN).write_text(f"{token}\n", encoding="utf-8")
-    return script
-
-
-def array_command(slot: SweepSlot, agents: int) -> list[str]:
-    """What submits an array to Flux, which has none: one job, copied, that says itself what it asks for.
-
-    See ``--cc`` in flux-submit(1); a script's own directives are for ``flux batch`` alone.
-    """
-    return [
-        *("flux", "submit", f"--cc=0-{agents - 1}", f"--job-name={slot.name}"),
-        *(f"--nodes={slot.nodes}", "--ntasks=1", f"--time-limit={minutes(slot.slot_seconds)}m"),
-        *([f"--gpus-per-task={slot.accelerators}"] if slot.accelerators else []),
-        "--output=launch-{{id}}.log",
-    ]
+    return array.program
 
 
 def _write(folder: Path, text: str) -> Path:
@@ -170,29 +146,24 @@ def _header(said: str, submit: str) -> str:
     return f"#!/usr/bin/env bash\n# {said}\n# Run it from this folder: {submit}\n#"
 
 
-def _directives(made: Scheduler) -> list[str]:
-    return [line.replace("`hpo launch", "`hpo run") for line in made.directives]
+def _directives(lines: Sequence[str]) -> list[str]:
+    return [line.replace("`hpo launch", "`hpo run") for line in lines]
 
 
-def _array_directives(scheduler: str, made: Scheduler, agents: int) -> list[str]:
-    """Each task is a job of its own, which may share its node, with a number in the name of its log."""
-    if scheduler == "flux":  # see array_command
-        return []
-    lines = []
-    for line in _directives(made):
-        if scheduler == "slurm" and line.startswith("#SBATCH --output="):
-            lines += [f"#SBATCH --array=0-{agents - 1}", "#SBATCH --output=launch-%A_%a.log"]
-        elif scheduler == "lsf" and line.startswith("#BSUB -J "):
-            lines.append(f'#BSUB -J "{line.removeprefix("#BSUB -J ")}[1-{agents}]"')
-        elif scheduler == "lsf" and line.startswith("#BSUB -o "):
-            lines.append("#BSUB -o launch-%J.%I.log")
-        elif scheduler == "pbs" and line.startswith("#PBS -l place="):
-            lines.append("#PBS -l place=free")
-            if agents > 1:  # PBS takes no array of one
-                lines.append(f"#PBS -J 0-{agents - 1}")
-        elif line not in ("#SBATCH --exclusive", "#SBATCH --no-kill"):
-            lines.append(line)
-    return lines
+def _scheduler(name: str, slot: SweepSlot) -> Scheduler:
+    made = scheduler_of(name, slot) if SCHEDULERS[name].sweeps else ""
+    if isinstance(made, str):
+        able = ", ".join(each for each, its in SCHEDULERS.built_in.items() if its.sweeps)
+        raise LaunchError(f"sweeps do not run under {name}; there are {able}")
+    return made
+
+
+def _array(made: Scheduler, name: str, agents: int) -> JobArray:
+    if made.array is None:
+        raise LaunchError(
+            f"{name} has no job arrays; leave --array out, and start `hpo agent` yourself"
+        )
+    return made.array(agents)
 
 
 _ENVIRONMENT = """\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,18 +85,18 @@ class MachineFileReader:
         above = self.at(location[:-1])
         return isinstance(above, dict) and location[-1] in above
 
-    def text(self, location: Location, among: Iterable[str] = ()) -> str:
+    def text(self, location: Location, among: Collection[str] = ()) -> str:
         """A text, one of ``among`` where that is given."""
-        value, names = self.at(location), tuple(among)
+        value = self.at(location)
         if not self.has(location):
             return ""
         if not isinstance(value, str) or not value.strip():
             self.fault(location, f"{dotted(location)} must be text, but got {shown(value)}")
-        elif names and value not in names:
+        elif among and value not in among:
             self.fault(
                 location,
-                f"{dotted(location)} must be one of {', '.join(names)}, but got {shown(value)}"
-                f"{nearest(value, names)}",
+                f"{dotted(location)} must be one of {', '.join(among)}, but got {shown(value)}"
+                f"{nearest(value, among)}",
             )
         return str(value)
 

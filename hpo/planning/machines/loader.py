@@ -14,13 +14,13 @@ from hpo.planning.machines import local
 from hpo.planning.machines.figures import MachineFileReader
 from hpo.planning.machines.machine import (
     PRECISIONS,
-    SCHEDULERS,
     Accelerator,
     Link,
     Machine,
     Processor,
     Storage,
 )
+from hpo.planning.schedulers import SCHEDULERS
 from hpo.study import yaml_text
 from hpo.study.faults import dotted
 from hpo.study.yaml_text import Location

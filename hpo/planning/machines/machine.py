@@ -9,7 +9,6 @@ from typing import Any
 from hpo.extrapolation.inference.intervals import Interval
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
-SCHEDULERS = ("slurm", "lsf", "pbs", "flux", "grid_engine", "ray", "local", "other")
 
 
 @dataclass(frozen=True)

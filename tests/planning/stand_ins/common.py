@@ -16,6 +16,8 @@ import threading
 import time
 from pathlib import Path
 
+from hpo.planning.schedulers import SCHEDULERS
+
 HOSTS = ("localhost", "127.0.0.1")  # two names of this machine: two nodes that reach each other
 SPOOL = Path(os.environ.get("STAND_IN_SPOOL", "/nonexistent"))
 
@@ -111,7 +113,7 @@ def submit(options, text, environment, *, inside, tasks=None):
         "tasks": tasks,
         "folder": str(Path.cwd()),
         "environment": {
-            **({} if "PBS_JOBID" in environment else _handed_on()),
+            **(_handed_on() if SCHEDULERS[Path(sys.argv[0]).stem].hands_on else {}),
             **{
                 name: value.replace("JOB_NUMBER", str(number))
                 for name, value in environment.items()
@@ -127,7 +129,7 @@ def submit(options, text, environment, *, inside, tasks=None):
 
 
 def _handed_on():
-    """What Slurm, LSF and Flux hand on to a job of the environment that it is submitted from."""
+    """What some schedulers hand on to a job of the environment that it is submitted from."""
     return {name: value for name, value in os.environ.items() if name.startswith("HPO_")}
 
 

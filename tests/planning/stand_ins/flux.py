@@ -126,5 +126,11 @@ def hostlist(arguments):
     )
 
 
+PROGRAMS = {"flux": flux}
+FAULTS = [  # a part of a script, a wrong one in its place, and what is said of it
+    ("--time-limit=20m", "--time-limit=00:20:00", "--time-limit does not take"),
+    ("--nodes=2", "--node=2", "unknown option --node"),
+]
+
 if __name__ == "__main__":
-    main({"flux": flux})
+    main(PROGRAMS)

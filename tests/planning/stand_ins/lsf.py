@@ -101,5 +101,13 @@ def jsrun(arguments):
     )
 
 
+PROGRAMS = {"bsub": bsub, "jsrun": jsrun}
+FAULTS = [  # a part of a script, a wrong one in its place, and what is said of it
+    ("-W 00:20", "-W 00:20:00", "-W does not take"),
+    ("-nnodes 2", "-nodes 2", "unknown option -nodes"),
+    ("-wt 10", "-wt 30", "warning would come"),
+    ("-wa USR1", "-J again", "go together"),
+]
+
 if __name__ == "__main__":
-    main({"bsub": bsub, "jsrun": jsrun})
+    main(PROGRAMS)

@@ -101,5 +101,12 @@ def pbsnodes(arguments):
         say(f"{host}  down")
 
 
+PROGRAMS = {"qsub": qsub, "mpiexec": mpiexec, "pbsnodes": pbsnodes}
+FAULTS = [  # a part of a script, a wrong one in its place, and what is said of it
+    ("walltime=00:20:00", "walltime=20m", "-l does not take"),
+    ("-N small", "-M small", "unknown option -M"),
+    ("ncpus=2:mpiprocs=2", "ncpus=1:mpiprocs=2", "2 ranks on 1 cores"),
+]
+
 if __name__ == "__main__":
-    main({"qsub": qsub, "mpiexec": mpiexec, "pbsnodes": pbsnodes})
+    main(PROGRAMS)

@@ -121,5 +121,13 @@ def scontrol(arguments):
     say("\n".join(HOSTS))
 
 
+PROGRAMS = {"sbatch": sbatch, "srun": srun, "sinfo": sinfo, "scontrol": scontrol}
+FAULTS = [  # a part of a script, a wrong one in its place, and what is said of it
+    ("--time=00:20:00", "--time=20 min", "--time does not take"),
+    ("--exclusive", "--exclusiv", "unknown"),
+    ("--nodes=2", "--nodes=three", "--nodes does not take"),
+    ("B:USR1@600", "B:USR1@1200", "signal would"),
+]
+
 if __name__ == "__main__":
-    main({"sbatch": sbatch, "srun": srun, "sinfo": sinfo, "scontrol": scontrol})
+    main(PROGRAMS)

@@ -1,0 +1,124 @@
+"""The schedulers of machines: each stands here once, with what is known of it before a script is written.
+
+What its scripts say stands in the file that ``rule`` names. Machines' files, plans, ``hpo launch``, ``hpo run --on``,
+the web service and tests read these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_spaces.plugins import Registry, instance_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerDescription:
+    """A scheduler, or another way to start a plan.
+
+    Attributes:
+        rule: where its scripts are made, ``module:attribute``: called with a :class:`hpo.planning.launchers.run.Run` it
+        gives a :class:`hpo.planning.launchers.script.Scheduler`, or the whole script where that is no bash; where it
+        ``sweeps``, it is called with a slot of a sweep too. about: what it is; source: its manual. program: the words
+        that submit a script; none: nobody does. reads_script: whether these read the script rather than take its name.
+        account, partition: the options that name them. hands_on: whether jobs get the environment of the submission;
+        the others are told by ``-v NAME=VALUE,...``. submits: what submits a folder where no program does,
+        ``module:attribute``; it gives the job's number. script: the name of the script. backend: the usual one.
+        sweeps: whether ``hpo run --on`` takes it. here: whether it starts processes on this machine alone.
+    """
+
+    rule: str
+    about: str
+    source: str
+    program: tuple[str, ...] = ()
+    reads_script: bool = False
+    account: str = ""
+    partition: str = ""
+    hands_on: bool = False
+    submits: str = ""
+    script: str = "launch.sh"
+    backend: str = "torch"
+    sweeps: bool = False
+    here: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(self.rule.partition(":")):
+            raise ValueError(f"rule must be 'package.module:attribute', but got {self.rule!r}")
+        if self.program and not (self.account and self.partition):
+            raise ValueError("account and partition must be said where there is a program")
+
+
+_FILES = "hpo.planning.launchers"
+
+SCHEDULERS: Registry[SchedulerDescription] = Registry(
+    "schedulers",
+    {
+        "slurm": SchedulerDescription(
+            rule=f"{_FILES}.slurm:scheduler",
+            about="Slurm",
+            source="the manual pages of sbatch, srun and sinfo",
+            program=("sbatch",),
+            account="--account",
+            partition="--partition",
+            hands_on=True,
+            sweeps=True,
+        ),
+        "lsf": SchedulerDescription(
+            rule=f"{_FILES}.lsf:scheduler",
+            about="LSF with IBM's job step manager",
+            source="IBM's reference of bsub and jsrun",
+            program=("bsub",),
+            reads_script=True,
+            account="-P",
+            partition="-q",
+            hands_on=True,
+            backend="horovod",
+            sweeps=True,
+        ),
+        "pbs": SchedulerDescription(
+            rule=f"{_FILES}.pbs:scheduler",
+            about="PBS Pro and OpenPBS",
+            source="the PBS Professional User's Guide",
+            program=("qsub",),
+            account="-A",
+            partition="-q",
+            sweeps=True,
+        ),
+        "flux": SchedulerDescription(
+            rule=f"{_FILES}.flux:scheduler",
+            about="Flux",
+            source="flux-batch(1), flux-run(1)",
+            program=("flux", "batch"),
+            account="--bank",
+            partition="--queue",
+            hands_on=True,
+            sweeps=True,
+        ),
+        "grid_engine": SchedulerDescription(
+            rule=f"{_FILES}.grid_engine:scheduler",
+            about="Univa or Altair Grid Engine",
+            source="qsub(1), queue_conf(5)",
+            program=("qsub",),
+            account="-g",
+            partition="-q",
+        ),
+        "ray": SchedulerDescription(
+            rule=f"{_FILES}.ray_jobs:script",
+            about="a job of a Ray cluster",
+            source="the manual of ray job submit",
+            submits=f"{_FILES}.ray_jobs:submit",
+            script="launch.py",
+        ),
+        "other": SchedulerDescription(
+            rule=f"{_FILES}.mpi:scheduler",
+            about="mpiexec or aprun over named hosts, without a scheduler",
+            source="the manual pages of mpiexec",
+        ),
+        "local": SchedulerDescription(
+            rule=f"{_FILES}.local:scheduler",
+            about="processes on this machine",
+            source="trainers.local_workers",
+            here=True,
+        ),
+    },
+    instance_of(SchedulerDescription),
+)
