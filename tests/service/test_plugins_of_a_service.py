@@ -1,0 +1,67 @@
+"""A service takes the plug-ins of packages that its operator names, and imports no other's."""
+
+from pathlib import Path
+
+import pytest
+
+from hpo.errors import SpecError
+from hpo.service.checking import Checker
+from hpo.service.config import ServerConfig
+from tests.fake_package import install_package
+
+MODULE = """
+from pathlib import Path
+from search_spaces.own_settings import OwnSetting, Range
+from search_spaces.techniques.optimizers import OptimizerDescription
+Path(__file__).with_name("imported").touch()
+TIGER = OptimizerDescription(
+    title="Tiger", rule="trainers.optimizers.sgd:SGDRule", about="a tiger", source="nowhere", state_bytes=4,
+    settings={"tiger_stripes": OwnSetting(what="stripes", default=3, range=Range(1), whole=True)},
+)
+"""
+STUDY = """
+name: tigers
+workload: resnet
+data: {source: digits}
+target: {metric: top1, at_least: 0.9}
+ladder: [32, 64]
+search: {optimizer: tiger, learning_rate: {log_uniform: [0.01, 1], role: scaled}, tiger_stripes: STRIPES}
+budget: {trials: 4, epochs_per_trial: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("taken", "stripes", "fault"),
+    [
+        ((), "4", "package some-tigers 1.0 is not among those that are taken here"),
+        (("other",), "4", "whoever runs this service adds some-tigers to the plugins"),
+        (("Some_Tigers",), "4", None),
+        (("some-tigers",), "0", r"tiger_stripes must lie in \[1, inf\], but got 0"),
+    ],
+)
+def test_a_submission_names_plug_ins_of_listed_packages_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    taken: tuple[str, ...],
+    stripes: str,
+    fault: str | None,
+) -> None:
+    site = install_package(
+        monkeypatch,
+        tmp_path,
+        "some-tigers",
+        {"largebatch.optimizers": {"tiger": "tigers_of_a_test:TIGER"}},
+        {"tigers_of_a_test.py": MODULE},
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
+    checker = Checker(ServerConfig.model_validate({"plugins": taken}))
+    try:
+        if fault is None:
+            assert checker.check(STUDY.replace("STRIPES", stripes)).name == "tigers"
+        else:
+            with pytest.raises(SpecError, match=fault):
+                checker.check(STUDY.replace("STRIPES", stripes))
+    finally:
+        checker.close()
+    imported = (site / "imported").exists()
+    assert imported == any("tigers" in each.lower() for each in taken)
