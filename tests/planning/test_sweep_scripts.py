@@ -167,6 +167,7 @@ def test_what_cannot_be_submitted(folder):
         (["--array", "3"], "--array needs --on"),
         (["--on", "slurm", "--array", "3"], "no server is named"),
         (["--on", "slurm"], "there is no sbatch here"),
+        (["--on", "ray"], f"one of {', '.join(SWEEPS)}, but got 'ray'\n"),
     ):
         done = CliRunner().invoke(
             main, ["run", "study.yaml", *arguments], env={"HPO_SERVER": None, "HPO_TOKEN": None}

@@ -140,8 +140,9 @@ class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 t
         except PluginError as error:
             self.fail(f"{value!r} cannot be used: {error}", param, ctx)
         if not able:
+            hint = "" if value in self._registry else self._registry.explain(value)
             self.fail(
-                f"must be one of {', '.join(self.names())}, but got {value!r}{self._registry.explain(value)}",
+                f"must be one of {', '.join(self.names())}, but got {value!r}{hint}",
                 param,
                 ctx,
             )
