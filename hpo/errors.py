@@ -117,6 +117,10 @@ class TuningError(HpoError):
     """A sweep that could not go on."""
 
 
+class FigureError(TuningError):
+    """A figure of a training that none can have: beyond its bounds, or against those before it."""
+
+
 class TrialLostError(HpoError):
     """A trial that was asked for and is not, or no longer, the asker's: stop, and write no more."""
 

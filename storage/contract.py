@@ -284,6 +284,10 @@ class AbstractStore(ABC):
         """Points of many trials in columns, by trial and step; an unknown trial has none."""
 
     @abstractmethod
+    def point_before(self, trial_id: int, step: int) -> ConvergencePoint | None:
+        """The last point of a trial before a step, None without any."""
+
+    @abstractmethod
     def points(self, trial_id: int) -> list[ConvergencePoint]:
         """Points of one trial, by step; :class:`NotFound`."""
 

@@ -7,6 +7,7 @@ StoreError
   x Conflict           contradicts what is stored already
   x LeaseLost          another worker has taken the study over, or it was taken away
   x InvalidRecord      a value that the tables do not hold; also a ValueError
+  x DamagedRow         a row that was changed below the store, so that it cannot be read
 """
 
 from __future__ import annotations
@@ -57,6 +58,16 @@ class LeaseLost(StoreError):  # noqa: N818
 
 class InvalidRecord(StoreError, ValueError):  # noqa: N818
     """A value that the tables do not hold: an unknown setting, a wrong type, a rule of a column broken."""
+
+
+class DamagedRow(StoreError):  # noqa: N818
+    """A stored row that is no record, changed by a disk or a hand; readers of many leave it out and log it."""
+
+    def __init__(self, what: str, cause: object) -> None:
+        super().__init__(
+            f"{what} is damaged and cannot be read ({cause}); `hpo db check` names all that is, and a backup has it "
+            "as it was: hpo db restore FILE"
+        )
 
 
 def nearest(name: str, known: Iterable[str], kind: str) -> str:

@@ -13,8 +13,15 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from storage.convergence_records import BYTES_OF_A_POINT, Convergence, ConvergencePoint
 from storage.errors import InvalidRecord
+from storage.figures import (
+    BYTES_OF_A_POINT,
+    END_FIGURES,
+    OUTCOME_FIGURES,
+    Convergence,
+    ConvergencePoint,
+    fault_of,
+)
 from storage.service_records import (
     Event,
     NewThroughput,
@@ -234,6 +241,8 @@ class TrialResult:
 
     def __post_init__(self) -> None:
         _check_ending(self.state, self.epochs_to_target)
+        if fault := fault_of(END_FIGURES, self):
+            raise InvalidRecord(f"the end of the trial: {fault}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,6 +441,8 @@ class NewOutcome:
 
     def __post_init__(self) -> None:
         _check_ending(self.state, self.epochs_to_target)
+        if fault := fault_of(OUTCOME_FIGURES, self):
+            raise InvalidRecord(f"the outcome of plan {self.plan_id}: {fault}")
 
 
 @dataclass(frozen=True, kw_only=True)

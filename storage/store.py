@@ -33,6 +33,7 @@ from storage.records import (
 from storage.service_store import ServiceStore
 from storage.statements import (
     calibration,
+    checksums,
     convergence,
     exhibits,
     fits,
@@ -137,6 +138,7 @@ class Store(QueueStore, ServiceStore):
                 budget_trials=budget_trials,
                 **({} if folder is None else {"folder": folder}),
             )
+            checksums.write_of_study(connection, study_id)
 
     # trials
 
@@ -163,6 +165,7 @@ class Store(QueueStore, ServiceStore):
             trials.finish(connection, trial_id, result)
             convergence.upsert(connection, {trial_id: points})
             trials.count_samples(connection, trial_id)
+            checksums.write_of_trials(connection, [trial_id])
 
     def add_ended_trials(
         self,
@@ -177,6 +180,7 @@ class Store(QueueStore, ServiceStore):
             convergence.upsert(connection, {trial.id: each[2] for trial, each in points})
             for trial in added:
                 trials.count_samples(connection, trial.id)
+            checksums.write_of_trials(connection, [trial.id for trial in added])
             first = added[0].number if added else 0
             return [
                 trial
@@ -276,6 +280,7 @@ class Store(QueueStore, ServiceStore):
             if written:
                 convergence.upsert(connection, {trial.id: points})
                 trials.count_samples(connection, trial.id)
+                checksums.write_of_trials(connection, [trial.id])
                 trial = trials.by_number(connection, study_id, number)
             return trial
 
@@ -292,6 +297,10 @@ class Store(QueueStore, ServiceStore):
     def convergence(self, trial_ids: Sequence[int]) -> Convergence:
         with self._read(single_statement=len(trial_ids) <= trials.CHUNK) as connection:
             return convergence.read(connection, trial_ids)
+
+    def point_before(self, trial_id: int, step: int) -> ConvergencePoint | None:
+        with self._read() as connection:
+            return convergence.read_before(connection, trial_id, step)
 
     def points(self, trial_id: int) -> list[ConvergencePoint]:
         with self._read() as connection:

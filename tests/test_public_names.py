@@ -25,7 +25,7 @@ PUBLIC = {
     "run_study should_stop store_plan studies submit_plan trial",
 }
 ONE_MEANING = {
-    "ConvergencePoint": {"storage.convergence_records", "trainers.report"},
+    "ConvergencePoint": {"storage.figures", "trainers.report"},
     "WorkloadCost": {"storage.service_records", "trainers.cost"},
 }
 """Classes of one name in two packages of which neither may import the other; both mean the same."""

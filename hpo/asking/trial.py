@@ -158,6 +158,8 @@ class AskedTrial:
         self._check()
         with self._lock:
             for point in points:
+                if self._unsent and self._unsent[-1].step >= point.step:  # it was started again
+                    self._unsent = [each for each in self._unsent if each.step < point.step]
                 self._unsent.append(point)
                 self._last = point
                 self._reached = self._reached or self.job.target.reached(point.metric)

@@ -38,6 +38,8 @@ from search_spaces.settings import (
     names,
     range_of,
 )
+from storage.errors import InvalidRecord
+from storage.figures import MOST_WHOLE, fault_of_points
 from storage.records import ConvergencePoint, NewTrial, TrialPurpose, TrialResult, TrialState
 
 Axis = Literal["epochs", "epoch-index", "updates", "samples"]
@@ -154,11 +156,16 @@ def trial_of(
     seed = _whole(said.values, "seed") if "seed" in said.values else next_seed(new)
     new = dataclasses.replace(new, seed=seed)
     points = _points(said, batch, options) if METRIC in said.curves else []
-    result = (
-        _end_of_curve(spec, points, said, options)
-        if points
-        else _end_of_values(spec, said, options)
-    )
+    if fault := fault_of_points(points):
+        raise SkippedError(f"its curve is no training's: {fault}")
+    try:
+        result = (
+            _end_of_curve(spec, points, said, options)
+            if points
+            else _end_of_values(spec, said, options)
+        )
+    except InvalidRecord as error:
+        raise SkippedError(str(error)) from error
     return ImportedTrial(new, result, tuple(points))
 
 
@@ -205,6 +212,13 @@ def _told(value: Any) -> bool:
 
 
 def _batch_size(values: Mapping[str, Any]) -> int:
+    found = _told_batch_size(values)
+    if found > MOST_WHOLE:
+        raise SkippedError(f"its batch must be at most {MOST_WHOLE}, but is {found:g}")
+    return found
+
+
+def _told_batch_size(values: Mapping[str, Any]) -> int:
     if "global_batch_size" in values:
         return _whole(values, "global_batch_size", least=1)
     if "local_batch_size" in values:

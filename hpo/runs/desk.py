@@ -10,6 +10,7 @@ anew goes on.
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 from collections import Counter
@@ -18,12 +19,13 @@ from contextlib import contextmanager
 
 from hpo.asking.ending import outcome_of
 from hpo.asking.messages import QUEUED, Asked, Verdict
-from hpo.errors import TrialLostError, TuningError
+from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.repository import stored_spec
 from hpo.tuning.agenda import Done
 from hpo.tuning.asked_sweep import AskedSweep, Suggested
 from hpo.tuning.recorder import result_of
 from storage.errors import LeaseLost
+from storage.figures import fault_of_points, fault_of_reached
 from storage.records import ConvergencePoint, Study, StudyState, Trial, TrialLease, TrialState
 from storage.store import Store
 from trainers.report import ConvergencePoint as ReportedPoint
@@ -81,6 +83,8 @@ class Desk:
     ) -> Verdict:
         """Store points and hold the trial for longer; whether it is to go on."""
         stored = [_stored(point) for point in points]
+        if stored:
+            self._check(number, key, stored)
         with _lost():
             held = self._store.renew_trial(
                 self.study.id, number, key, lease_seconds=lease_seconds, points=stored
@@ -121,7 +125,10 @@ class Desk:
         if held.trial.state.finished:
             return held.trial
         chosen = None if state is None else _end_state(state)
-        return self._end(held, [_stored(point) for point in points], outcome, chosen, reason)
+        stored = [_stored(point) for point in points]
+        if stored:
+            self._check(number, key, stored)
+        return self._end(held, stored, outcome, chosen, reason)
 
     def release(self, number: int, key: str) -> Trial:
         """Put a trial back into the queue."""
@@ -131,6 +138,19 @@ class Desk:
             if not trial.state.finished:
                 self._sweep.gone(trial)
         return trial
+
+    def _check(self, number: int, key: str, points: Sequence[ConvergencePoint]) -> None:
+        """Raise :class:`TuningError` for points that go on from no curve of this trial."""
+        held = self._store.leased_trial(self.study.id, key)
+        if held is None or held.trial.number != number:
+            return  # what writes them says so
+        before = self._store.point_before(held.trial.id, points[0].step)
+        changing = self._spec.program is not None or (
+            held.trial.settings["batch_control"] != "constant"
+        )
+        batch = None if changing else held.trial.global_batch_size
+        if fault := fault_of_points(points, before=before, global_batch_size=batch):
+            raise FigureError(f"trial {number}: {fault}")
 
     def _try(self, key: str, holder: str, lease_seconds: float) -> Asked | None:
         """One attempt to answer who asks; None where another was quicker."""
@@ -160,6 +180,8 @@ class Desk:
                 raise TuningError(
                     f"trial {held.trial.number} has no evaluation: report at least one, or tell that it failed"
                 )
+        if outcome is not None and outcome.state == TrialState.REACHED:
+            self._check_reached(held.trial, outcome, curve)
         last = curve[-1] if curve else None
         resolution = last.epochs - (curve[-2].epochs if len(curve) > 1 else 0.0) if last else None
         result = result_of(
@@ -179,6 +201,22 @@ class Desk:
             if self._sweep.complete:
                 self._conclude()
         return trial
+
+    def _check_reached(
+        self, trial: Trial, outcome: TrainingOutcome, curve: Sequence[ConvergencePoint]
+    ) -> None:
+        """Raise :class:`FigureError` where no evaluation of the trial is the one that is told to be at the target."""
+        at = outcome.epochs_to_target or 0.0
+        if fault := fault_of_reached(at, outcome.epochs):
+            raise FigureError(f"trial {trial.number}: {fault}")
+        if not any(
+            math.isclose(point.epochs, at, rel_tol=1e-6) and self._spec.target.reached(point.metric)
+            for point in curve
+        ):
+            raise FigureError(
+                f"trial {trial.number}: epochs_to_target is that of an evaluation at the target, and none of its "
+                f"{len(curve)} evaluations after {at:g} epochs is: report it first"
+            )
 
     def _next(self) -> Trial | Suggested | Done | None:
         try:

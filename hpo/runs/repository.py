@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpo.errors import PlanError, StorageUnavailableError, StudyNotFoundError, TuningError
+from hpo.errors import (
+    LaunchError,
+    PlanError,
+    StorageUnavailableError,
+    StudyNotFoundError,
+    TuningError,
+)
 from hpo.extrapolation.evidence.stored import measured_trials, noise_scales
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.launchers import script_name
@@ -23,6 +29,7 @@ from hpo.study.spec import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
 from storage import records
 from storage.errors import LeaseLost, NotFound, StoreError
+from storage.figures import fault_of_reached
 from storage.records import (
     NewForecast,
     NewOutcome,
@@ -284,6 +291,8 @@ def keep_outcome(
 ) -> Outcome:
     """Store what a launch of a plan really did, how fast it was, and what its model is shown by."""
     outcome = launched.outcome
+    if fault := fault_of_reached(outcome.epochs_to_target, outcome.epochs):
+        raise LaunchError(f"the outcome of plan {plan_id}: {fault}")
     kept = store.add_outcome(
         NewOutcome(
             plan_id=plan_id,

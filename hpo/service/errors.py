@@ -17,7 +17,7 @@ from starlette.responses import Response
 from hpo.errors import EvidenceError, HpoError, PlanError, SpecError, StudyNotFoundError
 from hpo.service.refusal import KINDS, RefusedError
 from hpo.service.reply import reply
-from storage.errors import Conflict, InvalidRecord, NotFound, StoreError
+from storage.errors import Conflict, DamagedRow, InvalidRecord, NotFound, StoreError
 from trainers.errors import TrainerError
 
 RETRY_SECONDS = 2
@@ -87,6 +87,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str | None], ...] = (
     (NotFound, 404, None),
     (Conflict, 409, None),
     (InvalidRecord, 422, None),
+    (DamagedRow, 409, "damaged"),
     (EvidenceError, 409, "no_evidence"),
     (PlanError, 422, "plan"),
     (TrainerError, 422, None),

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpo.tuning.patience import Patience
+from storage.errors import InvalidRecord
+from storage.figures import fault_of_points, fault_of_reached
 from storage.records import ConvergencePoint, Trial, TrialResult, TrialState
 from storage.store import Store
 
@@ -28,14 +30,23 @@ class Recorder:
         self._points: dict[int, list[ConvergencePoint]] = defaultdict(list)
         self._last: dict[int, ConvergencePoint] = {}
         self._resolution: dict[int, float] = {}
+        self._faults: dict[int, str] = {}
         self._written_at = time.monotonic()
 
     def point(self, trial_id: int, values: Mapping[str, Any]) -> bool:
         """Take one convergence point, in the form in which the trainer reports it; True where all were written."""
         point = ConvergencePoint(**values)
+        if trial_id in self._faults:
+            return False
         before = self._last.get(trial_id)
         if before is not None and before.step >= point.step:
             before = None  # the trial was started again
+            if self._points[trial_id] and self._points[trial_id][-1].step >= point.step:
+                kept = [each for each in self._points[trial_id] if each.step < point.step]
+                self._points[trial_id] = kept
+        if fault := fault_of_points([point], before=before):
+            self._faults[trial_id] = fault
+            return False
         self._resolution[trial_id] = point.epochs - (before.epochs if before else 0.0)
         self._last[trial_id] = point
         self._points[trial_id].append(point)
@@ -59,8 +70,17 @@ class Recorder:
         ``outcome`` is what the trainer said at the end; a trial that something else ended (a pruned one, one
         whose process died) has none, and its last point tells how far it came.
         """
+        fault = self._faults.pop(trial.id, "")
         last, resolution = self._last.pop(trial.id, None), self._resolution.pop(trial.id, None)
-        result = result_of(state, outcome, last, resolution, reason)
+        try:
+            if fault:
+                raise InvalidRecord(fault)
+            result = result_of(state, outcome, last, resolution, reason)
+            if fault := fault_of_reached(result.epochs_to_target, result.epochs):
+                raise InvalidRecord(fault)
+        except InvalidRecord as error:  # what it told is no evidence; what was stored before stays
+            told = f"its training told what none can have been: {error}"
+            result = result_of(TrialState.FAILED, None, last, resolution, told)
         points = self._points.pop(trial.id, [])
 
         def stored() -> Trial:

@@ -1,4 +1,4 @@
-"""What ``hpo db check`` looks at: the file, the references, the schema, and trials that contradict their curves."""
+"""What ``hpo db check`` looks at: the file, references, schema, checksums, and trials that contradict their curves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from storage import migrations
 from storage.database import Database
 from storage.maintenance.archive import broken_references
 from storage.records import TRAINED_BY_THE_STUDY, StudyState, Trial, TrialState, training_key
-from storage.schema.tables import convergence, metadata, plans, studies, trials
+from storage.schema.tables import convergence, metadata, plans, quarantine, studies, trials
+from storage.statements import checksums
 from storage.statements.trials import to_trials
 
 Level = Literal["ok", "warn", "fail"]
@@ -46,6 +47,7 @@ def check_database(database: Database, folder: Path | None = None) -> list[Findi
     with database.read() as connection:
         found = [_integrity(connection), _references(connection), *_schema(connection)]
         if all(each.level == "ok" for each in found if each.name == "schema"):
+            found += [_sums(connection), _numbers(connection), _set_aside(connection)]
             found += [_curves(connection), _repetitions(connection), _left_running(connection)]
             found += _folders(connection, folder)
     return found
@@ -103,6 +105,65 @@ def _schema(connection: Connection) -> Iterator[Finding]:
         yield Finding("schema", "ok", f"the schema is {found}, the newest")
 
 
+def _sums(connection: Connection) -> Finding:
+    """Whether every study file and every trial that has ended is as it was written."""
+    names, changed = {}, []
+    for study in checksums.of_studies(connection):
+        names[study.id] = study.name
+        if study.stored != study.found:
+            changed.append(f"the file of study {study.name}")
+    unfinished = {str(state) for state in TrialState if not state.finished}
+    ids = list(connection.execute(select(trials.c.id).order_by(trials.c.id)).scalars())
+    for trial in checksums.of_trials(connection, ids):
+        owner = f"trial {trial.name} of study {names.get(trial.study_id, trial.study_id)}"
+        if trial.state not in unfinished and trial.stored != trial.found:
+            changed.append(owner)
+        elif trial.state in unfinished and trial.stored is not None:
+            changed.append(f"{owner}, which had ended")
+    if changed:
+        return Finding(
+            "checksums",
+            "fail",
+            f"{len(changed)} records are not as they were written: {_some(changed, 10)}",
+            _REPAIR,
+        )
+    return Finding(
+        "checksums", "ok", "every study file and every trial that has ended is as it was written"
+    )
+
+
+def _numbers(connection: Connection) -> Finding:
+    """Whether trials are missing: those of a study are numbered from 0."""
+    counted = (
+        select(studies.c.name, func.count(), func.max(trials.c.number))
+        .join(trials, trials.c.study_id == studies.c.id)
+        .group_by(studies.c.id, studies.c.name)
+        .order_by(studies.c.name)
+    )
+    missing = [
+        f"{last + 1 - count} of study {name}"
+        for name, count, last in connection.execute(counted).all()
+        if last + 1 != count
+    ]
+    if missing:
+        return Finding("numbers", "fail", f"trials are missing: {_some(missing)}", _REPAIR)
+    return Finding("numbers", "ok", "the trials of every study are numbered without a gap")
+
+
+def _set_aside(connection: Connection) -> Finding:
+    rows = connection.execute(select(quarantine).order_by(quarantine.c.id)).all()
+    if rows:
+        named = (f"{row.source}: {row.content[:60]}... ({row.reason})" for row in rows)
+        return Finding(
+            "quarantine",
+            "warn",
+            f"{len(rows)} rows of an earlier release held figures that no training has, and were set aside: "
+            f"{_some(named)}",
+            "the table quarantine has each as it was; empty it when it has been looked at",
+        )
+    return Finding("quarantine", "ok", "no row of an earlier release had to be set aside")
+
+
 def _curves(connection: Connection) -> Finding:
     bare = trials.c.state.in_(_HAS_A_CURVE), ~exists().where(convergence.c.trial_id == trials.c.id)
     of_studies = select(studies.c.name, func.count()).join(
@@ -141,7 +202,7 @@ def _repetitions(connection: Connection) -> Finding:
             trials.c.seed == seed,
         )
         groups: dict[Any, list[Trial]] = defaultdict(list)
-        for trial in to_trials(connection.execute(same.order_by(trials.c.number))):
+        for trial in to_trials(connection, same.order_by(trials.c.number)):
             groups[training_key(trial)].append(trial)
         groups.pop(None, None)
         named += [

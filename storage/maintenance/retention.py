@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
 from storage.database import Database
 from storage.records import StudyState, TrialState
 from storage.schema.tables import convergence, metadata, studies, trials
+from storage.statements import checksums
 
 _ENDED = (StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED)
 
@@ -43,12 +44,20 @@ def prune_database(
     """
     with database.read() if dry_run else database.write() as connection:
         curves = _curves(before, keep_best)
-        affected = select(func.count(func.distinct(convergence.c.trial_id))).where(curves)
-        thinned = connection.execute(affected).scalar_one()
+        affected = select(convergence.c.trial_id).distinct().where(curves)
+        thinned = list(connection.execute(affected).scalars())
+        # a trial that is damaged keeps the sum that says so
+        sound = [
+            each.id
+            for each in ([] if dry_run else checksums.of_trials(connection, thinned))
+            if each.stored == each.found
+        ]
         old = {name: _remove(connection, name, before, dry_run=dry_run) for name in _AGES}
+        points = _delete(connection, convergence, curves, dry_run=dry_run)
+        checksums.write_of_trials(connection, sound)
         return Pruned(
-            points=_delete(connection, convergence, curves, dry_run=dry_run),
-            trials=thinned,
+            points=points,
+            trials=len(thinned),
             **old,
             checkpoints=checkpoints,
             dry_run=dry_run,

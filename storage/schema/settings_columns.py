@@ -46,6 +46,7 @@ class SplitRows:
     def __init__(self, columns: Iterable[str]) -> None:
         places = {name: place for place, name in enumerate(columns)}
         self._own = places.pop(OWN_SETTINGS)
+        places.pop("checksum", None)  # `hpo db check` alone reads it
         self._settings = tuple(SETTING_TYPES)
         self._other = tuple(name for name in places if name not in SETTING_TYPES)
         self._get_settings = itemgetter(*(places[name] for name in self._settings))

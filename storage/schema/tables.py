@@ -17,6 +17,7 @@ from sqlalchemy import (
     false,
 )
 
+from storage.figures import END_FIGURES, OUTCOME_FIGURES, POINT_FIGURES, rule_of
 from storage.records import PlanKind, StudyState, TrialState, Trust
 from storage.schema.columns import (
     identity,
@@ -54,6 +55,7 @@ __all__ = [
     "outcomes",
     "plan_runs",
     "plans",
+    "quarantine",
     "sessions",
     "studies",
     "throughputs",
@@ -99,6 +101,7 @@ studies = Table(
     Column("budget_trials", BigInteger),
     time("claimed_at", nullable=True),
     Column("for_agents", Boolean, nullable=False, server_default=false()),
+    Column("checksum", BigInteger),
     Index(None, "owner", "idempotency_key", unique=True),
     Index(None, "state"),
 )
@@ -125,11 +128,13 @@ trials = Table(
     time("started_at", nullable=True),
     time("finished_at", nullable=True),
     Column("samples", BigInteger),
+    Column("checksum", BigInteger),
     UniqueConstraint("study_id", "number"),
     Index("ix_trials_summary", "study_id", "state", "epochs_to_target", "samples", "seconds"),
     rule("number_not_negative", "number >= 0"),
     rule("global_batch_size_positive", "global_batch_size > 0"),
     _reached_has_epochs(),
+    rule("figures", rule_of(END_FIGURES)),
 )
 
 # Who trains a trial that was asked for; a row stays when its trial has ended, so that its end may be sent twice.
@@ -160,6 +165,7 @@ convergence = Table(
     number("learning_rate"),
     whole("global_batch_size"),
     number("gradient_noise_scale", nullable=True),
+    rule("figures", rule_of(POINT_FIGURES)),
     sqlite_with_rowid=False,
 )
 
@@ -273,6 +279,17 @@ outcomes = Table(
     rule("finished", "state NOT IN ('queued', 'running')"),
     rule("workers_positive", "workers > 0"),
     _reached_has_epochs(),
+    rule("figures", rule_of(OUTCOME_FIGURES)),
+)
+
+# Rows of earlier schemas that break a rule of the present one, as JSON: they were mended or removed.
+quarantine = Table(
+    "quarantine",
+    metadata,
+    identity(),
+    text("source"),
+    text("content"),
+    text("reason"),
 )
 
 # What the model of an outcome is shown by, as JSON: a table of its own, so that reading outcomes does not read it.

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, select
 
 from storage.records import CalibrationRow, PlanKind, TrialState
 from storage.schema.tables import outcomes, plans, studies
+from storage.statements import damage
 
 _TELLING = (TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED)
 
@@ -67,7 +68,24 @@ def _rows(connection: Connection, study_id: int | None) -> Iterator[CalibrationR
     statement = statement.order_by(plans.c.id, outcomes.c.id)
     if study_id is not None:
         statement = statement.where(plans.c.study_id == study_id)
-    for _, runs in groupby(connection.execute(statement), key=lambda row: row.id):
+    try:
+        yield from [*_of_plans(connection.execute(statement).all())]
+        return
+    except damage.CAUSES:
+        found = list(
+            dict.fromkeys(connection.execute(statement.with_only_columns(plans.c.id)).scalars())
+        )
+    for plan_id in found:
+        try:
+            yield from [
+                *_of_plans(connection.execute(statement.where(plans.c.id == plan_id)).all())
+            ]
+        except damage.CAUSES as error:
+            damage.left_out(f"plan {plan_id} or one of its outcomes", error)
+
+
+def _of_plans(found: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[CalibrationRow]:
+    for _, runs in groupby(found, key=lambda row: row.id):
         yield _row(list(runs))
 
 

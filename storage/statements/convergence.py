@@ -19,7 +19,7 @@ from storage.errors import InvalidRecord
 from storage.records import Convergence, ConvergencePoint
 from storage.schema.column_types import Number
 from storage.schema.tables import convergence
-from storage.statements import copy_points, trials
+from storage.statements import copy_points, damage, trials
 
 _COLUMNS = tuple(column.name for column in convergence.c)
 _DTYPE = np.dtype(
@@ -86,6 +86,15 @@ def read_points(connection: Connection, trial_id: int) -> list[ConvergencePoint]
     ]
 
 
+def read_before(connection: Connection, trial_id: int, step: int) -> ConvergencePoint | None:
+    """The last point of a trial before a step."""
+    statement = select(convergence).where(
+        convergence.c.trial_id == trial_id, convergence.c.step < step
+    )
+    row = connection.execute(statement.order_by(convergence.c.step.desc()).limit(1)).first()
+    return None if row is None else ConvergencePoint(*row[1:])
+
+
 def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
     if connection.dialect.name == "postgresql":
         columns = copy_points.read(connection, trial_ids)
@@ -94,10 +103,23 @@ def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
             table[name] = column
         return table
     statement = select(convergence).where(convergence.c.trial_id.in_(trial_ids))
-    cursor: Any = connection.execute(
-        statement.order_by(convergence.c.trial_id, convergence.c.step)
-    ).cursor
-    return np.fromiter(cursor, dtype=_DTYPE)
+    ordered = statement.order_by(convergence.c.trial_id, convergence.c.step)
+    cursor: Any = connection.execute(ordered).cursor
+    try:
+        return np.fromiter(cursor, dtype=_DTYPE)
+    except damage.CAUSES:
+        again: Any = connection.execute(ordered).cursor
+        return np.fromiter(filter(_is_sound, again), dtype=_DTYPE)
+
+
+def _is_sound(row: tuple[Any, ...]) -> bool:
+    """Whether a row holds numbers; one that does not is named in the log."""
+    try:
+        np.array([row], dtype=_DTYPE)
+    except damage.CAUSES as error:
+        damage.left_out(f"the point at step {row[1]} of the trial with id {row[0]}", error)
+        return False
+    return True
 
 
 def _write(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, Table, distinct, func, select
+from sqlalchemy import Connection, Table, Text, cast, distinct, func, select
 
 from storage.records import BYTES_OF_A_POINT, StudyState, Totals
 from storage.schema.tables import convergence, events, plans, studies, trials
@@ -78,5 +78,6 @@ def totals(connection: Connection) -> Totals:
 
 
 def _by_state(connection: Connection, table: Table) -> dict[str, int]:
-    counted = select(table.c.state, func.count()).group_by(table.c.state)
+    state = cast(table.c.state, Text)  # a damaged one is counted under what it says
+    counted = select(state, func.count()).group_by(state)
     return {str(state): number for state, number in connection.execute(counted)}

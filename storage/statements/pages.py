@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -16,6 +16,7 @@ from sqlalchemy import (
     BindParameter,
     ColumnElement,
     Connection,
+    Double,
     Integer,
     Row,
     Select,
@@ -23,6 +24,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     func,
     literal,
     or_,
@@ -31,15 +33,21 @@ from sqlalchemy import (
 )
 
 from storage.errors import InvalidRecord, NotFound, nearest
+from storage.figures import MOST, MOST_SAMPLES, MOST_WHOLE
 from storage.records import PlanKind, StudyState, StudySummary, Trial, TrialState, Usage
 from storage.schema.column_types import FloatList
 from storage.schema.tables import convergence, outcomes, plans, studies, trials
+from storage.statements import damage
 from storage.statements import studies as study_statements
 from storage.statements.trials import to_trials
 
 _ESCAPE = "/"
 _UNFINISHED = trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING])
-ORDERS = tuple(column.name for column in trials.c if not isinstance(column.type, FloatList))
+ORDERS = tuple(
+    column.name
+    for column in trials.c
+    if column.name != "checksum" and not isinstance(column.type, FloatList)
+)
 """What a page of trials can be ordered by."""
 
 
@@ -60,8 +68,30 @@ def of_studies(
         "after": after,
     }
     wanted = {name: value for name, value in given.items() if value is not None}
-    rows = connection.execute(_page_of_studies(frozenset(wanted)), {**wanted, "most": limit})
+    page, given_values = _page_of_studies(frozenset(wanted)), {**wanted, "most": limit}
+    try:
+        return _summaries(connection.execute(page, given_values).all())
+    except damage.CAUSES:
+        return _sound_summaries(connection, page, given_values)
+
+
+def _summaries(rows: Sequence[Row[Any]]) -> list[StudySummary]:
     return [_summary(list(of_study)) for _, of_study in groupby(rows, key=lambda row: row.id)]
+
+
+def _sound_summaries(
+    connection: Connection, page: Select[Any], given: Mapping[str, Any]
+) -> list[StudySummary]:
+    """The same page, row by row: each study whose own row is damaged is left out."""
+    found: list[StudySummary] = []
+    ids = page.with_only_columns(page.selected_columns["id"])
+    for study_id in dict.fromkeys(connection.execute(ids, given).scalars()):
+        one = page.where(page.selected_columns["id"] == study_id)
+        try:
+            found += _summaries(connection.execute(one, given).all())
+        except damage.CAUSES as error:
+            damage.left_out(f"the study with id {study_id}", error)
+    return found
 
 
 @functools.cache
@@ -86,10 +116,10 @@ def _page_of_studies(given: frozenset[str]) -> Select[Any]:
     counted = (
         select(
             trials.c.study_id,
-            trials.c.state.label("trial_state"),
+            cast(trials.c.state, Text).label("trial_state"),
             func.count().label("trials"),
-            func.min(trials.c.epochs_to_target).label("best"),
-            func.sum(_so_far("samples")).label("samples"),
+            func.min(_sound(trials.c.epochs_to_target, MOST)).label("best"),
+            _sum(_so_far("samples"), MOST_SAMPLES).label("samples"),
         )
         .where(trials.c.study_id.in_(select(page.c.id)))
         .group_by(trials.c.study_id, trials.c.state)
@@ -136,8 +166,7 @@ def of_trials(
     by = [key, trials.c.id] if order != "number" else [key]
     sorted_by = [(column.desc() if descending else column.asc()).nulls_last() for column in by]
     page = wanted.order_by(*sorted_by).limit(limit)
-    rows = connection.execute(select(trials).where(trials.c.id.in_(page)).order_by(*sorted_by))
-    return to_trials(rows)
+    return to_trials(connection, select(trials).where(trials.c.id.in_(page)).order_by(*sorted_by))
 
 
 def usage(connection: Connection, study_id: int) -> Usage:
@@ -158,14 +187,14 @@ def _usage() -> Select[Any]:
     swept = (
         select(
             func.count().label("trials"),
-            func.sum(_so_far("samples")).label("samples"),
-            func.sum(_so_far("seconds")).label("seconds"),
+            _sum(_so_far("samples"), MOST_SAMPLES).label("samples"),
+            _sum(_so_far("seconds"), MOST).label("seconds"),
         )
         .where(trials.c.study_id == study)
         .subquery()
     )
     launched = (
-        select(func.sum(outcomes.c.seconds * outcomes.c.workers))
+        select(_sum(outcomes.c.seconds * outcomes.c.workers, float(MOST) * MOST_WHOLE))
         .select_from(outcomes.join(plans))
         .where(plans.c.study_id == study, plans.c.kind != PlanKind.IMPORTED)
         .scalar_subquery()
@@ -175,6 +204,18 @@ def _usage() -> Select[Any]:
         .select_from(studies.join(swept, true()))
         .where(studies.c.id == study)
     )
+
+
+def _sum(amount: ColumnElement[Any], most: float) -> ColumnElement[Any]:
+    """The sum of what is sound, as a double: it overflows in neither database, and one damaged row spoils no other.
+
+    Whole numbers are exact up to 2^53.
+    """
+    return func.sum(cast(_sound(amount, most), Double))
+
+
+def _sound(amount: ColumnElement[Any], most: float) -> ColumnElement[Any]:
+    return case((amount.between(0, most), amount))
 
 
 def _so_far(name: str) -> ColumnElement[Any]:
@@ -216,7 +257,11 @@ def _summary(rows: list[Row[Any]]) -> StudySummary:
     best = [row.best for row in counted if row.best is not None]
     return StudySummary(
         study=study_statements.to_study(rows[0]),
-        trials={row.trial_state: row.trials for row in counted},
+        trials={
+            TrialState(row.trial_state): row.trials
+            for row in counted
+            if row.trial_state in frozenset(TrialState)
+        },
         best_epochs_to_target=min(best) if best else None,
         samples=int(sum(row.samples or 0 for row in counted)),
     )

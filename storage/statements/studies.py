@@ -12,6 +12,7 @@ from storage.database import insert_into
 from storage.errors import Conflict, NotFound, nearest
 from storage.records import Study, StudyState
 from storage.schema.tables import studies
+from storage.statements import checksums, damage
 
 COLUMNS = tuple(studies.c[field.name] for field in fields(Study))
 
@@ -34,14 +35,16 @@ def insert(connection: Connection, name: str, values: dict[str, Any]) -> bool:
     new = insert_into(connection, studies).values(
         name=name, state=StudyState.QUEUED, created_at=now, updated_at=now, message="", **values
     )
-    return (
-        connection.execute(new.on_conflict_do_nothing().returning(studies.c.id)).first() is not None
-    )
+    added = connection.execute(new.on_conflict_do_nothing().returning(studies.c.id)).scalar()
+    if added is not None:
+        checksums.write_of_study(connection, added)
+    return added is not None
 
 
 def by_name(connection: Connection, name: str) -> Study:
     """The study of that name."""
-    row = connection.execute(select(*COLUMNS).where(studies.c.name == name)).first()
+    with damage.named(f"study {name!r}"):
+        row = connection.execute(select(*COLUMNS).where(studies.c.name == name)).first()
     if row is None:
         known = connection.execute(select(studies.c.name)).scalars()
         raise NotFound(f"there is no study {name!r}; {nearest(name, known, 'studies')}")
@@ -50,7 +53,8 @@ def by_name(connection: Connection, name: str) -> Study:
 
 def by_id(connection: Connection, study_id: int) -> Study:
     """The study with that id."""
-    row = connection.execute(select(*COLUMNS).where(studies.c.id == study_id)).first()
+    with damage.named(f"the study with id {study_id}"):
+        row = connection.execute(select(*COLUMNS).where(studies.c.id == study_id)).first()
     if row is None:
         raise no_study(study_id)
     return to_study(row)
@@ -58,7 +62,12 @@ def by_id(connection: Connection, study_id: int) -> Study:
 
 def every(connection: Connection) -> list[Study]:
     """All studies, oldest first."""
-    return [to_study(row) for row in connection.execute(select(*COLUMNS).order_by(studies.c.id))]
+    return damage.sound(
+        connection,
+        select(*COLUMNS).order_by(studies.c.id),
+        studies,
+        lambda rows: [to_study(row) for row in rows],
+    )
 
 
 def change(connection: Connection, study_id: int, **values: Any) -> Study:

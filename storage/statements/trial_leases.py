@@ -26,7 +26,7 @@ from storage.records import NewTrial, Study, StudyState, Trial, TrialLease, Tria
 from storage.schema.tables import studies as studies_table
 from storage.schema.tables import trial_leases as table
 from storage.schema.tables import trials
-from storage.statements import studies
+from storage.statements import checksums, damage, studies
 from storage.statements import trials as trial_statements
 from storage.statements.queue import end_lease, has_live_lease
 
@@ -150,6 +150,7 @@ def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Tr
             result = TrialResult(state=TrialState.FAILED, reason=reason)
             trial_statements.finish(connection, row.trial_id, result)
             trial_statements.count_samples(connection, row.trial_id)
+            checksums.write_of_trials(connection, [row.trial_id])
         else:
             _set_trial(connection, row.trial_id, state=TrialState.QUEUED, started_at=None)
         found.append(_to_lease(connection, row).trial)
@@ -247,8 +248,9 @@ def _rows(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
 
 
 def _to_lease(connection: Connection, row: Row[Any]) -> TrialLease:
-    trial = connection.execute(select(trials).where(trials.c.id == row.trial_id)).one()
-    return _lease_of(row, trial_statements.to_trial(trial))
+    with damage.named(f"the trial with id {row.trial_id}"):
+        trial = connection.execute(select(trials).where(trials.c.id == row.trial_id)).one()
+        return _lease_of(row, trial_statements.to_trial(trial))
 
 
 def _lease_of(row: Row[Any], trial: Trial) -> TrialLease:

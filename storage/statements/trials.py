@@ -6,10 +6,24 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Result, Row, cast, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Double,
+    Row,
+    Select,
+    Text,
+    case,
+    cast,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from storage import clock
 from storage.errors import Conflict, NotFound
+from storage.figures import END_FIGURES, MOST_SAMPLES, fault_of
 from storage.records import (
     TRAINED_BY_THE_STUDY,
     NewTrial,
@@ -21,9 +35,10 @@ from storage.records import (
 )
 from storage.schema import settings_columns
 from storage.schema.tables import convergence, trials
-from storage.statements import studies
+from storage.statements import damage, studies
 
 _Item = TypeVar("_Item")
+_STATES = frozenset(TrialState)
 CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most
 
 
@@ -40,7 +55,7 @@ def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[
     rows = [_new_row(study_id, number, trial) for number, trial in enumerate(new, first)]
     connection.execute(insert(trials), rows)
     added = select(trials).where(trials.c.study_id == study_id, trials.c.number >= first)
-    return to_trials(connection.execute(added.order_by(trials.c.number)))
+    return to_trials(connection, added.order_by(trials.c.number))
 
 
 def start(connection: Connection, ids: Collection[int]) -> None:
@@ -87,7 +102,10 @@ def count_samples(connection: Connection, trial_id: int) -> None:
         .limit(1)
         .scalar_subquery()
     )
-    steps = trials.c.steps * cast(trials.c.global_batch_size, BigInteger)
+    product = (
+        cast(trials.c.steps, Double) * trials.c.global_batch_size
+    )  # beyond any integer, at worst
+    steps = case((product > MOST_SAMPLES, MOST_SAMPLES), else_=cast(product, BigInteger))
     connection.execute(
         update(trials).where(trials.c.id == trial_id).values(samples=func.coalesce(last, steps))
     )
@@ -105,7 +123,7 @@ def requeue(connection: Connection, study_id: int) -> list[Trial]:
             .where(trials.c.id.in_(chunk))
             .values(state=TrialState.QUEUED, started_at=None)
         )
-        requeued += to_trials(connection.execute(select(trials).where(trials.c.id.in_(chunk))))
+        requeued += to_trials(connection, select(trials).where(trials.c.id.in_(chunk)))
     return sorted(requeued, key=lambda trial: trial.number)
 
 
@@ -143,28 +161,28 @@ def select_all(
         statement = statement.where(trials.c.state.in_([TrialState(state) for state in states]))
     if purpose is not None:
         statement = statement.where(trials.c.purpose == purpose)
-    return to_trials(connection.execute(statement))
+    return to_trials(connection, statement)
 
 
 def by_number(connection: Connection, study_id: int, number: int) -> Trial:
     """One trial of a study."""
-    row = connection.execute(
-        select(trials).where(trials.c.study_id == study_id, trials.c.number == number)
-    ).first()
-    if row is None:
-        held = connection.execute(
-            select(func.count()).where(trials.c.study_id == study_id)
-        ).scalar_one()
-        numbers = f"its trials are numbered 0 to {held - 1}" if held else "it has no trials yet"
-        raise NotFound(f"there is no trial {number} in the study with id {study_id}; {numbers}")
-    return to_trial(row)
+    wanted = select(trials).where(trials.c.study_id == study_id, trials.c.number == number)
+    with damage.named(f"trial {number} of the study with id {study_id}"):
+        row = connection.execute(wanted).first()
+        if row is not None:
+            return to_trial(row)
+    held = connection.execute(
+        select(func.count()).where(trials.c.study_id == study_id)
+    ).scalar_one()
+    numbers = f"its trials are numbered 0 to {held - 1}" if held else "it has no trials yet"
+    raise NotFound(f"there is no trial {number} in the study with id {study_id}; {numbers}")
 
 
 def count(
     connection: Connection, study_id: int, purpose: str | None
 ) -> dict[int, dict[TrialState, int]]:
     """How many trials stand where: global batch size to state to count; absent where there is none."""
-    by = (trials.c.global_batch_size, trials.c.state)
+    by = (trials.c.global_batch_size, cast(trials.c.state, Text).label("state"))
     statement = (
         select(*by, func.count()).where(trials.c.study_id == study_id).group_by(*by).order_by(*by)
     )
@@ -172,7 +190,8 @@ def count(
         statement = statement.where(trials.c.purpose == purpose)
     counts: dict[int, dict[TrialState, int]] = {}
     for global_batch_size, state, number in connection.execute(statement):
-        counts.setdefault(global_batch_size, {})[state] = number
+        if state in _STATES:
+            counts.setdefault(global_batch_size, {})[TrialState(state)] = number
     return counts
 
 
@@ -208,7 +227,7 @@ def _refuse_repetitions(connection: Connection, study: Study, new: Sequence[NewT
             trials.c.global_batch_size.in_({trial.global_batch_size for _, trial in wanted}),
             trials.c.purpose.in_(TRAINED_BY_THE_STUDY),
         )
-        found = to_trials(connection.execute(alike))
+        found = to_trials(connection, alike)
         there |= {training_key(trial): f"trial {trial.number}" for trial in found}
     for key, trial in wanted:
         if key in there:
@@ -236,13 +255,22 @@ def _new_row(study_id: int, number: int, trial: NewTrial) -> dict[str, Any]:
     }
 
 
-def to_trials(found: Result[Any]) -> list[Trial]:
-    """The trials of rows of the whole table."""
-    rows = settings_columns.SplitRows(found.keys())
-    return [Trial(settings=settings, **other) for settings, other in map(rows.split, found.all())]
+def to_trials(connection: Connection, statement: Select[Any]) -> list[Trial]:
+    """The trials of a statement that selects rows of the whole table; one that is damaged is left out."""
+    return damage.sound(connection, statement, trials, _made)
 
 
 def to_trial(row: Row[Any]) -> Trial:
-    """A trial from a row of the table."""
-    settings, other = settings_columns.SplitRows(row._fields).split(row)
-    return Trial(settings=settings, **other)
+    """A trial from a row of the table; ValueError and the like for a damaged one."""
+    return _made([row])[0]
+
+
+def _made(rows: Sequence[Row[Any]]) -> list[Trial]:
+    if not rows:
+        return []
+    split = settings_columns.SplitRows(rows[0]._fields).split
+    made = [Trial(settings=settings, **other) for settings, other in map(split, rows)]
+    for trial in made:
+        if fault := fault_of(END_FIGURES, trial):
+            raise ValueError(fault)
+    return made

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpo.errors import EvidenceError
+from storage.figures import AMOUNT
 
 
 def read_lines(
@@ -94,4 +96,7 @@ def number(
     if not (value > above and value >= at_least):
         bound = f"above {above:g}" if math.isfinite(above) else f"{at_least:g} or more"
         raise EvidenceError(f"{where} must be {bound}, but got {text!r}")
+    bounded = math.isfinite(max(above, at_least))  # another setting may be any number
+    if bounded and value and (fault := dataclasses.replace(AMOUNT, name=where).fault(abs(value))):
+        raise EvidenceError(f"{fault}, which no measurement is")
     return value

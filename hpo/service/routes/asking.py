@@ -13,16 +13,16 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from hpo.errors import TrialLostError, TuningError
+from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.desk import Desk
 from hpo.service.answers import AskAnswer, TrialAnswer, VerdictAnswer, trial_values
 from hpo.service.auth import Principal
-from hpo.service.context import BIGGEST_ID, Context, Shared, StudyName, Submitter
+from hpo.service.context import Context, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_BATCH, refusals
 from hpo.service.routes.trials import Number
-from storage.records import BYTES_OF_A_POINT
+from storage.figures import BYTES_OF_A_POINT, LEAST, MOST, MOST_AMOUNT, MOST_SAMPLES
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 router = APIRouter(prefix="/studies/{name}/trials", tags=["trials"])
@@ -63,14 +63,14 @@ class AskBody(_Body):
 class PointBody(_Body):
     """One evaluation of a training."""
 
-    step: int = Field(ge=1, le=BIGGEST_ID, description="Updates so far.")
-    samples: int = Field(ge=0, le=BIGGEST_ID, description="Training samples so far.")
-    epochs: float = Field(ge=0)
-    seconds: float = Field(ge=0)
+    step: int = Field(ge=1, le=MOST, description="Updates so far.")
+    samples: int = Field(ge=0, le=MOST_SAMPLES, description="Training samples so far.")
+    epochs: float = Field(ge=0, le=MOST)
+    seconds: float = Field(ge=0, le=MOST)
     metric: Measured = None
     loss: Measured = None
     train_loss: Measured = None
-    learning_rate: float = Field(ge=0, description="That of the last update.")
+    learning_rate: float = Field(ge=0, le=MOST_AMOUNT, description="That of the last update.")
     global_batch_size: int = Field(ge=1, le=BIGGEST_BATCH)
     gradient_noise_scale: float | None = None
 
@@ -87,10 +87,10 @@ class OutcomeBody(_Body):
     """How a training ended, as its trainer says."""
 
     state: Literal["reached", "censored", "diverged"]
-    epochs_to_target: float | None = Field(None, gt=0)
-    epochs: float = Field(ge=0)
-    steps: int = Field(ge=0, le=BIGGEST_ID)
-    seconds: float = Field(ge=0)
+    epochs_to_target: float | None = Field(None, ge=LEAST, le=MOST)
+    epochs: float = Field(ge=0, le=MOST)
+    steps: int = Field(ge=0, le=MOST)
+    seconds: float = Field(ge=0, le=MOST)
     best_metric: Measured = None
     final_metric: Measured = None
     reason: str = Field("", max_length=10_000)
@@ -214,6 +214,8 @@ def _tried(call: Any) -> Any:
         return call()
     except TrialLostError as error:
         raise RefusedError(409, str(error), kind="trial_lost") from error
+    except FigureError as error:
+        raise RefusedError(422, str(error), kind="figure") from error
     except TuningError as error:
         raise RefusedError(409, str(error)) from error
 

@@ -110,9 +110,10 @@ class Curve:
             ),
             "",
         )
-        batch = _number(values, "global_batch_size") or self.job.global_batch_size
-        steps = _number(values, "steps") or epochs * self.train_samples / self.job.global_batch_size
-        step = round(steps)
+        batch = _count(values, "global_batch_size") or self.job.global_batch_size
+        step = _count(values, "steps") or round(
+            epochs * self.train_samples / self.job.global_batch_size
+        )
         point = ConvergencePoint(
             step=max(step, self.points[-1].step + 1 if self.points else 1),
             samples=round(epochs * self.train_samples),
@@ -122,7 +123,7 @@ class Curve:
             loss=_or_nan(told["loss"]),
             metric=_or_nan(told[metric]),
             learning_rate=_rate(values, self.job.settings.learning_rate),
-            global_batch_size=round(batch),
+            global_batch_size=batch,
             gradient_noise_scale=_number(values, "gradient_noise_scale"),
         )
         self.points.append(point)
@@ -168,6 +169,16 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
         except (ValueError, OverflowError):
             pass
     raise WorkloadError(f"it reported {name} {value!r}, which is no number")
+
+
+def _count(values: Mapping[str, Any], name: str) -> int | None:
+    """A number of a report, rounded; None where it is not there."""
+    found = _number(values, name)
+    if found is None:
+        return None
+    if not (math.isfinite(found) and found >= 0):
+        raise WorkloadError(f"it reported {found:g} {name}; they must be finite and not negative")
+    return round(found)
 
 
 def _or_nan(value: float | None) -> float:

@@ -1,0 +1,228 @@
+"""What may be stored of a training: convergence points, and for each figure its kind, its range and its order.
+
+Every door reads this statement of the rules: points and ends over the network, programs' reports, imports of past
+runs, outcomes of plans, tables of evidence, and the CHECK constraints of the tables (``storage/schema/tables.py``).
+The bounds lie far beyond any training, and so near that nothing computed from the figures overflows or becomes 0: a
+million million samples a second for a year are 3e19, the largest published trainings process 1e13 tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+BYTES_OF_A_POINT = 120
+"""What a point counts as stored, about: the limits of a server are in bytes."""
+
+LEAST = 1e-12
+"""The least amount that counts as above 0: a sample of a million million."""
+
+MOST = 10**13
+"""The most steps, epochs and seconds of a training: 317,000 years."""
+
+MOST_SAMPLES = 4 * 10**15
+"""The most samples of a training; a double counts them exactly (up to 2^53)."""
+
+MOST_AMOUNT = 1e18
+"""The most of an amount in a unit of the user's choice, and of samples per second."""
+
+MOST_WHOLE = 2**31 - 1
+"""The largest batch, and the most workers: what a column of 32 bits holds."""
+
+_SLACK = 1 + 1e-9  # what sums of floating-point epochs may differ by
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: a number from ``least`` to ``most``, both included; None is what was not measured."""
+
+    name: str
+    least: float
+    most: float
+    whole: bool = False
+
+    def fault(self, value: Any) -> str:
+        """The rule that a value breaks, "" for none."""
+        if value is None:
+            return ""
+        sound = isinstance(value, int if self.whole else (int, float)) and value is not True
+        if sound and value is not False and self.least <= value <= self.most:
+            return ""
+        kind = "a whole number" if self.whole else "a number"
+        shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}..."
+        return f"{self.name} must be {kind} from {self.least:.15g} to {self.most:.15g}, but got {shown}"
+
+    @property
+    def rule(self) -> str:
+        """The condition of a CHECK constraint; what is NULL passes."""
+        return f"{self.name} BETWEEN {self.least} AND {self.most}"
+
+
+_EPOCHS = Figure("epochs", 0, MOST)
+_SECONDS = Figure("seconds", 0, MOST)
+_EPOCHS_TO_TARGET = Figure("epochs_to_target", LEAST, MOST)
+
+POINT_FIGURES = (
+    Figure("step", 0, MOST, whole=True),
+    Figure("samples", 0, MOST_SAMPLES, whole=True),
+    _EPOCHS,
+    _SECONDS,
+    Figure("learning_rate", 0, MOST_AMOUNT),
+    Figure("global_batch_size", 1, MOST_WHOLE, whole=True),
+)
+"""The figures of a convergence point; losses, metric and noise scale may be any number."""
+
+END_FIGURES = (
+    _EPOCHS_TO_TARGET,
+    _EPOCHS,
+    Figure("steps", 0, MOST, whole=True),
+    _SECONDS,
+    Figure("resolution_epochs", 0, MOST),
+    Figure("samples", 0, MOST_SAMPLES, whole=True),
+)
+"""The figures of a trial that has ended."""
+
+OUTCOME_FIGURES = (
+    _EPOCHS_TO_TARGET,
+    _EPOCHS,
+    _SECONDS,
+    Figure("workers", 1, MOST_WHOLE, whole=True),
+    Figure("restarts", 0, MOST_WHOLE, whole=True),
+    Figure("nodes", 1, MOST_WHOLE, whole=True),
+    Figure("samples_per_second", LEAST, MOST_AMOUNT),
+)
+"""The figures of what a launch of a plan did."""
+
+AMOUNT = Figure("amount", 1 / MOST_AMOUNT, MOST_AMOUNT)
+"""What is above 0, in a unit of the user's choice: epochs to the target in a table, samples per second."""
+
+
+def rule_of(figures: Iterable[Figure]) -> str:
+    """The condition of one CHECK constraint for all figures."""
+    return " AND ".join(f"({figure.rule})" for figure in figures)
+
+
+def fault_of(figures: Iterable[Figure], values: object) -> str:
+    """The first range that a record with these figures leaves, "" for none; a figure that it lacks is left out."""
+    faults = (figure.fault(getattr(values, figure.name, None)) for figure in figures)
+    return next(filter(None, faults), "")
+
+
+def fault_of_reached(epochs_to_target: float | None, epochs: float | None) -> str:
+    """The rule that the end of a training breaks which reached its target after more epochs than it had."""
+    if epochs_to_target is None or epochs is None or epochs_to_target <= epochs * _SLACK:
+        return ""
+    return f"epochs_to_target must not be above epochs, but got {epochs_to_target:g} of {epochs:g} epochs"
+
+
+class Point(Protocol):
+    """What is read of a convergence point, whoever made it."""
+
+    @property
+    def step(self) -> int:
+        """Updates so far."""
+
+    @property
+    def samples(self) -> int:
+        """Training samples so far."""
+
+    @property
+    def epochs(self) -> float:
+        """Epochs so far."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per update."""
+
+
+def fault_of_points(
+    points: Sequence[Point], *, before: Point | None = None, global_batch_size: int | None = None
+) -> str:
+    """The first rule that a stretch of a curve breaks, and the point that breaks it; "" for none.
+
+    Within the stretch steps rise, and samples, epochs and seconds do not fall. ``before`` is the stored point with the
+    next lower step, of this training or of one that was started again from its checkpoint, on a clock of its own:
+    samples and epochs do not fall from it. ``global_batch_size`` is that of a trial whose batch does not change.
+    """
+    previous: Point | None = None
+    for point in points:
+        fault = fault_of(POINT_FIGURES, point)
+        if not fault and global_batch_size not in (None, point.global_batch_size):
+            fault = (
+                f"global_batch_size must be the trial's {global_batch_size}, but got "
+                f"{point.global_batch_size}"
+            )
+        if not fault and previous is not None:
+            fault = _fault_of_order(previous, point, ("samples", "epochs", "seconds"))
+        elif not fault and before is not None:
+            fault = _fault_of_order(before, point, ("samples", "epochs"))
+        if fault:
+            return f"the point at step {str(point.step)[:20]}: {fault}"
+        previous = point
+    return ""
+
+
+def _fault_of_order(before: Point, point: Point, names: tuple[str, ...]) -> str:
+    if point.step <= before.step:
+        return f"steps must rise from point to point, but it comes after step {before.step}"
+    for name in names:
+        last, value = getattr(before, name), getattr(point, name)
+        if value * _SLACK < last:
+            return f"{name} must not fall, but got {value:g} after {last:g}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvergencePoint:
+    """One evaluation of a trial. A loss or metric that was not measured, or is no number, is NaN."""
+
+    step: int
+    samples: int
+    epochs: float
+    seconds: float
+    train_loss: float
+    loss: float
+    metric: float
+    learning_rate: float
+    global_batch_size: int
+    gradient_noise_scale: float | None = None  # samples (arXiv:1812.06162)
+
+
+@dataclass(frozen=True, eq=False)
+class Convergence:
+    """Convergence points of many trials in columns: arrays of shape (points,), by trial, then by step.
+
+    What was not measured is NaN.
+    """
+
+    trial_id: NDArray[np.int64]
+    step: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    epochs: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    train_loss: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    metric: NDArray[np.float64]
+    learning_rate: NDArray[np.float64]
+    global_batch_size: NDArray[np.int64]
+    gradient_noise_scale: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.trial_id)
+
+    def of(self, trial_id: int) -> Convergence:
+        """The points of one trial, as views into these arrays; of length 0 where there are none."""
+        first = self.trial_id.searchsorted(trial_id, "left")
+        last = self.trial_id.searchsorted(trial_id, "right")
+        columns = (getattr(self, column.name) for column in dataclasses.fields(self))
+        return Convergence(*(column[first:last] for column in columns))
