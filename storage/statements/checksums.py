@@ -26,7 +26,7 @@ _CHUNK = 500  # trials whose points are read at a time
 _NO_PART = frozenset(
     {"checksum", "started_at", "finished_at"}
 )  # times differ between the databases' own forms
-_OF_A_STUDY = ("name", "workload", "metric", "threshold", "higher_is_better", "spec")
+_OF_A_STUDY = ("workload", "metric", "threshold", "higher_is_better", "spec")
 _POINT = (
     "step, samples, epochs, seconds, train_loss, loss, metric, learning_rate, global_batch_size, "
     "gradient_noise_scale"
@@ -73,7 +73,7 @@ def write_all(connection: Connection) -> None:
 def of_studies(connection: Connection, study_id: int | None = None) -> Iterator[Summed]:
     """The sums of one study or of all."""
     which = "" if study_id is None else f" WHERE id = {int(study_id)}"
-    names = f"id, state, checksum, {', '.join(_OF_A_STUDY)}"
+    names = f"id, name, state, checksum, {', '.join(_OF_A_STUDY)}"
     for row in connection.exec_driver_sql(f"SELECT {names} FROM studies{which}").mappings():
         found = _sum(_lines({name: row[name] for name in _OF_A_STUDY}))
         yield Summed(
