@@ -138,7 +138,6 @@ class Store(QueueStore, ServiceStore):
                 budget_trials=budget_trials,
                 **({} if folder is None else {"folder": folder}),
             )
-            checksums.write_of_study(connection, study_id)
 
     # trials
 

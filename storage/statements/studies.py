@@ -80,6 +80,8 @@ def change(connection: Connection, study_id: int, **values: Any) -> Study:
     row = connection.execute(statement.returning(*COLUMNS)).first()
     if row is None:
         raise no_study(study_id)
+    if "spec" in values:
+        checksums.write_of_study(connection, study_id)
     return to_study(row)
 
 

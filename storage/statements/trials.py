@@ -140,12 +140,12 @@ def failed(connection: Connection, study_id: int) -> list[int]:
 def renew(connection: Connection, ids: Sequence[int]) -> list[Trial]:
     """Trials that have ended become queued, as if they were new."""
     result = {field.name: None for field in dataclasses.fields(TrialResult)}
-    fresh = {**result, "state": TrialState.QUEUED, "reason": "", "samples": None}
+    fresh = {**result, "state": TrialState.QUEUED, "reason": "", "samples": None, "checksum": None}
     renewed: list[Trial] = []
     for chunk in chunks(ids):
         statement = update(trials).where(trials.c.id.in_(chunk))
         connection.execute(statement.values(**fresh, started_at=None, finished_at=None))
-        renewed += to_trials(connection.execute(select(trials).where(trials.c.id.in_(chunk))))
+        renewed += to_trials(connection, select(trials).where(trials.c.id.in_(chunk)))
     return sorted(renewed, key=lambda trial: trial.number)
 
 
