@@ -1,12 +1,13 @@
 """Figures that can enter over the network, at and beyond every bound and in every order: no one else feels them."""
 
 import itertools
+from typing import Any
 
 import pytest
 from api_server import path_of, served, spec_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_api_asking import BOWL, about, ask, point
+from test_api_asking import BOWL, about, ask, point  # type: ignore[import-not-found]
 
 from storage.figures import LEAST, MOST, MOST_SAMPLES, MOST_WHOLE
 
@@ -65,10 +66,13 @@ def test_whatever_is_told_nothing_breaks(shared, points, outcome):
     number = shared.call("POST", path, json={"key": key}).json()["trial"]["number"]
     told = [{**point(4 * place, 0.5), **each} for place, each in enumerate(points, 1)]
     for each in (told, told[::-1]):
-        body = {"key": key, "points": each}
-        assert shared.call("POST", f"{path}/{number}/points", json=body).status_code < 500
+        told_now: dict[str, Any] = {"key": key, "points": each}
+        assert shared.call("POST", f"{path}/{number}/points", json=told_now).status_code < 500
     base = {"epochs": 1.0, "steps": 16, "seconds": 1.0}
-    body = {"key": key, **({} if outcome is None else {"outcome": {**base, **outcome}})}
+    body: dict[str, Any] = {
+        "key": key,
+        **({} if outcome is None else {"outcome": {**base, **outcome}}),
+    }
     assert shared.call("POST", f"{path}/{number}/end", json=body).status_code < 500
     for read in ("", "/trials", f"/trials/{number}", "/convergence?trial=0&column=metric"):
         assert shared.call("GET", f"{path_of(name)}{read}").status_code == 200
