@@ -13,6 +13,7 @@ the way pages of a dashboard do.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -30,6 +31,7 @@ from storage.store import Store
 
 POINTS, TRIALS_A_CALL = 200, 50
 READS = 40
+_SEEDS = itertools.count()  # a study trains the same settings with one seed once
 SETTINGS = TrainingSettings().to_dict()
 
 
@@ -232,7 +234,7 @@ def new_trials(store: Store, study: Study, count: int) -> list[int]:
         for trial in store.add_trials(
             study.id,
             [
-                NewTrial(global_batch_size=32 << seed % 5, seed=seed, settings=SETTINGS)
+                NewTrial(global_batch_size=32 << seed % 5, seed=next(_SEEDS), settings=SETTINGS)
                 for seed in range(count)
             ],
         )
