@@ -12,6 +12,7 @@ own settings and for those with a lower rate and a longer warmup.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -105,6 +106,15 @@ class _Place:
         """Whether a loss of the other speaks against this one: beyond it, or near it and never seen to stand."""
         near = self.rate > BELOW_A_LOSS * other.rate and self.warmup < other.warmup / BELOW_A_LOSS
         return self.beyond(other) or (near and not self.stood)
+
+
+def went_whole(trainings: Sequence[Observation]) -> list[Observation]:
+    """Those that came to their end, or trained for as long as the quickest of them that reached the target.
+
+    A short look at settings is no word against them.
+    """
+    fewest = min((item.epochs for item in trainings if item.state == "reached"), default=math.inf)
+    return [item for item in trainings if item.state != "pruned" or item.epochs >= fewest]
 
 
 def after_race(
