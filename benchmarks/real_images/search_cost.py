@@ -17,20 +17,12 @@ from benchmarks.real_images import sweeps
 from benchmarks.real_images.cases import Case
 from benchmarks.real_images.sweeps import Sweep
 from benchmarks.real_images.trainings import Training, by_rate, optimum
-from benchmarks.search_cost.confirming import confirm, recommended
 from benchmarks.search_cost.halving import halving, new_study
-from hpo.extrapolation import discrepancy
-from hpo.extrapolation.evidence.evidence import Observation
-from hpo.extrapolation.evidence.stored import observation, tuned_settings
-from hpo.tuning.acquisition.chooser import LIMITS, Acquisition
-from hpo.tuning.acquisition.curves import hopeless
 
 HOLDS = 3  # further trials after which the rate must still be good
 MOST = 40.0  # trainings with the best rate: what a search may spend
-DIRECT_SEEDS, CONFIRMING_SEEDS = 50, 5
+DIRECT_SEEDS = 50
 FEWEST_ON_LADDER, EVERY = 8, 4  # trials on the ladder before the first forecast, and between two
-MOST_CONFIRMING = 15
-
 NEVER = (math.inf, math.inf)
 
 Moment = tuple[float, float, float | None]
@@ -96,11 +88,6 @@ def lines(case: Case, found: Sequence[Sweep], trainings: Sequence[Training]) -> 
         own = [sweep for sweep in found if sweep.result.spec.sampler == sampler]
         spent[f"ladder alone ({sampler})"] = [
             _settled(_ladder(sweep), best.good, holds=1) for sweep in own
-        ]
-        spent[f"ladder ({sampler}), then target"] = [
-            _settled(_confirmed(case, lookup, sweep, seed, MOST * unit), best.good)
-            for sweep in own
-            for seed in range(CONFIRMING_SEEDS)
         ]
     return [
         f"Search cost at {case.batch}, in trainings there with the best rate ({unit / 1000:.3g} thousand samples); "
@@ -187,64 +174,3 @@ def _ladder(sweep: Sweep) -> Iterator[Moment]:
             0.0,
             None if made is None else sweeps.rounded(made),
         )
-
-
-def _confirmed(
-    case: Case, lookup: Lookup, sweep: Sweep, seed: int, most: float
-) -> Iterator[Moment]:
-    """A sweep, then confirming trials at the target batch.
-
-    Those begin when as much has been spent on the ladder as one of them is expected to cost; after a sweep by rungs,
-    that of another sampler than the forecast's, when all of it is done.
-    """
-    spec, result, rng = sweep.result.spec, sweep.result, np.random.default_rng((seed, 3))
-    others = dict(spec.search.fixed)
-    acquisition = Acquisition(
-        spec.ladder,
-        case.batch,
-        tuned_settings(spec.search),
-        resolution=1 / spec.budget.evaluations_per_epoch,
-        seed=seed,
-        samples_per_epoch=result.train_samples,
-    )
-    samples = 0.0
-    for count, trial in enumerate(result.trials, start=1):
-        seen, samples = observation(trial), sweeps.samples_of(result, count)
-        if seen is not None:
-            acquisition.tell(seen)
-        if (
-            spec.sampler == "forecast"
-            and count >= FEWEST_ON_LADDER
-            and acquisition.ready
-            and samples / result.train_samples
-            >= (acquisition.limit_epochs(case.batch) or math.inf) / LIMITS[-1]
-        ):
-            break
-    on_ladder, fewest = samples, math.inf
-    yield samples, 0.0, recommended(acquisition, case.batch, others)["learning_rate"]
-    for _ in range(MOST_CONFIRMING):
-        if samples >= most:
-            return
-        settings = {**others, **confirm(acquisition, case.batch, others).try_next}
-        limit = min(
-            acquisition.limit_epochs(case.batch) or math.inf,
-            case.epochs,
-            discrepancy.WORTH * fewest,
-        )
-        run = lookup.train(settings["learning_rate"], rng, limit, _hopeless(case.target, limit))
-        samples += run.samples
-        fewest = min(fewest, run.epochs) if run.state == "reached" else fewest
-        acquisition.tell(
-            Observation(
-                case.batch, run.state, run.epochs, settings, 0, case.batch / result.train_samples
-            )
-        )
-        yield (
-            samples,
-            samples - on_ladder,
-            confirm(acquisition, case.batch, others).use["learning_rate"],
-        )
-
-
-def _hopeless(target: float, limit: float) -> Stop:
-    return lambda epochs, top1: len(epochs) % 2 == 0 and hopeless(epochs, top1, target, limit)

@@ -16,6 +16,7 @@ from hpo.extrapolation.evidence.stored import counted_once, observation, study_e
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.posterior import Posterior, fit
+from hpo.extrapolation.raced import went_whole
 from hpo.runs.fits import fingerprint
 from hpo.runs.results import (
     StudyForecast,
@@ -66,7 +67,7 @@ def forecast(
     past = past_forecasts(result, global_batch_size)
     raced = [
         observation(trial)
-        for trial in counted_once(result.raced)
+        for trial in counted_once([*result.searched, *result.raced])
         if trial.global_batch_size == global_batch_size
     ]
     numbers = forecast_from(
@@ -74,7 +75,7 @@ def forecast(
         global_batch_size,
         budgets=budgets,
         past=past,
-        race=[each for each in raced if each is not None],
+        race=went_whole([each for each in raced if each is not None]),
     )
     numbers = dataclasses.replace(
         numbers, reason=" ".join(filter(None, (numbers.reason, _advice(result, numbers))))

@@ -213,6 +213,18 @@ class StudyResult:
         return tuple(trial for trial in self.trials if trial.purpose == TrialPurpose.RACE)
 
     @property
+    def searched(self) -> tuple[Trial, ...]:
+        """The trials that the sweep itself has trained beyond the ladder, at the full-scale batch."""
+        return tuple(
+            trial for trial in self.swept if trial.global_batch_size not in self.spec.ladder
+        )
+
+    @property
+    def batches(self) -> list[int]:
+        """The rungs of the ladder, and what was searched beyond it."""
+        return sorted({*self.spec.ladder, *(trial.global_batch_size for trial in self.searched)})
+
+    @property
     def race_samples(self) -> int:
         """The samples that a race may process: what the study says, else a quarter of what its sweep has processed."""
         if self.spec.budget.race is not None:
@@ -275,7 +287,7 @@ class StudyResult:
                 },
             },
             "trials": {"total": len(self.swept), **_states(self.swept)},
-            "rungs": _rungs(self.swept, self.spec.ladder),
+            "rungs": _rungs(self.swept, self.batches),
             "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
             "forecast": self.forecast.to_dict() if self.forecast else None,
             "plan": self.plan.plan.to_dict() if self.plan else None,

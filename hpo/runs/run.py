@@ -187,8 +187,8 @@ class _Run:
         if batch is None:
             return None
         result = self._read()
-        if best_settings(result.swept) is None:
-            return None
+        if best_settings(result.swept) is None or result.searched:
+            return None  # nothing to begin with, or the sweep itself has trained there
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         with self.region():
             plan = plan_race(result, batch)

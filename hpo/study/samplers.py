@@ -56,7 +56,7 @@ SAMPLERS: Registry[SamplerDescription] = Registry(
         ),
         "forecast": SamplerDescription(
             rule="hpo.tuning.forecast_sampler:ForecastSampler",
-            about="rung and settings by what the forecast gains most by",
+            about="a search over all batches that ends by itself",
             source="docs/concepts/extrapolation.md",
             chooses_rung=True,
         ),

@@ -45,7 +45,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Choose:
-    """Train what the acquisition picks, at the rung that it picks."""
+    """Train what the sampler picks, at the batch that it picks."""
 
 
 Task = Explore | Choose | Repeat | Wait | Done
@@ -75,34 +75,6 @@ def next_task(budgets: Mapping[int, RungBudget], trials: Sequence[Trial]) -> Tas
             return task
         waiting = waiting or isinstance(task, Wait)
     return Wait() if waiting else Done()
-
-
-def next_choice(trainings: int, seeds: int, trials: Sequence[Trial]) -> Task:
-    """The next training where an acquisition picks the rungs: it has its way first, then the best are repeated.
-
-    As with :func:`~hpo.study.budgets.rung_budgets`, up to half of the trainings repeat settings with other seeds;
-    they go to the best of each rung, the largest rung first, then to the second best.
-    """
-    if len(trials) >= trainings:
-        return Done()
-    explored = explorations(trials)
-    if len(explored) < trainings - (trainings // (2 * seeds)) * (seeds - 1):
-        return Choose()
-    if not all(trial.state.finished for trial in explored):
-        return Wait()
-    trained = Counter(_key(trial) for trial in trials)
-    for trial in _best_first([trial for trial in explored if trial.state is TrialState.REACHED]):
-        if trained[_key(trial)] < seeds:
-            return Repeat(trial.global_batch_size, trial.settings)
-    return Choose()
-
-
-def _best_first(reached: Sequence[Trial]) -> list[Trial]:
-    ranked = []
-    for batch in {trial.global_batch_size for trial in reached}:
-        here = sorted((trial for trial in reached if trial.global_batch_size == batch), key=_epochs)
-        ranked += [(rank, -batch, trial) for rank, trial in enumerate(here)]
-    return [trial for _, _, trial in sorted(ranked, key=lambda each: each[:2])]
 
 
 def _next_in_rung(batch: int, budget: RungBudget, trials: Sequence[Trial]) -> Task:

@@ -1,77 +1,97 @@
-"""``sampler: forecast``: trials by what they tell about the full-scale batch, at whichever rung tells it cheapest.
+"""``sampler: forecast``: trials by what they tell about the full-scale batch, for the samples that they cost.
 
-The acquisition chooses the rung and its scaled settings. Settings with the role ``shared`` stay with Optuna's TPE over
-the whole ladder, and so do the first trials until there is evidence to choose by; they are spread evenly at the
-smallest rung, and go on to the next ones where none of them reaches the target. A study that scales a choice, which the
-laws cannot move, is searched in that way throughout.
+The search (:mod:`hpo.tuning.acquisition.search`) chooses the batch, the full-scale one among them unless the study
+says ``budget: {race: 0}``, the scaled settings and how long they are trained, and ends by itself. Settings with the
+role ``shared`` stay with Optuna's TPE over all batches. A study that scales a choice, which the laws cannot move, is
+searched by TPE throughout, rung after rung.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpo.extrapolation.evidence.stored import observation, samples_per_epoch, tuned_settings
+from hpo.extrapolation.evidence.stored import samples_per_epoch, tuned_settings
 from hpo.study.spec import StudySpec
-from hpo.tuning.acquisition.chooser import ENOUGH_TRIALS, Acquisition
-from hpo.tuning.sampler import LadderSampler
+from hpo.tuning.acquisition.search import Search, SearchStep, Seen
+from hpo.tuning.sampler import Curve, LadderSampler, no_curve
 from search_spaces.settings import TrainingSettings
-from storage.records import Trial
+from storage.records import ConvergencePoint, Trial, TrialState
 
 BEYOND = 8
 """Where a study names no full-scale batch: so many times its largest rung."""
 
+TURN = 3
+"""Trials after which a study that is searched by TPE goes on to the next rung."""
+
+STATES = {
+    TrialState.REACHED: "reached",
+    TrialState.DIVERGED: "diverged",
+    TrialState.CENSORED: "censored",
+    TrialState.PRUNED: "paused",
+}
+
 
 class ForecastSampler:
-    """Suggests rung and settings together; rebuilt from the finished trials of a study, like any sampler here."""
+    """Suggests batch and settings together; rebuilt from the trials of a study, like any sampler here."""
 
     def __init__(self, spec: StudySpec, earlier: int = 0) -> None:
         self._ladder, self._space = spec.ladder, spec.search
         self._epochs = spec.budget.epochs_per_trial
+        target = spec.full_scale.global_batch_size if spec.full_scale else BEYOND * spec.ladder[-1]
+        trained = [*spec.ladder, *([spec.race_batch] if spec.race_batch else [])]
         self._inner = LadderSampler(
             spec.search,
-            spec.ladder,
+            trained,
             sampler="tpe",
             name=spec.name,
             epochs=self._epochs,
             earlier=earlier,
         )
-        target = spec.full_scale.global_batch_size if spec.full_scale else BEYOND * spec.ladder[-1]
-        seed = int.from_bytes(hashlib.sha256(spec.name.encode()).digest()[:4], "big")
-        self._tuned = tuned_settings(spec.search)
-        self._acquisition = Acquisition(
-            spec.ladder,
+        self._trained = set(trained)
+        tuned = tuned_settings(spec.search)
+        self._by_laws = bool(tuned) and len(tuned) == len(self._space.scaled)
+        self._search = Search(
+            trained,
             target,
-            self._tuned,
-            seed=seed,
+            tuned,
+            most_epochs=self._epochs,
             resolution=1 / spec.budget.evaluations_per_epoch,
+            fixed=self._space.fixed,
+            higher_is_better=spec.target.higher_is_better,
+            seed=int.from_bytes(hashlib.sha256(spec.name.encode()).digest()[:4], "big"),
         )
+        self._seen: dict[int, Seen] = {}
+        self._told = 0
+        self._limits: dict[int, float] = {}
+        self._step: tuple[object, SearchStep | None] | None = None
+
+    def ended(self, running: Sequence[Trial]) -> bool:
+        """Whether nothing is worth its cost any more, as far as that is known while ``running`` are in flight."""
+        return self._by_laws and self._next(running) is None
 
     def suggest(
         self,
         global_batch_size: int | None = None,  # noqa: ARG002  it is chosen here
         running: Iterable[Trial] = (),
     ) -> tuple[int, TrainingSettings, int]:
-        """Batch size and settings to train next, with a ticket; ``running`` are the trials in flight."""
-        if not (
-            self._tuned and len(self._tuned) == len(self._space.scaled) and self._acquisition.ready
-        ):
-            # where the smallest rung has no settings that reach the target, a larger one may
-            batch = self._ladder[
-                len(self._acquisition.observations) // ENOUGH_TRIALS % len(self._ladder)
-            ]
-            return self._inner.suggest(batch)
-        in_flight = [(trial.global_batch_size, trial.settings) for trial in running]
+        """Batch size and settings to train next, with a ticket; ``running`` are the trials in flight.
 
-        def choose(others: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
-            choice = self._acquisition.choose(others, in_flight)
-            return choice.global_batch_size, {
-                name: self._space.domains[name].clip(value)
-                for name, value in choice.settings.items()
+        Only where the search has not :meth:`ended`.
+        """
+        step = self._next(tuple(running)) if self._by_laws else None
+        if step is None:
+            return self._inner.suggest(self._ladder[self._told // TURN % len(self._ladder)])
+
+        def choose(_: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+            return step.global_batch_size, {
+                name: self._space.domains[name].clip(value) for name, value in step.settings.items()
             }
 
-        return self._inner.suggest_by(choose)
+        batch, settings, ticket = self._inner.suggest_by(choose)
+        self._limits[ticket] = step.until_epochs
+        return batch, settings, ticket
 
     def began(self, trial: Trial) -> None:
         """Know of a trial of an earlier run that has not ended."""
@@ -81,17 +101,46 @@ class ForecastSampler:
         """Know that nothing will come of a suggestion."""
         self._inner.forget(ticket, global_batch_size)
 
-    def tell(self, trial: Trial, ticket: int | None = None) -> None:
-        """Learn from a finished trial; those of rungs that the study no longer has count for the forecast alone."""
-        if trial.global_batch_size in self._ladder:
+    def tell(self, trial: Trial, ticket: int | None = None, curve: Curve = no_curve) -> None:
+        """Learn from a finished trial and its curve; one of a batch that the study no longer has is the laws' alone."""
+        self._told += 1
+        if trial.global_batch_size in self._trained:
             self._inner.tell(trial, ticket)
-        seen = observation(trial)
-        if seen is not None:
-            self._acquisition.samples_per_epoch = (
-                self._acquisition.samples_per_epoch or samples_per_epoch([trial])
+        if trial.state in STATES:
+            self._search.samples_per_epoch = self._search.samples_per_epoch or samples_per_epoch(
+                [trial]
             )
-            self._acquisition.tell(seen)
+            self._seen[trial.number] = _seen(trial, curve())
 
-    def limit_epochs(self, global_batch_size: int) -> float:
-        """Epochs after which a trial at this batch has told what it can."""
-        return min(self._epochs, self._acquisition.limit_epochs(global_batch_size) or self._epochs)
+    def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> float:
+        """Epochs after which a trial has told what it can; those of a suggestion are its step's."""
+        if ticket in self._limits:
+            return min(self._limits[ticket], self._epochs)
+        if not self._by_laws:
+            return self._epochs
+        return min(self._search.limit_epochs(self._in_order(), global_batch_size), self._epochs)
+
+    def _next(self, running: Sequence[Trial]) -> SearchStep | None:
+        in_flight = tuple(sorted(trial.number for trial in running))
+        key = (self._told, in_flight)
+        if self._step is None or self._step[0] != key:
+            seen = [*self._in_order(), *(_seen(trial, (), "running") for trial in running)]
+            self._step = key, self._search.next(seen)
+        return self._step[1]
+
+    def _in_order(self) -> list[Seen]:
+        return [self._seen[number] for number in sorted(self._seen)]
+
+
+def _seen(trial: Trial, points: Sequence[ConvergencePoint], state: str = "") -> Seen:
+    whole = [point for point in points if point.metric is not None]
+    return Seen(
+        trial.number,
+        trial.global_batch_size,
+        trial.settings,
+        trial.seed,
+        [point.epochs for point in whole] or ([trial.epochs] if trial.epochs else []),
+        [float(point.metric) for point in whole],
+        state or STATES[trial.state],
+        trial.epochs_to_target,
+    )

@@ -22,7 +22,7 @@ from search_spaces.plugins import load_attribute
 from search_spaces.scaling_rules import SCALING_RULES
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
-from storage.records import Trial, TrialState
+from storage.records import ConvergencePoint, Trial, TrialState
 
 if TYPE_CHECKING:
     import optuna
@@ -34,6 +34,14 @@ EXPLORED_EVENLY = 4
 
 WARM_START_RULES = ("sqrt", "linear")
 """A rung starts with the best settings of the rung below, moved by each of these."""
+
+
+Curve = Callable[[], Sequence[ConvergencePoint]]
+
+
+def no_curve() -> Sequence[ConvergencePoint]:
+    """The points of a trial that has none."""
+    return ()
 
 
 class Sampler(Protocol):
@@ -53,11 +61,17 @@ class Sampler(Protocol):
     def forget(self, ticket: int, global_batch_size: int) -> None:
         """Know that nothing will come of a suggestion."""
 
-    def tell(self, trial: Trial, ticket: int | None = None) -> None:
-        """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""
+    def tell(self, trial: Trial, ticket: int | None = None, curve: Curve = no_curve) -> None:
+        """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition.
 
-    def limit_epochs(self, global_batch_size: int) -> float | None:
+        ``curve`` reads its convergence points, for those that learn from them.
+        """
+
+    def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> float | None:
         """Epochs after which a trial at this batch has told what it can; None for those of the study."""
+
+    def ended(self, running: Sequence[Trial]) -> bool:
+        """Whether nothing is worth training any more, as far as that is known while ``running`` are in flight."""
 
 
 def make_sampler(spec: StudySpec, batches: Sequence[int], earlier: int = 0) -> Sampler:
@@ -126,8 +140,12 @@ class LadderSampler:
         )
         return global_batch_size, *self._ticket(scaled, scaled.params, shared)
 
-    def limit_epochs(self, global_batch_size: int) -> None:
+    def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> None:
         """None: trials have the epochs of the study."""
+
+    def ended(self, running: Sequence[Trial]) -> bool:  # noqa: ARG002
+        """Never: the budget of trainings ends it."""
+        return False
 
     def suggest_by(self, choose: Chooser) -> tuple[int, TrainingSettings, int]:
         """A rung with settings and ticket, the rung and its scaled settings as ``choose`` says.
@@ -158,7 +176,12 @@ class LadderSampler:
             self._rungs[global_batch_size].tell(scaled, state=optuna.trial.TrialState.FAIL)
         self._ladder.tell(shared, state=optuna.trial.TrialState.FAIL)
 
-    def tell(self, trial: Trial, ticket: int | None = None) -> None:
+    def tell(
+        self,
+        trial: Trial,
+        ticket: int | None = None,
+        curve: Curve = no_curve,  # noqa: ARG002  the epochs are enough here
+    ) -> None:
         """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""
         value, batch = self._value(trial), trial.global_batch_size
         if value is None:

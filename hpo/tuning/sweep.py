@@ -6,6 +6,7 @@ As all :mod:`hpo.tuning.trainings`, a sweep goes on from the database; the sampl
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from hpo.tuning.agenda import (
     Task,
     Wait,
     explorations,
-    next_choice,
     next_seed,
     next_task,
 )
@@ -75,16 +75,17 @@ class Sweep(Trainings):
         self._sampler: Sampler = make_sampler(spec, self.batches, earlier)
         for trial in known:
             if trial.state.finished:
-                self._sampler.tell(trial)
+                self._sampler.tell(trial, curve=partial(self.points, trial))
             else:
                 self._sampler.began(trial)
 
     def _config(self, trial: Trial) -> dict[str, Any]:
-        limit = self._sampler.limit_epochs(trial.global_batch_size)
+        limit = self._sampler.limit_epochs(trial.global_batch_size, self._tickets.get(trial.id))
         return {"limit_epochs": limit, "stoppable": trial.id in self.explored}
 
     def _ended(self, trial: Trial) -> None:
-        self._sampler.tell(trial, self._tickets.pop(trial.id, None))
+        ticket = self._tickets.pop(trial.id, None)
+        self._sampler.tell(trial, ticket, partial(self.points, trial))
 
     def _nothing_left(self) -> bool:
         return isinstance(self._next_task(), Done)
@@ -110,13 +111,21 @@ class Sweep(Trainings):
         else:
             batch, suggested, ticket = self._sampler.suggest(
                 task.global_batch_size if isinstance(task, Explore) else None,
-                (trial for trial in self._trials.values() if not trial.state.finished),
+                self._unfinished(),
             )
             settings = suggested.to_dict()
         new = NewTrial(global_batch_size=batch, seed=seed, settings=settings, purpose=self.purpose)
         return new, ticket
 
     def _next_task(self) -> Task:
-        if SAMPLERS[self._spec.sampler].chooses_rung:
-            return next_choice(self._spec.budget.trials, self._spec.seeds, self.trials)
-        return next_task(self._budgets, self.trials)
+        if not SAMPLERS[self._spec.sampler].chooses_rung:
+            return next_task(self._budgets, self.trials)
+        if len(self._trials) >= self._spec.budget.trials:
+            return Done()
+        unfinished = self._unfinished()
+        if not self._sampler.ended(unfinished):
+            return Choose()
+        return Wait() if unfinished else Done()
+
+    def _unfinished(self) -> list[Trial]:
+        return [trial for trial in self._trials.values() if not trial.state.finished]

@@ -260,8 +260,8 @@ def _rungs(result: StudyResult) -> Table:
         "seeds",
         *(f"best {name}" for name in scaled),
     )
-    found = best_of_rungs(result.trials, result.spec.ladder)
-    for batch in result.spec.ladder:
+    found = best_of_rungs(result.trials, result.batches)
+    for batch in result.batches:
         rung = [trial for trial in result.trials if trial.global_batch_size == batch]
         best = found.get(batch)
         table.add_row(

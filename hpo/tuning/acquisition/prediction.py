@@ -71,7 +71,7 @@ def predict(
     """What the particles say of one trial with each of the settings at this batch."""
     model, values, log_batch = posterior.model, posterior.values, float(np.log(global_batch_size))
     here = _configurations(posterior, global_batch_size, settings)
-    seen = outlook(values, model.laws, model.warmup, here)
+    seen = outlook(values, model.laws, model.warmup, here, posterior.rate_offset(log_batch))
     level, extra = _level(posterior, log_batch)
     needed = log_epochs(values, model.warmup, here, level[:, None] + seen.cost)
     scale = trial_scale(values, seen.cost)
@@ -86,7 +86,8 @@ def miss(
     """Log factor on the epochs of the best at the full rate, and risk of a loss, at a batch: (particles, settings)."""
     model, values = posterior.model, posterior.values
     here = _configurations(posterior, global_batch_size, settings)
-    seen = outlook(values, model.laws, model.warmup, here)
+    offsets = posterior.rate_offset(float(here.log_batch[0]))
+    seen = outlook(values, model.laws, model.warmup, here, offsets)
     level = log_best_epochs(posterior, global_batch_size)[:, None]
     return log_epochs(values, model.warmup, here, level + seen.cost) - level, _risk(seen)
 
@@ -123,6 +124,8 @@ def best_settings(posterior: Posterior, global_batch_size: int) -> list[dict[str
             best = np.diagonal(law.best(values, np.full(len(found), log_batch[0]), momentum))
         else:
             best = law.best(values, log_batch)[:, 0]
+        if law.name == RATE and (offsets := posterior.rate_offset(float(log_batch[0]))) is not None:
+            best = best + offsets[:, 0]
         told = law.value(best)
         momentum = np.asarray(told) if law.name == MOMENTUM else momentum
         for settings, value in zip(found, told, strict=True):
@@ -142,6 +145,7 @@ def best_warmups(posterior: Posterior, log_batch: float, settings: Sequence[Sett
     level = log_best_epochs(posterior, round(float(np.exp(log_batch))))
     epochs = warmups_tried(model.warmup, log_batch, level)
     lost = np.empty((count, len(epochs)))
+    offsets = posterior.rate_offset(log_batch)
     own = np.arange(count)
     for at, each in enumerate(epochs):
         here = make_configurations(
@@ -151,7 +155,7 @@ def best_warmups(posterior: Posterior, log_batch: float, settings: Sequence[Sett
             model.laws,
             model.warmup,
         )
-        seen = outlook(values, model.laws, model.warmup, here)
+        seen = outlook(values, model.laws, model.warmup, here, offsets)
         needed = (
             log_epochs(values, model.warmup, here, level[:, None] + seen.cost)[own, own] - level
         )
