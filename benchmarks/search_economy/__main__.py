@@ -22,12 +22,13 @@ from benchmarks.real_panel.trainings import train_samples
 from benchmarks.search_economy import grids, report
 from benchmarks.search_economy.alexnet import AlexNetLandscape
 from benchmarks.search_economy.direct import DIRECT
+from benchmarks.search_economy.own import OwnSearch
 from benchmarks.search_economy.panel import PanelLandscape
 from benchmarks.search_economy.protocol import Landscape, search
 
 SPENDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 STAGES = ("train", "search", "table")
-METHODS: dict[str, Any] = dict(DIRECT)
+METHODS: dict[str, Any] = {"search": OwnSearch, **DIRECT}
 """Every search that is compared: a function of a landscape and a seed."""
 
 
