@@ -488,4 +488,5 @@ def test_every_error_says_how_the_command_line_leaves() -> None:
         "ConflictError": 2,
         "RequestError": 2,
         "TrialLostError": 1,
+        "FigureError": 1,
     }
