@@ -28,7 +28,7 @@ REPORT = {"metrics": {"top1": True}}
 BATCH = "{global_batch_size}"
 
 
-def job_of(folder, words, **options):
+def job_of(folder, words, epochs=10, **options):
     data = {
         "command": words,
         "train_samples": 100,
@@ -45,7 +45,7 @@ def job_of(folder, words, **options):
         ),
         global_batch_size=20,
         seed=3,
-        epochs=10,
+        epochs=epochs,
         search_path=str(folder),
     )
 
@@ -132,10 +132,45 @@ def test_the_words_of_a_command_are_arguments_and_never_a_shells():
     assert command.fill_placeholders(["{a}", "{b}", "{c}", "{d}", "{e:04d}"], values) == [
         "true",
         "none",
-        "1.5,2.0",
+        "1.5,2",
         "1e-07",
         "0012",
     ]
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "written"),
+    [
+        ("{x}", 16.0, "16"),
+        ("{x:d}", 16.0, "16"),
+        ("{x:04}", 16.0, "0016"),
+        ("{x:.1f}", 16.0, "16.0"),
+        ("{x:.3}", 16.0, "16.0"),
+        ("{x}", 0.5, "0.5"),
+        ("{x}", 1e300, "1e+300"),
+        ("{x}", math.inf, "inf"),
+    ],
+)
+def test_a_whole_number_is_written_as_one(word, value, written):
+    assert command.fill_placeholders([word], {"x": value}) == [written]
+
+
+def test_a_program_that_takes_whole_epochs_gets_them(train):
+    training = train(
+        """
+        import argparse, json, os, hpo
+        parser = argparse.ArgumentParser()
+        parser.add_argument("batch", type=int)
+        parser.add_argument("--epochs", type=int)
+        epochs = parser.parse_args().epochs
+        told = json.load(open(os.environ["HPO_TRIAL"]))["epochs"]
+        assert (epochs, repr(told)) == (10, "10"), (epochs, told)
+        hpo.report(epochs=epochs, top1=1.0)
+        """,
+        "--epochs={epochs}",
+        epochs=10.0,
+    )
+    assert [point.epochs for point in finish(training)] == [10]
 
 
 @pytest.mark.parametrize("word", ["{", "}", "{0}", "{}", "{a.b}", "{a[0]}", "{lr!r}", "{lr:{x}}"])

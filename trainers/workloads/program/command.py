@@ -56,9 +56,21 @@ def own_placeholders(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def fill_placeholders(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
-    """The words of a user's command with every placeholder replaced by its value, in all its digits."""
+    """The words of a user's command with every placeholder replaced by its value, in all its digits.
+
+    A whole number is written as one, ``16`` and not ``16.0``, unless its format asks for digits behind the point.
+    """
     values = {name: _Value(value) for name, value in values.items()}
     return [string.Formatter().vformat(word, (), values) for word in words]
+
+
+def whole(value: Any) -> Any:
+    """The integer that a float is, where it is one and can be told from its neighbours; any other value as it is."""
+    return (
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+        else value
+    )
 
 
 def faults_of_reading(
@@ -110,8 +122,9 @@ class _Value:
         self._value = value
 
     def __format__(self, form: str) -> str:
+        value = self._value if "." in form else whole(self._value)
         try:
-            return format(self._value, form) if form else _text(self._value)
+            return format(value, form) if form else _text(value)
         except (ValueError, TypeError) as error:
             raise WorkloadError(
                 f"{self._value!r} cannot be written in the format {form!r}: {error}"
@@ -125,4 +138,5 @@ def _text(value: Any) -> str:
         return "none"
     if isinstance(value, (list, tuple)):
         return ",".join(map(_text, value))
+    value = whole(value)
     return repr(value) if isinstance(value, float) else str(value)

@@ -22,6 +22,7 @@ from trainers.workloads.program.command import (
     fill_placeholders,
     own_placeholders,
     placeholders,
+    whole,
 )
 from trainers.workloads.program.options import ProgramOptions
 from trainers.workloads.program.process import ProgramFiles, ProgramProcess, free_port
@@ -278,7 +279,7 @@ def start_program(
     values: Mapping[str, Any],
 ) -> ProgramProcess:
     """Start the program in the study's folder; `python` and `torchrun` are those of this environment."""
-    told = {name: values[name] for name in PLACEHOLDERS}
+    told = {name: whole(values[name]) for name in PLACEHOLDERS}
     settings = {name: value for name, value in values.items() if name not in PLACEHOLDERS}
     target = {
         "metric": job.target.metric,
