@@ -457,6 +457,80 @@ def test_output_that_no_pattern_finds(train):
         finish(training)
 
 
+BACKTRACKS = r"(?P<epochs>\d+)?(?P<top1>(a+)+)$"
+
+
+def test_a_pattern_that_backtracks_ends_and_says_so(train):
+    """Nobody sees the end of this match: 2 to the power of 60 steps."""
+    training = train(
+        """
+        import time
+        print("a" * 60 + "!", flush=True)
+        time.sleep(60)
+        """,
+        report={"metrics": {"top1": True}, "pattern": BACKTRACKS},
+    )
+    began = time.monotonic()
+    with pytest.raises(WorkloadError, match=r"report.pattern took more than 1 s .* let each part"):
+        finish(training)
+    assert time.monotonic() - began < 20
+
+
+def test_a_guard_in_a_match_without_end_ends_with_its_owner(train, monkeypatch, tmp_path):
+    training = train(
+        """
+        import os, pathlib, time
+        pathlib.Path("pid").write_text(f"{os.getpid()} {os.getppid()}")
+        print("a" * 60 + "!", flush=True)
+        time.sleep(60)
+        """,
+        report={"metrics": {"top1": True}, "pattern": BACKTRACKS},
+    )
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    program, its_guard = map(int, (tmp_path / "pid").read_text().split())
+    training._process.ask_to_stop()
+    wait_until(lambda: not alive(program) and not alive(its_guard), 20.0)
+    assert not alive(program) and not alive(its_guard)
+
+
+def test_an_honest_pattern_keeps_pace_with_much_output(train):
+    """A line of a megabyte costs its end alone, and every report of 50,000 lines is taken."""
+    training = train(
+        """
+        print("epoch 1 " * 130_000)
+        for step in range(50_000):
+            print(f"step {step}: busy")
+        print("epoch 3 of many top1 0.5")
+        """,
+        report={
+            "metrics": {"top1": True},
+            "pattern": r"epoch (?P<epochs>\d+).*top1 (?P<top1>\S+)",
+        },
+    )
+    assert [(point.epochs, point.metric) for point in finish(training)] == [(3, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("(?P<epochs>a)" + "(" * 1500 + ")" * 1500, "at most 1000 characters"),
+        ("(" * 400 + ")" * 400, "pattern must have a named group"),
+        ("(" * 500, "pattern must be a regular expression"),
+        (r"(?P<epochs>a{99999999999999})(?P<top1>b)", "pattern must be a regular expression"),
+    ],
+)
+def test_a_pattern_that_cannot_be_is_told_when_the_study_is_checked(pattern, message):
+    options = ProgramOptions.from_dict(
+        {
+            "command": ["x", BATCH],
+            "train_samples": 1,
+            "report": {"metrics": {"top1": True}, "pattern": pattern},
+        }
+    )
+    with pytest.raises(WorkloadError, match=message):
+        options.check()
+
+
 def test_a_log_does_not_fill_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(guard, "LOG_BYTES", 1000)
     log = guard.Log(tmp_path / "log.txt")

@@ -8,8 +8,10 @@ gets SIGTERM, then SIGKILL, and so do all its descendants, in whatever session t
 children of this process when their parents die; elsewhere its process group). Where this process itself is killed,
 Linux kills the command.
 
-The command's output goes to a log of bounded size; a line that a pattern finds becomes a report. How it ended is
-written to ``STATUS_FD`` as one line of JSON. Standard library only: it starts in some 30 ms.
+The command's output goes to a log of bounded size; a line that a pattern finds becomes a report. A pattern may
+backtrack for years, and nothing interrupts a match inside its process: the lines are looked through in a process of
+their own, which the kernel ends where one line takes longer than ``MATCH_SECONDS``. How the command ended is written to
+``STATUS_FD`` as one line of JSON. Standard library only: it starts in some 30 ms.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -35,7 +38,16 @@ ORPHAN_SECONDS = 2.0
 """How long what a command leaves running may go on after it has ended."""
 LAST_OUTPUT_SECONDS = 1.0
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
-_MOST_LINE_BYTES = 1 << 16
+MATCH_SECONDS = 1.0
+"""Of computing that a pattern may take on one line of the output."""
+LAST_MATCHES_SECONDS = 10.0
+"""How long the lines that were printed last may be looked through after a command has ended."""
+MOST_LINE_BYTES = 1 << 13
+"""Of a longer line the end is looked at: a pattern may take the square of it, in steps."""
+_TOO_SLOW = (
+    f"report.pattern took more than {MATCH_SECONDS:g} s of computing on one line of its output, as a pattern does that "
+    "repeats a repetition, such as (a+)+, or has several .* in a row; let each part of it begin with text of its own"
+)
 
 
 class Log:
@@ -55,7 +67,7 @@ class Log:
             self._size += len(output)
 
 
-class Matcher:
+class LineReader:
     """Makes reports of the lines that a pattern with named groups finds in the output."""
 
     def __init__(self, pattern: str, report: Path) -> None:
@@ -63,7 +75,7 @@ class Matcher:
 
     def take(self, output: bytes) -> None:
         """Look through the lines that are complete; a carriage return ends one too, as progress bars print them."""
-        *lines, self._rest = re.split(rb"[\r\n]", self._rest[-_MOST_LINE_BYTES:] + output)
+        *lines, self._rest = re.split(rb"[\r\n]", self._rest[-MOST_LINE_BYTES:] + output)
         for line in lines:
             self._look(line)
 
@@ -72,12 +84,103 @@ class Matcher:
         self._look(self._rest)
 
     def _look(self, line: bytes) -> None:
-        found = self._pattern.search(line.decode("utf-8", "replace"))
+        text = line[-MOST_LINE_BYTES:].decode("utf-8", "replace")
+        signal.setitimer(signal.ITIMER_PROF, MATCH_SECONDS)
+        found = self._pattern.search(text)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         if found is None:
             return
         said = {name: text for name, text in found.groupdict().items() if text is not None}
         with contextlib.suppress(OSError), self._report.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**said, "time": time.time()}) + "\n")
+
+
+class Matcher:
+    """A :class:`LineReader` in a process of its own: SIGPROF ends it where a line takes too much computing.
+
+    A handler of Python's would wait for the end of the match; the kernel does not. Begun before anything else is open.
+    """
+
+    def __init__(self, pattern: str, report: Path, closes: int) -> None:
+        """``closes`` is a descriptor that is the guard's alone."""
+        self._ours, theirs = socket.socketpair()
+        self._waiting, self.ended, self.failed, self._last = b"", False, False, False
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                self._ours.close()
+                os.close(closes)
+                os.dup2(theirs.fileno(), 0)  # whether the guard was asked to end is not for this process to know
+                _read_lines(theirs, LineReader(pattern, report))
+                status = 0
+            finally:
+                os._exit(status)
+        theirs.close()
+        self._ours.setblocking(False)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is output that it has not taken: the command waits with more."""
+        return bool(self._waiting)
+
+    def give(self, output: bytes) -> None:
+        """Have some output looked through."""
+        self._waiting += output
+        self.work()
+
+    def work(self) -> None:
+        """Hand on what it takes, and hear whether it has ended."""
+        if self.ended:
+            return
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[self._ours.send(self._waiting) :]
+            if self._last:
+                self._ours.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._waiting = b""
+        try:
+            told = self._ours.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            told = b""
+        self.ended, self.failed, self._waiting = True, not told, b""
+
+    def fileno(self) -> int:
+        """Ready where it has ended, or takes more."""
+        return self._ours.fileno()
+
+    def finish(self) -> None:
+        """Have the last lines looked through, and end it, whatever it does, after ``LAST_MATCHES_SECONDS``."""
+        self._last = True
+        deadline = time.monotonic() + LAST_MATCHES_SECONDS
+        while not self.ended and time.monotonic() < deadline:
+            self.work()
+            if not self.ended:
+                select.select([self], [self] if self._waiting else [], [], 0.5)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it, the first time that this is called."""
+        if self.pid:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+            self.pid = 0
+
+
+def _read_lines(output: socket.socket, reader: LineReader) -> None:
+    prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    while chunk := output.recv(1 << 16):
+        reader.take(chunk)
+    reader.end()
+    output.send(b".")
 
 
 def main() -> None:
@@ -87,7 +190,7 @@ def main() -> None:
         os._exit(0)
     os.setsid()
     prctl(_SUBREAPER, 1)
-    ended = run(start)
+    ended = run(start, status)
     with contextlib.suppress(OSError):  # nobody is there to read it
         os.write(status, json.dumps(ended).encode() + b"\n")
 
@@ -98,8 +201,18 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def run(start: dict[str, Any]) -> dict[str, Any]:
-    """Run the command to its end: ``{"exit": status}``, negative for a signal, or ``{"error": why}`` unstarted."""
+def run(start: dict[str, Any], status: int) -> dict[str, Any]:
+    """Run the command to its end: ``{"exit": status}``, negative for a signal, or ``{"error": why}``."""
+    pattern = start["pattern"]
+    matcher = Matcher(pattern, Path(start["report"]), status) if pattern else None
+    try:
+        return _run(start, matcher)
+    finally:
+        if matcher is not None:
+            matcher.kill()
+
+
+def _run(start: dict[str, Any], matcher: Matcher | None) -> dict[str, Any]:
     lock = os.open(start["lock"], os.O_RDWR | os.O_CREAT, 0o600)  # held until this process is gone
     fcntl.flock(lock, fcntl.LOCK_EX)
     wakeup = _child_signals()
@@ -120,50 +233,70 @@ def run(start: dict[str, Any]) -> dict[str, Any]:
     os.set_blocking(output, False)
     os.set_blocking(0, False)
     try:
-        _watch(process, output, wakeup, start)
+        _watch(process, output, wakeup, start, matcher)
     finally:
-        _signal(descendants(), signal.SIGKILL)
+        _signal(_others(matcher), signal.SIGKILL)
+    if matcher is not None and matcher.failed:
+        return {"error": _TOO_SLOW}
     return {"exit": process.returncode}
 
 
+def _others(matcher: Matcher | None) -> list[int]:
+    """The command's processes: all below this one that are not its own."""
+    return [each for each in descendants() if matcher is None or each != matcher.pid]
+
+
 def _watch(
-    process: subprocess.Popen[bytes], output: int, wakeup: int, start: dict[str, Any]
+    process: subprocess.Popen[bytes],
+    output: int,
+    wakeup: int,
+    start: dict[str, Any],
+    matcher: Matcher | None,
 ) -> None:
     log = Log(Path(start["log"]))
-    matcher = Matcher(start["pattern"], Path(start["report"])) if start["pattern"] else None
-    ending = _ending(process, start)
+    ending = _ending(process, start, matcher)
     stopping, open_output, next_at = False, True, 0.0
     died_at: float | None = None
     while True:
-        watched = [wakeup, *([output] if open_output else []), *([] if stopping else [0])]
+        matching = matcher is not None and not matcher.ended
+        busy = matcher is not None and matcher.busy
+        watched: list[Any] = [wakeup, *([] if stopping else [0])]
+        watched += [output] if open_output and not busy else []
+        watched += [matcher] if matching else []
         wait = max(0.0, next_at - time.monotonic()) if stopping else None
         if died_at is not None:
             wait = min(0.05, wait) if wait is not None else 0.05
-        ready, _, _ = select.select(watched, [], [], wait)
+        ready, _, _ = select.select(watched, [matcher] if busy else [], [], wait)
         if wakeup in ready:
             _drain(wakeup)
         if output in ready:
             open_output = _take(output, log, matcher)
+        if matcher is not None and matching:
+            matcher.work()
+            stopping = stopping or matcher.failed
         if 0 in ready and not stopping and not _drain(0):
             stopping = True
         if died_at is None and process.poll() is not None:
             died_at = time.monotonic()
         _reap(process)
         if died_at is not None:
-            others = descendants()
-            if not others and (not open_output or time.monotonic() - died_at > LAST_OUTPUT_SECONDS):
+            others, since = _others(matcher), time.monotonic() - died_at
+            patience = LAST_MATCHES_SECONDS if busy else LAST_OUTPUT_SECONDS
+            if not others and (not open_output or since > patience):
                 break
-            if others and time.monotonic() - died_at > ORPHAN_SECONDS:
+            if others and since > ORPHAN_SECONDS:
                 _signal(others, signal.SIGKILL)
             elif others and stopping:
                 _signal(others, signal.SIGTERM)
         if stopping and died_at is None and time.monotonic() >= next_at:
             next_at = time.monotonic() + next(ending)
     if matcher is not None:
-        matcher.end()
+        matcher.finish()
 
 
-def _ending(process: subprocess.Popen[bytes], start: dict[str, Any]) -> Iterator[float]:
+def _ending(
+    process: subprocess.Popen[bytes], start: dict[str, Any], matcher: Matcher | None
+) -> Iterator[float]:
     """The steps by which a command is ended; each gives the seconds to wait before the next."""
     stop = Path(start["stop"])
     listens = start["listens"] or stop.with_suffix(".listens").exists()
@@ -171,10 +304,10 @@ def _ending(process: subprocess.Popen[bytes], start: dict[str, Any]) -> Iterator
         stop.touch()
     if listens:
         yield start["ask_seconds"]
-    _signal(descendants() or [process.pid], signal.SIGTERM)
+    _signal(_others(matcher) or [process.pid], signal.SIGTERM)
     yield start["term_seconds"]
     while True:
-        _signal(descendants() or [process.pid], signal.SIGKILL)
+        _signal(_others(matcher) or [process.pid], signal.SIGKILL)
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         yield 0.5
@@ -219,7 +352,7 @@ def _take(output: int, log: Log, matcher: Matcher | None) -> bool:
     if chunk:
         log.write(chunk)
         if matcher is not None:
-            matcher.take(chunk)
+            matcher.give(chunk)
     return bool(chunk)
 
 

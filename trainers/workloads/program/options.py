@@ -25,6 +25,7 @@ OTHER_VALUES = (
 )
 """What a report may hold besides its progress and the metrics."""
 MOST_SAMPLES = 10**15
+MOST_PATTERN_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,15 @@ class ProgramOptions:
             yield ("report", "timeout_seconds"), "timeout_seconds must be a positive number"
         if report.pattern is None:
             return
+        if len(report.pattern) > MOST_PATTERN_CHARACTERS:
+            yield (
+                ("report", "pattern"),
+                f"pattern must have at most {MOST_PATTERN_CHARACTERS} characters, but has {len(report.pattern)}",
+            )
+            return
         try:
             groups = re.compile(report.pattern).groupindex
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             yield ("report", "pattern"), f"pattern must be a regular expression, but {error}"
             return
         known = (*PROGRESS, *self.metrics, *OTHER_VALUES)
