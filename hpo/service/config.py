@@ -121,6 +121,15 @@ class ServerConfig(_ConfigSection):
     data_folders: tuple[Path, ...] = Field(
         (), description="Folders that the data of studies may lie in."
     )
+    program_environment: tuple[str, ...] = Field(
+        (),
+        description="Variables that programs get of the worker inside besides the usual ones; * for any letters.",
+    )
+    program_wrapper: str = Field(
+        "",
+        max_length=2000,
+        description="What stands before the command of a program: another user, or a container.",
+    )
     shared_reading: bool = Field(
         True, description="Whether everyone with a token may read everyone's studies."
     )
@@ -230,6 +239,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             "HPO_STORAGE" if name == "storage" else f"{ENVIRONMENT_PREFIX}{name.upper()}"
         )
         if text is not None and name != "limits":
-            is_list = name in ("workloads", "plugins", "data_folders", "trusted_proxies", "hosts")
+            is_list = name in (
+                "workloads",
+                "plugins",
+                "data_folders",
+                "trusted_proxies",
+                "hosts",
+                "program_environment",
+            )
             found[name] = [part for part in text.split(",") if part] if is_list else text
     return found

@@ -156,6 +156,10 @@ def worker_command(config: ServerConfig) -> list[str]:
     limits = config.limits
     memory = ["--memory", str(limits.study_memory_bytes)] if limits.study_memory_bytes else []
     folders = [part for folder in config.data_folders for part in ("--data-folder", str(folder))]
+    variables = [
+        part for name in config.program_environment for part in ("--program-environment", name)
+    ]
+    wrapper = ["--program-wrapper", config.program_wrapper] if config.program_wrapper else []
     return [
         sys.executable,
         "-m",
@@ -169,6 +173,8 @@ def worker_command(config: ServerConfig) -> list[str]:
         str(limits.study_disk_bytes),
         *memory,
         *folders,
+        *variables,
+        *wrapper,
     ]
 
 

@@ -179,6 +179,69 @@ def test_a_placeholder_is_a_name(word):
         command.placeholders([word])
 
 
+@pytest.mark.parametrize(
+    "word", ["{seed:>400000000}", "{learning_rate:.99999999f}", "{seed:0101d}", "{seed:%Y}"]
+)
+def test_a_format_asks_for_a_number_and_not_for_the_memory(word):
+    with pytest.raises(WorkloadError, match=r"a width of at most 100 and at most 30 digits"):
+        command.placeholders([word])
+
+
+@pytest.mark.parametrize(
+    "form", ["04d", ".4g", ".2e", ">8", "*^10.3f", "+,d", "#x", ".0%", "_", "100"]
+)
+def test_a_format_of_a_number_is_taken(form):
+    assert command.placeholders([f"{{seed:{form}}}"]) == ["seed"]
+
+
+SHOWS = """
+    import json, os, pathlib
+    pathlib.Path("seen").write_text(json.dumps(dict(os.environ)))
+    print("database postgresql://ada:open-sesame@db/x, token lb_" + 43 * "A", 4 * "deep ", "ssssecret")
+    raise SystemExit(3)
+"""
+URL = "postgresql://ada:open-sesame@db/x"
+
+
+def test_a_program_of_a_service_gets_a_clean_environment(train, tmp_path, monkeypatch):
+    monkeypatch.setenv("HPO_PROGRAM_ENVIRONMENT", "PATH,SLURM_*,HPO_STORAGE")
+    for name, value in {"HPO_STORAGE": URL, "AWS_SECRET_ACCESS_KEY": "ssssecret", "A": "b"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("HPO_WORKER_PROCESS", "1")  # by which a worker counts its study's memory
+    with pytest.raises(WorkloadError) as raised:
+        finish(train(SHOWS, environment={"MINE": "{seed}"}))
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert (seen["SLURM_JOB_ID"], seen["MINE"], seen["HPO_WORKER_PROCESS"]) == ("7", "3", "1")
+    assert not {"HPO_STORAGE", "AWS_SECRET_ACCESS_KEY", "A", "HPO_PROGRAM_ENVIRONMENT"} & set(seen)
+    said = str(raised.value)
+    assert "database postgresql://ada:***@db/x, token *** deep" in said
+    assert not any(secret in said for secret in ("sesame", "ssssecret", "lb_"))
+
+
+def test_a_program_of_ones_own_gets_all_but_our_secrets(train, tmp_path, monkeypatch):
+    monkeypatch.delenv("HPO_PROGRAM_ENVIRONMENT", raising=False)
+    for name in ("HPO_STORAGE", "HPO_TOKEN", "HPO_SERVE_PORT", "OWN"):
+        monkeypatch.setenv(name, "something")
+    with pytest.raises(WorkloadError):
+        finish(train(SHOWS))
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert seen["OWN"] == "something"
+    assert not {"HPO_STORAGE", "HPO_TOKEN", "HPO_SERVE_PORT"} & set(seen)
+
+
+def test_an_operator_puts_a_program_into_something(train, tmp_path, monkeypatch):
+    """As another user, or in a container: by the words before the command."""
+    monkeypatch.setenv(
+        "HPO_PROGRAM_WRAPPER", """sh -c 'export IN="a box of $0, not $MINE"; exec "$@"' {folder}"""
+    )
+    with pytest.raises(WorkloadError):
+        finish(train(SHOWS, environment={"MINE": "from the study"}))
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert seen["IN"] == f"a box of {tmp_path / 'trial'}, not "  # the wrapper may be root's
+    assert seen["MINE"] == "from the study"
+
+
 def test_no_setting_of_ones_own_can_hide_a_placeholder():
     assert command.PLACEHOLDERS.keys() <= RESERVED
 

@@ -109,6 +109,18 @@ BYTES = _Bytes()
     help="A package whose plug-ins studies may name; may be given several times; none if not given.",
 )
 @click.option(
+    "--program-environment",
+    "program_variables",
+    metavar="NAME",
+    multiple=True,
+    help="A variable that programs get besides the usual ones, such as WANDB_*; may be given several times.",
+)
+@click.option(
+    "--program-wrapper",
+    metavar="WORDS",
+    help="What stands before a program's command, to run it as another user or in a container.",
+)
+@click.option(
     "--memory",
     "memory_bytes",
     type=BYTES,
@@ -130,7 +142,13 @@ BYTES = _Bytes()
     help="Of the log on stderr.",
 )
 def worker(
-    storage: str, folder: Path, log_format: str, plugins: tuple[str, ...], **given: object
+    storage: str,
+    folder: Path,
+    log_format: str,
+    plugins: tuple[str, ...],
+    program_variables: tuple[str, ...],
+    program_wrapper: str | None,
+    **given: object,
 ) -> None:
     """Take studies from the queue of a database and run them, one after the other.
 
@@ -141,10 +159,16 @@ def worker(
     from hpo.service import logs
     from hpo.service.worker import Worker, WorkerOptions
     from search_spaces.plugins import TAKEN
+    from trainers.workloads.program import secrets
 
     logs.set_up(log_format)
     if plugins or TAKEN not in os.environ:  # a server's own worker has the server's
         os.environ[TAKEN] = ",".join(plugins)
+    # what is started from now on inherits what programs may see, and not where the studies are stored
+    os.environ[secrets.ALLOWED] = ",".join((*secrets.DEFAULT_ALLOWED, *program_variables))
+    os.environ.pop("HPO_STORAGE", None)
+    if program_wrapper is not None:
+        os.environ[secrets.WRAPPER] = program_wrapper
     worker_options = WorkerOptions(storage=storage, folder=folder.absolute(), **given)  # type: ignore[arg-type]
     limits = StudyLimits.of(worker_options.memory_bytes, worker_options.disk_bytes)
     bound_processes(limits)

@@ -7,6 +7,7 @@ are braces.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -37,6 +38,12 @@ PLACEHOLDERS: dict[str, str] = {
     "device_list": "of this training's GPUs on this node, as in CUDA_VISIBLE_DEVICES; empty without any",
 }
 """What a command may name beside settings, and what it stands for."""
+
+MOST_WIDTH, MOST_DIGITS = 100, 30
+"""Characters that a format may pad a value to, and digits that it may ask for."""
+_FORMAT = re.compile(
+    r"(?:[^{}]?[<>=^])?[-+ ]?#?0?(?P<width>[0-9]{0,3})[,_]?(?:\.(?P<digits>[0-9]{1,3}))?[bdeEfFgGnosxX%]?"
+)
 
 _BATCHES = ({"global_batch_size"}, {"local_batch_size"}, {"micro_batch_size", "accumulation"})
 
@@ -106,6 +113,11 @@ def _names(word: str) -> Iterator[str]:
     for _, name, form, conversion in parts:
         if name is None:
             continue
+        if form and "{" not in form and not _is_bounded(form):
+            raise WorkloadError(
+                f"the format of {{{name}:...}} must be that of a number, such as 04d, .4g or .2e, with a width of at "
+                f"most {MOST_WIDTH} and at most {MOST_DIGITS} digits, but got {form[:40]!r}"
+            )
         possible = name in PLACEHOLDERS or not any(faults_of_own(name, None))
         if conversion or "{" in (form or "") or not possible:
             raise WorkloadError(
@@ -113,6 +125,16 @@ def _names(word: str) -> Iterator[str]:
                 f"{', '.join(PLACEHOLDERS)}, but got {word!r}; braces that are none are doubled, {{{{ and }}}}"
             )
         yield name
+
+
+def _is_bounded(form: str) -> bool:
+    """Whether a format asks for no more than a number needs: Python would fill the memory with one digit."""
+    found = _FORMAT.fullmatch(form)
+    return (
+        found is not None
+        and int(found["width"] or 0) <= MOST_WIDTH
+        and int(found["digits"] or 0) <= MOST_DIGITS
+    )
 
 
 class _Value:

@@ -111,7 +111,9 @@ class Matcher:
             try:
                 self._ours.close()
                 os.close(closes)
-                os.dup2(theirs.fileno(), 0)  # whether the guard was asked to end is not for this process to know
+                os.dup2(
+                    theirs.fileno(), 0
+                )  # whether the guard was asked to end is not for this process to know
                 _read_lines(theirs, LineReader(pattern, report))
                 status = 0
             finally:
@@ -274,8 +276,7 @@ def _watch(
         if matcher is not None and matching:
             matcher.work()
             stopping = stopping or matcher.failed
-        if 0 in ready and not stopping and not _drain(0):
-            stopping = True
+        stopping = stopping or (0 in ready and not _drain(0))
         if died_at is None and process.poll() is not None:
             died_at = time.monotonic()
         _reap(process)

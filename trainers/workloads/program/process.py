@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trainers.errors import WorkloadError
 from trainers.workloads.program import guard
+from trainers.workloads.program.secrets import without_secrets
 
 POLL_SECONDS = 0.05
 LAST_LINES = 12
@@ -112,7 +113,7 @@ class ProgramFiles:
         return WorkloadError(f"the program failed: {what}; {said}")
 
     def last_words(self) -> str:
-        """The end of what the program printed; "" where it printed nothing."""
+        """The end of what the program printed, without secrets; "" where it printed nothing."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - 16 * LAST_CHARACTERS))
@@ -120,7 +121,7 @@ class ProgramFiles:
         except OSError:
             return ""
         lines = [line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-        return "\n".join(lines[-LAST_LINES:])[-LAST_CHARACTERS:]
+        return without_secrets("\n".join(lines[-LAST_LINES:]))[-LAST_CHARACTERS:]
 
 
 class ProgramProcess:

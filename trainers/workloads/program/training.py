@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from trainers.workloads.program.command import (
 from trainers.workloads.program.options import ProgramOptions
 from trainers.workloads.program.process import ProgramFiles, ProgramProcess, free_port
 from trainers.workloads.program.reports import STARTED, Curve, ReportedPoint, ReportFollower
+from trainers.workloads.program.secrets import WRAPPER, program_environment
 from trainers.workloads.training_run import AnyTraining
 
 POLL_SECONDS, LOOK_SECONDS = 0.05, 0.5
@@ -278,7 +280,10 @@ def start_program(
     files: ProgramFiles,
     values: Mapping[str, Any],
 ) -> ProgramProcess:
-    """Start the program in the study's folder; `python` and `torchrun` are those of this environment."""
+    """Start the program in the study's folder; `python` and `torchrun` are those of this environment.
+
+    What the operator says by ``HPO_PROGRAM_WRAPPER`` stands before its words, with ``{folder}`` for the trial's folder.
+    """
     told = {name: whole(values[name]) for name in PLACEHOLDERS}
     settings = {name: value for name, value in values.items() if name not in PLACEHOLDERS}
     target = {
@@ -291,21 +296,25 @@ def start_program(
         encoding="utf-8",
     )
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    given = zip(
-        options.environment,
-        fill_placeholders(list(options.environment.values()), values),
-        strict=True,
-    )
+    filled = fill_placeholders(list(options.environment.values()), values)
+    given = dict(zip(options.environment, filled, strict=True))
+    wrapper = [
+        word.replace("{folder}", str(files.folder))
+        for word in shlex.split(os.environ.get(WRAPPER, ""))
+    ]
+    if wrapper:  # it may have rights that the program has not: what the study sets is set behind it
+        wrapper += ["/usr/bin/env", *(f"{name}={value}" for name, value in given.items())]
+        given = {}
     return ProgramProcess(
-        fill_placeholders(options.command, values),
+        [*wrapper, *fill_placeholders(options.command, values)],
         files,
         folder=Path(job.search_path or "."),
         environment={
-            **os.environ,
+            **program_environment(os.environ),
             **({"OMP_NUM_THREADS": str(place.threads)} if place.threads else {}),
             "PATH": path,
             TRIAL: str(files.trial),
-            **dict(given),
+            **given,
         },
         pattern=options.report.pattern,
         listens="stop_file" in placeholders(options.words),
