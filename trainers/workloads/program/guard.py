@@ -268,7 +268,8 @@ def _watch(
         wait = max(0.0, next_at - time.monotonic()) if stopping else None
         if died_at is not None:
             wait = min(0.05, wait) if wait is not None else 0.05
-        ready, _, _ = select.select(watched, [matcher] if busy else [], [], wait)
+        written: list[Any] = [matcher] if busy else []
+        ready, _, _ = select.select(watched, written, [], wait)
         if wakeup in ready:
             _drain(wakeup)
         if output in ready:
