@@ -60,6 +60,7 @@ CONFIRMED, MOST_CONFIRMED = 2, 4
 ALIKE = 0.35  # rates apart by less, in their logarithm, confirm each other
 # who has not arrived by such a share of what it may train is no short look; a rate so near to its own is lowered
 TRIED, TOO_NEAR, LOWER = 1 / 8, 0.8, 0.5
+STILL = 0.05  # it is stuck where its second half adds no more than that of all that it has gained
 PATIENT = 2.0  # a confirming training has so many times the epochs that it is expected to need
 # where nothing has reached the target, so much of what it may train
 UNKNOWN = 0.5
@@ -338,28 +339,44 @@ class Search:
     def _less_bold(
         self, ended: Sequence[Seen], batch: int, settings: dict[str, float]
     ) -> dict[str, float]:
-        """The settings with a lower rate than the lowest that was trained for long at a batch, and did not arrive.
+        """The settings, unless a rate like theirs or a lower one was lost at a batch: it diverged, or got nowhere.
 
-        Halfway, in its logarithm, between that and the highest below it that did arrive.
+        Then the rate is halfway, in its logarithm, between the lowest that was lost and the highest below it that
+        arrived. Where none has arrived, what has come further than the lost ones, in less time even, shows the way;
+        else the rate is lower. One that was only slow counts for the laws alone: it says that the rate may be higher.
         """
         there = [e for e in ended if e.global_batch_size == batch and RATE in e.settings]
-        failed = [
-            float(each.settings[RATE])
-            for each in there
-            if each.state == "diverged"
-            or (each.state != "reached" and each.epochs[-1] >= TRIED * self._most)
-        ]
-        if not failed or RATE not in settings or settings[RATE] < TOO_NEAR * min(failed):
+        lost = [each for each in there if self._lost(each)]
+        if not lost or RATE not in settings:
             return settings
-        lowest = min(failed)
+        lowest = min(float(each.settings[RATE]) for each in lost)
         arrived = [
             float(each.settings[RATE])
             for each in there
             if each.state == "reached" and each.settings[RATE] < lowest
         ]
+        standing = [each for each in there if each not in lost and len(each.metric)]
+        ahead = max(standing, key=self._best_score, default=None)
+        if not arrived and ahead and self._best_score(ahead) > max(map(self._best_score, lost)):
+            return {setting.name: float(ahead.settings[setting.name]) for setting in self._tuned}
+        if settings[RATE] < TOO_NEAR * lowest:
+            return settings
         rate = math.sqrt(lowest * max(arrived)) if arrived else LOWER * lowest
         bounds = next(_bounds(setting) for setting in self._tuned if setting.name == RATE)
         return {**settings, RATE: float(np.clip(rate, *bounds))}
+
+    def _lost(self, each: Seen) -> bool:
+        """Whether it diverged, or trained for long without adding much in its second half."""
+        if each.state in ("diverged", "reached"):
+            return each.state == "diverged"
+        if each.epochs[-1] < TRIED * self._most or not len(each.metric):
+            return False
+        risen = np.maximum.accumulate(self._scores(each))
+        first, half, last = float(risen[0]), float(risen[len(risen) // 2]), float(risen[-1])
+        return last - half <= STILL * (last - first)
+
+    def _best_score(self, each: Seen) -> float:
+        return max(self._scores(each), default=-math.inf)
 
     def _after(
         self,
