@@ -346,6 +346,102 @@ def test_a_program_that_fails_is_told_with_its_last_words(train, lines, message)
         finish(train(lines))
 
 
+ERROR = "train.py: error: argument --epochs: invalid int value: '16.0'"
+RULE = "-" * 74
+LAUNCHERS = {
+    "srun": """
+        srun: error: nid001: task 0: Exited with exit code 2
+        srun: Terminating StepId=123.0
+        slurmstepd: error: *** STEP 123.0 ON nid001 CANCELLED AT 2026-01-01T00:00:00 ***
+        srun: error: nid[001-002]: tasks 1-7: Exited with exit code 2
+    """,
+    "srun before the end of the job": "srun: error: nid001: tasks 1,3: Exited with exit code 1",
+    "mpirun": f"""
+        {RULE}
+        Primary job  terminated normally, but 1 process returned
+        a non-zero exit code. Per user-direction, the job has been aborted.
+        {RULE}
+        {RULE}
+        mpirun detected that one or more processes exited with non-zero status, thus causing
+        the job to be terminated. The first process to do so was:
+
+          Process name: [[20034,1],1]
+          Exit code:    2
+        {RULE}
+    """,
+    "horovodrun": """
+        Process 1 exit with status code 2.
+        Terminating remaining workers after failure of Process 1.
+        Process 0 exit with status code 2.
+        Traceback (most recent call last):
+          File "/opt/bin/horovodrun", line 8, in <module>
+            sys.exit(run_commandline())
+          File "/opt/lib/python3.11/site-packages/horovod/runner/gloo_run.py", line 314, in launch_gloo
+            raise RuntimeError('Horovod detected that one or more processes exited with non-zero '
+        RuntimeError: Horovod detected that one or more processes exited with non-zero status, thus causing the job to be terminated. The first process to do so was:
+        Process name: 1
+        Exit code: 2
+    """,  # noqa: E501
+}
+
+
+@pytest.mark.parametrize("frame", LAUNCHERS.values(), ids=LAUNCHERS.keys())
+def test_what_a_program_said_last_stands_before_the_frame_of_its_launcher(tmp_path, frame):
+    files = ProgramFiles(tmp_path)
+    files.log.write_text(f"usage: train.py\n{ERROR}\n{textwrap.dedent(frame)}")
+    assert files.last_words() == f"usage: train.py\n{ERROR}"
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "srun: error: nid001: task 0: Out Of Memory",
+        "srun: error: Unable to create step for job 12: Invalid generic resource (gres) specification",
+        f"{RULE}\nmpirun was unable to find the specified executable file\n{RULE}",
+        "mpirun noticed that process rank 0 with PID 7 on node a exited on signal 9 (Killed).",
+        "Process 1 exit with status code 137.",
+        "Traceback (most recent call last):\n  File 'a'\nRuntimeError: of the program",
+        f"{'=' * 60}\na table of the program\n{'=' * 60}",
+    ],
+)
+def test_a_cause_that_a_launcher_or_the_program_tells_is_kept(tmp_path, cause):
+    files = ProgramFiles(tmp_path)
+    files.log.write_text(f"epoch 1\n{cause}\n")
+    assert files.last_words() == f"epoch 1\n{cause}"
+
+
+def test_the_frame_of_a_launcher_is_told_where_the_program_said_nothing(tmp_path):
+    files = ProgramFiles(tmp_path)
+    files.log.write_text("srun: error: nid001: task 0: Exited with exit code 2\n")
+    assert files.last_words() == "srun: error: nid001: task 0: Exited with exit code 2"
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        ("raise SystemExit('no data folder')", "no data folder"),
+        ("import os; os.kill(os.getpid(), 9)", "failed (exitcode: -9)"),
+    ],
+)
+def test_torchrun_does_not_hide_what_the_program_said(tmp_path, line, last):
+    (tmp_path / "train.py").write_text(f"print('started', flush=True)\n{line}\n")
+    files = ProgramFiles(tmp_path)
+    with files.log.open("wb") as log:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run"),
+                *("--standalone", "--nproc-per-node=2", str(tmp_path / "train.py")),
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    assert "ChildFailedError" in files.log.read_text()
+    words = files.last_words()
+    assert "started" in words and last in words.splitlines()[-1]
+    assert "ChildFailedError" not in words and "====" not in words
+
+
 def test_a_command_that_does_not_exist(tmp_path):
     place = ProgramPlace(tmp_path / "trial")
     with pytest.raises(WorkloadError, match="'no-such-program' cannot be started: No such file"):

@@ -6,12 +6,13 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import select
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,23 @@ from trainers.workloads.program.secrets import without_secrets
 POLL_SECONDS = 0.05
 LAST_LINES = 12
 LAST_CHARACTERS = 1500
+READ_BYTES = 1 << 20
+"""How much of the end of a log is looked at: the frames that launchers of many nodes put behind the program's words."""
+
+_ONLY_A_CODE = re.compile(
+    r"[EWI]\d{4} \S+ \d+ (\S*/)?torch/distributed/elastic/.*"
+    r"(failed \(exitcode: \d+\)|Sending process \d+ closing signal)"
+    r"|srun: error: \S+: tasks? [\d,-]+: Exited with exit code \d+$"
+    r"|srun: (Terminating StepId|Job step aborted|launch/slurm: )"
+    r"|slurmstepd: error: \*\*\* STEP .* CANCELLED"
+    r"|Process \S+ exit with status code \d{1,2}\.$"
+    r"|Terminating remaining workers after failure of Process "
+)
+"""Lines of torchrun, srun and horovodrun that say no more than that a worker ended; one that names a signal is kept."""
+_MPIRUN_BLOCK = re.compile(
+    r"Primary job +terminated normally|exited with non-zero status|MPI_ABORT was invoked"
+)
+_RULE = re.compile(r"([-=])\1{39,}$")
 
 
 @dataclass(frozen=True)
@@ -113,15 +131,17 @@ class ProgramFiles:
         return WorkloadError(f"the program failed: {what}; {said}")
 
     def last_words(self) -> str:
-        """The end of what the program printed, without secrets; "" where it printed nothing."""
+        """The end of what the program printed before its launcher's frame, without secrets; "" where it was nothing."""
         try:
             with self.log.open("rb") as file:
-                file.seek(max(0, self.log.stat().st_size - 16 * LAST_CHARACTERS))
+                file.seek(max(0, self.log.stat().st_size - READ_BYTES))
                 text = file.read().decode("utf-8", "replace")
         except OSError:
             return ""
         lines = [line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-        return without_secrets("\n".join(lines[-LAST_LINES:]))[-LAST_CHARACTERS:]
+        lines = list(_without_launcher(lines)) or lines
+        words = "\n".join(lines[-LAST_LINES:])[-16 * LAST_CHARACTERS :]
+        return without_secrets(words)[-LAST_CHARACTERS:]
 
 
 class ProgramProcess:
@@ -218,6 +238,41 @@ class ProgramProcess:
         self.ask_to_stop()
         while not self.wait(60.0):
             pass
+
+
+def _without_launcher(lines: Sequence[str]) -> Iterator[str]:
+    """The lines of a log but for those by which torchrun, srun, mpirun and horovodrun say that a worker has failed."""
+    at = 0
+    while at < len(lines):
+        end = _end_of_frame(lines, at)
+        if end == at:
+            yield lines[at]
+        at = max(end, at + 1)
+
+
+def _end_of_frame(lines: Sequence[str], at: int) -> int:
+    """Where a launcher's frame that begins at a line ends; ``at`` where none begins there."""
+    line, rest = lines[at], range(at + 1, len(lines))
+    if _ONLY_A_CODE.match(line):
+        return at + 1
+    if line.startswith("Traceback (most recent call last)"):
+        error = next((n for n in rest if not lines[n].startswith(" ")), at)
+        if lines[error].startswith("torch.distributed.elastic.") and "ChildFailed" in lines[error]:
+            rules = [
+                n for n in range(error, len(lines)) if _RULE.match(lines[n]) and "=" in lines[n]
+            ]
+            return rules[1] + 1 if len(rules) > 1 else error + 1
+        if lines[error].startswith("RuntimeError: Horovod detected that one or more processes"):
+            named = ("Process name:", "Exit code:")
+            return next(
+                (n for n in range(error + 1, len(lines)) if not lines[n].startswith(named)),
+                len(lines),
+            )
+    if _RULE.match(line):
+        end = next((n for n in rest if lines[n] == line), at)
+        if _MPIRUN_BLOCK.search(" ".join(lines[at:end])):
+            return end + 1
+    return at
 
 
 def free_port() -> int:
