@@ -67,13 +67,21 @@ def cause(reason: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
+def alike(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """The trials by the cause of their end, those first whose first trial is; causes that differ in numbers are one."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(re.sub(r"\d[\w.+-]*", "#", cause(trial.reason)), []).append(trial)
+    return list(groups.values())
+
+
 def _why(trials: Sequence[Trial], state: TrialState) -> str:
     """The commonest reason of the trials that ended so, reasons that differ in numbers alone being one."""
-    causes = [cause(trial.reason) for trial in trials if trial.state is state]
-    alike = [re.sub(r"\d[\w.+-]*", "#", each) for each in causes]
-    ((commonest, count),) = Counter(alike).most_common(1)
-    often = ", most often" if count > 1 else f", {count} of them" if len(causes) > 1 else ""
-    return f"{often}: {causes[alike.index(commonest)]}"
+    ended = [trial for trial in trials if trial.state is state]
+    commonest = max(alike(ended), key=len)
+    count = len(commonest)
+    often = ", most often" if count > 1 else f", {count} of them" if len(ended) > 1 else ""
+    return f"{often}: {cause(commonest[0].reason)}"
 
 
 def _of(count: int, trials: Sequence[Trial]) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.commands import options
 from hpo.cli.main import main
-from hpo.cli.output.tables import write_csv
+from hpo.cli.output.tables import show_trials, write_csv
 from hpo.runs.formatting import number, percent
 
 COMMANDS = sorted(main.commands)
@@ -156,6 +157,51 @@ def test_trials_in_three_forms(study):
         assert float(line["epochs_to_target"]) == row["epochs_to_target"] == trial.epochs_to_target
         assert line["state"] == row["state"] == "reached"
     assert "reached" in call("trials", "cells")
+
+
+def failed(number, last_words):
+    log = f"/runs/trials/1/{number}/log.txt"
+    reason = f"the program failed: it ended with exit code 2; the end of {log}:\nusage: train.py\n{last_words}"
+    return SimpleNamespace(
+        number=number,
+        global_batch_size=64,
+        seed=0,
+        settings={"learning_rate": 0.1},
+        state="failed",
+        epochs_to_target=None,
+        epochs=0.0,
+        reason=reason,
+    )
+
+
+def test_each_cause_of_failures_is_told_once_with_its_trials(capsys):
+    trials = [
+        failed(0, "no data set"),
+        failed(1, "rate 0.3 is too high"),
+        failed(2, "no data set"),
+        failed(3, "rate 0.7 is too high"),
+        failed(4, "no data set"),
+        failed(5, "out of memory"),
+    ]
+    show_trials(
+        SimpleNamespace(
+            study=SimpleNamespace(name="mine"),
+            spec=SimpleNamespace(search=SimpleNamespace(names=["learning_rate"])),
+            trials=trials,
+        )
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("no data set") == said.count("is too high") == 1
+    assert "3 trials (0, 2, 4): the program failed" in said
+    assert "2 trials (1, 3): the program failed" in said
+    assert "trial 5: the program failed" in said
+    assert said.count("/log.txt") == 3
+
+
+def test_a_cell_of_a_csv_table_is_one_line():
+    out = io.StringIO()
+    write_csv([{"reason": "it failed:\nusage: a\r\n  error: b\n"}], out)
+    assert out.getvalue() == "reason\nit failed: | usage: a | error: b\n"
 
 
 def test_no_text_of_a_table_is_a_formula_to_a_spreadsheet():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -13,6 +14,7 @@ from hpo.cli.output.style import new_console, new_list, new_table
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.runs.formatting import KIND_NAMES, interval, number, prospects, target
+from hpo.runs.losses import alike
 from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import mean_of, verdicts
 from storage.records import CalibrationRow, Study, TrialState
@@ -97,12 +99,19 @@ def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], out: TextIO) -> None:
-    """Rows as CSV with a header; no text is a formula to a spreadsheet that opens it."""
+    """Rows as CSV with a header; a text is one line of it, and no formula to a spreadsheet that opens it."""
     writer = csv.DictWriter(
         out, fieldnames=list(rows[0]) if rows else ["number"], lineterminator="\n"
     )
     writer.writeheader()
-    writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)
+    writer.writerows(
+        {name: _no_formula(_one_line(value)) for name, value in row.items()} for row in rows
+    )
+
+
+def _one_line(value: Any) -> Any:
+    """The value, the lines of a text joined by " | "."""
+    return re.sub(r"\s*[\r\n]\s*", " | ", value.strip("\r\n")) if isinstance(value, str) else value
 
 
 def _no_formula(value: Any) -> Any:
@@ -112,7 +121,7 @@ def _no_formula(value: Any) -> Any:
 
 
 def show_trials(result: StudyResult) -> None:
-    """The trials with the settings that the study varies."""
+    """The trials with the settings that the study varies; below, each cause with a program's last words once."""
     varied = result.spec.search.names
     table = new_table(
         f"trials of {result.study.name}",
@@ -132,9 +141,20 @@ def show_trials(result: StudyResult) -> None:
             *(number(trial.settings[name]) for name in varied),
             str(trial.state),
             number(trial.epochs_to_target or trial.epochs),
-            Text(trial.reason),
+            Text(_first(trial.reason)),
         )
-    new_console().print(table)
+    console = new_console()
+    console.print(table)
+    told = [trial for trial in result.trials if "\n" in trial.reason.strip()]
+    for trials in alike(told):
+        numbers = ", ".join(str(trial.number) for trial in trials)
+        count = f"{len(trials)} trials ({numbers})" if len(trials) > 1 else f"trial {numbers}"
+        console.print(f"{count}: {trials[0].reason.strip()}", markup=False)
+
+
+def _first(reason: str) -> str:
+    """The first line of a reason, without the name of the log whose end follows there."""
+    return reason.strip().partition("\n")[0].partition("; the end of ")[0]
 
 
 def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
