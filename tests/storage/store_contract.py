@@ -63,7 +63,7 @@ REACHED = TrialResult(
     reason="target reached",
     resolution_epochs=0.5,
 )
-OF_NO_STUDY = ("tokens", "workers", "throughputs", "sessions")
+OF_NO_STUDY = ("tokens", "workers", "throughputs", "sessions", "quarantine")
 OF_RUNNING = ("trial_leases",)  # of studies that run, which are not deleted
 CENSORED = TrialResult(state=TrialState.CENSORED, epochs=40.0)
 
@@ -597,7 +597,7 @@ class StoreContract(
         assert [worker.returncode for worker in workers] == [0, 0]
         assert sorted(printed) == list(range(50))
         trials = store.trials(study.id, [TrialState.REACHED])
-        assert [trial.epochs_to_target for trial in trials] == list(range(50))
+        assert [trial.epochs_to_target for trial in trials] == list(range(1, 51))
         assert len(store.convergence([trial.id for trial in trials])) == 50 * 101
 
     @pytest.mark.parametrize("seed", range(3))
@@ -611,7 +611,7 @@ class StoreContract(
             assert {trial.number for trial in finished} >= set(printed)
             assert len(finished) <= len(printed) + 1
             for trial in finished:
-                assert trial.epochs_to_target == trial.number
+                assert trial.epochs_to_target == trial.number + 1
                 assert len(store.points(trial.id)) == 2001
             for trial in store.trials(study.id, [TrialState.QUEUED, TrialState.RUNNING]):
                 assert len(store.points(trial.id)) in (0, 2000)

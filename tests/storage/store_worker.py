@@ -24,7 +24,7 @@ def main(url: str, study: str, count: int, points: int) -> None:
             )
             store.start_trials([trial.id])
             store.record({trial.id: make_points(points)})
-            result = TrialResult(state=TrialState.REACHED, epochs_to_target=float(trial.number))
+            result = TrialResult(state=TrialState.REACHED, epochs_to_target=trial.number + 1.0)
             store.finish_trial(trial.id, result, make_points(1, first_step=points))
             print(trial.number, flush=True)  # noqa: T201
 

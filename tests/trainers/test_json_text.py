@@ -16,6 +16,7 @@ from trainers.report import ConvergencePoint, ReportFile, TrainingOutcome, read_
 ROOT = Path(__file__).parent.parent.parent
 OWN_TEXT = {
     "hpo/cli/commands/init.py": "a name is quoted in YAML",
+    "hpo/study/spec.py": "a name is quoted in YAML",
     "hpo/callbacks/reporting.py": "programs import it alone, and what is not finite becomes text there",
     "hpo/service/checking.py": "question and answer of two processes of the service",
     "hpo/cli/own_arguments.py": "the arguments of a command, which it hands to itself",
