@@ -71,13 +71,17 @@ def submit(store: Store, name: str, spec: str = "name: digits\n", **options: Any
 
 
 def make_trials(
-    store: Store, study: Study, *global_batch_sizes: int, purpose: str = "sweep"
+    store: Store,
+    study: Study,
+    *global_batch_sizes: int,
+    purpose: str = "sweep",
+    first_seed: int = 0,
 ) -> list[Trial]:
     return store.add_trials(
         study.id,
         [
             NewTrial(global_batch_size=size, seed=seed, settings=SETTINGS, purpose=purpose)
-            for seed, size in enumerate(global_batch_sizes)
+            for seed, size in enumerate(global_batch_sizes, first_seed)
         ],
     )
 

@@ -1,5 +1,6 @@
 """Backups: what was stored is there again, in either database, whichever of the two it came from."""
 
+import itertools
 import sqlite3
 import threading
 import zipfile
@@ -131,8 +132,9 @@ def test_a_backup_while_another_writes_holds_whole_transactions(tmp_path):
         stop = threading.Event()
 
         def write():
+            seeds = itertools.count(100, 5)
             while not stop.is_set():
-                trials = make_trials(store, study, 8, 8, 8, 8, 8)
+                trials = make_trials(store, study, 8, 8, 8, 8, 8, first_seed=next(seeds))
                 store.record({trial.id: make_points(3) for trial in trials})
 
         writer = threading.Thread(target=write)
