@@ -20,7 +20,7 @@ from hpo.asking.trial import AskedTrial, AskTell
 from hpo.errors import HpoError, TrialLostError
 from hpo.tuning.trial_run import TrialRun, WorkerPlace
 from trainers.report import ConvergencePoint, TrainingOutcome
-from trainers.workloads.program.process import ProgramFiles
+from trainers.workloads.program.files import ProgramFiles
 
 LOG = logging.getLogger("hpo.agent")
 

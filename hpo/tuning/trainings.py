@@ -28,7 +28,7 @@ from search_spaces.settings import TrainingSettings
 from storage.errors import StoreError
 from storage.records import ConvergencePoint, NewTrial, Study, Trial, TrialState
 from storage.store import Store
-from trainers.workloads.program.process import ProgramFiles
+from trainers.workloads.program.files import ProgramFiles
 
 Progress = Callable[[list[Trial], Mapping[int, Mapping[str, Any]]], None]
 """Called after every event with all trials and the last convergence point of those in flight."""

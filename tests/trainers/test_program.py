@@ -20,8 +20,8 @@ from trainers import JobError, Target, TrainingJob, WorkloadError
 from trainers.begin import begin_training
 from trainers.workloads import load_workload
 from trainers.workloads.program import command, guard
+from trainers.workloads.program.files import ProgramFiles
 from trainers.workloads.program.options import ProgramOptions
-from trainers.workloads.program.process import ProgramFiles
 from trainers.workloads.program.training import ProgramPlace
 
 REPORT = {"metrics": {"top1": True}}

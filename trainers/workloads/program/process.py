@@ -6,142 +6,19 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import select
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainers.errors import WorkloadError
 from trainers.workloads.program import guard
-from trainers.workloads.program.secrets import without_secrets
+from trainers.workloads.program.files import ProgramFiles
 
 POLL_SECONDS = 0.05
-LAST_LINES = 12
-LAST_CHARACTERS = 1500
-READ_BYTES = 1 << 20
-"""How much of the end of a log is looked at: the frames that launchers of many nodes put behind the program's words."""
-
-_ONLY_A_CODE = re.compile(
-    r"[EWI]\d{4} \S+ \d+ (\S*/)?torch/distributed/elastic/.*"
-    r"(failed \(exitcode: \d+\)|Sending process \d+ closing signal)"
-    r"|srun: error: \S+: tasks? [\d,-]+: Exited with exit code \d+$"
-    r"|srun: (Terminating StepId|Job step aborted|launch/slurm: )"
-    r"|slurmstepd: error: \*\*\* STEP .* CANCELLED"
-    r"|Process \S+ exit with status code \d{1,2}\.$"
-    r"|Terminating remaining workers after failure of Process "
-)
-"""Lines of torchrun, srun and horovodrun that say no more than that a worker ended; one that names a signal is kept."""
-_MPIRUN_BLOCK = re.compile(
-    r"Primary job +terminated normally|exited with non-zero status|MPI_ABORT was invoked"
-)
-_RULE = re.compile(r"([-=])\1{39,}$")
-
-
-@dataclass(frozen=True)
-class ProgramFiles:
-    """The files of one training of a program, in a folder that all its nodes see; some are of one node alone."""
-
-    folder: Path
-    node_rank: int = 0
-
-    @property
-    def own(self) -> Path:
-        """The folder of this node."""
-        return self.folder / f"node-{self.node_rank}" if self.node_rank else self.folder
-
-    @property
-    def trial(self) -> Path:
-        """What the program is told, as JSON."""
-        return self.own / "trial.json"
-
-    @property
-    def report(self) -> Path:
-        """What the program reports, lines of JSON."""
-        return self.own / "report.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """What the program printed."""
-        return self.own / "log.txt"
-
-    @property
-    def stop(self) -> Path:
-        """Appears where the program is asked to stop."""
-        return self.own / "stop"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The program's own checkpoints, until it has ended."""
-        return self.folder / "checkpoint"
-
-    @property
-    def output(self) -> Path:
-        """What the program wants to keep."""
-        return self.folder / "output"
-
-    def make(self) -> None:
-        """Make the folders."""
-        for folder in (self.own, self.checkpoint, self.output):
-            folder.mkdir(parents=True, exist_ok=True)
-
-    def set_report_aside(self) -> None:
-        """Let a later start in this folder begin anew: what was reported is kept as ``report.ended.jsonl``."""
-        with contextlib.suppress(FileNotFoundError):
-            self.report.replace(self._ended_report)
-
-    def set_log_aside(self) -> None:
-        """Keep what an earlier training here printed, whose report was set aside, as ``log.ended.txt``."""
-        if self._ended_report.exists() and not self.report.exists():
-            with contextlib.suppress(FileNotFoundError):
-                self.log.replace(self.log.with_name("log.ended.txt"))
-
-    @property
-    def _ended_report(self) -> Path:
-        return self.report.with_name("report.ended.jsonl")
-
-    @property
-    def lock(self) -> Path:
-        """Held by the guard of a program as long as it is there."""
-        return self.own / "lock"
-
-    def wait_until_free(self, seconds: float) -> None:
-        """Wait until an earlier start, whose owner was killed, has ended; :class:`WorkloadError` where it does not."""
-        deadline = time.monotonic() + seconds
-        with self.lock.open("a") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return
-                except OSError as error:
-                    if time.monotonic() > deadline:
-                        raise WorkloadError(
-                            f"another start of this program is still running in {self.folder}; end it first"
-                        ) from error
-                    time.sleep(POLL_SECONDS)
-
-    def failure(self, what: str) -> WorkloadError:
-        """An error that says what went wrong, with the last words of the program."""
-        words = self.last_words()
-        said = f"the end of {self.log}:\n{words}" if words else "it printed nothing"
-        return WorkloadError(f"the program failed: {what}; {said}")
-
-    def last_words(self) -> str:
-        """The end of what the program printed before its launcher's frame, without secrets; "" where it was nothing."""
-        try:
-            with self.log.open("rb") as file:
-                file.seek(max(0, self.log.stat().st_size - READ_BYTES))
-                text = file.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
-        lines = [line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-        lines = list(_without_launcher(lines)) or lines
-        words = "\n".join(lines[-LAST_LINES:])[-16 * LAST_CHARACTERS :]
-        return without_secrets(words)[-LAST_CHARACTERS:]
 
 
 class ProgramProcess:
@@ -240,43 +117,24 @@ class ProgramProcess:
             pass
 
 
-def _without_launcher(lines: Sequence[str]) -> Iterator[str]:
-    """The lines of a log but for those by which torchrun, srun, mpirun and horovodrun say that a worker has failed."""
-    at = 0
-    while at < len(lines):
-        end = _end_of_frame(lines, at)
-        if end == at:
-            yield lines[at]
-        at = max(end, at + 1)
-
-
-def _end_of_frame(lines: Sequence[str], at: int) -> int:
-    """Where a launcher's frame that begins at a line ends; ``at`` where none begins there."""
-    line, rest = lines[at], range(at + 1, len(lines))
-    if _ONLY_A_CODE.match(line):
-        return at + 1
-    if line.startswith("Traceback (most recent call last)"):
-        error = next((n for n in rest if not lines[n].startswith(" ")), at)
-        if lines[error].startswith("torch.distributed.elastic.") and "ChildFailed" in lines[error]:
-            rules = [
-                n for n in range(error, len(lines)) if _RULE.match(lines[n]) and "=" in lines[n]
-            ]
-            return rules[1] + 1 if len(rules) > 1 else error + 1
-        if lines[error].startswith("RuntimeError: Horovod detected that one or more processes"):
-            named = ("Process name:", "Exit code:")
-            return next(
-                (n for n in range(error + 1, len(lines)) if not lines[n].startswith(named)),
-                len(lines),
-            )
-    if _RULE.match(line):
-        end = next((n for n in rest if lines[n] == line), at)
-        if _MPIRUN_BLOCK.search(" ".join(lines[at:end])):
-            return end + 1
-    return at
-
-
 def free_port() -> int:
     """A port of this machine that nobody listens on now."""
     with socket.socket() as free:
         free.bind(("", 0))
         return int(free.getsockname()[1])
+
+
+def wait_until_free(files: ProgramFiles, seconds: float) -> None:
+    """Wait until an earlier start, whose owner was killed, has ended; :class:`WorkloadError` where it does not."""
+    deadline = time.monotonic() + seconds
+    with files.lock.open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise WorkloadError(
+                        f"another start of this program is still running in {files.folder}; end it first"
+                    ) from error
+                time.sleep(POLL_SECONDS)

@@ -25,8 +25,9 @@ from trainers.workloads.program.command import (
     placeholders,
     whole,
 )
+from trainers.workloads.program.files import ProgramFiles
 from trainers.workloads.program.options import ProgramOptions
-from trainers.workloads.program.process import ProgramFiles, ProgramProcess, free_port
+from trainers.workloads.program.process import ProgramProcess, free_port, wait_until_free
 from trainers.workloads.program.reports import STARTED, Curve, ReportedPoint, ReportFollower
 from trainers.workloads.program.secrets import WRAPPER, program_environment
 from trainers.workloads.training_run import AnyTraining
@@ -76,7 +77,7 @@ class ProgramTraining(AnyTraining):
         self.files = ProgramFiles(place.folder.absolute(), place.node_rank)
         values = trial_values(job, options, place, self.files)
         self.files.make()
-        self.files.wait_until_free(2 * options.stop_seconds + LEAVING_SECONDS)
+        wait_until_free(self.files, 2 * options.stop_seconds + LEAVING_SECONDS)
         self.files.set_log_aside()
         self._curve = Curve(job, options.train_samples, [])
         self._follower = ReportFollower(self.files.report)
