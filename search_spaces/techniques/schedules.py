@@ -247,6 +247,19 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
                 ),
             },
         ),
+        "noise_scale": BatchControlDescription(
+            rule=f"{_BATCHES}:BatchByNoise",
+            about="twice the batch where the measured noise scale has grown beyond it",
+            source="arXiv:2505.23971, section 4; arXiv:1812.06162",
+            uses=("batch_limit_factor", "batch_rate_rule"),
+            settings={
+                "noise_scale_ratio": OwnSetting(
+                    what="the measured noise scale over the doubled batch from which on it doubles",
+                    default=1.0,
+                    range=Range(0, low_open=True),
+                ),
+            },
+        ),
     },
     instance_of(BatchControlDescription),
     "batch_control",

@@ -1,3 +1,5 @@
+import copy
+import dataclasses
 import itertools
 import math
 
@@ -158,7 +160,9 @@ def test_a_factor_that_gives_no_whole_batch_is_named():
 
 
 def digits(**settings):
-    recipe = TrainingSettings(learning_rate=0.1, normalization_batch_size=8, **settings)
+    recipe = TrainingSettings.from_record(
+        {"learning_rate": 0.1, "normalization_batch_size": 8, **settings}
+    )
     return TrainingJob(
         workload="resnet",
         data={"source": "digits"},
@@ -228,8 +232,8 @@ def test_a_phase_that_is_no_whole_groups_names_the_setting(settings, message):
 
 
 def quadratic(**settings):
-    recipe = TrainingSettings(
-        **{"learning_rate": 0.2, "momentum": 0.0, "weight_decay": 0.0, **settings}
+    recipe = TrainingSettings.from_record(
+        {"learning_rate": 0.2, "momentum": 0.0, "weight_decay": 0.0, **settings}
     )
     return TrainingJob(
         workload="noisy_quadratic",
@@ -308,3 +312,73 @@ def test_the_noisy_quadratic_follows_the_recursion_through_every_phase(settings)
 def test_the_noisy_quadratic_refuses_what_it_does_not_model(name, settings):
     with pytest.raises(JobError, match=f"the noisy quadratic models {name} "):
         begin_training(quadratic(**settings))
+
+
+def by_noise(**changes):
+    """A quadratic whose noise scale grows by more than the limit allows the batch to."""
+    return quadratic(batch_control="noise_scale", **changes)
+
+
+@pytest.mark.parametrize("rule", ["none", "linear", "sqrt"])
+def test_a_batch_by_the_noise_scale_is_the_published_rule_at_every_evaluation(rule):
+    """Twice the batch where the noise scale is as large as that, never more than once, up to the limit."""
+    task = by_noise(noise_scale_ratio=0.5, batch_limit_factor=8.0, batch_rate_rule=rule)
+    points, batch = finished(begin_training(task)), 16
+    assert points[0].gradient_noise_scale > 0
+    for point in points:
+        assert point.global_batch_size == batch
+        assert point.learning_rate == pytest.approx(
+            task.settings.learning_rate
+            * {"none": 1.0, "linear": batch / 16, "sqrt": (batch / 16) ** 0.5}[rule]
+        )
+        if 2 * batch <= 8 * 16 and point.gradient_noise_scale >= 0.5 * 2 * batch:
+            batch *= 2
+    assert batch > 32
+
+
+def test_a_batch_by_the_noise_scale_stays_where_the_noise_is_small_and_goes_on_from_its_state():
+    still = finished(begin_training(by_noise(noise_scale_ratio=1e9)))
+    assert {point.global_batch_size for point in still} == {16}
+    task = by_noise(noise_scale_ratio=0.5, batch_limit_factor=8.0)
+    whole = begin_training(task)
+    halves = [whole.advance() for _ in range(6)]
+    state = whole.state_dict()
+    assert len(state["batch_growth"]) > 1
+    again = begin_training(task)
+    again.load_state_dict(state)
+    rest = finished(whole)
+    assert [vars(each) for each in finished(again)] == [vars(each) for each in rest]
+    assert halves[-1].step < rest[0].step
+
+
+def finished(training):
+    points = []
+    while not training.finished:
+        points.append(training.advance())
+    return points
+
+
+@pytest.mark.medium
+def test_a_model_whose_batch_follows_its_noise_goes_on_from_a_checkpoint():
+    task = dataclasses.replace(
+        digits(batch_control="noise_scale", noise_scale_ratio=0.25, batch_limit_factor=4.0),
+        epochs=4,
+    )
+    training = Training(task, SingleProcess())
+    points, states = [], []
+    while not training.finished:
+        states.append(copy.deepcopy(training.state_dict()))
+        points.append(training.advance())
+    sizes = [point.global_batch_size for point in points]
+    assert sizes == sorted(sizes) and {32, 64} <= set(sizes) <= {32, 64, 128}
+    for before, after in itertools.pairwise(points):
+        noise = before.gradient_noise_scale or 0.0
+        grows = noise >= 0.25 * 2 * before.global_batch_size
+        doubled = min(128, before.global_batch_size * (2 if grows else 1))
+        assert after.global_batch_size == doubled
+    halt = sizes.index(64) + 1
+    resumed = Training(task, SingleProcess())
+    resumed.load_state_dict(states[halt])
+    rest = finished(resumed)
+    for one, other in zip(rest, points[halt:], strict=True):
+        assert {**vars(one), "seconds": 0} == {**vars(other), "seconds": 0}

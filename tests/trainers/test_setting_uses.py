@@ -11,7 +11,7 @@ from search_spaces.settings import TrainingSettings, default_of, names
 from search_spaces.techniques import OF_LOOP, OPTIMIZERS, TECHNIQUES, fault_of_use, uses_of
 from trainers.optimizers import make_optimizer
 from trainers.optimizers.parameter_kinds import KINDS
-from trainers.schedules.batch_size import batch_factor
+from trainers.schedules.batch_size import BatchByNoise, batch_factor
 from trainers.schedules.learning_rate import learning_rate
 
 OTHER = {
@@ -82,7 +82,14 @@ def trained(settings: TrainingSettings) -> torch.Tensor:
 
 
 def scheduled(settings: TrainingSettings) -> list[tuple[float, float]]:
+    """Rate and batch over ten epochs in which the noise scale is far above any batch."""
     epochs = [step / 4 for step in range(40)]
+    if settings.batch_control == "noise_scale":
+        growth = [(0.0, 1.0)]
+        for each in (2.0, 4.0, 6.0):
+            if BatchByNoise.grows(settings, growth[-1][1], 32, 1e6):
+                growth.append((each, 2 * growth[-1][1]))
+        settings = BatchByNoise.pieces(settings, growth[1:])
     return [(learning_rate(settings, each, 10.0), batch_factor(settings, each)) for each in epochs]
 
 

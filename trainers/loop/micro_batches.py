@@ -44,11 +44,16 @@ class MicroBatchLoader:
     ) -> None:
         self._workload, self._seed, self._rank = workload, job.seed, communicator.rank
         self._part = Part(communicator.rank, communicator.size)
-        self._batch_schedule, self._copies = batch_schedule, replica.copies
+        self._job, self._replica, self._copies = job, replica, replica.copies
         self._stream = SampleStream(workload.train_samples, job.seed)
         self._every = MEASURED_EVERY if job.settings.adascale_batch_size is None else 1
+        self.follow(batch_schedule)
+
+    def follow(self, batch_schedule: BatchSchedule) -> None:
+        """Cut updates by another schedule from now on; what :meth:`micro_batches` gave before goes by the old one."""
+        self._batch_schedule, job, replica = batch_schedule, self._job, self._replica
         self._layouts = {
-            phase: _layout(phase, job, workload, communicator.size, replica.group_size)
+            phase: _layout(phase, job, self._workload, self._part.size, replica.group_size)
             for phase in batch_schedule.phases
         }
         self._measured = {
@@ -139,10 +144,11 @@ def _layout(
     except JobError as error:
         if phase.global_batch_size == job.global_batch_size:
             raise
+        control = job.settings.batch_control
         cause = (
             "batch_factors, which lead"
-            if job.settings.batch_control == "piecewise"
-            else "batch_control 'grow', which leads"
+            if control == "piecewise"
+            else f"batch_control {control!r}, which leads"
         )
         raise JobError(
             f"{cause} from global_batch_size {job.global_batch_size} to "

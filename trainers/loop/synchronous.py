@@ -96,6 +96,10 @@ class Training(TrainingRun):
             gradient_noise_scale=self.statistics.noise_scale,
         )
 
+    def _follow_batches(self) -> None:
+        self.loader.follow(self.batch_schedule)
+        self._loaded_to = -1  # what is on its way was cut for other updates
+
     def _go_to(self, step: int) -> None:
         """Let the micro batches of update ``step`` be the next ones."""
         self._micro_batches, self._loaded_to = self.loader.micro_batches(step), step
@@ -135,7 +139,7 @@ class Training(TrainingRun):
 
     def _step_optimizer(self, step: int, overflowed: Tensor | None) -> float | Tensor:
         """Move the weights by the gradients, unless one overflowed; returns the learning rate."""
-        settings, scale = self.job.settings, self.adascale
+        settings, scale = self.scheduled, self.adascale
         epochs: float | Tensor
         rate: float | Tensor
         if scale is None:

@@ -6,6 +6,11 @@
     doubling     twice the size at doubling_epochs, and again at doubling_spacing times the progress of each doubling
                  before, up to batch_limit_factor; the rate follows batch_rate_rule. Merrill et al. (arXiv:2505.23971)
                  double a small batch as the measured critical batch grows, the rate with the root of it.
+    noise_scale  twice the size at an evaluation where the measured gradient noise scale is noise_scale_ratio times the
+                 doubled batch or more, up to batch_limit_factor; the rate follows batch_rate_rule. So a batch stays
+                 below the critical one (arXiv:1812.06162, equation 2.7; arXiv:2505.23971, section 4: it doubles as
+                 the critical batch does). What was decided are milestones and factors of 'piecewise', kept in
+                 checkpoints.
     grow         where decay 'step' would multiply the rate by decay_factor, the batch grows by 1 / decay_factor
                  instead, up to batch_limit_factor; what is left of the factor lowers the rate. Smith et al.
                  (arXiv:1711.00489): the noise scale lr (N / B - 1) falls as much either way.
@@ -135,6 +140,37 @@ class BatchDoubling:
         times = self.boundaries(settings, math.inf)
         limit = settings.batch_limit_factor or MOST_GROWTH
         return times, [min(2.0**doublings, limit) for doublings in range(len(times) + 1)]
+
+
+class BatchByNoise(ConstantBatch):
+    """Doublings that a training decides at its evaluations; of one size until the first."""
+
+    named = "batch_limit_factor"
+
+    @staticmethod
+    def grows(
+        settings: TrainingSettings, factor: float, global_batch_size: int, noise: float
+    ) -> bool:
+        """Whether a batch of ``factor * global_batch_size`` samples doubles where the noise scale is ``noise``."""
+        grown, limit = 2 * factor, settings.batch_limit_factor or MOST_GROWTH
+        needed = settings.value("noise_scale_ratio") * grown * global_batch_size
+        return grown <= limit and noise >= float(needed)
+
+    @staticmethod
+    def pieces(
+        settings: TrainingSettings, growth: Sequence[tuple[float, float]]
+    ) -> TrainingSettings:
+        """The settings of what was decided: factors of the first batch, each from so many epochs on."""
+        plain = {name: each for name, each in settings.own.items() if name != "noise_scale_ratio"}
+        return TrainingSettings.from_dict(
+            {
+                **settings.to_dict(),
+                "own": plain,
+                "batch_control": "piecewise",
+                "batch_milestones": [epochs for epochs, _ in growth],
+                "batch_factors": [factor for _, factor in growth],
+            }
+        )
 
 
 class BatchGrowth:

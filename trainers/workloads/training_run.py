@@ -18,7 +18,7 @@ from search_spaces.names import nearest_or_all
 from trainers.errors import CheckpointError, JobError, WorkloadError
 from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
-from trainers.schedules.batch_size import batch_schedule
+from trainers.schedules.batch_size import BatchByNoise, batch_schedule
 
 DIVERGENCE_FACTOR = 3.0
 """A training has diverged when its mean loss between two evaluations exceeds so many times its first loss."""
@@ -139,17 +139,16 @@ class AnyTraining(ABC):
 
 
 class TrainingRun(AnyTraining):
-    """A training that does its updates here, by a schedule of batches and evaluations."""
+    """A training that does its updates here, by a schedule of batches and evaluations.
+
+    ``scheduled`` are the settings by which rate and batch go: those of the job, or what a batch by the noise scale has
+    come to, whose growth so far is ``batch_growth``: factors of the first batch, each from so many epochs on.
+    """
 
     def __init__(self, job: TrainingJob, metrics: Mapping[str, bool], train_samples: int) -> None:
         super().__init__(job, metrics, train_samples)
-        self.batch_schedule = batch_schedule(
-            job.settings,
-            job.global_batch_size,
-            train_samples,
-            job.epochs,
-            job.evaluations_per_epoch,
-        )
+        self.batch_growth: list[tuple[float, float]] = []
+        self._plan_batches()
 
     @abstractmethod
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
@@ -165,6 +164,32 @@ class TrainingRun(AnyTraining):
     @abstractmethod
     def _load_weights(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`_weights` gave; ``progress`` is already where it was then."""
+
+    def _plan_batches(self) -> None:
+        """Schedule the updates by the growth of the batch so far."""
+        job, growth = self.job, self.batch_growth
+        self.scheduled = BatchByNoise.pieces(job.settings, growth) if growth else job.settings
+        self.batch_schedule = batch_schedule(
+            self.scheduled,
+            job.global_batch_size,
+            self.train_samples,
+            job.epochs,
+            job.evaluations_per_epoch,
+        )
+
+    def _follow_batches(self) -> None:
+        """Prepare the next updates by the new schedule."""
+
+    def _grow_batch(self, noise_scale: float | None) -> None:
+        """Double the batch from here on, where the settings ask for it and the noise scale allows it."""
+        job = self.job
+        if job.settings.batch_control != "noise_scale" or noise_scale is None:
+            return
+        factor = self.batch_growth[-1][1] if self.batch_growth else 1.0
+        if BatchByNoise.grows(job.settings, factor, job.global_batch_size, noise_scale):
+            self.batch_growth.append((self.epochs, 2 * factor))
+            self._plan_batches()
+            self._follow_batches()
 
     @property
     def epochs(self) -> float:
@@ -192,7 +217,10 @@ class TrainingRun(AnyTraining):
             segment.scores[self.job.target.metric],
             budget_spent=at.step >= self.batch_schedule.total_steps,
         )
-        return self._point(segment)
+        point = self._point(segment)
+        if not self.finished:
+            self._grow_batch(segment.gradient_noise_scale)
+        return point
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed training needs, as tensors and plain values; the same on every worker."""
@@ -200,6 +228,7 @@ class TrainingRun(AnyTraining):
             "job": _identity(self.job),
             **self._weights(),
             "progress": dataclasses.asdict(self.progress),
+            "batch_growth": [list(each) for each in self.batch_growth],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -207,12 +236,15 @@ class TrainingRun(AnyTraining):
 
         Raises :class:`CheckpointError` for the state of another job, or of no training.
         """
-        if set(state) != set(self.state_dict()):
+        if set(state) | {"batch_growth"} != set(self.state_dict()):
             raise CheckpointError(
                 "the file is no checkpoint of a training; delete it to start anew"
             )
         _check_same_job(state["job"], self.job)
         self.progress = TrainingProgress(**state["progress"])
+        self.batch_growth = [(epochs, factor) for epochs, factor in state.get("batch_growth", ())]
+        self._plan_batches()
+        self._follow_batches()
         self._load_weights(state)
 
     def _point(self, segment: TrainingSegment) -> ConvergencePoint:

@@ -105,7 +105,7 @@ class SimulatedTraining(TrainingRun):
         )
         batch = self.batch_schedule.phase(first_step).global_batch_size
         rates = (
-            learning_rate(self.job.settings, self.batch_schedule.epochs(at), self.job.epochs)
+            learning_rate(self.scheduled, self.batch_schedule.epochs(at), self.job.epochs)
             for at in range(first_step, last_step)
         )
         with np.errstate(
