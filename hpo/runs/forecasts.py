@@ -18,6 +18,7 @@ from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.extrapolation.raced import went_whole
 from hpo.runs.fits import fingerprint
+from hpo.runs.ramp import RampSaving, ramp_saving
 from hpo.runs.results import (
     StudyForecast,
     StudyResult,
@@ -26,6 +27,7 @@ from hpo.runs.results import (
     epochs_trained,
     throughput,
 )
+from search_spaces.settings import TrainingSettings
 from storage.records import TrialPurpose
 
 KEPT_FITS = 8
@@ -77,17 +79,19 @@ def forecast(
         past=past,
         race=went_whole([each for each in raced if each is not None]),
     )
-    numbers = dataclasses.replace(
-        numbers, reason=" ".join(filter(None, (numbers.reason, _advice(result, numbers))))
-    )
+    settings = complete_settings(best.settings, numbers, result.spec.search)
+    ramp = _ramp(result, numbers, settings)
+    said = (numbers.reason, "" if ramp is None else str(ramp), _advice(result, numbers))
+    numbers = dataclasses.replace(numbers, reason=" ".join(filter(None, said)))
     return StudyForecast(
         spec=result.spec,
         study_id=result.study.id,
         numbers=numbers,
-        settings=complete_settings(best.settings, numbers, result.spec.search),
+        settings=settings,
         train_samples=result.train_samples,
         samples_per_second=throughput(result.trials, result.train_samples),
         storage=result.storage,
+        ramp=ramp,
         posterior=posterior,
         source=dataclasses.replace(result, forecast=None),
     )
@@ -101,6 +105,20 @@ def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyF
         if not (trial.purpose == TrialPurpose.RACE and trial.global_batch_size == global_batch_size)
     )
     return forecast(dataclasses.replace(result, trials=others), global_batch_size)
+
+
+def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) -> RampSaving | None:
+    """What the growth of the batch saves; None where it stays, or no training measured its noise."""
+    if settings.batch_control == "constant" or not result.noise_courses or not result.train_samples:
+        return None
+    return ramp_saving(
+        result.noise_courses,
+        settings,
+        numbers.global_batch_size,
+        numbers.laws["epochs_to_target"]["B_crit"],
+        numbers.epochs_to_target.median,
+        result.train_samples,
+    )
 
 
 def _advice(result: StudyResult, numbers: Forecast) -> str:

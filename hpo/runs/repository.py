@@ -23,6 +23,7 @@ from hpo.planning.launchers import script_name
 from hpo.planning.launchers.launch import Launched, check_script, write_plan
 from hpo.planning.plan import Plan, planned_job, read_plan
 from hpo.runs.fits import keep_fit
+from hpo.runs.ramp import noise_course
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
 from hpo.study.jobs import search_path, workload_data
 from hpo.study.spec import StudySpec, parse_study
@@ -124,6 +125,7 @@ def read_result(
         for run in planned_runs(store, study, spec)
     )
     trials = tuple(store.trials(study.id))
+    measured = store.convergence(measured_trials(trials))
     return StudyResult(
         spec=spec,
         study=study,
@@ -131,7 +133,12 @@ def read_result(
         storage=storage,
         runs=runs,
         train_samples=_train_samples(store, trials),
-        noise_scales=noise_scales(store.convergence(measured_trials(trials))),
+        noise_scales=noise_scales(measured),
+        noise_courses=tuple(
+            course
+            for trial_id in dict.fromkeys(measured.trial_id.tolist())
+            if (course := noise_course(measured.of(trial_id))) is not None
+        ),
         past=tuple(store.calibration()),
         cost=_cost(store, study),
         throughputs=tuple(store.throughputs()),

@@ -15,6 +15,7 @@ from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.planning.plan import Plan
+from hpo.runs.ramp import Array, RampSaving
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Int
 from search_spaces.settings import TrainingSettings
@@ -64,6 +65,7 @@ class StudyForecast:
     samples_per_second: float | None
     storage: str
     id: int | None = None
+    ramp: RampSaving | None = None
     posterior: Posterior | None = field(default=None, repr=False, compare=False)
     source: StudyResult | None = field(default=None, repr=False, compare=False)
 
@@ -103,6 +105,7 @@ class StudyForecast:
             **self.numbers.to_dict(),
             "laws": self.numbers.laws_dict(),
             "complete_settings": self.settings.to_dict(),
+            **({} if self.ramp is None else {"ramp": self.ramp.to_dict()}),
         }
 
 
@@ -175,7 +178,8 @@ class StudyResult:
     """A study as the database holds it.
 
     ``train_samples`` is the size of the training set, 0 until a trial was evaluated. ``noise_scales`` holds the
-    gradient noise scale in samples that trials measured, by the id of the trial; ``past`` what became of every
+    gradient noise scale in samples that trials measured, by the id of the trial, ``noise_courses`` how it went in each
+    (:func:`hpo.runs.ramp.noise_course`); ``past`` what became of every
     launched plan of the storage, of this study or others. ``cost`` is what a sample of the workload costs, None where
     that was not measured; ``throughputs`` are all that the storage holds, of any workload and machine.
     """
@@ -188,6 +192,7 @@ class StudyResult:
     forecast: StudyForecast | None = None
     runs: tuple[PlannedRun, ...] = ()
     noise_scales: Mapping[int, float] = field(default_factory=dict)
+    noise_courses: tuple[Array, ...] = field(default=(), compare=False, repr=False)
     past: tuple[CalibrationRow, ...] = ()
     cost: WorkloadCost | None = None
     throughputs: tuple[Throughput, ...] = ()

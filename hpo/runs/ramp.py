@@ -1,0 +1,143 @@
+"""What a batch that grows during a training saves beside one that stays, by the law of the noise scale.
+
+An update with B samples goes as far as 1 / (1 + N / B) of an update without noise (McCandlish et al., arXiv:1812.06162,
+equation 2.7). Over the progress p, in updates without noise, with the noise scale N(p) and any course of the batch
+
+    updates = integral of (1 + N / B) dp            samples = integral of (B + N) dp        (appendix D there)
+
+With one batch these are the hyperbola of the epochs, whose critical batch is the mean of N over p. So the measured
+course of N tells the shape, and the critical batch of the fitted laws the height: the noise scale is a predictor of the
+order of magnitude only (section 4 there). The control itself goes by what is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.inference.intervals import Interval
+from search_spaces.settings import TrainingSettings
+from storage.figures import Convergence
+from trainers.schedules.batch_size import BatchByNoise, batch_factor
+
+Array: TypeAlias = NDArray[np.float64]
+
+PIECES = 200
+"""Of equal progress, in which a course is walked."""
+ROUNDS = 12
+"""In which the length of a training is found whose batch goes by its epochs."""
+QUANTILES = (-1.645, -1.28, -0.84, -0.52, -0.25, 0.0, 0.25, 0.52, 0.84, 1.28, 1.645)
+"""Of the critical batch, in standard deviations of its logarithm."""
+
+
+@dataclass(frozen=True)
+class RampSaving:
+    """Shares with 90 % intervals: of the updates saved, and of the samples that it takes more; at equal target."""
+
+    updates: Interval
+    samples: Interval
+    largest_batch: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "updates_saved": self.updates.to_dict(),
+            "more_samples": self.samples.to_dict(),
+            "largest_batch": self.largest_batch,
+        }
+
+    def __str__(self) -> str:
+        updates, samples = self.updates, self.samples
+        return (
+            f"Growing to {self.largest_batch}, the batch is expected to save {updates.median:.0%} "
+            f"({updates.low:.0%} to {updates.high:.0%}) of the updates of one that stays, for {samples.median:.0%} "
+            f"({samples.low:.0%} to {samples.high:.0%}) more samples."
+        )
+
+
+def noise_course(points: Convergence) -> Array | None:
+    """The measured noise scale of one training at ``PIECES`` places of equal progress; None where none was measured."""
+    known = np.isfinite(points.gradient_noise_scale) & (points.gradient_noise_scale > 0)
+    if not known.any():
+        return None
+    noise, batch = points.gradient_noise_scale[known], points.global_batch_size[known]
+    updates = np.diff(points.step[known], prepend=0)
+    progress = np.cumsum(updates / (1 + noise / batch))
+    places = (np.arange(PIECES) + 0.5) / PIECES * progress[-1]
+    return np.asarray(np.exp(np.interp(places, progress, np.log(noise))))
+
+
+def ramp_saving(
+    courses: Sequence[Array],
+    settings: TrainingSettings,
+    global_batch_size: int,
+    critical_batch: Interval,
+    epochs: float,
+    train_samples: int,
+) -> RampSaving:
+    """What the batch control of ``settings`` saves from ``global_batch_size`` on.
+
+    ``courses`` are those of :func:`noise_course`, any of which may be the training's; ``epochs`` is how long it takes.
+    """
+    spread = np.log(critical_batch.high / critical_batch.low) / (2 * QUANTILES[-1])
+    found = [
+        _walked(
+            course, settings, global_batch_size, critical, epochs * train_samples, train_samples
+        )
+        for course in courses
+        for critical in critical_batch.median * np.exp(np.array(QUANTILES) * spread)
+    ]
+    weights = np.exp(-0.5 * np.array(QUANTILES) ** 2).tolist() * len(courses)
+    saved, more, batches = (np.array(each) for each in zip(*found, strict=True))
+    return RampSaving(_interval(saved, weights), _interval(more, weights), int(np.median(batches)))
+
+
+def _walked(
+    noise: Array,
+    settings: TrainingSettings,
+    global_batch_size: int,
+    critical: float,
+    total_samples: float,
+    train_samples: int,
+) -> tuple[float, float, float]:
+    """The shares of updates saved and of samples more, and the last batch."""
+    true = noise * (critical / noise.mean())
+    stays = (1 + true / global_batch_size).sum()
+    length = total_samples / (global_batch_size * stays)  # of a piece, in updates without noise
+    for _ in range(ROUNDS):
+        batches = _batches(noise, true, settings, global_batch_size, length, train_samples)
+        length *= total_samples / (length * (batches + true).sum())
+    updates = (1 + true / batches).sum() / stays
+    samples = (batches + true).sum() / (global_batch_size * stays)
+    return 1 - updates, samples - 1, float(batches[-1])
+
+
+def _batches(
+    noise: Array,
+    true: Array,
+    settings: TrainingSettings,
+    global_batch_size: int,
+    length: float,
+    train_samples: int,
+) -> Array:
+    """The batch in each piece of a course, by the control's own rule."""
+    batches, factor, samples = np.empty(len(noise)), 1.0, 0.0
+    for piece, measured in enumerate(noise):
+        if settings.batch_control != "noise_scale":
+            factor = batch_factor(settings, samples / train_samples)
+        elif BatchByNoise.grows(settings, factor, global_batch_size, float(measured)):
+            factor *= 2
+        batches[piece] = factor * global_batch_size
+        samples += length * (batches[piece] + true[piece])
+    return batches
+
+
+def _interval(values: Array, weights: Sequence[float]) -> Interval:
+    order = np.argsort(values)
+    share = np.cumsum(np.array(weights)[order])
+    low, median, high = np.interp([0.05, 0.5, 0.95], share / share[-1], values[order])
+    return Interval(float(median), float(low), float(high))
