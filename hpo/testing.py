@@ -1,4 +1,4 @@
-"""Contract tests for the authors of plug-ins: what is asked of an optimizer, a schedule, a sampler and a scheduler.
+"""Contract tests for the authors of plug-ins: what is asked of each kind, an optimizer or an importer of past runs.
 
 A test class of the plug-in's package inherits one and says the name; pytest runs its tests::
 
@@ -15,12 +15,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import subprocess
+from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from hpo.errors import EvidenceError
 from hpo.extrapolation.inference.intervals import Interval
+from hpo.past_runs.importers import IMPORTERS
+from hpo.past_runs.past_run import PastRun
 from hpo.planning.launchers import described, scheduler_of, script_of
 from hpo.planning.launchers.run import run_of
 from hpo.planning.launchers.script import Scheduler
@@ -31,27 +36,37 @@ from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
 from hpo.tuning.sampler import make_sampler
 from search_spaces.own_settings import OwnSetting
+from search_spaces.plugins import load_attribute
 from search_spaces.settings import TrainingSettings, names
 from search_spaces.techniques import OF_LOOP, TECHNIQUES, Technique
 from storage.records import PlanKind, Trial, TrialPurpose, TrialState
 from trainers import Target, TrainingJob
+from trainers.begin import begin_training
+from trainers.errors import DataError
 from trainers.optimizers import make_optimizer
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.schedules.arithmetic import NUMBERS
 from trainers.schedules.batch_size import batch_factor, batch_schedule
 from trainers.schedules.device_arithmetic import ON_DEVICE
 from trainers.schedules.learning_rate import learning_rate_by
+from trainers.workloads import load_workload, metrics_of
+from trainers.workloads.described import WORKLOADS
+from trainers.workloads.training_run import AnyTraining
 
 __all__ = [
     "BatchControlContract",
     "DecayContract",
+    "ImporterContract",
     "OptimizerContract",
     "SamplerContract",
     "SchedulerContract",
     "WarmupContract",
+    "WorkloadContract",
 ]
 
 SHAPES = (4, 3, 3, 3), (6, 5), (4,), (6,)
+BEYOND = 1e9
+"""A threshold that no training reaches."""
 BUDGET = 10.0
 """Epochs of the trainings in which schedules are tried."""
 
@@ -380,6 +395,118 @@ class SchedulerContract:
         array = made.array(3) if made.array else None
         assert array is None or all(line.startswith("#") for line in array.directives)
         assert array is None or array.index, "the number of a task must be said"
+
+
+class WorkloadContract:
+    """What a workload must do; set ``name``, and ``data`` to a small data section that can be opened anywhere.
+
+    A training of ``global_batch_size`` with ``settings`` runs for ``epochs``.
+    """
+
+    name: ClassVar[str]
+    data: ClassVar[dict[str, Any]] = {}
+    settings: ClassVar[dict[str, Any]] = {}
+    global_batch_size: ClassVar[int] = 32
+    epochs: ClassVar[float] = 2.0
+
+    def _begun(self, seed: int) -> AnyTraining:
+        metrics = metrics_of(self.name, data=self.data)
+        metric, better = next(iter(metrics.items()))
+        return begin_training(
+            TrainingJob(
+                workload=self.name,
+                data=self.data,
+                seed=seed,
+                target=Target(metric, BEYOND if better else -BEYOND, higher_is_better=better),
+                global_batch_size=self.global_batch_size,
+                epochs=self.epochs,
+                settings=TrainingSettings.from_record(self.settings),
+            )
+        )
+
+    def _trained(self, training: AnyTraining) -> list[Any]:
+        found = []
+        while not training.finished:
+            if (point := training.advance()) is not None:
+                found.append(dataclasses.replace(point, seconds=0.0))
+        training.close()
+        return found
+
+    def test_it_is_described(self) -> None:
+        """It says what is trained and whose it is, and its metrics hold the loss."""
+        its = WORKLOADS[self.name]
+        assert its.about and its.source, "about and source must be said"
+        assert metrics_of(self.name, data=self.data)["loss"] is False
+        epochs, batch = self.epochs, self.global_batch_size
+        assert all(demand.amount >= 0 for demand in its.demands(self.data, epochs, batch))
+
+    def test_an_option_that_there_is_not_is_refused(self) -> None:
+        """A mistyped data option is an error that names it."""
+        with pytest.raises(DataError, match="no_such_option"):
+            load_workload(self.name, {**self.data, "no_such_option": 1})
+
+    def test_a_training_is_the_same_whenever_it_is_done(self) -> None:
+        """Settings, batch and seed say all of it; its epochs rise and its losses are numbers."""
+        points = self._trained(self._begun(1))
+        assert points == self._trained(self._begun(1))
+        assert all(math.isfinite(point.loss) for point in points)
+        epochs = [point.epochs for point in points]
+        assert epochs and epochs == sorted(set(epochs)), epochs
+
+    def test_it_goes_on_from_a_checkpoint(self) -> None:
+        """What ``state_dict`` gives is all that a training keeps."""
+        whole, first, second = self._trained(self._begun(1)), self._begun(1), self._begun(1)
+        first.advance()
+        second.load_state_dict(first.state_dict())
+        first.close()
+        assert self._trained(second) == whole[1:]
+
+
+class ImporterContract:
+    """What an importer of past runs must do; ``name``, and a ``sample`` of at least two runs that it can read."""
+
+    name: ClassVar[str]
+    options: ClassVar[dict[str, Any]] = {}
+
+    def sample(self, folder: Path) -> str:
+        """Write a source into the folder; what is given to ``hpo import`` to read it."""
+        raise NotImplementedError
+
+    def _read(self, source: str) -> list[PastRun]:
+        its = IMPORTERS[self.name]
+        read = load_attribute(its.rule)
+        found: list[PastRun] = read(Path(source) if its.file else source, **self.options)
+        return found
+
+    def test_it_is_described(self) -> None:
+        """It says what it reads and whose form that is, and what its options are for."""
+        its = IMPORTERS[self.name]
+        assert its.about and its.source, "about and source must be said"
+        assert all(option.what for option in its.options.values())
+
+    def test_its_runs_can_be_told_apart(self, tmp_path: Path) -> None:
+        """Each has a label of its own, the same whenever it is read, as a run is imported once."""
+        runs = self._read(self.sample(tmp_path))
+        labels = [run.label for run in runs]
+        assert len(runs) >= 2 and len(set(labels)) == len(labels), labels
+        again = self._read(str(self.sample(tmp_path)))
+        assert [run.label for run in again] == labels
+
+    def test_its_values_are_plain_and_its_curves_rise(self, tmp_path: Path) -> None:
+        """Values are texts and numbers, readings have steps in rising order, a status is in lower case."""
+        for run in self._read(self.sample(tmp_path)):
+            assert run.status == run.status.lower(), run.status
+            assert run.names, f"{run.label} says nothing"
+            for name, value in run.values.items():
+                assert isinstance(value, str | int | float | list | tuple | None), (name, value)
+            for name, curve in run.curves.items():
+                steps = [reading.step for reading in curve]
+                assert steps == sorted(set(steps)), name
+
+    def test_a_source_that_there_is_not_is_an_error(self, tmp_path: Path) -> None:
+        """One that says what was looked for."""
+        with pytest.raises(EvidenceError, match="nothing_here"):
+            self._read(str(tmp_path / "nothing_here"))
 
 
 def _ended(number: int, batch: int, settings: TrainingSettings, epochs: float) -> Trial:

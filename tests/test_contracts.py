@@ -1,9 +1,10 @@
-"""The project's own techniques pass the contract tests that authors of plug-ins are given."""
+"""The project's own techniques and workloads pass the contract tests that authors of plug-ins are given."""
 
 from typing import Any
 
 from hpo import testing
 from search_spaces.techniques import TECHNIQUES
+from trainers.workloads.described import WORKLOADS
 
 CONTRACTS: dict[str, type] = {
     "optimizer": testing.OptimizerContract,
@@ -26,3 +27,18 @@ for setting, registry in TECHNIQUES.items():
         title = f"Test_{setting}_{name}"
         body = {"name": name, "settings": MORE.get((setting, name), {})}
         globals()[title] = type(title, (CONTRACTS[setting],), body)
+
+SMALL: dict[str, dict[str, Any]] = {
+    "resnet": {"source": "digits"},
+    "segmentation": {
+        **{"samples": 16, "evaluation_samples": 8, "height": 24, "width": 36},
+        "model": "tiramisu_small",
+    },
+    "noisy_quadratic": {"modes": 20, "train_samples": 256},
+}
+"""A small data section of each workload but ``program``, which trains nothing itself."""
+BATCHES = {"segmentation": {"global_batch_size": 8}}
+for name in WORKLOADS.built_in.keys() - {"program"}:
+    title = f"Test_workload_{name}"
+    body = {"name": name, "data": SMALL[name], **BATCHES.get(name, {})}
+    globals()[title] = type(title, (testing.WorkloadContract,), body)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from hpo.past_runs.importers import IMPORTERS
 from hpo.planning.schedulers import SCHEDULERS
 from hpo.study.samplers import SAMPLERS
 from search_spaces.plugins import Registry
 from search_spaces.techniques import TECHNIQUES
+from trainers.workloads.described import WORKLOADS
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hpo", "search_spaces", "trainers", "storage")
@@ -21,7 +23,12 @@ ELSEWHERE = {
     "hpo/past_runs/mlperf/settings.py",  # MLPerf's names of optimizers, with ours
 }
 
-DESCRIBED = [(SAMPLERS, "hpo/study/samplers.py"), (SCHEDULERS, "hpo/planning/schedulers.py")]
+DESCRIBED = [
+    (SAMPLERS, "hpo/study/samplers.py"),
+    (SCHEDULERS, "hpo/planning/schedulers.py"),
+    (WORKLOADS, "trainers/workloads/described.py"),
+    (IMPORTERS, "hpo/past_runs/importers.py"),
+]
 
 
 def lists(tree: ast.AST) -> Iterator[tuple[int, set[str]]]:

@@ -51,8 +51,8 @@ def read_csv(path: Path, curves: Path | None = None) -> list[PastRun]:
     return found
 
 
-def read_wandb(path: Path, charts: Sequence[Path] = ()) -> list[PastRun]:
-    """One run per row of a table of runs that Weights & Biases exported; ``charts`` are exported charts with curves.
+def read_wandb(path: Path, chart: Sequence[Path] = ()) -> list[PastRun]:
+    """One run per row of a table of runs that Weights & Biases exported; ``chart``: exported charts with curves.
 
     Raises :class:`EvidenceError`: without the columns ``Name`` and ``State``, or where two runs have one name and
     charts are given, whose columns could then be either's.
@@ -61,11 +61,11 @@ def read_wandb(path: Path, charts: Sequence[Path] = ()) -> list[PastRun]:
     check_required(path, header, ("Name", "State"))
     table = [cells_of(path, line, header, row, ("Name", "State")) for line, row in rows]
     names = [values["Name"] for values in table]
-    if charts:
+    if chart:
         _check_unique(path, "Name", names)
     logged: dict[str, dict[str, list[Reading]]] = defaultdict(dict)
-    for chart in charts:
-        for name, curves in _read_chart(chart, names).items():
+    for exported in chart:
+        for name, curves in _read_chart(exported, names).items():
             logged[name] |= curves
     counted: Counter[str] = Counter()
     found = []

@@ -15,10 +15,10 @@ VALUE, REPORTED = "value", "intermediate_value"
 """What a trial returned, and what it reported at its steps, by the names under which they are mapped."""
 
 
-def read_optuna(source: str, study: str | None = None) -> list[PastRun]:
+def read_optuna(source: str, name: str | None = None) -> list[PastRun]:
     """The trials of one study of the database, by its URL or the path of an SQLite or journal file.
 
-    ``study`` is its name in Optuna, needed where there are several. Raises :class:`EvidenceError`.
+    ``name`` is its name in Optuna, needed where there are several. Raises :class:`EvidenceError`.
     """
     try:
         import optuna
@@ -31,20 +31,20 @@ def read_optuna(source: str, study: str | None = None) -> list[PastRun]:
         names = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
         if not names:
             raise EvidenceError(f"{source} holds no study of Optuna")
-        if study is None and len(names) == 1:
-            study = names[0]
-        if study not in names:
-            asked = "give one with --name" if study is None else f"there is no {study!r}"
+        if name is None and len(names) == 1:
+            name = names[0]
+        if name not in names:
+            asked = "give one with --name" if name is None else f"there is no {name!r}"
             raise EvidenceError(
                 f"{source} has {len(names)} studies of Optuna, and {asked}: {', '.join(sorted(names))}"
             )
-        loaded = optuna.load_study(study_name=study, storage=storage)
+        loaded = optuna.load_study(study_name=name, storage=storage)
         if len(loaded.directions) > 1:
             raise EvidenceError(
-                f"the Optuna study {study!r} has {len(loaded.directions)} objectives, and which of them is the "
+                f"the Optuna study {name!r} has {len(loaded.directions)} objectives, and which of them is the "
                 "metric cannot be told; import a table of its trials: hpo import csv"
             )
-        return [_run(study or "", trial) for trial in loaded.get_trials(deepcopy=False)]
+        return [_run(name or "", trial) for trial in loaded.get_trials(deepcopy=False)]
     except EvidenceError:
         raise
     except Exception as error:  # SQLAlchemy's errors and Optuna's own have no common kind

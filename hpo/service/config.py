@@ -24,8 +24,9 @@ from pydantic import (
 from hpo.errors import Fault, SpecError
 from hpo.study import faults as study_faults
 from hpo.study import rules, yaml_text
+from trainers.workloads.described import WORKLOADS
 
-BUILT_IN_WORKLOADS = ("noisy_quadratic", "resnet", "segmentation")
+BUILT_IN_WORKLOADS = tuple(name for name, its in WORKLOADS.built_in.items() if its.served)
 ENVIRONMENT_PREFIX = "HPO_SERVE_"
 
 
@@ -113,7 +114,8 @@ class ServerConfig(_ConfigSection):
     folder: Path = Field(Path(".hpo"), description="Where plans and the login token are kept.")
     workloads: tuple[Annotated[str, AfterValidator(rules.check_workload)], ...] = Field(
         BUILT_IN_WORKLOADS,
-        description="What studies may train; package.module:Class is code of the server's own.",
+        description="What studies may train: workloads by name, those of plug-ins too; package.module:Class is code of "
+        "the server's own.",
     )
     plugins: tuple[str, ...] = Field(
         (), description="Packages whose optimizers, schedules and other plug-ins studies may name."

@@ -7,6 +7,7 @@ as links may have changed since.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -25,6 +26,8 @@ from hpo.service.config import Limits, ServerConfig
 from hpo.study.faults import dotted, shown
 from hpo.study.spec import StudySpec, check_target, parse_study
 from search_spaces.names import nearest
+from search_spaces.plugins import PluginError
+from trainers.workloads.described import WORKLOADS, WorkloadDescription
 
 PATH_OPTIONS = ("path", "folder", "file", "directory", "root", "dir")
 METRICS_SECONDS = 60.0
@@ -32,9 +35,6 @@ MOST_PATHS = 100
 LONGEST_NAME = 200
 LONGEST_PATH = 4096
 """Characters of a path: Linux opens none that is longer, and following its links takes minutes."""
-NOISY_QUADRATIC_SAMPLES = 4096
-BYTES_OF_A_PIXEL = 4 * 16 + 1
-"""16 channels in single precision, and a label."""
 
 
 def read_submission(
@@ -74,13 +74,19 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
                 "lists them under workloads"
             ),
         )
-    yield from faults_of_data(spec.data, config.data_folders)
-    if spec.workload == "segmentation" and "folder" in spec.data:
+    elif ":" not in spec.workload and spec.workload not in WORKLOADS:
         yield (
-            ("data", "folder"),
-            "data.folder is where generated samples are written, and what a server's studies read they may not write; "
-            "leave it out: the samples go to the worker's cache",
+            ("workload",),
+            f"there is no workload {shown(spec.workload)}{WORKLOADS.explain(spec.workload)}",
         )
+    yield from faults_of_data(spec.data, config.data_folders)
+    for option in described.writes if (described := _described(spec)) else ():
+        if option in spec.data:
+            yield (
+                ("data", option),
+                f"data.{option} is where generated samples are written, and what a server's studies read they may not "
+                "write; leave it out: the samples go to the worker's cache",
+            )
     for name in spec.data:
         if len(name) > LONGEST_NAME:
             yield (
@@ -125,32 +131,11 @@ def _faults_of_size(spec: StudySpec, limits: Limits) -> Iterator[tuple[tuple[str
             " evaluations of all trials",
         ),
     ]
-    if spec.workload == "noisy_quadratic":
-        samples = _number(data.get("train_samples", NOISY_QUADRATIC_SAMPLES))
-        updates = budget.epochs_per_trial * samples / min(spec.ladder)
-        asked += [
-            (("data", "train_samples"), samples, limits.train_samples, ""),
-            (("data", "modes"), _number(data.get("modes", 1)), limits.modes, ""),
-            (
-                ("budget", "epochs_per_trial"),
-                updates,
-                limits.updates,
-                " updates of a trial at the smallest rung",
-            ),
-        ]
-    if spec.workload == "segmentation" and data.get("source", "generated") == "generated":
-        sides = {"height": 96, "width": 144, "samples": 256, "evaluation_samples": 64}
-        sizes = {name: _number(data.get(name, usual)) for name, usual in sides.items()}
-        samples = sizes["samples"] + sizes["evaluation_samples"]
-        asked += [
-            (("data", "samples"), samples, limits.train_samples, " samples to generate"),
-            (
-                ("data", "samples"),
-                samples * sizes["height"] * sizes["width"] * BYTES_OF_A_PIXEL,
-                limits.generated_bytes,
-                " bytes of generated data",
-            ),
-        ]
+    described = _described(spec)
+    for demand in (
+        described.demands(data, budget.epochs_per_trial, min(spec.ladder)) if described else ()
+    ):
+        asked.append((demand.place, demand.amount, getattr(limits, demand.limit), demand.what))
     for location, value, most, what in asked:
         if not value <= most:
             yield (
@@ -159,9 +144,11 @@ def _faults_of_size(spec: StudySpec, limits: Limits) -> Iterator[tuple[tuple[str
             )
 
 
-def _number(value: Any) -> float:
-    """A number of a data section, of which the workload says itself whether it is one; 0 for what is none."""
-    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else 0.0
+def _described(spec: StudySpec) -> WorkloadDescription | None:
+    """What is known of the study's workload; None for a class by its place, and where a plug-in has a fault."""
+    with contextlib.suppress(PluginError):
+        return WORKLOADS.get(spec.workload)
+    return None
 
 
 def faults_of_data(

@@ -18,6 +18,7 @@ from hpo.study.program import PROGRAM
 from search_spaces.recipes import Recipe, RecipeError, recipe
 from search_spaces.space import SearchSpace, SearchSpaceError
 from search_spaces.techniques import fault_of_use
+from trainers.workloads.described import WORKLOADS
 
 DURATIONS = ("decay_epochs", "decay_milestones", "batch_milestones", "rmsprop_center_epochs")
 """Settings that say when something happens after the warmup."""
@@ -62,7 +63,8 @@ def _of_workload(info: ValidationInfo) -> tuple[Collection[str] | None, dict[str
     workload, program = info.data.get("workload", ""), info.data.get("program")
     if program is not None:
         return program.options.own_settings, {"normalization_batch_size": 1}
-    return (None if ":" in workload or workload == PROGRAM else ()), {}
+    of_a_package = workload in WORKLOADS and workload not in WORKLOADS.built_in
+    return (None if ":" in workload or workload == PROGRAM or of_a_package else ()), {}
 
 
 def own_settings(values: Any) -> frozenset[str]:

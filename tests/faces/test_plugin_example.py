@@ -98,11 +98,43 @@ def test_a_study_runs_is_forecast_and_planned_with_it(site: Path, tmp_path: Path
     assert said.returncode == 0 and "signum" in (tmp_path / "new.yaml").read_text()
 
 
+def test_its_workload_is_trained_and_its_runs_are_imported(site: Path, tmp_path: Path) -> None:
+    said = hpo(
+        site,
+        tmp_path,
+        *("init", "--defaults", "--workload", "rings", "--batches", "16-64,128"),
+        *("--output", "rings.yaml"),
+    )
+    assert said.returncode == 0, said.stderr
+    study = (tmp_path / "rings.yaml").read_text()
+    assert "workload: rings" in study
+    (tmp_path / "rings.yaml").write_text(
+        study.replace("trials: 36", "trials: 3")
+        .replace("epochs_per_trial: 20", "epochs_per_trial: 2")
+        .replace("at_least: 0.98", "at_least: 0.7")
+        .replace("seeds: 2", "seeds: 1")
+    )
+    run = {"learning_rate": 0.1, "warmup_epochs": 0, "global_batch_size": 16, "seed": 7}
+    (tmp_path / "runs.jsonl").write_text(json.dumps({**run, "accuracy": [0.5, 0.9]}))
+    imported = hpo(
+        site,
+        tmp_path,
+        *("import", "jsonl", "runs.jsonl", "--study", "rings.yaml", "--axis", "epochs"),
+        *("--train-samples", "512", "--json"),
+    )
+    assert imported.returncode == 0, imported.stderr
+    assert json.loads(imported.stdout)["states"] == {"reached": 1}
+    done = hpo(site, tmp_path, "run", "rings.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    trials = json.loads(hpo(site, tmp_path, "trials", "rings", "--format", "json").stdout)
+    assert len(trials) == 4 and trials[0]["seed"] == 7
+
+
 def test_the_doctor_lists_it(site: Path, tmp_path: Path) -> None:
     found = hpo(site, tmp_path, "doctor", "--quick", "--json")
     lines = json.loads(found.stdout)
     plugins = [each for each in lines if each["name"] == "plug-in"]
-    assert [each["level"] for each in plugins] == ["ok"] * 4, plugins
+    assert [each["level"] for each in plugins] == ["ok"] * 6, plugins
 
 
 def test_where_its_package_is_not_taken_it_is_refused(site: Path, tmp_path: Path) -> None:

@@ -65,3 +65,56 @@ def test_a_submission_names_plug_ins_of_listed_packages_alone(
         checker.close()
     imported = (site / "imported").exists()
     assert imported == any("tigers" in each.lower() for each in taken)
+
+
+WORKLOAD = """
+from pathlib import Path
+from trainers.workloads.described import WorkloadDescription
+Path(__file__).with_name("imported").touch()
+OVALS = WorkloadDescription(
+    rule="trainers.workloads.noisy_quadratic.task:NoisyQuadratic", about="ovals", source="nowhere", needs_torch=False,
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("taken", "named", "fault"),
+    [
+        ((), True, "package some-ovals 1.0 is not among those that are taken here"),
+        (("some-ovals",), False, "workload must be one that this server allows"),
+        (("some-ovals",), True, None),
+    ],
+)
+def test_a_submission_trains_a_plug_in_s_workload_where_both_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    taken: tuple[str, ...],
+    named: bool,
+    fault: str | None,
+) -> None:
+    site = install_package(
+        monkeypatch,
+        tmp_path,
+        "some-ovals",
+        {"largebatch.workloads": {"ovals": "ovals_of_a_test:OVALS"}},
+        {"ovals_of_a_test.py": WORKLOAD},
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
+    study = (
+        STUDY.replace("resnet", "ovals")
+        .replace("{source: digits}", "{modes: 20}")
+        .replace("metric: top1, at_least: 0.9", "metric: loss, at_most: 0.9")
+        .replace("optimizer: tiger", "optimizer: sgd")
+        .replace(", tiger_stripes: STRIPES", "")
+    )
+    workloads = ("noisy_quadratic", *(("ovals",) if named else ()))
+    checker = Checker(ServerConfig.model_validate({"plugins": taken, "workloads": workloads}))
+    try:
+        if fault is None:
+            assert checker.check(study).workload == "ovals"
+        else:
+            with pytest.raises(SpecError, match=fault):
+                checker.check(study)
+    finally:
+        checker.close()
+    assert (site / "imported").exists() == bool(taken)

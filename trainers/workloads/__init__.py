@@ -1,4 +1,4 @@
-"""Workloads by name: the project's own, and users' classes as ``package.module:Class``."""
+"""Workloads by name: the described ones, and users' classes as ``package.module:Class``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search_spaces.names import nearest, nearest_or_all
+from search_spaces.names import nearest
+from search_spaces.plugins import PluginError
 from search_spaces.settings import names as setting_names
 from trainers.errors import WorkloadError
 from trainers.feed.streams import Part
 from trainers.job import TrainingJob
+from trainers.workloads.described import WORKLOADS
 from trainers.workloads.workload import (
     AnyWorkload,
     Batch,
@@ -37,13 +39,6 @@ __all__ = [
     "metrics_of",
     "workload_class",
 ]
-
-_OWN = {
-    "resnet": "trainers.workloads.resnet.task:ResNetWorkload",
-    "segmentation": "trainers.workloads.segmentation.task:SegmentationWorkload",
-    "noisy_quadratic": "trainers.workloads.noisy_quadratic.task:NoisyQuadratic",
-    "program": "trainers.workloads.program.task:ProgramWorkload",
-}
 
 
 def load_workload(
@@ -101,11 +96,15 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
 
     Raises :class:`WorkloadError` where there is none of this name, or it leaves out what a workload must define.
     """
-    module_name, colon, class_name = _OWN.get(name, name).partition(":")
+    try:
+        rule = WORKLOADS[name].rule if name in WORKLOADS else name
+    except PluginError as error:
+        raise WorkloadError(f"the workload {name!r} cannot be used: {error}") from error
+    module_name, colon, class_name = rule.partition(":")
     if not (module_name and colon and class_name):
+        hint = WORKLOADS.explain(name) or f"; there are {', '.join(WORKLOADS)}"
         raise WorkloadError(
-            f"there is no workload {name!r}{nearest_or_all(name, _OWN)}; a class of your own is "
-            "named 'package.module:Class'"
+            f"there is no workload {name!r}{hint}; a class of your own is named 'package.module:Class'"
         )
     found = getattr(_import(module_name, name, search_path), class_name, None)
     if not (isinstance(found, type) and issubclass(found, AnyWorkload)):

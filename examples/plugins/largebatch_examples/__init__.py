@@ -1,10 +1,12 @@
 """What this package adds, described; the rules are imported when something is trained."""
 
+from hpo.past_runs.importers import ImporterDescription, ImporterOption
 from hpo.planning.schedulers import SchedulerDescription
 from hpo.study.samplers import SamplerDescription
 from search_spaces.own_settings import OwnSetting, Range
 from search_spaces.techniques.optimizers import OptimizerDescription
 from search_spaces.techniques.schedules import DecayDescription
+from trainers.workloads.described import Beginning, WorkloadDescription
 
 SIGNUM = OptimizerDescription(
     title="Signum",
@@ -51,4 +53,28 @@ TORQUE = SchedulerDescription(
     program=("qsub",),
     account="-A",
     partition="-q",
+)
+
+RINGS = WorkloadDescription(
+    rule="largebatch_examples.rings:Rings",
+    about="which of two rings a point lies on",
+    source="sklearn.datasets.make_circles",
+    beginnings={
+        "rings": Beginning(
+            about="points on two rings, generated",
+            data="data: {noise: 0.1}",
+            target="accuracy>=0.98",
+            fixed={"momentum": 0.9, "weight_decay": 0},
+            epochs=20,
+        )
+    },
+)
+
+JSONL = ImporterDescription(
+    rule="largebatch_examples.jsonl:read_jsonl",
+    about="a file with one JSON object per run",
+    source="jsonlines.org",
+    options={
+        "name": ImporterOption(what="The key whose value names a run; its line if not given.")
+    },
 )

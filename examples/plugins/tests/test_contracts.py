@@ -1,6 +1,15 @@
 """What largebatch asks of plug-ins: pytest examples/plugins/tests, with the package installed."""
 
-from hpo.testing import DecayContract, OptimizerContract, SamplerContract, SchedulerContract
+from pathlib import Path
+
+from hpo.testing import (
+    DecayContract,
+    ImporterContract,
+    OptimizerContract,
+    SamplerContract,
+    SchedulerContract,
+    WorkloadContract,
+)
 
 
 class TestSignum(OptimizerContract):
@@ -17,3 +26,17 @@ class TestGenetic(SamplerContract):
 
 class TestTorque(SchedulerContract):
     name = "torque"
+
+
+class TestRings(WorkloadContract):
+    name = "rings"
+
+
+class TestJsonl(ImporterContract):
+    name = "jsonl"
+
+    def sample(self, folder: Path) -> str:
+        """Two runs with a curve each."""
+        file = folder / "runs.jsonl"
+        file.write_text('{"lr": 0.1, "accuracy": [0.5, 0.8]}\n{"lr": 0.2, "accuracy": [0.6]}\n')
+        return str(file)

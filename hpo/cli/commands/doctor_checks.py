@@ -189,11 +189,13 @@ def _torch(torch: dict[str, Any] | str) -> Iterator[Finding]:
 
 def plugins(*, quick: bool) -> Iterator[Finding]:
     """Every plug-in of other packages, and what is wrong with it; but ``quick``, also its rule."""
+    from hpo.past_runs.importers import IMPORTERS
     from hpo.planning.schedulers import SCHEDULERS
     from hpo.study.samplers import SAMPLERS
     from search_spaces.techniques import TECHNIQUES
+    from trainers.workloads.described import WORKLOADS
 
-    for registry in (*TECHNIQUES.values(), SAMPLERS, SCHEDULERS):
+    for registry in (*TECHNIQUES.values(), SAMPLERS, SCHEDULERS, WORKLOADS, IMPORTERS):
         yield from _plugins_of(registry)
     if quick or not any(registry.plugins() for registry in TECHNIQUES.values()):
         return

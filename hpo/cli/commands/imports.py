@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpo.cli.commands import options
+from hpo.past_runs.importers import IMPORTERS, ImporterDescription
+from search_spaces.plugins import PluginError, load_attribute
 
 if TYPE_CHECKING:
     from hpo.past_runs.importing import ImportedRuns
@@ -18,7 +20,34 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@click.group(name="import")
+class _Importers(click.Group):
+    """A command for each importer besides those that stand here; plug-ins are looked for where one is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names; an importer with a fault is none."""
+        return [*super().list_commands(ctx), *options.Named(IMPORTERS).names()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name; a usage error for an importer with a fault."""
+        if own := super().get_command(ctx, cmd_name):
+            return own
+        try:
+            described = IMPORTERS.get(cmd_name)
+        except PluginError as error:
+            raise click.UsageError(f"{cmd_name!r} cannot be used: {error}", ctx) from error
+        return described and _command(cmd_name, described)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the words name; the error for one that there is not names the nearest."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            hint = IMPORTERS.explain(args[0]) or f"; there are {', '.join(self.list_commands(ctx))}"
+            ctx.fail(f"there is no importer {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(name="import", cls=_Importers)
 def importing() -> None:
     """Read results of trainings that were run elsewhere."""
 
@@ -106,71 +135,22 @@ def _run_options(command: Command) -> Command:
     return command
 
 
-@importing.command("csv")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option(
-    "--curves",
-    type=click.Path(path_type=Path),
-    help="A second table with the columns run and step, and a column for each metric.",
-)
-@_run_options
-def csv_table(source: Path, curves: Path | None, **settings: Any) -> None:
-    """Import a table with one row per run as trials of a study; a column run names the runs."""
-    from hpo.past_runs.csv_tables import read_csv
+def _command(name: str, described: ImporterDescription) -> click.Command:
+    """``hpo import NAME SOURCE``, with the options of the importer and those of all."""
 
-    _import(read_csv(source, curves), **settings)
+    def call(source: Any, **given: Any) -> None:
+        own = {option: given.pop(option) for option in described.options}
+        _import(load_attribute(described.rule)(source, **own), **given)
 
-
-@importing.command()
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option(
-    "--chart",
-    "charts",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="The CSV export of a chart, with the curves of the runs; may be repeated.",
-)
-@_run_options
-def wandb(source: Path, charts: Sequence[Path], **settings: Any) -> None:
-    """Import the CSV export of a table of runs of Weights & Biases as trials of a study."""
-    from hpo.past_runs.csv_tables import read_wandb
-
-    _import(read_wandb(source, charts), **settings)
-
-
-@importing.command()
-@click.argument("source")
-@click.option("--experiment", metavar="NAME", help="Only the runs of this experiment.")
-@_run_options
-def mlflow(source: str, experiment: str | None, **settings: Any) -> None:
-    """Import runs of MLflow as trials of a study: from a folder mlruns, sqlite:///mlflow.db, or a tracking server."""
-    from hpo.past_runs.mlflow_store import read_mlflow
-
-    _import(read_mlflow(source, experiment), **settings)
-
-
-@importing.command()
-@click.argument("source", type=click.Path(path_type=Path))
-@_run_options
-def tensorboard(source: Path, **settings: Any) -> None:
-    """Import runs of TensorBoard as trials of a study: every folder below SOURCE with event files is one."""
-    from hpo.past_runs.tensorboard_folder import read_tensorboard
-
-    _import(read_tensorboard(source), **settings)
-
-
-@importing.command("optuna")
-@click.argument("source")
-@click.option("--name", metavar="NAME", help="The study in Optuna, where there are several.")
-@_run_options
-def optuna_database(source: str, name: str | None, **settings: Any) -> None:
-    """Import the trials of an Optuna study as trials of a study here; SOURCE is a URL or a file.
-
-    What a trial returned is called value, and what it reported at its steps intermediate_value.
-    """
-    from hpo.past_runs.optuna_database import read_optuna
-
-    _import(read_optuna(source, name), **settings)
+    command: Callable[..., Any] = _run_options(call)
+    for option, its in described.options.items():
+        kind = click.Path(path_type=Path) if its.file else click.STRING
+        flag = f"--{option.replace('_', '-')}"
+        command = click.option(flag, option, type=kind, multiple=its.many, help=its.what)(command)
+    kind = click.Path(path_type=Path) if described.file else click.STRING
+    command = click.argument("source", type=kind)(command)
+    about = f"Import as trials of a study: {described.about}."
+    return click.command(name, help=f"{about}\n\n{described.details}".rstrip())(command)
 
 
 def _import(

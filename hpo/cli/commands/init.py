@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -11,92 +12,30 @@ from typing import Any
 
 import click
 
+from search_spaces.plugins import PluginError
+from trainers.workloads.described import WORKLOADS, Beginning
+
 LARGEST_DOUBLINGS = 8
 TRIALS_PER_RUNG = 12
 _YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "nan", "inf"}
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What a study begins with for one kind of workload: its data, the target it usually has, and its search."""
-
-    about: str
-    data: str
-    target: str
-    search: str
-    epochs: int
-    normalization: int | None = None
-
-
-SGD = """\
-  optimizer: sgd                    # or OTHERS
-  learning_rate: {log_uniform: [0.003, 3], role: scaled}    # tuned at every rung, then extrapolated
-  warmup_epochs: {uniform: [0, 5], role: scaled}
-  momentum: 0.9"""
-ADAM = """\
-  optimizer: adam                   # or OTHERS
-  learning_rate: {log_uniform: [0.0003, 0.03], role: scaled}    # tuned at every rung, then extrapolated
-  warmup_epochs: {uniform: [0, 2], role: scaled}"""
-QUADRATIC = """\
-  optimizer: sgd
-  learning_rate: {log_uniform: [0.002, 2], role: scaled}    # tuned at every rung, then extrapolated
-  momentum: 0.9
-  weight_decay: 0"""
-
-KINDS = {
-    "digits": Kind(
-        "small images that come with scikit-learn, to try it",
-        "data: {source: digits}",
-        "top1>=0.96",
-        SGD,
-        40,
-    ),
-    "images": Kind(
-        "images in folders, train/CLASS/*.jpg and val/CLASS/*.jpg, on a residual network",
-        "data: {source: image_folder, path: images}       # the folder with train/ and val/, beside this file",
-        "top1>=0.75",
-        SGD,
-        60,
-    ),
-    "climate": Kind(
-        "segmentation of climate fields, generated or in DeepCAM's HDF5 format",
-        "data: {source: generated, samples: 256, evaluation_samples: 64, height: 48, width: 72,\n"
-        "       model: deeplabv3plus_small, prior_bias: true}",
-        "iou>=0.77",
-        ADAM + "\n  class_weighting: inverse_eighth_root",
-        24,
-    ),
-    "simulation": Kind(
-        "a noisy quadratic that is simulated in seconds, to see how all of it works",
-        "data: {modes: 200, noise_scale: 0.5, train_samples: 512}",
-        "loss<=0.05",
-        QUADRATIC,
-        80,
-    ),
-    "program": Kind(
-        "a training program of yours: anything that has a command line",
-        "program:\n"
-        "  # the words of your command; {name} is a setting, a batch size or a place: see guides/programs\n"
-        '  command: [python, train.py, --lr, "{learning_rate}", --warmup, "{warmup_epochs}",\n'
-        '            --batch-size, "{local_batch_size}", --seed, "{seed}"]\n'
-        "  train_samples: 50000              # of your training set: the unit of an epoch\n"
-        "  report: {metrics: {METRIC: BETTER}}   # what your program reports; true: higher is better",
-        "accuracy>=0.9",
-        SGD.replace("  momentum: 0.9", "").rstrip(),
-        40,
-    ),
-}
-WORKLOADS = {"digits": "resnet", "images": "resnet", "climate": "segmentation"} | {
-    "simulation": "noisy_quadratic",
-    "program": "program",
-}
-OWN = Kind(
-    "a class of yours, package.module:Class, beside the study file",
-    "data: {}                            # what your class is opened with",
-    "accuracy>=0.9",
-    SGD,
-    40,
+OWN = Beginning(
+    about="a class of yours, package.module:Class, beside the study file",
+    data="data: {}                            # what your class is opened with",
+    target="accuracy>=0.9",
 )
+"""What a study of a class of one's own begins with."""
+
+
+def beginnings() -> dict[str, tuple[str, Beginning]]:
+    """Workload and beginning by the name that an answer gives; a plug-in with a fault has none."""
+    found: dict[str, tuple[str, Beginning]] = {}
+    for workload in WORKLOADS:
+        with contextlib.suppress(PluginError):
+            for name, beginning in WORKLOADS[workload].beginnings.items():
+                found.setdefault(name, (workload, beginning))
+    return found
 
 
 class _Answer(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
@@ -113,6 +52,14 @@ class _Answer(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4
             return self._read(value.strip())
         except ValueError as error:
             return self.fail(str(error), param, ctx)
+
+
+class _WorkloadAnswer(_Answer):
+    """One of the names of :func:`beginnings`; plug-ins are looked for where the help lists them."""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
+        """``[digits|images|package.module:Class]``."""
+        return f"[{'|'.join([*beginnings(), 'package.module:Class'])}]"
 
 
 @dataclass(frozen=True)
@@ -133,10 +80,11 @@ class Partition:
 
 
 def _workload(text: str) -> str:
-    if text in KINDS or re.fullmatch(r"\w+(\.\w+)*:\w+", text):
+    known = beginnings()
+    if text in known or re.fullmatch(r"\w+(\.\w+)*:\w+", text):
         return text
     raise ValueError(
-        f"must be one of {', '.join(KINDS)}, or package.module:Class of your own, but got {text!r}"
+        f"must be one of {', '.join(known)}, or package.module:Class of your own, but got {text!r}"
     )
 
 
@@ -184,8 +132,8 @@ def _machine(text: str) -> str:
 @click.command()
 @click.option(
     "--workload",
-    type=_Answer("workload", _workload),
-    help="digits, images, climate, simulation, program, or package.module:Class.",
+    type=_WorkloadAnswer("workload", _workload),
+    help="What is trained; package.module:Class is a class of yours.",
 )
 @click.option("--target", type=_Answer("target", _aim), metavar="METRIC>=VALUE", help="To reach.")
 @click.option(
@@ -232,11 +180,12 @@ def init(output: Path, defaults: bool, **given: Any) -> None:
         return click.prompt(question, default=default, type=_Answer(name, read), err=True)
 
     if not defaults and given["workload"] is None:
-        for name, kind in [*KINDS.items(), ("module:Class", OWN)]:
-            click.echo(f"  {name:12}  {kind.about}", err=True)
+        offered = {name: begun.about for name, (_, begun) in beginnings().items()}
+        for name, about in {**offered, "module:Class": OWN.about}.items():
+            click.echo(f"  {name:12}  {about}", err=True)
     workload = answer("workload", "1. What is trained?", "digits", _workload)
-    kind = KINDS.get(workload, OWN)
-    aim = answer("target", "2. What must it reach?", kind.target, _aim)
+    _, begun = beginnings().get(workload, (workload, OWN))
+    aim = answer("target", "2. What must it reach?", begun.target, _aim)
     partition = answer(
         "partition", "3. What do you sweep on (gpus or cores of a node)?", "2 cores", _partition
     )
@@ -265,12 +214,13 @@ def study_text(
     machine: str,
 ) -> str:
     """The study file of these answers, with comments."""
-    kind = KINDS.get(workload, OWN)
-    data = kind.data.replace("METRIC", aim.metric).replace("BETTER", str(aim.at_least).lower())
-    own = "" if workload not in KINDS else WORKLOADS[workload]
+    from hpo.study.program import PROGRAM
+
+    trained, begun = beginnings().get(workload, (workload, OWN))
+    data = begun.data.replace("METRIC", aim.metric).replace("BETTER", str(aim.at_least).lower())
     group = _normalization(ladder, full)
-    search = _with_other_optimizers(kind.search)
-    if workload != "program" and group != 16:
+    search = _search(begun)
+    if trained != PROGRAM and group != 16:
         search += (
             f"\n  normalization_batch_size: {group}       # samples that share batch-norm statistics; "
             "divides every batch"
@@ -285,8 +235,8 @@ def study_text(
 # Which settings reach the target at a batch of {full}, and in how many epochs?
 # It sweeps at {ladder[0]} to {ladder[-1]}, on {partition.count} {partition.unit}, and extrapolates.
 # hpo study check {name}.yaml says what this takes; hpo run {name}.yaml does it.
-name: {json.dumps(name, ensure_ascii=False) if _is_special(name) else name}
-workload: {own or workload}
+name: {_yaml(name)}
+workload: {trained}
 {data}
 target: {{metric: {aim.metric}, {side}: {aim.threshold:g}}}
 
@@ -301,7 +251,7 @@ search:
 
 # trainings over the whole ladder, about {TRIALS_PER_RUNG} a rung; each ends at the target, when it falls behind the
 # others, or after so many epochs: two to four times what a good training needs, as the largest batch needs most
-budget: {{trials: {TRIALS_PER_RUNG * len(ladder)}, epochs_per_trial: {kind.epochs}}}
+budget: {{trials: {TRIALS_PER_RUNG * len(ladder)}, epochs_per_trial: {begun.epochs}}}
 
 # the best settings of a rung are trained with so many seeds: the scatter between seeds is what an interval is made of
 seeds: 2
@@ -310,12 +260,28 @@ seeds: 2
 """
 
 
-def _with_other_optimizers(search: str) -> str:
-    """The section with the optimizers besides its own, those of plug-ins with them, in the comment."""
+def _search(begun: Beginning) -> str:
+    """The section ``search``, with the other optimizers, those of plug-ins too, in a comment."""
     from search_spaces.techniques import OPTIMIZERS
 
-    chosen = search.split()[1]
-    return search.replace("OTHERS", ", ".join(name for name in OPTIMIZERS if name != chosen))
+    others = ", ".join(name for name in OPTIMIZERS if name != begun.optimizer)
+    named = f"{begun.optimizer:22}# or {others}" if begun.others else begun.optimizer
+    low, high = begun.learning_rate
+    lines = [
+        f"optimizer: {named}",
+        f"learning_rate: {{log_uniform: [{low:g}, {high:g}], role: scaled}}    "
+        "# tuned at every rung, then extrapolated",
+    ]
+    if begun.warmup_epochs:
+        lines.append(f"warmup_epochs: {{uniform: [0, {begun.warmup_epochs:g}], role: scaled}}")
+    lines += [f"{name}: {_yaml(value)}" for name, value in begun.fixed.items()]
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _yaml(value: Any) -> str:
+    """A value in the words of YAML."""
+    plain = isinstance(value, str) and not _is_special(value)
+    return str(value) if plain else json.dumps(value, ensure_ascii=False)
 
 
 def _is_special(name: str) -> bool:

@@ -147,10 +147,12 @@ def check(file: Path, no_timing: bool, as_json: bool) -> None:
 
     from hpo import api
     from hpo.cli.output import prices
+    from trainers.workloads.described import WORKLOADS
 
     spec = api.load_study(file)
     price = None
-    if spec.workload == "noisy_quadratic" or importlib.util.find_spec("torch") is not None:
+    described = WORKLOADS.get(spec.workload) if spec.workload in WORKLOADS.built_in else None
+    if (described and not described.needs_torch) or importlib.util.find_spec("torch") is not None:
         from hpo.runs.checks import check_full_scale, check_workload
         from hpo.runs.price import study_price
 

@@ -1,0 +1,106 @@
+"""The importers of past runs: each stands here once, with what ``hpo import`` and authors of plug-ins need of it.
+
+How a source is read stands in the function that ``rule`` names; names and ends of its runs are then told as
+:mod:`hpo.past_runs.conversion` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from search_spaces.plugins import Registry, instance_of
+
+OTHER = "mlperf"
+"""The command of ``hpo import`` that reads outcomes rather than runs, whose name no importer can have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImporterOption:
+    """An option of an importer, ``--name``: a text, a path where it is a ``file``, and several of them if ``many``.
+
+    The rule gets it by its name as a keyword: None where it is not given, a tuple if ``many``.
+    """
+
+    what: str
+    file: bool = False
+    many: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImporterDescription:
+    """An importer; ``about`` says what it reads, ``source`` whose form that is.
+
+    ``rule`` is ``module:attribute``: called with the source and the ``options`` it gives a list of
+    :class:`hpo.past_runs.past_run.PastRun`, each with a label of its own, or raises
+    :class:`hpo.errors.EvidenceError`. The source is a :class:`pathlib.Path` where it is a ``file`` or a folder, else
+    the text that was given. ``details`` is what else its help says.
+    """
+
+    rule: str
+    about: str
+    source: str
+    file: bool = True
+    options: Mapping[str, ImporterOption] = field(default_factory=dict)
+    details: str = ""
+
+    def __post_init__(self) -> None:
+        if not all(self.rule.partition(":")):
+            raise ValueError(f"rule must be 'package.module:attribute', but got {self.rule!r}")
+
+
+def _accepted(name: str, found: object) -> ImporterDescription:
+    if name == OTHER:
+        raise ValueError(f"{OTHER} is a command of hpo import itself; give it another name")
+    return instance_of(ImporterDescription)(name, found)
+
+
+IMPORTERS: Registry[ImporterDescription] = Registry(
+    "importers",
+    {
+        "csv": ImporterDescription(
+            rule="hpo.past_runs.csv_tables:read_csv",
+            about="a table with one row per run; a column run names the runs",
+            source="RFC 4180",
+            options={
+                "curves": ImporterOption(
+                    what="A second table with the columns run and step, and a column for each metric.",
+                    file=True,
+                )
+            },
+        ),
+        "wandb": ImporterDescription(
+            rule="hpo.past_runs.csv_tables:read_wandb",
+            about="the CSV export of a table of runs of Weights & Biases",
+            source="its pages on exporting",
+            options={
+                "chart": ImporterOption(
+                    what="The CSV export of a chart, with the curves of the runs; may be repeated.",
+                    file=True,
+                    many=True,
+                )
+            },
+        ),
+        "mlflow": ImporterDescription(
+            rule="hpo.past_runs.mlflow_store:read_mlflow",
+            about="runs of MLflow: from a folder mlruns, sqlite:///mlflow.db, or a tracking server",
+            source="mlflow.store.tracking",
+            file=False,
+            options={"experiment": ImporterOption(what="Only the runs of this experiment.")},
+        ),
+        "tensorboard": ImporterDescription(
+            rule="hpo.past_runs.tensorboard_folder:read_tensorboard",
+            about="runs of TensorBoard: every folder below SOURCE with event files is one",
+            source="tensorboard/compat/proto/event.proto",
+        ),
+        "optuna": ImporterDescription(
+            rule="hpo.past_runs.optuna_database:read_optuna",
+            about="the trials of a study of Optuna; SOURCE is a URL or a file",
+            source="optuna.storages",
+            file=False,
+            options={"name": ImporterOption(what="The study in Optuna, where there are several.")},
+            details="What a trial returned is called value, and what it reported at its steps intermediate_value.",
+        ),
+    },
+    _accepted,
+)

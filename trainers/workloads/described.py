@@ -1,0 +1,190 @@
+"""The workloads that a study may name: each stands here once, with what is known of it before its data are opened.
+
+What is trained stands in the class that ``rule`` names. ``hpo init``, services, ``hpo doctor`` and tests read these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from search_spaces.plugins import Registry, instance_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """What ``hpo init`` writes for a workload, until somebody knows better.
+
+    Attributes:
+        about: what it is, in half a sentence. data: the section ``data`` of the study file, as text; ``METRIC`` stands
+        for the target's metric and ``BETTER`` for whether a higher value is better. target: as ``top1>=0.76``.
+        optimizer: its name. learning_rate: the lowest and the highest that are tried. warmup_epochs: the most, 0 for
+        none. fixed: other settings. epochs: of one training, at most. others: whether any optimizer may be named.
+    """
+
+    about: str
+    data: str
+    target: str
+    optimizer: str = "sgd"
+    learning_rate: tuple[float, float] = (0.003, 3)
+    warmup_epochs: float = 5
+    fixed: Mapping[str, Any] = field(default_factory=lambda: {"momentum": 0.9})
+    epochs: int = 40
+    others: bool = True
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a study asks of a service: an amount at a place of its file, against the service's limit of that name."""
+
+    place: tuple[str, str]
+    amount: float
+    limit: Literal["train_samples", "modes", "updates", "generated_bytes"]
+    what: str = ""
+
+
+def _no_demands(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> Iterable[Demand]:  # noqa: ARG001
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadDescription:
+    """A workload; ``about`` says in half a sentence what is trained, ``source`` where it was published.
+
+    Attributes:
+        rule: its class, ``module:Class``, a subclass of :class:`trainers.workloads.AnyWorkload`; imported when it is
+        used. beginnings: what ``hpo init`` offers, by the name under which it does. needs_torch: whether its class can
+        only be opened where torch is. served: whether services train it where their configuration names no workloads.
+        writes: data options that name a folder which is written; on a service nobody sets them. demands: what a study
+        asks of a service beside its trials, of its data section, the epochs of a training and the smallest batch size.
+    """
+
+    rule: str
+    about: str
+    source: str
+    beginnings: Mapping[str, Beginning] = field(default_factory=dict)
+    needs_torch: bool = True
+    served: bool = True
+    writes: tuple[str, ...] = ()
+    demands: Callable[[Mapping[str, Any], float, int], Iterable[Demand]] = _no_demands
+
+    def __post_init__(self) -> None:
+        if not all(self.rule.partition(":")):
+            raise ValueError(f"rule must be 'package.module:Class', but got {self.rule!r}")
+
+
+def _number(value: Any) -> float:
+    """A number of a data section, of which the workload says itself whether it is one; 0 for what is none."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else 0.0
+
+
+def _simulated(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> Iterator[Demand]:
+    samples = _number(data.get("train_samples", 4096))
+    yield Demand(("data", "train_samples"), samples, "train_samples")
+    yield Demand(("data", "modes"), _number(data.get("modes", 1)), "modes")
+    yield Demand(
+        ("budget", "epochs_per_trial"),
+        epochs * samples / smallest_batch,
+        "updates",
+        " updates of a trial at the smallest rung",
+    )
+
+
+def _generated(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> Iterator[Demand]:  # noqa: ARG001
+    if data.get("source", "generated") != "generated":
+        return
+    usual = {"height": 96, "width": 144, "samples": 256, "evaluation_samples": 64}
+    size = {name: _number(data.get(name, value)) for name, value in usual.items()}
+    samples = size["samples"] + size["evaluation_samples"]
+    bytes_of_a_pixel = 4 * 16 + 1  # 16 channels in single precision, and a label
+    generated = samples * size["height"] * size["width"] * bytes_of_a_pixel
+    place = ("data", "samples")
+    yield Demand(place, samples, "train_samples", " samples to generate")
+    yield Demand(place, generated, "generated_bytes", " bytes of generated data")
+
+
+WORKLOADS: Registry[WorkloadDescription] = Registry(
+    "workloads",
+    {
+        "resnet": WorkloadDescription(
+            rule="trainers.workloads.resnet.task:ResNetWorkload",
+            about="residual networks on images",
+            source="He et al., arXiv:1512.03385",
+            beginnings={
+                "digits": Beginning(
+                    about="small images that come with scikit-learn, to try it",
+                    data="data: {source: digits}",
+                    target="top1>=0.96",
+                ),
+                "images": Beginning(
+                    about="images in folders, train/CLASS/*.jpg and val/CLASS/*.jpg, on a residual network",
+                    data="data: {source: image_folder, path: images}       "
+                    "# the folder with train/ and val/, beside this file",
+                    target="top1>=0.75",
+                    epochs=60,
+                ),
+            },
+        ),
+        "segmentation": WorkloadDescription(
+            rule="trainers.workloads.segmentation.task:SegmentationWorkload",
+            about="DeepLabv3+ or Tiramisu on climate fields",
+            source="Kurth et al., arXiv:1810.01993",
+            writes=("folder",),
+            demands=_generated,
+            beginnings={
+                "climate": Beginning(
+                    about="segmentation of climate fields, generated or in DeepCAM's HDF5 format",
+                    data="data: {source: generated, samples: 256, evaluation_samples: 64, height: 48, width: 72,\n"
+                    "       model: deeplabv3plus_small, prior_bias: true}",
+                    target="iou>=0.77",
+                    optimizer="adam",
+                    learning_rate=(0.0003, 0.03),
+                    warmup_epochs=2,
+                    fixed={"class_weighting": "inverse_eighth_root"},
+                    epochs=24,
+                )
+            },
+        ),
+        "noisy_quadratic": WorkloadDescription(
+            rule="trainers.workloads.noisy_quadratic.task:NoisyQuadratic",
+            about="a quadratic with noisy gradients, simulated in closed form",
+            source="Zhang et al., arXiv:1907.04164",
+            needs_torch=False,
+            demands=_simulated,
+            beginnings={
+                "simulation": Beginning(
+                    about="a noisy quadratic that is simulated in seconds, to see how all of it works",
+                    data="data: {modes: 200, noise_scale: 0.5, train_samples: 512}",
+                    target="loss<=0.05",
+                    learning_rate=(0.002, 2),
+                    warmup_epochs=0,
+                    fixed={"momentum": 0.9, "weight_decay": 0},
+                    epochs=80,
+                    others=False,
+                )
+            },
+        ),
+        "program": WorkloadDescription(
+            rule="trainers.workloads.program.task:ProgramWorkload",
+            about="a training program of one's own, started by its command line",
+            source="docs/guides/programs.md",
+            needs_torch=False,
+            served=False,
+            beginnings={
+                "program": Beginning(
+                    about="a training program of yours: anything that has a command line",
+                    data="program:\n"
+                    "  # the words of your command; {name} is a setting, a batch size or a place: see guides/programs\n"
+                    '  command: [python, train.py, --lr, "{learning_rate}", --warmup, "{warmup_epochs}",\n'
+                    '            --batch-size, "{local_batch_size}", --seed, "{seed}"]\n'
+                    "  train_samples: 50000              # of your training set: the unit of an epoch\n"
+                    "  report: {metrics: {METRIC: BETTER}}   # what your program reports; true: higher is better",
+                    target="accuracy>=0.9",
+                    fixed={},
+                )
+            },
+        ),
+    },
+    instance_of(WorkloadDescription),
+)
