@@ -31,14 +31,16 @@ for setting, registry in TECHNIQUES.items():
 SMALL: dict[str, dict[str, Any]] = {
     "resnet": {"source": "digits"},
     "segmentation": {
-        **{"samples": 16, "evaluation_samples": 8, "height": 24, "width": 36},
+        "samples": 32,
+        "evaluation_samples": 8,
+        "height": 24,
+        "width": 36,
         "model": "tiramisu_small",
     },
     "noisy_quadratic": {"modes": 20, "train_samples": 256},
 }
 """A small data section of each workload but ``program``, which trains nothing itself."""
-BATCHES = {"segmentation": {"global_batch_size": 8}}
 for name in WORKLOADS.built_in.keys() - {"program"}:
     title = f"Test_workload_{name}"
-    body = {"name": name, "data": SMALL[name], **BATCHES.get(name, {})}
+    body = {"name": name, "data": SMALL[name]}
     globals()[title] = type(title, (testing.WorkloadContract,), body)

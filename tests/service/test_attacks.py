@@ -32,7 +32,7 @@ from hpo.service.serving import _uvicorn, listening_socket, worker_command
 from hpo.service.submission import faults_of_data
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial
-from trainers.workloads import _OWN
+from trainers.workloads.described import WORKLOADS
 
 
 @dataclass
@@ -300,7 +300,9 @@ def test_no_module_is_imported_by_a_name_from_the_network(place, monkeypatch, tm
 
 def test_the_allowed_workloads_are_the_built_in_ones(place):
     # a program is any command: it takes an administrator to allow them
-    assert set(place.api.app.state.context.config.workloads) == set(_OWN) - {"program"}
+    assert set(place.api.app.state.context.config.workloads) == set(WORKLOADS.built_in) - {
+        "program"
+    }
 
 
 PATHS = {

@@ -35,7 +35,7 @@ class _Importers(click.Group):
             described = IMPORTERS.get(cmd_name)
         except PluginError as error:
             raise click.UsageError(f"{cmd_name!r} cannot be used: {error}", ctx) from error
-        return described and _command(cmd_name, described)
+        return _command(cmd_name, described) if described else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
