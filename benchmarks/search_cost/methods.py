@@ -111,7 +111,7 @@ def _suggest(trial: Any, task: Task) -> tuple[float, float]:
 
 
 def searched(task: Task, seed: int, most: float) -> Iterator[Moment]:
-    """The search of ``sampler: forecast``, at any rung and at the target batch, until it ends by itself."""
+    """The search of ``sampler: forecast`` at the target batch, until it ends by itself."""
     rng, ledger, others = np.random.default_rng((seed, 3)), _Ledger(task), _others(task)
     search = OwnSearch(
         (*LADDER, TARGET_BATCH),
@@ -119,9 +119,9 @@ def searched(task: Task, seed: int, most: float) -> Iterator[Moment]:
         _tuned(task),
         most_epochs=task.budget(TARGET_BATCH),
         resolution=1 / EVALUATIONS_PER_EPOCH,
-        fixed=others,
-        samples_per_epoch=task.problem.train_samples,
+        goal=task.target_loss,
         higher_is_better=False,
+        rate_exponent=1.0,
         seed=seed,
     )
     seen: list[Seen] = []

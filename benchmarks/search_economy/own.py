@@ -10,14 +10,18 @@ import numpy as np
 from benchmarks.search_economy import protocol
 from benchmarks.search_economy.protocol import Landscape
 from hpo.extrapolation.evidence.evidence import ScaledSetting
-from hpo.tuning.acquisition.search import Search
+from hpo.tuning.acquisition.search import Search, Seen
+
+IN_THE_LOSS = {"label_smoothing"}
+"""Settings that change what the loss is: where one is tuned, losses of different trainings are not comparable."""
 
 
 class OwnSearch:
-    """The search over all batches of a landscape; ``fixed`` settings are the landscape's."""
+    """The search at the target batch of a landscape; a training that was stopped does not go on."""
 
     def __init__(self, landscape: Landscape, seed: int) -> None:
-        target = landscape.target_batch
+        self._landscape, target = landscape, landscape.target_batch
+        self._loss = not IN_THE_LOSS & set(landscape.ranges)
         self._search = Search(
             [*landscape.ladder, target],
             target,
@@ -27,26 +31,41 @@ class OwnSearch:
             ],
             most_epochs=landscape.most_epochs(target),
             resolution=_resolution(landscape),
-            fixed=landscape.fixed,
-            samples_per_epoch=landscape.train_samples,
+            goal=landscape.target,
             seed=seed,
         )
 
     def next(self, seen: Sequence[protocol.Seen]) -> protocol.Step | None:
         """The search's step, as a new training with a seed of its own."""
-        step = self._search.next(seen)
-        return step and protocol.Step(
-            step.global_batch_size,
-            step.settings,
-            len(seen),
-            step.until_epochs,
-            None,
-            step.reason,
+        step = self._search.next(self._seen(seen))
+        if step is None:
+            return None
+        settings = self._landscape.nearest(
+            step.global_batch_size, step.settings, [each.settings for each in seen]
+        )
+        return protocol.Step(
+            step.global_batch_size, settings, len(seen), step.until_epochs, None, step.reason
         )
 
     def recommendation(self, seen: Sequence[protocol.Seen]) -> protocol.Settings:
         """What it recommends."""
-        return self._search.recommendation(seen)
+        return self._search.recommendation(self._seen(seen))
+
+    def _seen(self, seen: Sequence[protocol.Seen]) -> list[Seen]:
+        return [
+            Seen(
+                each.number,
+                each.global_batch_size,
+                each.settings,
+                each.seed,
+                each.epochs,
+                each.metric,
+                each.state,
+                each.epochs_to_target,
+                each.loss if self._loss else (),
+            )
+            for each in seen
+        ]
 
 
 def _resolution(landscape: Landscape) -> float:

@@ -113,12 +113,13 @@ def forecast(
     budgets: Sequence[float] = (),
     past: Sequence[PastForecast] = (),
     race: Sequence[Observation] = (),
+    searched: bool = False,
 ) -> Forecast:
     """Settings, epochs to target and trust at ``global_batch_size``; needs no random numbers.
 
     ``budgets`` are epochs within which the target is to be reached, besides multiples of the median. ``past`` forecasts
     with their outcomes widen or narrow the interval. ``race`` holds those trainings of the posterior's evidence at this
-    batch that were to tell the best of a few settings apart.
+    batch that were to tell the best of a few settings apart, or by which they were ``searched``.
     """
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
@@ -126,7 +127,11 @@ def forecast(
                 f"a budget of epochs must be a finite number above 0, but got {budget}"
             )
     choices, raced = after_race(
-        posterior, recommend(posterior, _log_batch(global_batch_size)), global_batch_size, race
+        posterior,
+        recommend(posterior, _log_batch(global_batch_size)),
+        global_batch_size,
+        race,
+        searched=searched,
     )
     calibration = calibrate(past)
     epochs = epochs_interval(posterior, choices, calibration.scale)

@@ -118,12 +118,18 @@ def went_whole(trainings: Sequence[Observation]) -> list[Observation]:
 
 
 def after_race(
-    posterior: Posterior, choices: Choices, global_batch_size: int, trainings: Sequence[Observation]
+    posterior: Posterior,
+    choices: Choices,
+    global_batch_size: int,
+    trainings: Sequence[Observation],
+    *,
+    searched: bool = False,
 ) -> tuple[Choices, Raced | None]:
     """The settings to use after a race, of those raced and of ``choices``, the best by the laws; and what it was.
 
     ``trainings`` are those of the race at ``global_batch_size``, which the posterior knows. Where there are none, or
-    where no learning rate was tuned, the choices stand.
+    where no learning rate was tuned, the choices stand. Where the settings were ``searched`` at this very batch, what
+    has reached the target there is used, and nothing that the laws alone hold better.
     """
     if not trainings or RATE not in choices or not posterior.knows_cost(RATE):
         return choices, None
@@ -138,7 +144,9 @@ def after_race(
         states.count("reached"),
         states.count("diverged"),
     )
-    if "reached" in states or "diverged" not in states:
+    if searched and "reached" in states:
+        places = [place for place in raced if place.stood]
+    elif "reached" in states or "diverged" not in states:
         # a race begins with what the sweep recommended
         bold = [raced[0], *(place for place in raced if _stood_beyond(place, raced) >= BOLD)]
         places = [

@@ -9,7 +9,7 @@ import numpy as np
 from hpo.extrapolation.calibration import Calibration
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.setting_laws import RATE
-from hpo.extrapolation.raced import Raced
+from hpo.extrapolation.raced import Raced, went_whole
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
@@ -38,7 +38,8 @@ def judge(
     Where at least ``SHOWN`` trainings of a race reached the target at that batch, it is no longer far from what was
     seen; where none did, that is a doubt.
     """
-    doubts = _grave(posterior)
+    seen_there = raced is not None and raced.reached >= SHOWN
+    doubts = _grave(posterior, needs_growth=not seen_there)
     worries = []
     rungs = _reached_rungs(posterior)
     rungs_below = [
@@ -48,7 +49,6 @@ def judge(
     ]
     beyond = global_batch_size / (rungs_below or posterior.evidence.batches)[-1]
     width = high / low
-    seen_there = raced is not None and raced.reached >= SHOWN
     if raced is not None and not raced.reached:
         doubts.append("no training of the race reached the target")
     if seen_there:
@@ -61,7 +61,7 @@ def judge(
         doubts.append(f"the interval spans a factor of {width:.2g}")
     elif width > WIDE:
         worries.append(f"the interval spans a factor of {width:.2g}")
-    if 2 <= rungs < FEW_RUNGS:
+    if 2 <= rungs < FEW_RUNGS and not seen_there:
         worries.append(f"only {rungs} rungs reached the target")
     worries += _minor(posterior)
     if not seen_there and learning_rate is not None and _untried(posterior, learning_rate):
@@ -97,7 +97,7 @@ def _reached_rungs(posterior: Posterior) -> int:
     return len(reached | {row.global_batch_size for row in evidence.aggregates})
 
 
-def _grave(posterior: Posterior) -> list[str]:
+def _grave(posterior: Posterior, *, needs_growth: bool) -> list[str]:
     doubts = [posterior.note] if posterior.note else []
     observations = posterior.evidence.observations
     rungs = _reached_rungs(posterior)
@@ -106,11 +106,11 @@ def _grave(posterior: Posterior) -> list[str]:
         doubts.append(
             "every trial diverged" if states == {"diverged"} else "no trial reached the target"
         )
-    elif rungs == 1:
+    elif rungs == 1 and needs_growth:
         doubts.append(
             "only one rung reached the target, so the growth is a guess from other workloads"
         )
-    elif rungs == 2:
+    elif rungs == 2 and needs_growth:
         doubts.append(
             "only two rungs reached the target, so the curvature is a guess from other workloads"
         )
@@ -126,9 +126,10 @@ def _minor(posterior: Posterior) -> list[str]:
         for law in posterior.model.laws:
             if law.tried[0] == law.tried[1]:
                 worries.append(f"{law.name} was never varied")
-    missed = sum(item.state != "reached" for item in observations)
-    if observations and missed > 0.7 * len(observations):
-        worries.append(f"{missed} of {len(observations)} trials missed the target")
+    whole = went_whole(observations)
+    missed = sum(item.state != "reached" for item in whole)
+    if whole and missed > 0.7 * len(whole):
+        worries.append(f"{missed} of {len(whole)} trials missed the target")
     return worries
 
 

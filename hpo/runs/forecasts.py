@@ -78,6 +78,7 @@ def forecast(
         budgets=budgets,
         past=past,
         race=went_whole([each for each in raced if each is not None]),
+        searched=any(trial.global_batch_size == global_batch_size for trial in result.searched),
     )
     settings = complete_settings(best.settings, numbers, result.spec.search)
     ramp = _ramp(result, numbers, settings)

@@ -337,16 +337,25 @@ def _candidate(epochs: float, runs: Sequence[Trial]) -> SweptConfiguration:
 
 
 def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float, list[Trial]]]:
-    """Mean epochs and runs of each settings that reached the target with every seed, the fewest epochs first."""
+    """Mean epochs and runs of each settings that reached the target with every seed, the fewest epochs first.
+
+    A short look, stopped before any could have reached the target, is no run of them.
+    """
     runs: dict[str, list[Trial]] = defaultdict(list)
     here = [trial for trial in trials if trial.global_batch_size == global_batch_size]
     for trial in counted_once(here):
         if trial.state is not TrialState.FAILED:
             runs[trial.settings_key].append(trial)
+    fewest = min((trial.epochs_to_target for trial in here if trial.epochs_to_target), default=0.0)
     found = []
-    for group in runs.values():
+    for every in runs.values():
+        group = [
+            trial
+            for trial in every
+            if trial.state is not TrialState.PRUNED or (trial.epochs or 0.0) >= fewest
+        ]
         epochs = [trial.epochs_to_target for trial in group if trial.epochs_to_target is not None]
-        if len(epochs) == len(group):
+        if epochs and len(epochs) == len(group):
             mean = math.exp(math.fsum(map(math.log, epochs)) / len(epochs))
             found.append((mean, group))
     return sorted(found, key=lambda each: each[0])

@@ -1,9 +1,9 @@
 """``sampler: forecast``: trials by what they tell about the full-scale batch, for the samples that they cost.
 
-The search (:mod:`hpo.tuning.acquisition.search`) chooses the batch, the full-scale one among them unless the study
-says ``budget: {race: 0}``, the scaled settings and how long they are trained, and ends by itself. Settings with the
-role ``shared`` stay with Optuna's TPE over all batches. A study that scales a choice, which the laws cannot move, is
-searched by TPE throughout, rung after rung.
+The search (:mod:`hpo.tuning.acquisition.search`) trains at the full-scale batch itself, or at the largest rungs where
+the study says ``budget: {race: 0}``; it chooses the scaled settings and how long they are trained, and ends by itself.
+Settings with the role ``shared`` stay with Optuna's TPE over all batches. A study that scales a choice, which the laws
+cannot move, is searched by TPE throughout, rung after rung.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpo.extrapolation.evidence.stored import samples_per_epoch, tuned_settings
+from hpo.extrapolation.evidence.stored import tuned_settings
 from hpo.study.spec import StudySpec
-from hpo.tuning.acquisition.search import Search, SearchStep, Seen
+from hpo.tuning.acquisition.search import SHARED_EXPONENT, Search, SearchStep, Seen
 from hpo.tuning.sampler import Curve, LadderSampler, no_curve
 from search_spaces.settings import TrainingSettings
-from storage.records import ConvergencePoint, Trial, TrialState
+from search_spaces.techniques import described_optimizer
+from storage.records import ConvergencePoint, Trial, TrialPurpose, TrialState
 
 BEYOND = 8
 """Where a study names no full-scale batch: so many times its largest rung."""
 
 TURN = 3
 """Trials after which a study that is searched by TPE goes on to the next rung."""
+
+IN_THE_LOSS = {"label_smoothing", "class_weighting"}
+"""Settings that change what the loss is: where one is tuned, losses of different trainings are not comparable."""
 
 STATES = {
     TrialState.REACHED: "reached",
@@ -58,13 +62,16 @@ class ForecastSampler:
             tuned,
             most_epochs=self._epochs,
             resolution=1 / spec.budget.evaluations_per_epoch,
-            fixed=self._space.fixed,
+            goal=spec.target.threshold,
             higher_is_better=spec.target.higher_is_better,
+            rate_exponent=_rate_exponent(spec),
             seed=int.from_bytes(hashlib.sha256(spec.name.encode()).digest()[:4], "big"),
         )
+        self._by_loss = not IN_THE_LOSS & set(self._space.domains)
         self._seen: dict[int, Seen] = {}
-        self._told = 0
-        self._limits: dict[int, float] = {}
+        self._told = self._own = 0
+        self._trials = spec.budget.trials
+        self._steps: dict[int, SearchStep] = {}
         self._step: tuple[object, SearchStep | None] | None = None
 
     def ended(self, running: Sequence[Trial]) -> bool:
@@ -90,7 +97,7 @@ class ForecastSampler:
             }
 
         batch, settings, ticket = self._inner.suggest_by(choose)
-        self._limits[ticket] = step.until_epochs
+        self._steps[ticket] = step
         return batch, settings, ticket
 
     def began(self, trial: Trial) -> None:
@@ -104,43 +111,54 @@ class ForecastSampler:
     def tell(self, trial: Trial, ticket: int | None = None, curve: Curve = no_curve) -> None:
         """Learn from a finished trial and its curve; one of a batch that the study no longer has is the laws' alone."""
         self._told += 1
+        self._own += trial.purpose != TrialPurpose.IMPORTED
         if trial.global_batch_size in self._trained:
             self._inner.tell(trial, ticket)
         if trial.state in STATES:
-            self._search.samples_per_epoch = self._search.samples_per_epoch or samples_per_epoch(
-                [trial]
-            )
-            self._seen[trial.number] = _seen(trial, curve())
+            self._seen[trial.number] = self._as_seen(trial, curve())
 
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> float:
         """Epochs after which a trial has told what it can; those of a suggestion are its step's."""
-        if ticket in self._limits:
-            return min(self._limits[ticket], self._epochs)
+        if ticket in self._steps:
+            return min(self._steps[ticket].until_epochs, self._epochs)
         if not self._by_laws:
             return self._epochs
         return min(self._search.limit_epochs(self._in_order(), global_batch_size), self._epochs)
+
+    def reason(self, ticket: int | None) -> str:
+        """Why a suggestion was made, where it is a short look."""
+        step = self._steps.get(ticket) if ticket is not None else None
+        return step.reason if step is not None and not step.whole else ""
 
     def _next(self, running: Sequence[Trial]) -> SearchStep | None:
         in_flight = tuple(sorted(trial.number for trial in running))
         key = (self._told, in_flight)
         if self._step is None or self._step[0] != key:
-            seen = [*self._in_order(), *(_seen(trial, (), "running") for trial in running)]
-            self._step = key, self._search.next(seen)
+            flying = (self._as_seen(trial, (), "running") for trial in running)
+            seen = [*self._in_order(), *flying]
+            self._step = key, self._search.next(seen, self._trials - self._own - len(in_flight))
         return self._step[1]
 
     def _in_order(self) -> list[Seen]:
         return [self._seen[number] for number in sorted(self._seen)]
 
+    def _as_seen(self, trial: Trial, points: Sequence[ConvergencePoint], state: str = "") -> Seen:
+        whole = [point for point in points if point.metric is not None]
+        return Seen(
+            trial.number,
+            trial.global_batch_size,
+            trial.settings,
+            trial.seed,
+            [point.epochs for point in whole] or ([trial.epochs] if trial.epochs else []),
+            [float(point.metric) for point in whole],
+            state or STATES[trial.state],
+            trial.epochs_to_target,
+            [float(point.loss) for point in whole] if self._by_loss else (),
+        )
 
-def _seen(trial: Trial, points: Sequence[ConvergencePoint], state: str = "") -> Seen:
-    whole = [point for point in points if point.metric is not None]
-    return Seen(
-        trial.number,
-        trial.global_batch_size,
-        trial.settings,
-        trial.seed,
-        [point.epochs for point in whole] or ([trial.epochs] if trial.epochs else []),
-        [float(point.metric) for point in whole],
-        state or STATES[trial.state],
-        trial.epochs_to_target,
-    )
+
+def _rate_exponent(spec: StudySpec) -> float:
+    """How the best rate of the study's optimizer is believed to grow with the batch."""
+    described = described_optimizer(str(spec.search.fixed.get("optimizer", "")))
+    known = described.rate_exponent if described is not None else None
+    return known[0] if known else SHARED_EXPONENT

@@ -70,6 +70,9 @@ class Sampler(Protocol):
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> float | None:
         """Epochs after which a trial at this batch has told what it can; None for those of the study."""
 
+    def reason(self, ticket: int | None) -> str:
+        """Why a suggestion is trained for no longer than its limit, in one line; "" where its curve may say so."""
+
     def ended(self, running: Sequence[Trial]) -> bool:
         """Whether nothing is worth training any more, as far as that is known while ``running`` are in flight."""
 
@@ -142,6 +145,10 @@ class LadderSampler:
 
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> None:
         """None: trials have the epochs of the study."""
+
+    def reason(self, ticket: int | None) -> str:  # noqa: ARG002
+        """Nothing: there is no limit."""
+        return ""
 
     def ended(self, running: Sequence[Trial]) -> bool:  # noqa: ARG002
         """Never: the budget of trainings ends it."""

@@ -152,7 +152,8 @@ class CurveStopping:
     """Stops a trial at its limit of epochs, or as soon as its learning curve says that it will not make it.
 
     The limit is ``config["limit_epochs"]``, beyond which a trial tells the forecast little more, or what ``most`` says
-    now where that is lower. Curves are not judged where ``config["by_curve"]`` is false. Every trial, stoppable or not,
+    now where that is lower; ``config["limit_reason"]`` may say why. Curves are not judged where ``config["by_curve"]``
+    is false. Every trial, stoppable or not,
     ends with the last evaluation within ``config["most_epochs"]``: they are all that it may train. ``stopped`` collects
     the ids of the trials that were ended here.
     """
@@ -198,7 +199,7 @@ class CurveStopping:
             return False
         judged = trial.config.get("by_curve", True)
         if epochs[-1] >= limit or (judged and hopeless(epochs, metrics, self._threshold, limit)):
-            self._reasons[trial.trial_id] = (
+            self._reasons[trial.trial_id] = trial.config.get("limit_reason") or (
                 f"by its curve up to epoch {epochs[-1]:.2f} it needs more than {limit:.2f} epochs, more than a trial "
                 "at this batch size is worth"
             )

@@ -80,8 +80,14 @@ class Sweep(Trainings):
                 self._sampler.began(trial)
 
     def _config(self, trial: Trial) -> dict[str, Any]:
-        limit = self._sampler.limit_epochs(trial.global_batch_size, self._tickets.get(trial.id))
-        return {"limit_epochs": limit, "stoppable": trial.id in self.explored}
+        ticket = self._tickets.get(trial.id)
+        reason = self._sampler.reason(ticket)
+        return {
+            "limit_epochs": self._sampler.limit_epochs(trial.global_batch_size, ticket),
+            "limit_reason": reason,
+            "by_curve": not reason,
+            "stoppable": trial.id in self.explored,
+        }
 
     def _ended(self, trial: Trial) -> None:
         ticket = self._tickets.pop(trial.id, None)

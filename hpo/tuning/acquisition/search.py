@@ -1,74 +1,75 @@
-"""What to train next: whatever tells most about the settings for full scale, for the samples that it costs.
+"""What to train next: whatever tells most about the best settings at full scale, for the samples that it costs.
 
-A step trains settings at some batch, the full-scale one among them from the first step on, for some time. It is judged
-by how much it is expected to lower the regret at full scale: the log factor on the epochs that is lost because the best
-settings are not known. Particles of the laws' posterior say what may come of a step, and what would be used after it
-(the knowledge gradient, Frazier, Powell and Dayanik 2008, over its cost). Where the best step is worth less than it
-costs, or as much has gone to short looks as is allowed, the search trains what it recommends at full scale itself to
-its end; it ends when two such trainings agree.
-
-The laws are only roughly right at one batch, so that the best rate of every batch may lie off them; and a training that
-was stopped says by its curve when it would have reached the target (:mod:`hpo.tuning.acquisition.foretelling`), so that
-short trainings tell as much about rates as long ones, nearly.
+A step trains settings for some time, at the full-scale batch where that may be trained, else at the largest batches
+that may. Many short looks come first: beside the curve of the quickest, a training's first evaluations say how quick it
+is (:mod:`hpo.tuning.acquisition.progress`), and all of them together where the best settings lie
+(:mod:`hpo.tuning.acquisition.surface`). Each step is the one that is expected to lower the epochs of what would be used
+by most for an epoch of its own. Short looks may deceive, all alike: after some of them only trainings to their end are
+allowed. The search ends where no step is worth its cost and what it recommends has been seen to arrive.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
-from hpo.extrapolation.inference.posterior import Posterior, fit, taken
-from hpo.extrapolation.laws.priors import Priors
+from hpo.extrapolation.evidence.evidence import ScaledSetting
 from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.extrapolation.raced import after_race, went_whole
-from hpo.extrapolation.recommend import Choices, price, recommend
-from hpo.tuning.acquisition import gain, prediction
-from hpo.tuning.acquisition.foretelling import ReferenceCurve, foretell
+from hpo.tuning.acquisition.progress import SHRUNK, LearningCurve, compare
+from hpo.tuning.acquisition.surface import EpochsSurface, Places, expected_fall, own_error
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
 
-# particles of a fit; of those the ones that steps are judged by, and those whose best settings may be used
-FITTED, PARTICLES, CHOICES = 1000, 192, 64
-RATE_SCATTER = 0.3  # how far the best rate of a batch lies off its law, in its logarithm
-NEAR, SPREAD, WIDEN = 24, 8, 0.3  # candidates about what particles hold best, and anywhere
-# a step ends after such a share of the epochs of the best settings at its batch
-LENGTHS = (0.3, 0.6, 1.3)
-STARTUP = 0.02  # what starting a training costs, in the same unit
+# a training ends after such a share of the epochs of the quickest, as far as those are known
+LOOK, LOOKS = 0.2, (0.2, 0.5, 1.0)
+STARTUP = 0.02  # what starting a training costs, as a share of them
 # trainings at full scale that the settings are for: a step is worth its cost where it takes so much off all
-WORTH = 20.0
-BEGUN = 2  # trainings that stand before the laws are asked
-LEAST_LOOKS = 6  # before anything is trained to its end
-FIRST = 1 / 24  # of the longest training: how long these are trained at least
-SHORT = 0.05  # of the longest warmup: what the first ones have
-# where nothing has reached the target: the best training is taken to need so many times its epochs
-AHEAD = 2.5
-LOOKED_AT = 3  # so many of the largest batches: there looks tell most of full scale
-# what may be spent on looks before what is recommended is trained to its end, and after every such training, as
-# shares of one; and how many looks each makes room for
-LOOKS, MORE, MORE_LOOKS = 0.75, 0.5, 4
-# trainings there that reached the target: with what is recommended, and in all
-CONFIRMED, MOST_CONFIRMED = 2, 4
+WORTH = 4.0
+# the first trainings: where in the range of the rate they lie, in that of the warmup, and how long they are at least
+FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.625, 0.875), 0.05, 1 / 32
+BEGUN = 2  # trainings that have shown something before the surface is asked
+# what looks may take before something is trained to its end, and after each such training, in epochs of the quickest
+ROOM, MORE, LEAST_LOOKS = 1.3, 1.3, 6
+# of the way to the target that a metric has gone, the share of the epochs is this power, while none has arrived
+AHEAD_POWER, MOST_AHEAD = 1.7, 0.4
+LOST, LOST_ERROR = (
+    1.6,
+    0.3,
+)  # log epochs over the quickest that a training counts with which was lost
+TOO_SLOW, QUICK = (
+    0.3,
+    0.15,
+)  # below a rate that is slower than the first, where quicker ones are higher, none is tried
+# of so many evaluations the second half has gained next to nothing, or, most of the way, a part of what is left
+STUCK_AFTER, STILL, MOST_OF_IT, TOO_LITTLE = 8, 0.02, 0.75, 2.0
+STRIDE = 4.0  # the next rate lies within such a factor of those that were tried
+CANDIDATES, CHOICES = 90, 400
+# log units in which a rate and a warmup change the epochs; of other settings the share of their range
+RATE_LENGTH, WARMUP_LENGTH, OTHER_LENGTH = 0.75, 1.0, 0.8
+# warmups are told apart beyond such a share of the training; one as long as it costs so much; those that are tried
+NO_WARMUP, LONG_WARMUP, WARMUPS = 0.05, 0.28, (0.02, 0.9)
+CAREFUL = 2.0  # standard deviations that settings not trained must be better by than the best of those that were
 ALIKE = 0.35  # rates apart by less, in their logarithm, confirm each other
-# who has not arrived by such a share of what it may train is no short look; a rate so near to its own is lowered
-TRIED, TOO_NEAR, LOWER = 1 / 8, 0.8, 0.5
-STILL = 0.05  # it is stuck where its second half adds no more than that of all that it has gained
-PATIENT = 2.0  # a confirming training has so many times the epochs that it is expected to need
-# where nothing has reached the target, so much of what it may train
-UNKNOWN = 0.5
+PATIENT = 1.7  # a training to its end has so many times the epochs that it is expected to need
+UNKNOWN = 0.5  # while none has arrived, at least so much of what it may train
+CONFIRMED = 2  # trainings that have arrived before the search ends
+TRIES = 2  # trainings to their end for which there is to be room at a batch where none has arrived
+DEPTH = 3  # where full scale may not be trained, so many of the largest batches are searched
+SHARED_EXPONENT = (
+    0.5  # by which the best rate grows with the batch, where nothing is known of the optimizer
+)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One training so far: ``epochs`` and ``metric`` of its evaluations.
+    """One training so far: ``epochs``, ``metric`` and ``loss`` of its evaluations; no ``loss`` where none is told.
 
     ``state`` is "reached" (after ``epochs_to_target``), "diverged", "censored" by what it may train at most, "paused"
     (or stopped), or "running".
@@ -82,24 +83,54 @@ class Seen:
     metric: Sequence[float]
     state: str
     epochs_to_target: float | None = None
+    loss: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
 class SearchStep:
-    """Train these settings at this batch until so many epochs; ``reason`` says why in one line."""
+    """Train these settings at this batch until so many epochs; ``reason`` says why in one line.
+
+    A ``whole`` training is to come to its end, another one is stopped before.
+    """
 
     global_batch_size: int
     settings: dict[str, float]
     until_epochs: float
     reason: str
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What one training tells: its log epochs to target over the quickest's at its batch, after a share of the way."""
+
+    seen: Seen
+    log_epochs: float
+    share: float
+    own_error: float
+
+
+@dataclass(frozen=True)
+class _Knowledge:
+    """What is known about one batch: ``epochs`` of the quickest there, and the surface about it."""
+
+    global_batch_size: int
+    epochs: float
+    told: tuple[_Told, ...]
+    surface: EpochsSurface
+
+    def here(self) -> list[_Told]:
+        """What was trained at this batch."""
+        return [each for each in self.told if each.seen.global_batch_size == self.global_batch_size]
 
 
 class Search:
     """One study's search; every answer follows from the trainings alone.
 
     ``rungs`` are the batch sizes that may be trained at, ``target`` the one that the settings are for, among them or
-    not. ``tuned`` are the settings that are searched, each between its bounds, ``fixed`` the others.
-    ``resolution`` are the epochs between evaluations, ``most_epochs`` what one training may take.
+    not. ``tuned`` are the settings that are searched, each between its bounds; ``rate_exponent`` says how the best rate
+    is believed to grow with the batch. ``resolution`` are the epochs between evaluations, ``most_epochs`` what one
+    training may take, ``goal`` the metric to reach. ``worth`` counts the trainings that the settings are for.
     """
 
     def __init__(
@@ -110,337 +141,388 @@ class Search:
         *,
         most_epochs: float,
         resolution: float,
-        fixed: Settings | None = None,
-        samples_per_epoch: float | None = None,
+        goal: float,
         higher_is_better: bool = True,
+        rate_exponent: float = SHARED_EXPONENT,
         seed: int = 0,
         worth: float = WORTH,
     ) -> None:
-        self._rungs, self._target, self._tuned = tuple(sorted(set(rungs))), target, tuple(tuned)
-        below = [batch for batch in self._rungs if batch < target]
-        self._first_batch = (below or self._rungs)[-1]
+        self._target, self._tuned = target, tuple(tuned)
+        ordered = sorted(set(rungs), reverse=True)
+        self._batches = [target] if target in ordered else ordered[:DEPTH]
         self._most, self._resolution = most_epochs, resolution
-        self._fixed, self.samples_per_epoch = dict(fixed or {}), samples_per_epoch
         self._sign = 1.0 if higher_is_better else -1.0
+        self._goal, self._exponent = self._sign * goal, rate_exponent
         self._seed, self._worth = seed, worth
-        self._fitted: tuple[str, Posterior] | None = None
 
-    def next(self, seen: Sequence[Seen], others: Settings | None = None) -> SearchStep | None:
-        """The step that is worth most for its cost, with ``others`` as the settings that are not searched here.
+    def next(self, seen: Sequence[Seen], left: float = math.inf) -> SearchStep | None:
+        """The step that is worth most for its cost; None where none is, or where that depends on what runs.
 
-        None where nothing is worth its cost, or where that depends on trainings that run.
+        So many trainings are ``left``: the last of them come to their end.
         """
-        ended, running = _apart(seen)
-        fixed = {**self._fixed, **(others or {})}
-        if not self._ready(ended):
-            return self._begin(len(seen))
-        step = None
-        if len(seen) < LEAST_LOOKS or self._may_look(ended, len(seen)):
-            step = self._best_step(ended, running, fixed)
-        return step or self._confirm(ended, running, fixed)
+        if left <= TRIES * len(self._batches) and (step := self._last(seen, left)) is not None:
+            return step
+        for batch in sorted(self._batches, key=lambda each: self._spent(seen, each)):
+            step = self._step(seen, batch)
+            if step is not None:
+                return step
+        return None
 
-    def _may_look(self, ended: Sequence[Seen], begun: int) -> bool:
-        """Whether another short look is allowed, by their samples and their number.
+    def _last(self, seen: Sequence[Seen], left: float) -> SearchStep | None:
+        """To its end what looks best at a batch where nothing has arrived, or is on its way."""
+        waiting = []
+        for batch in self._batches:
+            states = [each.state for each in seen if each.global_batch_size == batch]
+            if "reached" not in states and "running" not in states:
+                waiting.append((states.count("censored"), -batch))
+        for _, batch in sorted(waiting):
+            known = self._known(seen, -batch)
+            if known is not None and left <= TRIES * len(waiting):
+                step = self._whole(known, f"what looks best, to its end: {left:.0f} are left")
+                return replace(step, until_epochs=self._most)
+        return None
 
-        Every training of what is recommended that has arrived at the largest batch makes room for more.
-        """
-        arrived = [
-            each.epochs_to_target
-            for each in ended
-            if each.global_batch_size == self._rungs[-1] and each.epochs_to_target
-        ]
-        spent = math.fsum(each.epochs[-1] for each in ended if len(each.epochs))
-        room = LOOKS * _usual(self.posterior(ended), self._rungs[-1])
-        return spent < room + (1 + MORE) * math.fsum(arrived) and begun < LEAST_LOOKS + (
-            1 + MORE_LOOKS
-        ) * len(arrived)
+    def _spent(self, seen: Sequence[Seen], batch: int) -> float:
+        """What was trained at a batch, so that several get as much each, in epochs; a training in flight as a look."""
+        there = [each for each in seen if each.global_batch_size == batch]
+        trained = math.fsum(each.epochs[-1] for each in there if len(each.epochs))
+        return trained + self._resolution * sum(each.state == "running" for each in there)
 
     def recommendation(self, seen: Sequence[Seen]) -> dict[str, float]:
         """The settings to use at full scale, by what is known now."""
-        ended, _ = _apart(seen)
-        if not self._ready(ended):
-            return {setting.name: _place(setting, 0.4) for setting in self._tuned}
-        posterior = self.posterior(ended)
-        choices = recommend(posterior, math.log(self._target))
-        whole = self._whole(ended)
-        if whole:
-            choices, _ = after_race(posterior, choices, self._target, whole)
-        return self._values(choices)
-
-    def _values(self, choices: Choices) -> dict[str, float]:
-        return {
-            setting.name: float(np.clip(choices[setting.name].interval.median, *_bounds(setting)))
-            for setting in self._tuned
-            if setting.name in choices
-        }
-
-    def _whole(self, ended: Sequence[Seen]) -> list[Observation]:
-        """The trainings at full scale that went as far as the quickest, or to their end."""
-        there = [each for each in ended if each.global_batch_size == self._target]
-        if not any(each.epochs_to_target for each in there):
-            return []
-        return went_whole(
-            [dataclasses.replace(each, foretold=None) for each in self._observations(there)]
-        )
+        known = self._known(seen, self._target)
+        if known is None:
+            return self._first(min(len(seen), 1))
+        return self._best(known)
 
     def limit_epochs(self, seen: Sequence[Seen], global_batch_size: int) -> float:
         """Epochs after which a training at a batch has told what it can."""
-        ended, _ = _apart(seen)
-        if not self._ready(ended):
-            return self._most
-        known = prediction.log_best_epochs(self.posterior(ended), global_batch_size)
-        return min(PATIENT * float(np.exp(np.median(known))), self._most)
+        known = self._known(seen, global_batch_size)
+        return self._most if known is None else min(2 * PATIENT * known.epochs, self._most)
 
-    def posterior(self, ended: Sequence[Seen]) -> Posterior:
-        """The laws fitted to the trainings that have ended."""
-        observations = tuple(self._observations(ended))
-        key = repr(observations)
-        if self._fitted is None or self._fitted[0] != key:
-            evidence = Evidence(
-                observations=observations,
-                tuned=self._tuned,
-                samples_per_epoch=self.samples_per_epoch,
+    def _step(self, seen: Sequence[Seen], batch: int) -> SearchStep | None:
+        known = self._known(seen, batch)
+        if known is None:
+            until = max(2 * self._resolution, FIRST * self._most)
+            return SearchStep(
+                batch, self._first(len(seen)), min(until, self._most), "to begin with"
             )
-            found = fit(
-                evidence,
-                rng=np.random.default_rng(self._seed),
-                priors=Priors(rate_scatter=RATE_SCATTER, by_bounds=True),
-                most_particles=FITTED,
-            )
-            self._fitted = key, found
-        return self._fitted[1]
+        if not self._may_look(known) and not self._stood(known, self._best(known)):
+            return self._whole(known, "what looks best, to its end")
+        return self._worthwhile(known, seen) or self._confirm(known, seen)
 
-    def _observations(self, ended: Sequence[Seen]) -> Iterable[Observation]:
-        references = self._references(ended)
-        relative = not any(each.epochs_to_target for each in ended)
-        for each in ended:
-            if each.state != "diverged" and not (each.epochs or each.epochs_to_target):
-                continue
-            trained = each.epochs_to_target or (each.epochs[-1] if each.epochs else 0.0)
-            foretold = None
-            if each.state in ("paused", "censored"):
-                foretold = foretell(each.epochs, self._scores(each), references, relative=relative)
-            yield Observation(
-                each.global_batch_size,
-                "pruned" if each.state == "paused" else each.state,
-                trained,
-                {**self._fixed, **each.settings},
-                each.seed,
-                min(self._resolution, trained),
-                foretold=foretold,
-            )
+    def _first(self, number: int) -> dict[str, float]:
+        """In the middle of the ranges, but for rates that are spread over their upper part and a short warmup."""
+        unit = {RATE: FIRST_PLACES[number % len(FIRST_PLACES)], WARMUP: FIRST_WARMUP}
+        found = {each.name: _place(each, unit.get(each.name, 0.5)) for each in self._tuned}
+        if number < len(FIRST_PLACES):
+            return found
+        rng = np.random.default_rng(
+            (self._seed, number)
+        )  # all of those were lost, or nothing shows yet
+        return {each.name: _place(each, float(rng.random())) for each in self._tuned}
 
-    def _references(self, ended: Sequence[Seen]) -> list[ReferenceCurve]:
-        """Those that reached the target; before any has, the best one, as if it were to at some later time.
+    # what is known
 
-        How far it has gone is then anybody's guess; but all are measured by the same one, which tells settings apart.
-        """
+    def _known(self, seen: Sequence[Seen], batch: int) -> _Knowledge | None:
+        """None before two trainings have shown something."""
+        ended = [each for each in seen if each.state != "running"]
+        told: list[_Told] = []
+        epochs: dict[int, float] = {}
+        for each in sorted({one.global_batch_size for one in ended}):
+            there = self._told([one for one in ended if one.global_batch_size == each])
+            if there is not None:
+                epochs[each], found = there
+                told += found
+        if sum(each.seen.state != "diverged" for each in told) < BEGUN:
+            return None
+        nearest = min(epochs, key=lambda each: abs(math.log(each / batch)))
+        usual = epochs[nearest]
+        surface = self._surface(told, batch, usual)
+        # those that run are taken to tell what is expected of them, so that others look elsewhere
+        for one in (each for each in seen if each.state == "running"):
+            places = self._places([one.settings], [one.global_batch_size], batch, usual)
+            mean, _ = surface.log_epochs(places, self._expected([one.settings], usual))
+            told.append(_Told(one, float(mean[0]), LOOK, float(own_error(LOOK))))
+            surface = self._surface(told, batch, usual)
+        return _Knowledge(batch, usual, tuple(told), surface)
+
+    def _told(self, ended: Sequence[Seen]) -> tuple[float, list[_Told]] | None:
+        """The epochs of the quickest of one batch, and what each training there says beside it."""
         standing = [each for each in ended if each.state != "diverged" and len(each.metric)]
-        reached = [
-            ReferenceCurve(each.epochs, self._scores(each), each.epochs_to_target)
-            for each in standing
-            if each.epochs_to_target
-        ]
-        if reached or not standing:
-            return reached
-        best = max(standing, key=lambda each: max(self._scores(each)))
-        return [ReferenceCurve(best.epochs, self._scores(best), AHEAD * best.epochs[-1])]
+        if not standing:
+            return None
+        reached = [each for each in standing if each.epochs_to_target]
+        if reached:
+            quickest = min(reached, key=lambda each: each.epochs_to_target or math.inf)
+            epochs = float(quickest.epochs_to_target or 0.0)
+        else:
+            quickest = max(standing, key=lambda each: (max(self._scores(each)), -each.epochs[-1]))
+            epochs = self._ahead(quickest, standing)
+        reference = self._curve(quickest)
+        told = []
+        for each in ended:
+            if each.state == "diverged":
+                told.append(_Told(each, LOST, 1.0, LOST_ERROR))
+            elif each.epochs_to_target:
+                told.append(
+                    _Told(each, math.log(each.epochs_to_target / epochs), 1.0, float(own_error(1)))
+                )
+            elif len(each.metric):
+                told.append(self._compared(each, quickest, reference, epochs))
+        return epochs, told
+
+    def _compared(
+        self, each: Seen, quickest: Seen, reference: LearningCurve, epochs: float
+    ) -> _Told:
+        trained = each.epochs[-1] / epochs
+        failed = each.state == "censored" or self._stuck(each, trained)
+        found = None if each is quickest else compare(self._curve(each), reference)
+        told = 0.0 if found is None else SHRUNK * found.log_quotient
+        share = trained if found is None else max(found.reference_epochs / epochs, trained)
+        share = 1.0 if each.state == "censored" else min(share, 1.0)
+        if (
+            failed
+        ):  # one that was quick and comes no further is lost, where a slow one may be slow only
+            told = LOST if told < QUICK else max(told, LOST / 2)
+        else:  # it needs at least what it had
+            told = max(told, math.log(trained)) if found is not None else told
+        error = float(own_error(share))
+        if each.settings.get(WARMUP, 0.0) > each.epochs[-1]:  # its rate has not been there yet
+            error = math.hypot(error, error)
+        return _Told(each, float(np.clip(told, -LOST, LOST)), share, error)
+
+    def _stuck(self, each: Seen, trained: float) -> bool:
+        """Whether its second half has added next to nothing to what the first had gained.
+
+        Of one that has ``trained`` for most of the epochs of the quickest: too little for what is left to the target.
+        """
+        if len(each.metric) < STUCK_AFTER:
+            return False
+        risen = np.maximum.accumulate(self._scores(each))
+        gained, late = risen[-1] - risen[0], risen[-1] - risen[len(risen) // 2]
+        if trained >= MOST_OF_IT and self._goal - risen[-1] > TOO_LITTLE * late:
+            return True
+        return bool(gained > 0 and late <= STILL * gained)
+
+    def _ahead(self, best: Seen, standing: Sequence[Seen]) -> float:
+        """Epochs that the best is taken to need, by how far its metric has come: while none has arrived."""
+        first = min(self._scores(each)[0] for each in standing)
+        gone = (max(self._scores(best)) - first) / max(self._goal - first, 1e-12)
+        now = float(best.epochs[-1])
+        told = now * float(np.clip(gone, 1e-3, 1.0)) ** -AHEAD_POWER
+        return float(min(told, now + MOST_AHEAD * self._most))
+
+    def _curve(self, each: Seen) -> LearningCurve:
+        loss = [-value for value in each.loss] if len(each.loss) else None
+        return LearningCurve(each.epochs, (self._scores(each), loss))
 
     def _scores(self, each: Seen) -> list[float]:
         return [self._sign * value for value in each.metric]
 
-    def _ready(self, ended: Sequence[Seen]) -> bool:
-        """Whether there is enough to ask the laws."""
-        standing = sum(each.state != "diverged" and len(each.metric) > 0 for each in ended)
-        return standing >= BEGUN or any(each.state == "reached" for each in ended)
-
-    def _begin(self, begun: int) -> SearchStep:
-        from hpo.tuning.sampler import halton
-
-        places = halton(begun + 1, len(self._tuned))[-1]
-        settings = {
-            setting.name: _place(setting, SHORT if setting.name == WARMUP else unit)
-            for setting, unit in zip(self._tuned, places, strict=True)
-        }
-        until = min(max(2 * self._resolution, FIRST * self._most), self._most)
-        return SearchStep(
-            self._first_batch, settings, until, "to begin with, spread over the bounds"
+    def _surface(self, told: Sequence[_Told], batch: int, epochs: float) -> EpochsSurface:
+        settings = [each.seen.settings for each in told]
+        return EpochsSurface(
+            self._places(settings, [each.seen.global_batch_size for each in told], batch, epochs),
+            np.array([each.log_epochs for each in told]),
+            np.array([each.share for each in told]),
+            np.array([each.own_error for each in told]),
+            self._expected(settings, epochs),
         )
 
-    def _best_step(
-        self, ended: Sequence[Seen], running: Sequence[Seen], fixed: Settings
-    ) -> SearchStep | None:
-        rng = np.random.default_rng((self._seed, len(ended), len(running)))
-        full = self.posterior(ended)
-        order = rng.permutation(len(full.residuals))
-        posterior = taken(full, order[:PARTICLES])
-        regret = self._regret(posterior, taken(full, order[PARTICLES : PARTICLES + CHOICES]), fixed)
-        weights = np.full(len(regret), 1 / len(regret))
-        for each in running:
-            weights = self._after(posterior, weights, each, fixed, rng)
-        now = float(gain.regret_left(weights, regret))
-        at_target = _usual(posterior, self._target)
-        few = len(ended) + len(running) < LEAST_LOOKS
-        best: tuple[float, SearchStep] | None = None
-        for batch in self._rungs[-LOOKED_AT:]:
-            usual = _usual(posterior, batch)
-            candidates = self._candidates(posterior, batch, rng)
-            trials = prediction.predict(
-                posterior, batch, [{**fixed, **each} for each in candidates]
+    def _places(
+        self, settings: Sequence[Settings], batches: Sequence[int], batch: int, epochs: float
+    ) -> Places:
+        """Settings at batches, as they would be at ``batch``, where a training takes such epochs."""
+        log_batch = np.log(np.asarray(batches, dtype=float))
+        columns, rates = [], np.zeros(len(settings))
+        for tuned in self._tuned:
+            low, high = _bounds(tuned)
+            values = np.array([float(each.get(tuned.name, low)) for each in settings])
+            if tuned.name == RATE:
+                rates = (
+                    np.log(values)
+                    - 0.5 * math.log(low * high)
+                    - self._exponent * (log_batch - math.log(batch))
+                )
+                columns.append(rates / RATE_LENGTH)
+            elif tuned.name == WARMUP:
+                columns.append(np.log(values + NO_WARMUP * epochs) / WARMUP_LENGTH)
+            else:
+                columns.append(_unit(tuned, values) / OTHER_LENGTH)
+        return Places(np.stack(columns, axis=1), rates, log_batch)
+
+    def _expected(self, settings: Sequence[Settings], epochs: float) -> Array:
+        """Log epochs that a warmup costs, as is believed before any training."""
+        return np.array([LONG_WARMUP * float(each.get(WARMUP, 0.0)) / epochs for each in settings])
+
+    # steps
+
+    def _worthwhile(self, known: _Knowledge, seen: Sequence[Seen]) -> SearchStep | None:
+        """The training that lowers the epochs of what is used by most for its own; None where none is worth it."""
+        rng = np.random.default_rng((self._seed, len(seen)))
+        candidates = self._candidates(known, rng, CANDIDATES)
+        tried = [each.seen.settings for each in known.here()]
+        places, mean, _ = self._predicted(known, [*candidates, *tried])
+        looks, own = places[: len(candidates)], mean[: len(candidates)]
+        now, best = float(mean.min()), None
+        for share in LOOKS if self._may_look(known) else LOOKS[-1:]:
+            fall = expected_fall(
+                mean, known.surface.after(places, looks, share, float(own_error(share)))
             )
-            for length in LENGTHS:
-                shortest = FIRST * self._most if few else 2 * self._resolution
-                limit = min(max(length * usual, shortest), self._most)
-                after = gain.expected_regret(
-                    trials, weights, regret, math.log(limit), np.random.default_rng(self._seed)
+            slower = np.exp(np.clip(own, -0.7, math.log(PATIENT) if share == 1 else 0.0))
+            epochs = np.maximum((share * slower + STARTUP) * known.epochs, 2 * self._resolution)
+            gain = fall / epochs
+            at = int(np.argmax(gain))
+            if best is None or gain[at] > best[0]:
+                until = epochs[at]
+                if share == 1:
+                    until = self._patient(known, float(own[at] - now))
+                kind = "to its end" if share == 1 else "a look"
+                best = (
+                    float(gain[at]),
+                    SearchStep(
+                        known.global_batch_size,
+                        candidates[at],
+                        float(min(until, self._most)),
+                        f"{kind}: it is expected to lower the epochs of what is used by "
+                        f"{-math.expm1(-fall[at]):.1%}, for {epochs[at]:.3g} epochs",
+                        whole=share == 1,
+                    ),
                 )
-                epochs = STARTUP * usual + gain.expected_epochs(
-                    trials, weights, math.log(limit), self._resolution
-                )
-                rate = (now - after) / epochs
-                at = int(np.argmax(rate))
-                if best is None or rate[at] > best[0]:
-                    reason = (
-                        f"at {batch}: the regret left at {self._target} is expected to fall from {now:.3f} to "
-                        f"{after[at]:.3f}, for {epochs[at]:.3g} epochs"
-                    )
-                    best = float(rate[at]), SearchStep(batch, candidates[at], limit, reason)
-        assert best is not None, "a search has rungs"
-        return best[1] if few or best[0] * at_target * self._worth >= 1 else None
+        assert best is not None, "there are lengths"
+        arrived = any(each.seen.state == "reached" for each in known.here())
+        return best[1] if best[0] * known.epochs * self._worth >= 1 or not arrived else None
 
-    def _confirm(
-        self, ended: Sequence[Seen], running: Sequence[Seen], fixed: Settings
-    ) -> SearchStep | None:
-        """What is recommended, at the largest batch that may be trained, until that has been seen to arrive."""
-        posterior, batch = self.posterior(ended), self._rungs[-1]
-        settings = self._values(recommend(posterior, math.log(batch)))
-        arrived = [
-            each
-            for each in (*ended, *running)
-            if each.global_batch_size == batch and each.state in ("reached", "running")
-        ]
-        settings = self._less_bold(ended, batch, settings)
-        alike = [each for each in arrived if _alike(each.settings, settings)]
-        if len(alike) >= CONFIRMED or len(arrived) >= MOST_CONFIRMED:
+    def _may_look(self, known: _Knowledge) -> bool:
+        """Whether short looks have not taken yet what they may."""
+        here = [each.seen for each in known.here() if each.seen.state != "running"]
+        whole = [each.epochs[-1] for each in here if self._went_whole(known, each)]
+        if len(here) - len(whole) < LEAST_LOOKS:
+            return True
+        spent = math.fsum(each.epochs[-1] for each in here if len(each.epochs))
+        return spent < (ROOM + MORE * len(whole)) * known.epochs + math.fsum(whole)
+
+    def _went_whole(self, known: _Knowledge, seen: Seen) -> bool:
+        """Whether a training came to its end, or has trained for as long as the quickest needs."""
+        return seen.state in ("reached", "censored") or (
+            seen.state == "paused" and seen.epochs[-1] >= known.epochs
+        )
+
+    def _stood(self, known: _Knowledge, settings: Settings) -> bool:
+        """Whether a training with settings like these has come to its end, or is on its way."""
+        return any(
+            _alike(each.seen.settings, settings)
+            for each in known.here()
+            if each.seen.state == "running" or self._went_whole(known, each.seen)
+        )
+
+    def _confirm(self, known: _Knowledge, seen: Sequence[Seen]) -> SearchStep | None:
+        """What is recommended, to its end, until that has been seen to arrive."""
+        arrived = [each.seen for each in known.here() if each.seen.state in ("reached", "running")]
+        enough = len(arrived) >= CONFIRMED and self._stood(known, self._best(known))
+        if enough or len(arrived) >= 2 * CONFIRMED:
             return None
-        expected = prediction.predict(posterior, batch, [{**fixed, **settings}]).log_epochs
-        known = any(each.epochs_to_target for each in ended)
-        patient = PATIENT * float(np.exp(np.median(expected)))
-        if not known:  # those that were given up were so too early
-            longest = max((each.epochs[-1] for each in ended if len(each.epochs)), default=0.0)
-            patient = max(UNKNOWN * self._most, PATIENT * longest)
+        if any(each.state == "running" for each in seen):
+            return None
+        return self._whole(known, "what is recommended, to its end")
+
+    def _whole(self, known: _Knowledge, reason: str) -> SearchStep:
         return SearchStep(
-            batch,
-            settings,
-            min(patient, self._most),
-            f"what is recommended, at {batch} itself, to its end",
+            known.global_batch_size, self._best(known), self._patient(known), reason, whole=True
         )
 
-    def _less_bold(
-        self, ended: Sequence[Seen], batch: int, settings: dict[str, float]
-    ) -> dict[str, float]:
-        """The settings, unless a rate like theirs or a lower one was lost at a batch: it diverged, or got nowhere.
+    def _patient(self, known: _Knowledge, slower: float = 0.0) -> float:
+        """Epochs that a training to its end has, whose log epochs are expected to be so much above the lowest."""
+        epochs = PATIENT * known.epochs * math.exp(max(slower, 0.0))
+        if not any(each.seen.state == "reached" for each in known.here()):
+            epochs = max(epochs, UNKNOWN * self._most)
+        return float(min(epochs, self._most))
 
-        Then the rate is halfway, in its logarithm, between the lowest that was lost and the highest below it that
-        arrived. Where none has arrived, what has come further than the lost ones, in less time even, shows the way;
-        else the rate is lower. One that was only slow counts for the laws alone: it says that the rate may be higher.
+    def _best(self, known: _Knowledge) -> dict[str, float]:
+        """Of those that were trained the best by the surface, or settings that are better beyond doubt.
+
+        What was lost, or came to its end elsewhere than at the target, is none of them.
         """
-        there = [e for e in ended if e.global_batch_size == batch and RATE in e.settings]
-        lost = [each for each in there if self._lost(each)]
-        if not lost or RATE not in settings:
-            return settings
-        lowest = min(float(each.settings[RATE]) for each in lost)
-        arrived = [
-            float(each.settings[RATE])
-            for each in there
-            if each.state == "reached" and each.settings[RATE] < lowest
+        stood = [
+            self._moved(each.seen, known)
+            for each in known.told
+            if each.log_epochs < LOST / 2 or each.seen.state == "reached"
         ]
-        standing = [each for each in there if each not in lost and len(each.metric)]
-        ahead = max(standing, key=self._best_score, default=None)
-        if not arrived and ahead and self._best_score(ahead) > max(map(self._best_score, lost)):
-            return {setting.name: float(ahead.settings[setting.name]) for setting in self._tuned}
-        if settings[RATE] < TOO_NEAR * lowest:
-            return settings
-        rate = math.sqrt(lowest * max(arrived)) if arrived else LOWER * lowest
-        bounds = next(_bounds(setting) for setting in self._tuned if setting.name == RATE)
-        return {**settings, RATE: float(np.clip(rate, *bounds))}
+        rng = np.random.default_rng(self._seed)
+        candidates = [*stood, *self._candidates(known, rng, CHOICES)]
+        _, mean, covariance = self._predicted(known, candidates)
+        best = int(np.argmin(mean[: len(stood)])) if stood else 0
+        if not stood or mean[best] > LOST / 2:
+            return candidates[int(np.argmin(mean))]
+        variance = np.diag(covariance)
+        apart = np.sqrt(np.maximum(variance + variance[best] - 2 * covariance[:, best], 0.0))
+        return candidates[int(np.argmin(mean + CAREFUL * apart))]
 
-    def _lost(self, each: Seen) -> bool:
-        """Whether it diverged, or trained for long without adding much in its second half."""
-        if each.state in ("diverged", "reached"):
-            return each.state == "diverged"
-        if each.epochs[-1] < TRIED * self._most or not len(each.metric):
-            return False
-        risen = np.maximum.accumulate(self._scores(each))
-        first, half, last = float(risen[0]), float(risen[len(risen) // 2]), float(risen[-1])
-        return last - half <= STILL * (last - first)
+    def _moved(self, seen: Seen, known: _Knowledge) -> dict[str, float]:
+        """The settings of a training, at the batch that is looked at."""
+        found = {}
+        for tuned in self._tuned:
+            value = float(seen.settings[tuned.name])
+            if tuned.name == RATE:
+                value *= (known.global_batch_size / seen.global_batch_size) ** self._exponent
+            found[tuned.name] = float(np.clip(value, *_bounds(tuned)))
+        return found
 
-    def _best_score(self, each: Seen) -> float:
-        return max(self._scores(each), default=-math.inf)
-
-    def _after(
-        self,
-        posterior: Posterior,
-        weights: Array,
-        each: Seen,
-        fixed: Settings,
-        rng: np.random.Generator,
-    ) -> Array:
-        """Weights after a training that runs, for one simulated outcome of it: those that run together differ."""
-        trial = prediction.predict(
-            posterior, each.global_batch_size, [{**fixed, **_tuned_of(each.settings, self._tuned)}]
-        )
-        log_limit = math.log(LENGTHS[-1] * _usual(posterior, each.global_batch_size))
-        outcomes = gain.simulate(trial, weights, log_limit, rng)[0]
-        return np.asarray(outcomes[rng.integers(len(outcomes))])
-
-    def _regret(self, posterior: Posterior, others: Posterior, fixed: Settings) -> Array:
-        """The log factor lost where settings (columns) are used and a particle (rows) is the truth.
-
-        The settings are those that ``others`` hold best: a particle that could choose its own would know too much.
-        """
-
-        def held_best(by: Posterior) -> list[dict[str, Any]]:
-            return [
-                {**fixed, **{setting.name: _clipped(setting, each) for setting in self._tuned}}
-                for each in prediction.best_settings(by, self._target)
-            ]
-
-        loss = price(*prediction.miss(posterior, self._target, held_best(others)))
-        own = np.diagonal(price(*prediction.miss(posterior, self._target, held_best(posterior))))
-        return np.asarray(loss - np.minimum(own, loss.min(axis=1))[:, None])
+    def _predicted(
+        self, known: _Knowledge, settings: Sequence[Settings]
+    ) -> tuple[Places, Array, Array]:
+        batch = known.global_batch_size
+        places = self._places(settings, [batch] * len(settings), batch, known.epochs)
+        return places, *known.surface.log_epochs(places, self._expected(settings, known.epochs))
 
     def _candidates(
-        self, posterior: Posterior, batch: int, rng: np.random.Generator
+        self, known: _Knowledge, rng: np.random.Generator, count: int
     ) -> list[dict[str, float]]:
-        few = taken(posterior, rng.choice(len(posterior.residuals), NEAR, replace=False))
-        return [
-            {
-                setting.name: _moved(setting, held_best.get(setting.name), rng)
-                for setting in self._tuned
-            }
-            for held_best in prediction.best_settings(few, batch)
-        ] + [
-            {setting.name: _place(setting, float(rng.random())) for setting in self._tuned}
-            for _ in range(SPREAD)
+        lowest, highest = self._rates(known)
+        found = []
+        for _ in range(count):
+            settings = {}
+            for tuned in self._tuned:
+                low, high = _bounds(tuned)
+                if tuned.name == RATE:
+                    narrowed = replace(
+                        tuned, low=min(max(low, lowest), high), high=max(min(high, highest), low)
+                    )
+                    value = _place(narrowed, float(rng.random()))
+                else:
+                    value = _place(tuned, float(rng.random()))
+                if tuned.name == WARMUP:
+                    value = known.epochs * math.exp(rng.uniform(*np.log(WARMUPS)))
+                settings[tuned.name] = float(np.clip(value, low, high))
+            found.append(settings)
+        lost = [each.seen.settings for each in known.here() if each.log_epochs >= LOST]
+        kept = [each for each in found if not any(_bolder(each, other) for other in lost)]
+        return kept or found
+
+    def _rates(self, known: _Knowledge) -> tuple[float, float]:
+        """Between which rates to look: a step beyond those that were tried, and none below one that was too slow."""
+        here = [each for each in known.here() if each.seen.settings.get(RATE)]
+        if not here:
+            return 0.0, math.inf
+        rates = [float(each.seen.settings[RATE]) for each in here]
+        quick = [rate for each, rate in zip(here, rates, strict=True) if each.log_epochs < QUICK]
+        slow = [
+            rate
+            for each, rate in zip(here, rates, strict=True)
+            if each.log_epochs > TOO_SLOW
+            and each.seen.state != "diverged"
+            and quick
+            and rate < min(quick)
         ]
+        return max(min(rates) / STRIDE, max(slow, default=0.0)), max(rates) * STRIDE
 
 
-def _apart(seen: Sequence[Seen]) -> tuple[list[Seen], list[Seen]]:
-    """Trainings that have ended, and those that run."""
-    return (
-        [each for each in seen if each.state != "running"],
-        [each for each in seen if each.state == "running"],
-    )
-
-
-def _usual(posterior: Posterior, batch: int) -> float:
-    """Epochs of the best settings at a batch."""
-    return float(np.exp(np.median(prediction.log_best_epochs(posterior, batch))))
-
-
-def _tuned_of(settings: Settings, tuned: Sequence[ScaledSetting]) -> dict[str, Any]:
-    return {setting.name: settings[setting.name] for setting in tuned if setting.name in settings}
+def _bolder(one: Settings, other: Settings) -> bool:
+    """Whether a rate is at least as high after a warmup at most as long: what was lost there is lost here."""
+    if one.get(RATE) is None or other.get(RATE) is None:
+        return False
+    return bool(one[RATE] >= other[RATE] and one.get(WARMUP, 0.0) <= other.get(WARMUP, 0.0))
 
 
 def _alike(one: Settings, other: Settings) -> bool:
@@ -448,29 +530,21 @@ def _alike(one: Settings, other: Settings) -> bool:
     return None in rates or abs(math.log(rates[0] / rates[1])) < ALIKE  # type: ignore[operator]
 
 
-def _moved(setting: ScaledSetting, value: float | None, rng: np.random.Generator) -> float:
-    """About what a particle holds best."""
-    if value is None:
-        return _place(setting, float(rng.random()))
-    low, high = _bounds(setting)
-    away = WIDEN * float(rng.standard_normal())
-    moved = value * math.exp(away) if value > 0 else value + 0.3 * away * (high - low)
-    return float(np.clip(moved, low, high))
+def _unit(tuned: ScaledSetting, values: Array) -> Array:
+    low, high = _bounds(tuned)
+    if tuned.scale == "log":
+        return np.asarray(np.log(values / low) / math.log(high / low))
+    return np.asarray((values - low) / (high - low))
 
 
-def _clipped(setting: ScaledSetting, settings: Settings) -> float | None:
-    value = settings.get(setting.name)
-    return None if value is None else float(np.clip(value, *_bounds(setting)))
-
-
-def _place(setting: ScaledSetting, unit: float) -> float:
-    low, high = _bounds(setting)
-    if setting.scale == "log":
+def _place(tuned: ScaledSetting, unit: float) -> float:
+    low, high = _bounds(tuned)
+    if tuned.scale == "log":
         return float(np.clip(low * (high / low) ** unit, low, high))
     return low + unit * (high - low)
 
 
-def _bounds(setting: ScaledSetting) -> tuple[float, float]:
-    low, high = setting.low, setting.high
+def _bounds(tuned: ScaledSetting) -> tuple[float, float]:
+    low, high = tuned.low, tuned.high
     assert low is not None and high is not None, "a searched setting has bounds"
     return low, high
