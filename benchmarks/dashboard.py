@@ -21,6 +21,7 @@ from search_spaces.settings import TrainingSettings
 from storage.records import (
     Convergence,
     ConvergencePoint,
+    NewStudy,
     NewTrial,
     StudyState,
     TrialResult,
@@ -49,12 +50,14 @@ budget: {{trials: 20000, epochs_per_trial: 80}}
 def new_study(store: Store, name: str, state: StudyState) -> int:
     """A study without trials; returns its id."""
     study = store.create_study(
-        name,
-        workload="noisy_quadratic",
-        metric="loss",
-        threshold=0.05,
-        higher_is_better=False,
-        spec=SPEC.format(name=name),
+        NewStudy(
+            name=name,
+            workload="noisy_quadratic",
+            metric="loss",
+            threshold=0.05,
+            higher_is_better=False,
+            spec=SPEC.format(name=name),
+        )
     )
     store.set_study_state(study.id, state)
     return study.id

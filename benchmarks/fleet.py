@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.study.spec import parse_study
-from storage.records import Study, StudyState, Trial
+from storage.records import NewStudy, Study, StudyState, Trial
 from storage.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -64,13 +64,15 @@ class Paced:
         )
         spec = parse_study(text)
         return store.submit_study(
-            spec.name,
-            workload=spec.workload,
-            metric=spec.target.metric,
-            threshold=spec.target.threshold,
-            higher_is_better=spec.target.higher_is_better,
-            spec=text,
-            **options,
+            NewStudy(
+                name=spec.name,
+                workload=spec.workload,
+                metric=spec.target.metric,
+                threshold=spec.target.threshold,
+                higher_is_better=spec.target.higher_is_better,
+                spec=text,
+                **options,
+            )
         ).study  # type: ignore[arg-type]
 
 

@@ -26,7 +26,15 @@ import optuna
 
 from benchmarks.private_postgres import private_postgres
 from search_spaces.settings import TrainingSettings
-from storage.records import Convergence, ConvergencePoint, NewTrial, Study, TrialResult, TrialState
+from storage.records import (
+    Convergence,
+    ConvergencePoint,
+    NewStudy,
+    NewTrial,
+    Study,
+    TrialResult,
+    TrialState,
+)
 from storage.store import Store
 
 POINTS, TRIALS_A_CALL = 200, 50
@@ -223,7 +231,14 @@ def read_study(store: Store, study: Study) -> None:
 def new_study(store: Store, name: str) -> Study:
     """A study without trials."""
     return store.create_study(
-        name, workload="resnet", metric="top1", threshold=0.96, higher_is_better=True, spec=name
+        NewStudy(
+            name=name,
+            workload="resnet",
+            metric="top1",
+            threshold=0.96,
+            higher_is_better=True,
+            spec=name,
+        )
     )
 
 

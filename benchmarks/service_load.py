@@ -44,7 +44,7 @@ from benchmarks.private_postgres import private_postgres
 from hpo.client.retries import RetryPolicy
 from hpo.service.auth import create_token
 from search_spaces.settings import TrainingSettings
-from storage.records import ConvergencePoint, NewTrial, TrialResult, TrialState
+from storage.records import ConvergencePoint, NewStudy, NewTrial, TrialResult, TrialState
 from storage.store import Store
 
 STUDIES, TRIALS, POINTS = 40, 200, 200
@@ -149,12 +149,14 @@ def fill(store: Store) -> None:
     for number in range(STUDIES):
         name = f"stored {number}"
         study = store.create_study(
-            name,
-            workload="noisy_quadratic",
-            metric="loss",
-            threshold=0.1,
-            higher_is_better=False,
-            spec=SPEC.format(name=name),
+            NewStudy(
+                name=name,
+                workload="noisy_quadratic",
+                metric="loss",
+                threshold=0.1,
+                higher_is_better=False,
+                spec=SPEC.format(name=name),
+            )
         )
         trials = store.add_trials(
             study.id,

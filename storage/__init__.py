@@ -1,6 +1,6 @@
 """What is remembered: studies, trials, convergence, forecasts, plans and outcomes, in SQLite or PostgreSQL.
 
-:class:`Store` opens a database, :class:`AbstractStore` is its contract, ``storage.records`` holds what goes in and
+:class:`Store` opens a database and says what it promises, ``storage.records`` holds what goes in and
 comes out, ``storage.errors`` the errors. What ``__all__`` names, with these two modules, is public; every other module
 is internal and may change. The names are loaded when they are first used, so that ``storage.records`` alone does not
 import SQLAlchemy.
@@ -12,7 +12,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from storage.contract import AbstractStore
     from storage.errors import (
         Conflict,
         InvalidRecord,
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from storage.store import Store
 
 __all__ = [
-    "AbstractStore",
     "Conflict",
     "InvalidRecord",
     "LeaseLost",
@@ -36,7 +34,7 @@ __all__ = [
     "StoreUnavailable",
 ]
 
-_HOMES = {"AbstractStore": "storage.contract", "Store": "storage.store"}
+_HOMES = {"Store": "storage.store"}
 
 
 def __getattr__(name: str) -> Any:

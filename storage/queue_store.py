@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from storage.errors import InvalidRecord
-from storage.records import Lease, Study, StudyState, SubmittedStudy
+from storage.records import Lease, NewStudy, Study, StudyState, SubmittedStudy
 from storage.statements import events, queue, studies, submissions, trial_leases
 from storage.transactions import Transactions
 
@@ -13,42 +13,17 @@ from storage.transactions import Transactions
 class QueueStore(Transactions):
     """Submit, claim, renew, release, cancel, requeue, rename and delete studies."""
 
-    def submit_study(
-        self,
-        name: str,
-        *,
-        workload: str,
-        metric: str,
-        threshold: float,
-        higher_is_better: bool,
-        spec: str,
-        folder: str = "",
-        owner: str = "",
-        priority: int = 0,
-        idempotency_key: str | None = None,
-        max_samples: int | None = None,
-        max_accelerator_hours: float | None = None,
-        budget_trials: int | None = None,
-        for_agents: bool = False,
-        event: str | None = None,
-    ) -> SubmittedStudy:
-        values = {
-            "workload": workload,
-            "metric": metric,
-            "threshold": threshold,
-            "higher_is_better": higher_is_better,
-            "spec": spec,
-            "folder": folder,
-            "owner": owner,
-            "priority": priority,
-            "idempotency_key": idempotency_key,
-            "max_samples": max_samples,
-            "max_accelerator_hours": max_accelerator_hours,
-            "budget_trials": budget_trials,
-            "for_agents": for_agents,
-        }
+    def submit_study(self, new: NewStudy, *, event: str | None = None) -> SubmittedStudy:
+        """Put a study in the queue.
+
+        A study that is new is told of by an event with this message, in the same transaction.
+
+        The same submission again, by its owner and its ``idempotency_key`` or, without a key, by its spec, gives
+        the study that is there. :class:`Conflict` where the name is taken by another spec, owner or key, or the
+        key by another name.
+        """
         with self._write() as connection:
-            submitted = submissions.submit(connection, name, values)
+            submitted = submissions.submit(connection, new)
             if event is not None and submitted.created:
                 events.add(connection, submitted.study.id, "submitted", event, None)
             return submitted
@@ -56,6 +31,11 @@ class QueueStore(Transactions):
     def claim_study(
         self, worker: str, *, lease_seconds: float, per_owner: int | None = None
     ) -> Lease | None:
+        """Take the next study: the highest priority, then the longest in the queue; None where there is none.
+
+        A study whose worker let its lease expire is taken over. An owner who has ``per_owner`` studies under a
+        lease waits. ``worker`` names one process and no other.
+        """
         check_seconds(lease_seconds)
         with self._read() as connection:
             if not queue.has_work(connection):
@@ -71,6 +51,10 @@ class QueueStore(Transactions):
             passed_over |= {found}
 
     def settle_studies(self) -> list[Study]:
+        """Cancel the studies whose worker fell silent before it heard that they were to be cancelled; returns them.
+
+        Their trials in flight go back into the queue. :meth:`claim_study` does so too, where there is a worker.
+        """
         with self._read() as connection:
             if not queue.has_abandoned(connection):
                 return []
@@ -80,6 +64,11 @@ class QueueStore(Transactions):
     def take_study(
         self, study_id: int, worker: str, *, lease_seconds: float, instead_of: str | None = None
     ) -> Lease | None:
+        """Take this very study, in whatever state and whether or not it is in the queue; :class:`NotFound`.
+
+        None while a worker holds a lease on it, unless that is ``instead_of``, which is known to be gone, and while
+        somebody holds one on a trial of it.
+        """
         check_seconds(lease_seconds)
         with self._write() as connection:
             study = studies.lock(connection, study_id)
@@ -88,11 +77,16 @@ class QueueStore(Transactions):
             return queue.take(connection, study, worker, lease_seconds, instead_of)
 
     def renew_lease(self, lease: Lease, *, lease_seconds: float) -> Lease:
+        """Hold the lease for ``lease_seconds`` from now; its study is as it stands, so that a request to cancel shows.
+
+        :class:`LeaseLost` where another worker has taken the study over, or it was taken away.
+        """
         check_seconds(lease_seconds)
         with self._database.write() as connection:
             return queue.renew(connection, lease, lease_seconds)
 
     def release_study(self, lease: Lease, state: StudyState, message: str = "") -> Study:
+        """End the lease and leave the study in a state, ``queued`` to let another go on; :class:`LeaseLost`."""
         if state == StudyState.RUNNING:
             raise InvalidRecord(
                 "a study that is released cannot be left running; give another state"
@@ -101,25 +95,41 @@ class QueueStore(Transactions):
             return queue.release(connection, lease, StudyState(state), message)
 
     def leased(self, lease: Lease) -> Self:
+        """A store on the same connections that raises :class:`LeaseLost`, and writes nothing, once the lease is lost.
+
+        A lease that has expired is held until another worker takes the study over.
+        """
         return type(self)(self._database, lease)
 
     def request_cancel(self, study_id: int) -> Study:
+        """Cancel a study: at once, or through its worker, which finds ``cancel_requested``; :class:`NotFound`.
+
+        A finished study stays as it is. A study that runs outside the queue is cancelled here, without a word to
+        its process.
+        """
         with self._write() as connection:
             return submissions.request_cancel(connection, study_id)
 
     def requeue_study(self, study_id: int) -> Study:
+        """Queue a study that has ended, in any way; :class:`NotFound`, or :class:`Conflict` while it is running."""
         with self._write() as connection:
             return submissions.requeue(connection, study_id)
 
     def delete_study(self, study_id: int) -> None:
+        """Delete a study with all that belongs to it; :class:`NotFound`, or :class:`Conflict` while it is running."""
         with self._write() as connection:
             submissions.delete(connection, study_id)
 
     def rename_study(self, study_id: int, name: str, spec: str) -> Study:
+        """Give a study another name, with its ``spec`` under that name; its earlier name is free for another study.
+
+        :class:`NotFound`, or :class:`Conflict` while it is running and where the name is taken.
+        """
         with self._write() as connection:
             return submissions.rename(connection, study_id, name, spec)
 
     def set_study_state(self, study_id: int, state: StudyState, message: str = "") -> None:
+        """Set where a study stands; :class:`NotFound`, or :class:`Conflict` where a worker holds a lease on it."""
         with self._write() as connection:
             submissions.set_state(
                 connection, study_id, state, message, leased=self._lease is not None

@@ -209,6 +209,32 @@ class StudySummary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NewStudy:
+    """A study to be created or submitted; the later fields say what its submission asks for.
+
+    ``threshold`` is the target's value of ``metric``, ``spec`` the text of the study file, ``folder`` where that lies.
+    ``budget_trials`` is how many trials the spec asks for, ``max_samples`` and ``max_accelerator_hours`` what it may
+    use. A larger ``priority`` goes first among its owner's, one above 10 among all. No worker claims a study that is
+    ``for_agents``.
+    """
+
+    name: str
+    workload: str
+    metric: str
+    threshold: float
+    higher_is_better: bool
+    spec: str
+    folder: str = ""
+    budget_trials: int | None = None
+    owner: str = ""
+    priority: int = 0
+    idempotency_key: str | None = None
+    max_samples: int | None = None
+    max_accelerator_hours: float | None = None
+    for_agents: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class NewTrial:
     """One training to be done; ``settings`` holds every setting by name (``TrainingSettings.to_dict()``).
 

@@ -43,6 +43,10 @@ class ServiceStore(Transactions):
         after: int | None = None,
         limit: int = 100,
     ) -> list[StudySummary]:
+        """Studies, newest first, each with a summary of its trials.
+
+        ``search`` is part of a name or workload; ``after`` the id of the last study of the page before.
+        """
         _check_limit(limit)
         with self._read(single_statement=True) as connection:
             return pages.of_studies(
@@ -60,6 +64,11 @@ class ServiceStore(Transactions):
         order: str = "number",
         descending: bool = False,
     ) -> list[Trial]:
+        """Trials by any of their columns, those without a value last; none for an unknown study.
+
+        ``after`` is the number of the last trial of the page before (:class:`NotFound` without it); an ``order`` that
+        is no column raises :class:`InvalidRecord`.
+        """
         _check_limit(limit)
         with self._read(single_statement=after is None) as connection:
             return pages.of_trials(
@@ -74,22 +83,27 @@ class ServiceStore(Transactions):
             )
 
     def usage(self, study_id: int) -> Usage:
+        """Samples and accelerator seconds of a study so far, also of trials in flight; :class:`NotFound`."""
         with self._read(single_statement=True) as connection:
             return pages.usage(connection, study_id)
 
     def stored_bytes(self, owner: str) -> int:
+        """About how many bytes the studies of an owner take, from the numbers of trials, points, plans and events."""
         with self._read() as connection:
             return overview.stored_bytes(connection, owner)
 
     def trial_ids(self, study_id: int, numbers: Collection[int]) -> dict[int, int]:
+        """The ids of some trials of a study, by number; one that is not there is left out."""
         with self._read(single_statement=len(numbers) <= CHUNK) as connection:
             return overview.trial_ids(connection, study_id, numbers)
 
     def queued_of(self, owner: str, besides: str = "") -> int:
+        """How many studies of an owner wait for a worker; the study named ``besides`` does not count."""
         with self._read(single_statement=True) as connection:
             return overview.queued_of(connection, owner, besides)
 
     def totals(self) -> Totals:
+        """What the whole database holds; counts every convergence point, which takes a while where there are many."""
         with self._read() as connection:
             return overview.totals(connection)
 
@@ -98,46 +112,56 @@ class ServiceStore(Transactions):
     def add_event(
         self, study_id: int | None, kind: str, message: str, data: Mapping[str, Any] | None = None
     ) -> Event:
+        """Store what happened, to a study or to the service; :class:`NotFound` without the study."""
         with self._write() as connection:
             return events.add(connection, study_id, kind, message, data)
 
     def events(
         self, *, after: int = 0, study_id: int | None = None, limit: int = 500
     ) -> list[Event]:
+        """Events with an id above ``after``, oldest first; asked again with the last id, none is missed."""
         _check_limit(limit)
         with self._read(single_statement=True) as connection:
             return events.after(connection, after, study_id, limit)
 
     def last_event_id(self) -> int:
+        """The id of the newest event, 0 where there is none."""
         with self._read(single_statement=True) as connection:
             return overview.last_event_id(connection)
 
     # tokens
 
     def add_token(self, new: NewToken) -> Token:
+        """Store a token; :class:`Conflict` where its digest is there already."""
         with self._write() as connection:
             return tokens.add(connection, new)
 
     def token_by_hash(self, digest: str) -> Token | None:
+        """The token with that digest, expired and revoked ones too; None where there is none."""
         return self.tokens_by_hashes([digest]).get(digest)
 
     def tokens_by_hashes(self, digests: Collection[str]) -> dict[str, Token]:
+        """The tokens with these digests, by digest; one that no token has is left out."""
         with self._read(single_statement=True) as connection:
             return tokens.by_hashes(connection, digests)
 
     def tokens(self, owner: str | None = None) -> list[Token]:
+        """Tokens, oldest first."""
         with self._read(single_statement=True) as connection:
             return tokens.every(connection, owner)
 
     def valid_tokens(self, token_ids: Collection[int]) -> set[int]:
+        """Those of the tokens that are there, not revoked and not expired."""
         with self._read(single_statement=True) as connection:
             return tokens.valid(connection, token_ids)
 
     def revoke_token(self, token_id: int) -> None:
+        """End a token; :class:`NotFound`. Revoking again changes nothing."""
         with self._write() as connection:
             tokens.revoke(connection, token_id)
 
     def touch_token(self, token_id: int) -> None:
+        """Store that a token was used, to the minute, so that a busy client does not write at every request."""
         with self._read(single_statement=True) as connection:
             stale = tokens.is_stale(connection, token_id)
         if stale:
@@ -145,44 +169,53 @@ class ServiceStore(Transactions):
                 tokens.touch(connection, token_id)
 
     def add_session(self, digest: str, token_id: int, expires_at: datetime) -> None:
+        """Store a session, by the digest of its secret, that stands for a token."""
         with self._write() as connection:
             sessions.add(connection, digest, token_id, expires_at)
 
     def token_by_session(self, digest: str) -> Token | None:
+        """The token that a session stands for, expired and revoked ones too; None for an unknown or ended session."""
         with self._read(single_statement=True) as connection:
             return sessions.token_of(connection, digest)
 
     def remove_session(self, digest: str) -> None:
+        """End a session; nothing where there is none."""
         with self._write() as connection:
             sessions.remove(connection, digest)
 
     # workers
 
     def beat(self, sign: WorkerBeat) -> None:
+        """Store a worker's sign of life."""
         with self._write() as connection:
             workers.beat(connection, sign)
 
     def workers(self, seen_within_seconds: float = 60) -> list[WorkerRecord]:
+        """Workers that gave a sign of life lately, by name."""
         with self._read() as connection:
             return workers.seen(connection, seen_within_seconds)
 
     # speeds
 
     def add_throughputs(self, rows: Sequence[NewThroughput]) -> None:
+        """Store measured throughputs; all or none."""
         with self._write() as connection:
             speeds.add(connection, rows)
 
     def throughputs(
         self, machine: str | None = None, workload: str | None = None
     ) -> list[Throughput]:
+        """Measured throughputs, oldest first."""
         with self._read() as connection:
             return speeds.every(connection, machine, workload)
 
     def keep_cost(self, study_id: int, cost: WorkloadCost) -> None:
+        """Store what a sample of the study's workload costs, in place of what was there; :class:`NotFound`."""
         with self._write() as connection:
             speeds.keep_cost(connection, study_id, cost)
 
     def cost(self, study_id: int) -> WorkloadCost | None:
+        """What a sample of the study's workload costs; None where that is not known."""
         with self._read() as connection:
             return speeds.cost(connection, study_id)
 

@@ -1,4 +1,4 @@
-"""Store: the promises of :class:`storage.contract.AbstractStore`, kept on SQLite and PostgreSQL.
+"""Store: studies and all that belongs to them, on SQLite and PostgreSQL.
 
 Its parts: this one for studies, trials, forecasts and plans, ``storage.queue_store`` for the queue,
 ``storage.service_store`` for the service. The statements are in ``storage.statements``, one module per noun.
@@ -7,6 +7,7 @@ Its parts: this one for studies, trials, forecasts and plans, ``storage.queue_st
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Self
 
 from storage import migrations
@@ -20,6 +21,7 @@ from storage.records import (
     NewForecast,
     NewOutcome,
     NewPlan,
+    NewStudy,
     NewTrial,
     Outcome,
     StoredForecast,
@@ -48,7 +50,30 @@ from storage.statements import (
 
 
 class Store(QueueStore, ServiceStore):
-    """A store on SQLite or PostgreSQL; make one with :meth:`open`. Its methods are described in the base class."""
+    """Studies, trials, convergence, forecasts, plans, outcomes, the queue, and what the service keeps about itself.
+
+    Make one with :meth:`open`.
+
+    **Threads and processes.** Several threads may share one store. Several processes may use one database, each with a
+    store that it opened itself, after a fork too. A store holds no state of its own besides its connections: what one
+    process wrote, the next read of another one sees.
+
+    **Transactions.** A writing method takes effect as a whole or not at all, and is committed once it has returned. A
+    reading method sees one state of the database.
+
+    **Who may change what.** Whoever opens a database may read all of it. A study that a worker holds under a lease is
+    written by that worker through :meth:`leased`, which checks the lease within each writing transaction, so that a
+    worker that lost its lease changes nothing. Convergence, results and states of its trials belong to whoever runs the
+    study; requests to cancel, events, tokens and signs of life may come from anybody. A trial that has ended, a
+    forecast, a plan and an outcome are never changed again, except that :meth:`retry_failed` queues trials that have
+    failed; :meth:`delete_study` removes them with their study.
+
+    **Errors.** Every method may raise :class:`storage.errors.StoreUnavailable`, where the database is lost or locked
+    for longer than the time that the store was opened with, and every writing method
+    :class:`storage.errors.InvalidRecord`, for a value that the tables do not hold. A leased store's writing methods
+    raise :class:`storage.errors.LeaseLost`. Other errors stand beside the method that raises them; all of them are a
+    :class:`storage.errors.StoreError`, and none is of a database driver.
+    """
 
     # opening and closing
 
@@ -79,47 +104,44 @@ class Store(QueueStore, ServiceStore):
 
     @property
     def url(self) -> str:
+        """Where the database is, without the password."""
         return self._database.url
 
     def close(self) -> None:
+        """Give back every connection; any later call raises :class:`StoreUnavailable`. Leased stores keep theirs."""
         if self._lease is None:
             self._database.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
     # studies
 
-    def create_study(
-        self,
-        name: str,
-        *,
-        workload: str,
-        metric: str,
-        threshold: float,
-        higher_is_better: bool,
-        spec: str,
-        folder: str = "",
-        budget_trials: int | None = None,
-    ) -> Study:
-        values = {
-            "workload": workload,
-            "metric": metric,
-            "threshold": threshold,
-            "higher_is_better": higher_is_better,
-            "spec": spec,
-            "folder": folder,
-            "budget_trials": budget_trials,
-        }
+    def create_study(self, new: NewStudy) -> Study:
+        """Create a queued study, or return the one of that name; :class:`Conflict` where its spec differs."""
         with self._write() as connection:
-            return studies.create(connection, name, values)
+            return studies.create(connection, new)
 
     def study(self, name: str) -> Study:
+        """The study of that name; :class:`NotFound` names the nearest."""
         with self._read(single_statement=True) as connection:
             return studies.by_name(connection, name)
 
     def study_by_id(self, study_id: int) -> Study:
+        """The study with that id, as trials and plans name it; :class:`NotFound`."""
         with self._read(single_statement=True) as connection:
             return studies.by_id(connection, study_id)
 
     def studies(self) -> list[Study]:
+        """All studies, oldest first."""
         with self._read(single_statement=True) as connection:
             return studies.every(connection)
 
@@ -130,6 +152,12 @@ class Store(QueueStore, ServiceStore):
         folder: str | None = None,
         budget_trials: int | None = None,
     ) -> None:
+        """Replace the spec of a study, such as by one with a larger budget, and its folder where one is given.
+
+        ``budget_trials`` is how many trials the new spec asks for.
+
+        :class:`NotFound`.
+        """
         with self._write() as connection:
             studies.change(
                 connection,
@@ -142,24 +170,36 @@ class Store(QueueStore, ServiceStore):
     # trials
 
     def add_trials(self, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
+        """Queue trials, numbered on from the study's last, also between processes; :class:`NotFound`.
+
+        :class:`Conflict` for a training that the study has already, of the same settings at the same batch size with
+        the same seed (:func:`storage.records.training_key`), whoever asks for it and however that one ended.
+        """
         with self._write() as connection:
             return trials.add(connection, study_id, new)
 
     def start_trials(self, ids: Collection[int]) -> None:
+        """Queued to running, all or none; :class:`NotFound`, or :class:`Conflict` where one is not queued."""
         with self._write() as connection:
             trials.start(connection, ids)
 
     def record(self, points: Mapping[int, Sequence[ConvergencePoint]]) -> None:
+        """Write points by trial id, replacing those at the same step; :class:`NotFound`. All or none."""
         with self._write() as connection:
             convergence.upsert(connection, points)
 
     def record_columns(self, points: Convergence) -> None:
+        """As :meth:`record`, from columns: arrays of shape (points,) in any order, NaN for what was not measured.
+
+        The quickest way for many points. Of two points at one step of a trial the later one counts.
+        """
         with self._write() as connection:
             convergence.upsert_columns(connection, points)
 
     def finish_trial(
         self, trial_id: int, result: TrialResult, points: Sequence[ConvergencePoint] = ()
     ) -> None:
+        """Write a result with the last points; :class:`NotFound`, or :class:`Conflict` where one is there."""
         with self._write() as connection:
             trials.finish(connection, trial_id, result)
             convergence.upsert(connection, {trial_id: points})
@@ -171,6 +211,7 @@ class Store(QueueStore, ServiceStore):
         study_id: int,
         ended: Sequence[tuple[NewTrial, TrialResult, Sequence[ConvergencePoint]]],
     ) -> list[Trial]:
+        """Trials that were run elsewhere, each with its result and its points, all or none; :class:`NotFound`."""
         with self._write() as connection:
             added = trials.add(connection, study_id, [new for new, _, _ in ended])
             for trial, (_, result, _) in zip(added, ended, strict=True):
@@ -188,12 +229,20 @@ class Store(QueueStore, ServiceStore):
             ]
 
     def requeue_running(self, study_id: int) -> list[Trial]:
+        """Running to queued, for a study whose process died; points stay. Returns them; :class:`NotFound`.
+
+        Leases on trials that have not ended are ended.
+        """
         with self._write() as connection:
             requeued = trials.requeue(connection, study_id)
             trial_leases.forget_unfinished(connection, study_id)
             return requeued
 
     def retry_failed(self, study_id: int) -> list[Trial]:
+        """Queue the trials that the study trained and that failed, without their points, as if they were new.
+
+        Returns them. :class:`NotFound`, or :class:`Conflict` while the study is running, unless under its lease.
+        """
         with self._write() as connection:
             if self._lease is None:
                 submissions.lock_resting(connection, study_id)
@@ -208,14 +257,17 @@ class Store(QueueStore, ServiceStore):
         states: Collection[TrialState] | None = None,
         purpose: str | None = None,
     ) -> list[Trial]:
+        """Trials by number, of some states or one purpose where given; none for an unknown study."""
         with self._read(single_statement=True) as connection:
             return trials.select_all(connection, study_id, states, purpose)
 
     def trial(self, study_id: int, number: int) -> Trial:
+        """One trial by its number in the study; :class:`NotFound`."""
         with self._read(single_statement=True) as connection:
             return trials.by_number(connection, study_id, number)
 
     def counts(self, study_id: int, purpose: str | None = None) -> dict[int, dict[TrialState, int]]:
+        """Numbers of trials by global batch size, then by state; what there is none of is left out."""
         with self._read(single_statement=True) as connection:
             return trials.count(connection, study_id, purpose)
 
@@ -231,6 +283,13 @@ class Store(QueueStore, ServiceStore):
         holder: str,
         lease_seconds: float,
     ) -> TrialLease | None:
+        """The queued trial of that number, or a new one, for whoever asks with ``key``, a text that nobody else has.
+
+        The same trial again for the same key. None where the trial is not queued any more, or where the study has
+        another number of trials of the new one's purpose than ``known``: look again. The study is for agents from then
+        on, and no worker claims it. :class:`Conflict` where a worker runs the study or it has ended;
+        :class:`NotFound`.
+        """
         check_seconds(lease_seconds)
         with self._write() as connection:
             return trial_leases.lease(
@@ -244,10 +303,12 @@ class Store(QueueStore, ServiceStore):
             )
 
     def leased_trial(self, study_id: int, key: str) -> TrialLease | None:
+        """The trial that ``key`` holds, or held when it ended; None where there is none, or another holds it now."""
         with self._read() as connection:
             return trial_leases.of_key(connection, study_id, key)
 
     def leased_trials(self, study_id: int) -> list[TrialLease]:
+        """The running trials that somebody asked for, by number, also those whose leases have ended."""
         with self._read() as connection:
             return trial_leases.running(connection, study_id)
 
@@ -260,6 +321,10 @@ class Store(QueueStore, ServiceStore):
         lease_seconds: float,
         points: Sequence[ConvergencePoint] = (),
     ) -> TrialLease:
+        """Hold a trial for longer, and write its points, replacing those at the same step.
+
+        :class:`LeaseLost` where another key has it, or it has ended; :class:`NotFound`.
+        """
         check_seconds(lease_seconds)
         with self._write() as connection:
             held = trial_leases.renew(connection, study_id, number, key, lease_seconds)
@@ -274,6 +339,10 @@ class Store(QueueStore, ServiceStore):
         result: TrialResult,
         points: Sequence[ConvergencePoint] = (),
     ) -> Trial:
+        """Write the result and the last points of a trial; one that ended under this key stays as it is.
+
+        :class:`LeaseLost` where another key has it; :class:`NotFound`.
+        """
         with self._write() as connection:
             trial, written = trial_leases.finish(connection, study_id, number, key, result)
             if written:
@@ -284,62 +353,79 @@ class Store(QueueStore, ServiceStore):
             return trial
 
     def release_trial(self, study_id: int, number: int, key: str) -> Trial:
+        """Put a trial back into its study's queue; :class:`LeaseLost` where another key has it; :class:`NotFound`."""
         with self._write() as connection:
             return trial_leases.release(connection, study_id, number, key)
 
     def expire_trial_leases(self, study_id: int, most_vanished: int) -> list[Trial]:
+        """Queue the trials whose holders fell silent again; those that lost more than ``most_vanished`` have failed.
+
+        Returns them as they are then; :class:`NotFound`.
+        """
         with self._write() as connection:
             return trial_leases.expire(connection, study_id, most_vanished)
 
     # convergence
 
     def convergence(self, trial_ids: Sequence[int]) -> Convergence:
+        """Points of many trials in columns, by trial and step; an unknown trial has none."""
         with self._read(single_statement=len(trial_ids) <= trials.CHUNK) as connection:
             return convergence.read(connection, trial_ids)
 
     def point_before(self, trial_id: int, step: int) -> ConvergencePoint | None:
+        """The last point of a trial before a step, None without any."""
         with self._read() as connection:
             return convergence.read_before(connection, trial_id, step)
 
     def points(self, trial_id: int) -> list[ConvergencePoint]:
+        """Points of one trial, by step; :class:`NotFound`."""
         with self._read() as connection:
             return convergence.read_points(connection, trial_id)
 
     # forecasts, plans, outcomes
 
     def add_forecast(self, new: NewForecast) -> StoredForecast:
+        """Store a forecast with its settings and laws; :class:`NotFound` without its study."""
         with self._write() as connection:
             return forecasts.add(connection, new)
 
     def forecasts(self, study_id: int) -> list[StoredForecast]:
+        """Forecasts of a study, oldest first; none for an unknown study."""
         with self._read() as connection:
             return forecasts.of_study(connection, study_id)
 
     def add_plan(self, new: NewPlan) -> StoredPlan:
+        """Store a plan or a baseline; :class:`NotFound` without its study or forecast."""
         with self._write() as connection:
             return plans.add(connection, new)
 
     def plan(self, plan_id: int) -> StoredPlan:
+        """One plan; :class:`NotFound` names the newest."""
         with self._read() as connection:
             return plans.by_id(connection, plan_id)
 
     def plans(self, study_id: int) -> list[StoredPlan]:
+        """Plans of a study, oldest first; none for an unknown study."""
         with self._read() as connection:
             return plans.of_study(connection, study_id)
 
     def add_outcome(self, new: NewOutcome) -> Outcome:
+        """Store what one launch of a plan did; :class:`NotFound` without its plan."""
         with self._write() as connection:
             return plans.add_outcome(connection, new)
 
     def outcomes(self, plan_id: int) -> list[Outcome]:
+        """Outcomes of a plan, oldest first; :class:`NotFound` without the plan."""
         with self._read() as connection:
             return plans.outcomes_of(connection, plan_id)
 
     def add_exhibit(self, outcome_id: int, exhibit: Mapping[str, Any]) -> None:
+        """Store what a model is shown by; :class:`NotFound` without its outcome, :class:`Conflict` for a second."""
         with self._write() as connection:
             exhibits.add(connection, outcome_id, exhibit)
 
     def exhibits(self, plan_id: int) -> dict[int, dict[str, Any]]:
+        """Exhibits of a plan's outcomes, by the id of the outcome; :class:`NotFound` without the plan."""
         with self._read() as connection:
             return exhibits.of_plan(connection, plan_id)
 
@@ -352,21 +438,33 @@ class Store(QueueStore, ServiceStore):
         seconds: float,
         instead_of: str | None = None,
     ) -> str | None:
+        """Take the run of a plan with a seed, or take it for longer; None where that is done, else who has it.
+
+        It is free after ``seconds`` without another call, and for whoever knows that ``instead_of``, who has it, is
+        gone. :class:`NotFound`.
+        """
         with self._write() as connection:
             return plan_runs.take(connection, plan_id, seed, holder, seconds, instead_of)
 
     def release_plan_run(self, plan_id: int, seed: int, holder: str) -> None:
+        """Give the run back; nothing where somebody else has it."""
         with self._write() as connection:
             plan_runs.release(connection, plan_id, seed, holder)
 
     def keep_fit(self, study_id: int, fingerprint: str, content: str) -> None:
+        """Store laws that were fitted to the evidence of that fingerprint, or an answer made of them.
+
+        The oldest go. :class:`NotFound`.
+        """
         with self._write() as connection:
             fits.keep(connection, study_id, fingerprint, content)
 
     def fit(self, study_id: int, fingerprint: str) -> str | None:
+        """What :meth:`keep_fit` stored; None where there is none of that fingerprint."""
         with self._read() as connection:
             return fits.find(connection, study_id, fingerprint)
 
     def calibration(self, study_id: int | None = None) -> list[CalibrationRow]:
+        """Every plan that has outcomes beside them, oldest first; those of one study where given."""
         with self._read() as connection:
             return calibration.rows(connection, study_id)

@@ -7,13 +7,12 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from storage.contract import AbstractStore
 from storage.database import Database
 from storage.records import Lease
 from storage.statements import queue
 
 
-class Transactions(AbstractStore):
+class Transactions:
     """Reading and writing transactions on one database, for the parts of the Store."""
 
     def __init__(self, database: Database, lease: Lease | None = None) -> None:

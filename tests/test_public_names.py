@@ -17,7 +17,7 @@ PUBLIC = {
     "SettingError TrainingSettings",
     "trainers": "CheckpointError CommunicationError ConvergencePoint DataError JobError Target TrainerError "
     "TrainingJob TrainingOutcome WorkloadError",
-    "storage": "AbstractStore Conflict InvalidRecord LeaseLost NotFound SchemaTooNew Store StoreError "
+    "storage": "Conflict InvalidRecord LeaseLost NotFound SchemaTooNew Store StoreError "
     "StoreUnavailable",
     "hpo": "AskTell AskedTrial AsyncClient Client HpoError Plan PlanRequest PlannedRun ProgramTrial Progress "
     "StudyForecast StudyResult StudySpec ask_tell calibration delete_study figures find_plan fit_posterior forecast "

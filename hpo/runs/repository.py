@@ -35,6 +35,7 @@ from storage.records import (
     NewForecast,
     NewOutcome,
     NewPlan,
+    NewStudy,
     NewThroughput,
     Outcome,
     Study,
@@ -74,14 +75,16 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
         study = store.study(spec.name)
     except NotFound:
         study = store.create_study(
-            spec.name,
-            workload=spec.workload,
-            metric=spec.target.metric,
-            threshold=spec.target.threshold,
-            higher_is_better=spec.target.higher_is_better,
-            spec=spec.text,
-            folder=search_path(spec),
-            budget_trials=spec.budget.trials,
+            NewStudy(
+                name=spec.name,
+                workload=spec.workload,
+                metric=spec.target.metric,
+                threshold=spec.target.threshold,
+                higher_is_better=spec.target.higher_is_better,
+                spec=spec.text,
+                folder=search_path(spec),
+                budget_trials=spec.budget.trials,
+            )
         )
     before = spec if study.spec == spec.text else stored_spec(study)
     for name, old, new in ((name, _value(before, name), _value(spec, name)) for name in COMPARABLE):

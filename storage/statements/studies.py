@@ -10,32 +10,32 @@ from sqlalchemy import Connection, Row, delete, select, update
 from storage import clock
 from storage.database import insert_into
 from storage.errors import Conflict, NotFound, nearest
-from storage.records import Study, StudyState
+from storage.records import NewStudy, Study, StudyState
 from storage.schema.tables import studies
 from storage.statements import checksums, damage
 
 COLUMNS = tuple(studies.c[field.name] for field in fields(Study))
 
 
-def create(connection: Connection, name: str, values: dict[str, Any]) -> Study:
+def create(connection: Connection, new: NewStudy) -> Study:
     """A new study, or the one that is there with the same spec."""
-    insert(connection, name, values)
-    study = by_name(connection, name)
-    if study.spec != values["spec"]:
+    insert(connection, new)
+    study = by_name(connection, new.name)
+    if study.spec != new.spec:
         raise Conflict(
-            f"a study named {name!r} exists with another spec; give this one another name, or "
+            f"a study named {new.name!r} exists with another spec; give this one another name, or "
             "restore the spec of the study that exists"
         )
     return study
 
 
-def insert(connection: Connection, name: str, values: dict[str, Any]) -> bool:
+def insert(connection: Connection, new: NewStudy, **more: Any) -> bool:
     """Add a queued study; False where its name or its key is taken."""
     now = clock.now(connection)
-    new = insert_into(connection, studies).values(
-        name=name, state=StudyState.QUEUED, created_at=now, updated_at=now, message="", **values
+    inserted = insert_into(connection, studies).values(
+        **vars(new), state=StudyState.QUEUED, created_at=now, updated_at=now, message="", **more
     )
-    added = connection.execute(new.on_conflict_do_nothing().returning(studies.c.id)).scalar()
+    added = connection.execute(inserted.on_conflict_do_nothing().returning(studies.c.id)).scalar()
     if added is not None:
         checksums.write_of_study(connection, added)
     return added is not None

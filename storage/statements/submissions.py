@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection, select
 
 from storage import clock
 from storage.errors import Conflict
-from storage.records import Study, StudyState, SubmittedStudy
+from storage.records import NewStudy, Study, StudyState, SubmittedStudy
 from storage.schema.tables import studies as table
 from storage.statements import studies, trials
 from storage.statements.queue import end_lease, has_live_lease
 
 
-def submit(connection: Connection, name: str, values: dict[str, Any]) -> SubmittedStudy:
+def submit(connection: Connection, new: NewStudy) -> SubmittedStudy:
     """Queue a new study, or find the one of the same submission."""
-    if studies.insert(connection, name, {**values, "queued_at": clock.now(connection)}):
-        return SubmittedStudy(study=studies.by_name(connection, name), created=True)
-    return SubmittedStudy(study=_found(connection, name, values), created=False)
+    created = studies.insert(connection, new, queued_at=clock.now(connection))
+    found = studies.by_name(connection, new.name) if created else _found(connection, new)
+    return SubmittedStudy(study=found, created=created)
 
 
 def request_cancel(connection: Connection, study_id: int) -> Study:
@@ -100,9 +99,9 @@ def _refuse_running(study: Study, now: datetime) -> None:
         raise Conflict(f"the study {study.name!r} is running; cancel it first, or wait for its end")
 
 
-def _found(connection: Connection, name: str, values: dict[str, Any]) -> Study:
+def _found(connection: Connection, new: NewStudy) -> Study:
     """The study that took the name or the key, if it is the same submission."""
-    owner, key = values["owner"], values["idempotency_key"]
+    name, owner, key = new.name, new.owner, new.idempotency_key
     if key is not None:
         of_key = connection.execute(
             select(table.c.name).where(table.c.owner == owner, table.c.idempotency_key == key)
@@ -117,7 +116,7 @@ def _found(connection: Connection, name: str, values: dict[str, Any]) -> Study:
         raise Conflict(
             f"a study named {name!r} exists and belongs to somebody else; give this one another name"
         )
-    if study.spec != values["spec"]:
+    if study.spec != new.spec:
         raise Conflict(
             f"a study named {name!r} exists with another spec; give this one another name, restore the spec of the "
             "study that exists, let that go on with this one (`hpo resume STUDY --file FILE`), or give it another "

@@ -16,7 +16,7 @@ from hpo.runs import desk as desks
 from hpo.runs.desk import Desk
 from hpo.runs.repository import enter_study
 from hpo.study.spec import parse_study
-from storage.records import StudyState, TrialState
+from storage.records import NewStudy, StudyState, TrialState
 from storage.store import Store
 from trainers.begin import begin_training
 from trainers.report import ConvergencePoint
@@ -237,9 +237,17 @@ def test_trials_that_all_fail_end_the_study(store):
 def test_a_budget_of_samples_ends_the_study(store):
     spec = parse_study(SPEC)
     made = store.submit_study(
-        "bowl", workload=spec.workload, metric="loss", threshold=0.05, higher_is_better=False,
-        spec=SPEC, max_samples=100, for_agents=True,
-    )  # fmt: skip
+        NewStudy(
+            name="bowl",
+            workload=spec.workload,
+            metric="loss",
+            threshold=0.05,
+            higher_is_better=False,
+            spec=SPEC,
+            max_samples=100,
+            for_agents=True,
+        )
+    )
     desk = Desk(store, made.study)
     first, second = desk.ask("first", "me", 60), desk.ask("second", "me", 60)
     point = ConvergencePoint(4, 128, 0.25, 1.0, 1.0, 1.0, 1.0, 0.1, 32)

@@ -14,6 +14,7 @@ from storage.records import (
     NewForecast,
     NewOutcome,
     NewPlan,
+    NewStudy,
     NewTrial,
     PlanKind,
     StudyState,
@@ -65,12 +66,14 @@ def make_study(
     spec = yaml.safe_dump({**SPEC, **changes}, sort_keys=False)
     made = api.parse_study(spec)
     study = store.create_study(
-        made.name,
-        workload=made.workload,
-        metric=made.target.metric,
-        spec=spec,
-        threshold=made.target.threshold,
-        higher_is_better=made.target.higher_is_better,
+        NewStudy(
+            name=made.name,
+            workload=made.workload,
+            metric=made.target.metric,
+            spec=spec,
+            threshold=made.target.threshold,
+            higher_is_better=made.target.higher_is_better,
+        )
     )
     store.set_study_state(study.id, state, message)
     return study.id

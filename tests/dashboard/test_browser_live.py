@@ -9,7 +9,14 @@ import pytest
 
 from benchmarks.dashboard_browser import Server, serving
 from search_spaces.settings import TrainingSettings
-from storage.records import ConvergencePoint, NewTrial, StudyState, TrialResult, TrialState
+from storage.records import (
+    ConvergencePoint,
+    NewStudy,
+    NewTrial,
+    StudyState,
+    TrialResult,
+    TrialState,
+)
 from storage.store import Store
 from tests.dashboard.browser_samples import STUDY, until
 
@@ -24,12 +31,14 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def running_trial(store: Store, name: str) -> int:
     """A study that runs, with one trial that trains; returns the trial's id."""
     study = store.create_study(
-        name,
-        workload="noisy_quadratic",
-        metric="loss",
-        threshold=0.05,
-        higher_is_better=False,
-        spec=STUDY.format(name=name, trials=10),
+        NewStudy(
+            name=name,
+            workload="noisy_quadratic",
+            metric="loss",
+            threshold=0.05,
+            higher_is_better=False,
+            spec=STUDY.format(name=name, trials=10),
+        )
     )
     store.set_study_state(study.id, StudyState.RUNNING)
     settings = TrainingSettings(learning_rate=0.1).to_dict()

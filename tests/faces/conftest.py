@@ -11,7 +11,7 @@ import pytest
 import hpo
 from search_spaces.settings import TrainingSettings
 from storage.maintenance.maintenance import backup
-from storage.records import NewTrial, TrialResult, TrialState
+from storage.records import NewStudy, NewTrial, TrialResult, TrialState
 from storage.store import Store
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "own_workload"
@@ -39,12 +39,14 @@ def study_database(tmp_path_factory):
     spec = hpo.load_study(EXAMPLE / "cells.yaml")
     with Store.open(f"sqlite:///{folder}/hpo.db") as store:
         made = store.create_study(
-            "cells",
-            workload=spec.workload,
-            metric="accuracy",
-            threshold=0.98,
-            higher_is_better=True,
-            spec=spec.text,
+            NewStudy(
+                name="cells",
+                workload=spec.workload,
+                metric="accuracy",
+                threshold=0.98,
+                higher_is_better=True,
+                spec=spec.text,
+            )
         )
         trials = [trial for batch in (4, 8, 16) for trial in trials_of(spec, batch)]
         for trial, epochs in zip(

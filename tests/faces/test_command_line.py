@@ -270,16 +270,19 @@ def test_machines_shows_this_one():
 
 
 def test_a_name_with_markup_is_shown_as_text(study):
+    from storage.records import NewStudy
     from storage.store import Store
 
     with Store.open(study.storage) as store:
         store.create_study(
-            "[red]<b>x</b>",
-            workload="w",
-            metric="m",
-            threshold=1.0,
-            higher_is_better=True,
-            spec="-",
+            NewStudy(
+                name="[red]<b>x</b>",
+                workload="w",
+                metric="m",
+                threshold=1.0,
+                higher_is_better=True,
+                spec="-",
+            )
         )
     assert "[red]<b>x</b>" in call("studies")
 

@@ -15,7 +15,7 @@ import hpo
 from hpo.cli.commands import doctor_checks
 from hpo.cli.main import main
 from storage.migrations import HEAD
-from storage.records import StudyState
+from storage.records import NewStudy, StudyState
 from storage.store import Store
 
 
@@ -94,12 +94,14 @@ def test_prune(study):
 def test_vacuum(study):
     with Store.open(study.storage) as store:
         large = store.create_study(
-            "large",
-            workload="resnet",
-            metric="top1",
-            threshold=0.9,
-            higher_is_better=True,
-            spec="x" * 2_000_000,
+            NewStudy(
+                name="large",
+                workload="resnet",
+                metric="top1",
+                threshold=0.9,
+                higher_is_better=True,
+                spec="x" * 2_000_000,
+            )
         )
         store.delete_study(large.id)
     told = document("db", "vacuum")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.main import main
 from hpo.errors import SpecError, StudyNotFoundError
-from storage.records import NewPlan, NewTrial, PlanKind, StudyState
+from storage.records import NewPlan, NewStudy, NewTrial, PlanKind, StudyState
 from storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "service"))
@@ -30,12 +30,14 @@ def here(tmp_path, monkeypatch):
     monkeypatch.delenv("HPO_STORAGE", raising=False)
     with Store.open("hpo.db") as store:
         store.create_study(
-            "bowl",
-            workload="noisy_quadratic",
-            metric="loss",
-            threshold=0.1,
-            higher_is_better=False,
-            spec="# what it is for\n" + spec_of(),
+            NewStudy(
+                name="bowl",
+                workload="noisy_quadratic",
+                metric="loss",
+                threshold=0.1,
+                higher_is_better=False,
+                spec="# what it is for\n" + spec_of(),
+            )
         )
         add_trials(store, "bowl", 3)
     for path in ("checkpoints/1", "trials/1/0", "checkpoints/2", "plans/mine"):

@@ -15,7 +15,7 @@ from hpo.errors import SpecError
 from hpo.runs.repository import open_store, stored_spec
 from hpo.service.worker import Worker, WorkerOptions
 from hpo.tuning.tuner import stop_ray
-from storage.records import PlanKind, StudyState
+from storage.records import NewStudy, PlanKind, StudyState
 from tests.service.api_server import served
 
 WORKLOAD = '''\
@@ -98,13 +98,15 @@ def enter(place, **changes):
     spec = hpo.load_study(place.file)
     with open_store(place.storage) as store:
         return store.submit_study(
-            spec.name,
-            workload=spec.workload,
-            metric=spec.target.metric,
-            threshold=spec.target.threshold,
-            higher_is_better=False,
-            spec=spec.text,
-            **{"folder": str(place.file.parent), **changes},
+            NewStudy(
+                name=spec.name,
+                workload=spec.workload,
+                metric=spec.target.metric,
+                threshold=spec.target.threshold,
+                higher_is_better=False,
+                spec=spec.text,
+                **{"folder": str(place.file.parent), **changes},
+            )
         ).study
 
 

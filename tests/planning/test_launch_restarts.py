@@ -12,7 +12,7 @@ from hpo.errors import LaunchError, PlanError
 from hpo.planning.launchers.launch import run_plan, throughput, write_plan
 from hpo.planning.launchers.local import has_horovod
 from hpo.runs.launches import launch_here
-from storage.records import NewPlan, PlanKind
+from storage.records import NewPlan, NewStudy, PlanKind
 from storage.store import Store
 from tests.planning.launch_samples import small_job, small_plan
 from trainers.report import ConvergencePoint, read_points, read_starts
@@ -34,12 +34,14 @@ def storage(tmp_path):
     url = f"sqlite:///{tmp_path}/hpo.db"
     with Store.open(url) as store:
         study = store.create_study(
-            "small",
-            workload="mortal_workload:Mortal",
-            metric="accuracy",
-            threshold=0.95,
-            higher_is_better=True,
-            spec="name: small",
+            NewStudy(
+                name="small",
+                workload="mortal_workload:Mortal",
+                metric="accuracy",
+                threshold=0.95,
+                higher_is_better=True,
+                spec="name: small",
+            )
         )
         plan = local_plan(tmp_path)
         store.add_plan(

@@ -22,6 +22,7 @@ from hpo.cli.commands.web import dashboard_routers
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
+from storage.records import NewStudy
 from storage.store import Store
 
 NGINX, CADDY = (
@@ -270,12 +271,14 @@ def test_the_configurations_of_the_guide(tmp_path, kind, number, host, path):
     with Store.open(config.storage) as store:
         secret, _ = create_token(store, owner="ada", scope="submit")
         store.create_study(
-            "small",
-            workload="noisy_quadratic",
-            metric="loss",
-            threshold=0.1,
-            higher_is_better=False,
-            spec=spec_of("small"),
+            NewStudy(
+                name="small",
+                workload="noisy_quadratic",
+                metric="loss",
+                threshold=0.1,
+                higher_is_better=False,
+                spec=spec_of("small"),
+            )
         )
     with (
         listening(create_app(config, dashboard_routers(path))) as address,

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.fleet import Fleet, Paced, begun, wait_for
 from hpo.study.spec import parse_study
 from hpo.tuning.interrupt import Interrupter, WorkInterrupted
-from storage.records import StudyState
+from storage.records import NewStudy, StudyState
 
 SECONDS = 5.0
 GENERATED = """\
@@ -35,12 +35,14 @@ def long_epoch(store, folder):
 def generation(store, folder):
     spec = parse_study(GENERATED)
     made = store.submit_study(
-        spec.name,
-        workload=spec.workload,
-        metric=spec.target.metric,
-        threshold=spec.target.threshold,
-        higher_is_better=True,
-        spec=GENERATED,
+        NewStudy(
+            name=spec.name,
+            workload=spec.workload,
+            metric=spec.target.metric,
+            threshold=spec.target.threshold,
+            higher_is_better=True,
+            spec=GENERATED,
+        )
     )
     return made.study, "generation"
 

@@ -11,7 +11,7 @@ from hpo.cli.commands.worker import BYTES
 from hpo.runs.study_limits import LimitWatch, StudyLimits, disk_bytes, memory_here
 from hpo.service.worker import Worker, WorkerOptions
 from hpo.study.spec import parse_study
-from storage.records import StudyState, TrialState
+from storage.records import NewStudy, StudyState, TrialState
 
 HOG = """\
 name: hog
@@ -60,13 +60,15 @@ def run_hog(store, url, folder, body, **limits):
     (folder / "hog.py").write_text(REPORTS + body)
     spec = parse_study(HOG, folder=folder)
     study = store.submit_study(
-        spec.name,
-        workload=spec.workload,
-        metric="top1",
-        threshold=0.9,
-        higher_is_better=True,
-        spec=HOG,
-        folder=str(folder),
+        NewStudy(
+            name=spec.name,
+            workload=spec.workload,
+            metric="top1",
+            threshold=0.9,
+            higher_is_better=True,
+            spec=HOG,
+            folder=str(folder),
+        )
     ).study
     options = WorkerOptions(storage=url, folder=folder / ".hpo", once=True, cores=1, **limits)
     Worker(options).run()

@@ -12,7 +12,7 @@ from benchmarks.fleet import Paced, all_ended, begun, wait_for
 from hpo.errors import TuningError
 from hpo.runs.lease import process_name
 from hpo.service.worker import Worker, WorkerOptions
-from storage.records import StudyState, TrialState
+from storage.records import NewStudy, StudyState, TrialState
 from storage.store import Store
 
 
@@ -96,20 +96,24 @@ def test_a_study_that_cannot_be_run_fails_with_its_reason_and_the_worker_goes_on
     store, url, tmp_path
 ):
     bad = store.submit_study(
-        "no workload",
-        workload="nowhere:At",
-        metric="loss",
-        threshold=1,
-        higher_is_better=False,
-        spec=_text(tmp_path, "no workload").replace("paced_workload:Paced", "nowhere:At"),
+        NewStudy(
+            name="no workload",
+            workload="nowhere:At",
+            metric="loss",
+            threshold=1,
+            higher_is_better=False,
+            spec=_text(tmp_path, "no workload").replace("paced_workload:Paced", "nowhere:At"),
+        )
     ).study
     broken = store.submit_study(
-        "no yaml",
-        workload="x",
-        metric="loss",
-        threshold=1,
-        higher_is_better=False,
-        spec="ladder: [",
+        NewStudy(
+            name="no yaml",
+            workload="x",
+            metric="loss",
+            threshold=1,
+            higher_is_better=False,
+            spec="ladder: [",
+        )
     ).study
     good = Paced("good", trials=2, epochs=2, seconds=0).submit(store, tmp_path)
     assert drain(url, tmp_path) == 3
@@ -138,7 +142,14 @@ search: {{learning_rate: {{log_uniform: [0.01, 1], role: scaled}}}}
 budget: {{trials: 1, epochs_per_trial: 1}}
 """
     linked = store.submit_study(
-        "linked", workload="resnet", metric="top1", threshold=0.5, higher_is_better=True, spec=spec
+        NewStudy(
+            name="linked",
+            workload="resnet",
+            metric="top1",
+            threshold=0.5,
+            higher_is_better=True,
+            spec=spec,
+        )
     ).study
     assert drain(url, tmp_path, data_folders=(allowed,)) == 1
     study = next(study for study in store.studies() if study.id == linked.id)

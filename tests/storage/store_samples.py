@@ -15,6 +15,7 @@ from storage.records import (
     NewForecast,
     NewOutcome,
     NewPlan,
+    NewStudy,
     NewTrial,
     PlanKind,
     SettingForecast,
@@ -54,19 +55,28 @@ COST = WorkloadCost(
 
 def make_study(store: Store, name: str = "digits", spec: str = "name: digits\n") -> Study:
     return store.create_study(
-        name, workload="resnet", metric="top1", threshold=0.96, higher_is_better=True, spec=spec
+        NewStudy(
+            name=name,
+            workload="resnet",
+            metric="top1",
+            threshold=0.96,
+            higher_is_better=True,
+            spec=spec,
+        )
     )
 
 
 def submit(store: Store, name: str, spec: str = "name: digits\n", **options: Any) -> SubmittedStudy:
     return store.submit_study(
-        name,
-        workload="resnet",
-        metric="top1",
-        threshold=0.96,
-        higher_is_better=True,
-        spec=spec,
-        **options,
+        NewStudy(
+            name=name,
+            workload="resnet",
+            metric="top1",
+            threshold=0.96,
+            higher_is_better=True,
+            spec=spec,
+            **options,
+        )
     )
 
 

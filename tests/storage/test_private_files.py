@@ -3,6 +3,7 @@
 import pytest
 
 from storage.maintenance import maintenance
+from storage.records import NewStudy
 from storage.store import Store
 
 
@@ -20,7 +21,14 @@ def test_a_new_database_is_its_user_s_alone_unless_said_otherwise(
         monkeypatch.setenv("HPO_UMASK", mask)
     with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
         store.create_study(
-            "a", workload="w", metric="loss", threshold=1.0, higher_is_better=False, spec="name: a"
+            NewStudy(
+                name="a",
+                workload="w",
+                metric="loss",
+                threshold=1.0,
+                higher_is_better=False,
+                spec="name: a",
+            )
         )
         assert set(modes(tmp_path).values()) == {mode}  # the journal beside it too
 

@@ -12,7 +12,7 @@ from hpo.errors import ExportError, StorageUnavailableError
 from hpo.runs.exports.optuna_database import wide_enough, write_optuna
 from hpo.study.spec import parse_study
 from search_spaces.settings import TrainingSettings
-from storage.records import ConvergencePoint, NewTrial, TrialResult, TrialState
+from storage.records import ConvergencePoint, NewStudy, NewTrial, TrialResult, TrialState
 from storage.store import Store
 
 SPEC = """name: bowl
@@ -59,12 +59,14 @@ def points(count):
 def store(tmp_path):
     with Store.open(str(tmp_path / "hpo.db")) as store:
         study = store.create_study(
-            "bowl",
-            workload="noisy_quadratic",
-            metric="loss",
-            threshold=0.1,
-            higher_is_better=False,
-            spec=SPEC,
+            NewStudy(
+                name="bowl",
+                workload="noisy_quadratic",
+                metric="loss",
+                threshold=0.1,
+                higher_is_better=False,
+                spec=SPEC,
+            )
         )
         new = [
             NewTrial(

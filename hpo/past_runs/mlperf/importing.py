@@ -22,6 +22,7 @@ from storage.errors import NotFound
 from storage.records import (
     NewOutcome,
     NewPlan,
+    NewStudy,
     NewThroughput,
     PlanKind,
     StoredPlan,
@@ -107,13 +108,15 @@ def _enter(
     except NotFound:
         plans, spec = [], _spec(name, results, [])
         study = store.create_study(
-            name,
-            workload=spec.workload,
-            metric=spec.target.metric,
-            threshold=spec.target.threshold,
-            higher_is_better=True,
-            spec=spec.text,
-            budget_trials=spec.budget.trials,
+            NewStudy(
+                name=name,
+                workload=spec.workload,
+                metric=spec.target.metric,
+                threshold=spec.target.threshold,
+                higher_is_better=True,
+                spec=spec.text,
+                budget_trials=spec.budget.trials,
+            )
         )
     else:
         plans = store.plans(study.id)

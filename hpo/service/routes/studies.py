@@ -20,7 +20,7 @@ from hpo.service.reply import reply
 from hpo.service.routes.common import After, Limit, Words, refusals
 from hpo.service.study_facts import study_facts
 from hpo.study.spec import parse_study
-from storage.records import Study, StudyState
+from storage.records import NewStudy, Study, StudyState
 from storage.store import Store
 
 router = APIRouter(prefix="/studies", tags=["studies"])
@@ -140,19 +140,21 @@ def submit(
         )
     _check_queue(context, store, who.owner, spec)
     submitted = store.submit_study(
-        spec.name,
-        workload=spec.workload,
-        metric=spec.metric,
-        threshold=spec.threshold,
-        higher_is_better=spec.higher_is_better,
-        spec=spec.text,
-        budget_trials=spec.trials,
-        owner=who.owner,
-        priority=body.priority,
-        idempotency_key=idempotency_key,
-        max_samples=_least(body.max_samples, limits.samples),
-        max_accelerator_hours=_least(body.max_accelerator_hours, limits.accelerator_hours),
-        for_agents=body.for_agents,
+        NewStudy(
+            name=spec.name,
+            workload=spec.workload,
+            metric=spec.metric,
+            threshold=spec.threshold,
+            higher_is_better=spec.higher_is_better,
+            spec=spec.text,
+            budget_trials=spec.trials,
+            owner=who.owner,
+            priority=body.priority,
+            idempotency_key=idempotency_key,
+            max_samples=_least(body.max_samples, limits.samples),
+            max_accelerator_hours=_least(body.max_accelerator_hours, limits.accelerator_hours),
+            for_agents=body.for_agents,
+        ),
         event=f"submitted by {who.owner}",
     )
     return reply(_detail(store, submitted.study), status=201 if submitted.created else 200)
