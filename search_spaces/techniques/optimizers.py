@@ -47,6 +47,10 @@ _LAYERWISE_SOURCE = (
 )
 _ADAM = (0.75, 0.2)
 _ADAM_SOURCE = "between 0.5 and 1 (arXiv:1812.06162)"
+_SWEEPS_SOURCE = (
+    "best rates of language models at two batches, 130 to 520 million parameters (arXiv:2509.02046; python -m "
+    "benchmarks.optimizer_priors)"
+)
 _MOMENTS = ("beta1", "beta2", "epsilon", "bias_correction")
 _LARC_ON_SGD, _LARC_ON_ADAM = Use("larc_optimizer", ("sgd",)), Use("larc_optimizer", ("adam",))
 
@@ -231,6 +235,8 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             },
             # factors and bases, of which the size depends on the shapes, are counted as two copies more
             state_bytes=16,
+            rate_exponent=(0.35, 0.3),
+            exponent_source=_SWEEPS_SOURCE,
         ),
         "muon": OptimizerDescription(
             title="Muon",
@@ -263,6 +269,8 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
                 ),
             },
             state_bytes=4,
+            rate_exponent=(0.22, 0.34),
+            exponent_source=_SWEEPS_SOURCE,
             layerwise=True,
             takes="matrices",
             rest="adamw",
@@ -276,6 +284,8 @@ OPTIMIZERS: Registry[OptimizerDescription] = Registry(
             settings=_DECOUPLED
             | {"lion_beta2": _share("what Lion's momentum keeps with each update", 0.99)},
             state_bytes=4,
+            rate_exponent=(0.56, 0.31),
+            exponent_source=_SWEEPS_SOURCE,
         ),
         "nadamw": OptimizerDescription(
             title="NAdamW",
