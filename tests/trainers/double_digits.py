@@ -5,6 +5,10 @@ a change of the initial weights by 4e-7 of their size moved the weights of seven
 dozen updates.
 """
 
+from itertools import pairwise
+
+from torch import nn
+
 from trainers.workloads.resnet.task import ResNetWorkload
 
 
@@ -19,6 +23,17 @@ class DoubleDigits(ResNetWorkload):
     def evaluation_batch(self, indices):
         images, classes = super().evaluation_batch(indices)
         return images.double(), classes
+
+
+class Wide(DoubleDigits):
+    """Three matrices whose orthogonalization workers share, of two shapes, and two that are too small for that."""
+
+    def build_model(self, settings):
+        sizes = (64, 300, 260, 300, 260, 10)
+        layers = [nn.Flatten()]
+        for inputs, outputs in pairwise(sizes):
+            layers += [nn.Linear(inputs, outputs), nn.Tanh()]
+        return nn.Sequential(*layers[:-1]).double()
 
 
 class Here(DoubleDigits):

@@ -51,7 +51,9 @@ class Training(TrainingRun):
         )
         self.gradients = Gradients(self.replica, job.settings, communicator)
         settings = with_decay(job.settings, job.global_batch_size, self.train_samples)
-        self.optimizer = make_optimizer(self.model.parameters(), settings, self.replica.kinds)
+        self.optimizer = make_optimizer(
+            self.model.parameters(), settings, self.replica.kinds, communicator
+        )
         self.statistics = GradientStatistics(SMOOTHING)
         self.adascale = (
             None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 
 from search_spaces.settings import TrainingSettings
+from trainers.distributed.communicator import Communicator
 from trainers.optimizers.masters import REDUCED, MasterOptimizer
 from trainers.optimizers.optimizer import Optimizer, rule_named
 from trainers.optimizers.parameter_groups import parameter_groups
@@ -34,17 +35,21 @@ def make_optimizer(
     parameters: Iterable[nn.Parameter],
     settings: TrainingSettings,
     kinds: Mapping[nn.Parameter, Kind] | None = None,
+    communicator: Communicator | None = None,
 ) -> Optimizer:
     """The optimizer that ``settings.optimizer`` names, over the parameters that are trained.
 
     ``kinds`` says what each parameter is (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`); without it
-    the exclusions go by rank. Where some parameters are bf16 or fp16 it runs on fp32 masters of them.
+    the exclusions go by rank. A rule may share its work among the workers of ``communicator``, all of which do the same
+    updates. Where some parameters are bf16 or fp16 it runs on fp32 masters of them.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     theirs = None if kinds is None else [kinds[parameter] for parameter in trained]
 
     def build(moved: Iterable[nn.Parameter]) -> Optimizer:
-        return rule_named(settings.optimizer)(parameter_groups(moved, settings, theirs), settings)
+        rule = rule_named(settings.optimizer)(parameter_groups(moved, settings, theirs), settings)
+        rule.communicator = communicator
+        return rule
 
     if any(parameter.dtype in REDUCED for parameter in trained):
         return MasterOptimizer(trained, build)

@@ -19,12 +19,19 @@ computes in bf16 or fp16, as the author's do. Matrices of one shape are one batc
 All other parameters (biases, scales, normalizations, the tables of embeddings, and what a workload names as
 ``embedding``) move by AdamW at ``muon_rest_rate`` times the rate.
 
+Over several workers each makes a share of the matrices orthogonal, and a sum over all of them hands them round (as the
+author's and Liu et al.'s distributed Muon, arXiv:2502.16982, section 2.3; momentum stays on every worker, so that a
+checkpoint knows of no share). A matrix of m x n takes some 2 * 3 * iterations * min(m, n) operations an element, and
+the sum two passages of the element over the network: that pays for matrices of ``SHARED_FROM`` rows and columns or
+more, and all others are made orthogonal by every worker.
+
 ``torch.optim.Muon`` is the same rule for matrices of two dimensions, in bf16 only, one by one; tests compare.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +43,8 @@ from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup,
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 SMALLEST_NORM = 1e-7
+SHARED_FROM = 256
+"""Rows and columns from which on the work on a matrix is shared: 8,000 operations for each number that is sent."""
 
 
 class MuonRule(GroupOptimizer):
@@ -47,13 +56,46 @@ class MuonRule(GroupOptimizer):
         """One buffer of a matrix, two moments of any other parameter."""
         return ("momentum",) if group.adapted else STATE_NAMES
 
+    def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
+        super().__init__(groups, settings)
+        self._moves: dict[ParameterBatch, list[Tensor]] = {}
+        self._found: dict[int, Tensor] = {}
+
+    def begin_update(self, learning_rate: float | Tensor) -> None:  # noqa: ARG002 - of every rule
+        """Make what is shared with other workers orthogonal, in one exchange."""
+        workers = self.communicator
+        self._found = {}
+        if workers is None or workers.size == 1:
+            return
+        self._moves = {batch: self._moved(batch) for batch in self.batches if batch.adapted}
+        shared = [
+            (parameter, _matrix(move, parameter))
+            for batch, moves in self._moves.items()
+            for parameter, move in zip(batch.shaped, moves, strict=True)
+            if len(parameter) >= SHARED_FROM and parameter[0].numel() >= SHARED_FROM
+        ]
+        if not shared:
+            return
+        sizes = [matrix.numel() for _, matrix in shared]
+        all_of_them = shared[0][1].new_zeros(sum(sizes))
+        parts = all_of_them.split_with_sizes(sizes)
+        owners = shares([(matrix.shape[0], matrix.shape[1]) for _, matrix in shared], workers.size)
+        for (_, matrix), part, owner in zip(shared, parts, owners, strict=True):
+            if owner == workers.rank:
+                part.view(matrix.shape).copy_(self._made_orthogonal(matrix[None])[0])
+        workers.all_reduce_sum_([all_of_them])
+        self._found = {
+            id(parameter): part.view(matrix.shape)
+            for (parameter, matrix), part in zip(shared, parts, strict=True)
+        }
+
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
-        settings, gradients = self.settings, batch.gradients()
+        settings = self.settings
         if not batch.adapted:
             move_by_moments_(
                 batch,
-                gradients,
+                batch.gradients(),
                 settings,
                 count=self.count,
                 rate=learning_rate * settings.value("muon_rest_rate"),
@@ -61,33 +103,54 @@ class MuonRule(GroupOptimizer):
                 decoupled=True,
             )
             return
-        momentum, buffers = settings.value("muon_momentum"), batch.states["momentum"]
-        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        moves = (
-            list(torch._foreach_lerp(gradients, buffers, momentum))
-            if settings.value("muon_nesterov")
-            else buffers
-        )
+        moves = self._moves.pop(batch, None) or self._moved(batch)
         if batch.weight_decay:
             torch._foreach_mul_(batch.parameters, 1 - learning_rate * batch.weight_decay)
         add_scaled_(batch.parameters, self._orthogonal(batch, moves), -learning_rate)
+
+    def _moved(self, batch: ParameterBatch) -> list[Tensor]:
+        """Take the gradients into the momentum; gives what is to be made orthogonal, ``(elements,)`` each."""
+        momentum, gradients = self.settings.value("muon_momentum"), batch.gradients()
+        buffers = batch.states["momentum"]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        if not self.settings.value("muon_nesterov"):
+            return buffers
+        return list(torch._foreach_lerp(gradients, buffers, momentum))
+
+    def _made_orthogonal(self, matrices: Tensor) -> Tensor:
+        """Of ``(n, rows, columns)`` matrices, scaled."""
+        settings, (_, rows, columns) = self.settings, matrices.shape
+        return orthogonalized(
+            matrices, settings.value("muon_iterations"), _iteration_type(settings)
+        ).mul_(rate_scale(settings.value("muon_rate_scaling"), rows, columns))
 
     def _orthogonal(self, batch: ParameterBatch, moves: list[Tensor]) -> list[Tensor]:
         """The scaled direction of each parameter, ``(elements,)``."""
         directions, by_shape = batch.temporaries(), defaultdict(list)
         for index, parameter in enumerate(batch.shaped):
-            by_shape[len(parameter), parameter.numel() // max(1, len(parameter))].append(index)
-        for (rows, columns), indices in by_shape.items():
+            if id(parameter) in self._found:
+                found = self._found[id(parameter)].view(parameter.shape)
+                _shaped(directions[index], parameter).copy_(found)
+            else:
+                by_shape[len(parameter), parameter.numel() // max(1, len(parameter))].append(index)
+        for indices in by_shape.values():
             matrices = torch.stack(
                 [_matrix(moves[index], batch.shaped[index]) for index in indices]
             )
-            found = orthogonalized(
-                matrices, self.settings.value("muon_iterations"), _iteration_type(self.settings)
-            ).mul_(rate_scale(self.settings.value("muon_rate_scaling"), rows, columns))
-            for index, matrix in zip(indices, found, strict=True):
+            for index, matrix in zip(indices, self._made_orthogonal(matrices), strict=True):
                 parameter = batch.shaped[index]
                 _shaped(directions[index], parameter).copy_(matrix.view(parameter.shape))
         return directions
+
+
+def shares(shapes: Sequence[tuple[int, int]], workers: int) -> list[int]:
+    """The worker of each matrix: the dearest first, each to whom has least so far; the same on every worker."""
+    spent, owners = [0] * workers, [0] * len(shapes)
+    costs = [rows * columns * min(rows, columns) for rows, columns in shapes]
+    for index in sorted(range(len(shapes)), key=lambda each: -costs[each]):
+        owners[index] = min(range(workers), key=spent.__getitem__)
+        spent[owners[index]] += costs[index]
+    return owners
 
 
 def orthogonalized(matrices: Tensor, iterations: int, dtype: torch.dtype | None = None) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from search_spaces.plugins import load_attribute
 from search_spaces.settings import TrainingSettings
 from search_spaces.techniques import OPTIMIZERS
+from trainers.distributed.communicator import Communicator
 from trainers.errors import CheckpointError, JobError
 from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
@@ -79,6 +80,8 @@ class GroupOptimizer(ABC):
 
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
     waits_if_left_out = False
+    communicator: Communicator | None = None
+    """The workers of a synchronous training, each of which does every update: a rule may share its work among them."""
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         self.groups, self.settings = groups, settings
