@@ -88,9 +88,7 @@ class Choices(Mapping[str, Choice]):
     def cost_and_risk(self, posterior: Posterior, rate_factor: float = 1.0) -> tuple[Array, Array]:
         """``cost`` and ``risk`` together, which the laws tell in one go."""
         model, here = posterior.model, self._configuration(posterior, rate_factor)
-        seen = outlook(
-            posterior.values, model.laws, model.warmup, here, posterior.rate_offset(self.log_batch)
-        )
+        seen = outlook(posterior.values, model.laws, model.warmup, here)
         level = posterior.log_epochs(self.log_batch)[0]
         needed = log_epochs(posterior.values, model.warmup, here, level[:, None] + seen.cost)[:, 0]
         cost = np.minimum(needed - level, np.log(SLOW)) + self.log_shift
@@ -161,18 +159,14 @@ def response_at(
     )
 
 
-def serve_alike(response: Response, offsets: Array | float = 0.0) -> tuple[float, float]:
-    """The 90 % interval of the coordinates that are the best or serve alike, each particle's moved by its offset."""
+def serve_alike(response: Response) -> tuple[float, float]:
+    """The 90 % interval of the coordinates that are the best or serve alike."""
     found = []
     for side, furthest, level in ((-1, np.min, LEVELS[1]), (1, np.max, LEVELS[2])):
         beyond = response.best + side * AWAY * response.unit
         alike = np.logical_and.accumulate(response.cost(beyond) <= ALIKE, axis=1)
         found.append(
-            float(
-                np.quantile(
-                    furthest(np.where(alike, beyond, response.best) + offsets, axis=1), level
-                )
-            )
+            float(np.quantile(furthest(np.where(alike, beyond, response.best), axis=1), level))
         )
     return found[0], found[1]
 
@@ -208,9 +202,6 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
     momentum = None if others.momentum is None else np.array([others.momentum])
     response = response_at(full, law, log_batch, others.momentum)
     best = law.best(full.values, np.array([log_batch]), momentum)[:, 0]
-    offsets = full.rate_offset(log_batch)
-    if offsets is not None:
-        best = best + offsets[:, 0]
     low, high = (float(end) for end in np.quantile(best, LEVELS[1:]))
     least, most = _sane(law, log_batch)
     rates = np.clip(np.arange(low - np.log(SLOW), high + STEP, STEP), least, most)
@@ -234,12 +225,12 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
         np.full(len(at_rate), others.momentum or 0.0),
         warmup.warmups(at_epochs, log_batch),
     )
-    seen = outlook(posterior.values, model.laws, warmup, grid, posterior.rate_offset(log_batch))
+    seen = outlook(posterior.values, model.laws, warmup, grid)
     cost = log_epochs(posterior.values, warmup, grid, level[:, None] + seen.cost) - level[:, None]
     expected = expected_cost(cost, seen.risk)
     weight = _soft_weight(expected)
     rate = float(at_rate @ weight)
-    low, high = serve_alike(response, 0.0 if offsets is None else offsets)
+    low, high = serve_alike(response)
     found = {RATE: Choice(rate, _within(law, rate, low, high))}
     chosen_epochs = float(np.exp(np.log(at_epochs) @ weight))
     if warmup.tuned:

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from test_agenda import a_trial
 
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
-from hpo.extrapolation.inference.posterior import fit, thinned
+from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.study.spec import StudySpec
-from hpo.tuning.acquisition import prediction
 from hpo.tuning.acquisition.curves import hopeless, predict_crossing
 from hpo.tuning.acquisition.progress import LearningCurve, compare
 from hpo.tuning.acquisition.search import ALIKE, CONFIRMED, DEPTH, Search, Seen
@@ -167,15 +165,6 @@ def test_batches_share_the_surface_but_not_their_level():
     here, there = (own.log_epochs(each, np.zeros(1))[0][0] for each in (near, far))
     assert here == pytest.approx(5.0, abs=0.1)
     assert abs(there) < 1.0
-
-
-def test_the_particles_own_best_settings_cost_least():
-    evidence = Evidence(
-        observations=[outcome(b, r) for b in LADDER for r in (0.1, 0.3, 1.0, 3.0)], tuned=TUNED
-    )
-    posterior = thinned(fit(evidence, rng=np.random.default_rng(0)), 50)
-    cost, _ = prediction.miss(posterior, 256, prediction.best_settings(posterior, 256))
-    assert (np.diagonal(cost) <= cost.min(axis=1) + 1e-9).all()
 
 
 def test_power_laws_and_exponentials_cross_where_they_do():

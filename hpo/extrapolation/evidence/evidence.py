@@ -39,24 +39,6 @@ class ScaledSetting:
 
 
 @dataclass(frozen=True)
-class Foretold:
-    """When a training that has not reached its target would: epochs, and the standard deviation of their logarithm.
-
-    ``share`` is how much of that way it has gone: the less, the less it says of whether it will arrive at all. Where no
-    training has reached the target the epochs are ``relative``: right but for a factor that all of them share.
-    """
-
-    epochs: float
-    log_sd: float
-    share: float = 1.0
-    relative: bool = False
-
-    def __post_init__(self) -> None:
-        _positive("epochs that are foretold", self.epochs)
-        _positive("the deviation of epochs that are foretold", self.log_sd)
-
-
-@dataclass(frozen=True)
 class Observation:
     """One trial: one training of one settings at one global batch size with one seed.
 
@@ -64,7 +46,6 @@ class Observation:
     ``epochs`` is epochs to the target where ``state`` is "reached", else the epochs trained when it ended.
     The target was reached somewhere in (epochs - resolution_epochs, epochs], since the evaluation before.
     Trainings at one batch with one ``seed`` share start weights and order of samples; None where it is not told.
-    A training that was paused or stopped may say by its curve when it would have reached the target: ``foretold``.
     """
 
     global_batch_size: int
@@ -74,7 +55,6 @@ class Observation:
     seed: int | None = None
     resolution_epochs: float = 0.0
     gradient_noise_scale: float | None = None
-    foretold: Foretold | None = None
 
     def __post_init__(self) -> None:
         _positive("global_batch_size", self.global_batch_size)

@@ -21,9 +21,8 @@ from hpo.extrapolation.evidence.evidence import (
     Evidence,
     Observation,
 )
-from hpo.extrapolation.inference.residual import kernel
 from hpo.extrapolation.inference.rows import Rows, make_rows
-from hpo.extrapolation.inference.trials import COMMON_FACTOR, SEED_RATIO, Trials, make_trials
+from hpo.extrapolation.inference.trials import SEED_RATIO, Trials, make_trials
 from hpo.extrapolation.laws.adam_law import epochs_parameters, is_adam, log_excess
 from hpo.extrapolation.laws.descent import EXPONENT, Descent
 from hpo.extrapolation.laws.laws import log_growth
@@ -64,7 +63,6 @@ class Model:
     log_noise_scale: float | None
     descent: Descent | None = None
     warmup: WarmupLaw | None = None
-    rate_scatter: float = 0.0
 
     def log_posterior(self, particles: Array) -> Array:
         """Log posterior of whitened ``particles`` (count, dimension) but for the prior's constant: (count,)."""
@@ -76,20 +74,10 @@ class Model:
             )
         if len(self.trials):
             mean = self.mean(values, self.trials.rung_log_batch)
-            total += self.trials.log_likelihood(
-                values, mean, self.laws, self.warmup, self.rate_offsets(values)
-            )
+            total += self.trials.log_likelihood(values, mean, self.laws, self.warmup)
         if self.log_noise_scale is not None:
             total += self._log_likelihood_of_noise_scale(values)
         return np.asarray(total)
-
-    def rate_offsets(self, values: Values) -> Array | None:
-        """How far the log of the best rate of each rung lies off its law: (particles, rungs); None if not at all."""
-        if "rate_offsets" not in values:
-            return None
-        white = values["rate_offsets"].reshape(-1, len(self.trials.rung_log_batch))
-        root = np.linalg.cholesky(kernel(self.trials.rung_log_batch))
-        return np.asarray(self.rate_scatter * (white @ root.T))
 
     def _log_likelihood_of_noise_scale(self, values: Values) -> Array:
         """It predicts the critical batch, and the batch where the best rate turns flat.
@@ -200,7 +188,7 @@ def _make_model(
     warmup = make_warmup(evidence, observations)
     laws = [
         law
-        for law in make_laws(evidence, observations, descent, adam, by_bounds=priors.by_bounds)
+        for law in make_laws(evidence, observations, descent, adam)
         if warmup is None or law.name != WARMUP
     ]
     rows, trials = make_rows(aggregates, laws), make_trials(observations, laws, warmup)
@@ -234,9 +222,6 @@ def _make_model(
             Parameter("log_trial_scatter", TRIAL_SCATTER.mean, TRIAL_SCATTER.sd),
             Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch)),
         ]
-        if trials.relative.any():
-            common = COMMON_FACTOR
-            parameters += [Parameter("log_common_factor", common.mean, common.sd)]
         if trials.shared_seeds:
             parameters += [
                 Parameter("log_seed_ratio", SEED_RATIO.mean, SEED_RATIO.sd),
@@ -247,8 +232,6 @@ def _make_model(
             if RATE in {law.name for law in laws}
             else []
         )
-        if priors.rate_scatter and RATE in {law.name for law in laws}:
-            parameters += [Parameter("rate_offsets", 0.0, 1.0, size=len(trials.rung_log_batch))]
     parameters += warmup.parameters() if warmup else []
     return Model(
         Layout(parameters),
@@ -259,7 +242,6 @@ def _make_model(
         _log_noise_scale(observations),
         descent,
         warmup,
-        priors.rate_scatter,
     )
 
 

@@ -36,8 +36,7 @@ class Posterior:
 
     ``values`` holds each parameter by name, shape (particles,); ``residuals`` the residual of every
     configuration seen, in log epochs, shape (particles, configurations), at ``residual_log_batch``
-    (configurations,). ``unseen`` (particles,) are standard normal: what each particle holds of a batch that was never
-    trained at, beyond what its neighbours tell.
+    (configurations,).
     """
 
     evidence: Evidence
@@ -46,7 +45,6 @@ class Posterior:
     residual_log_batch: Array
     residuals: Array
     note: str = ""
-    unseen: Array | None = None
 
     @property
     def tuned(self) -> list[str]:
@@ -84,21 +82,6 @@ class Posterior:
         variance = left * np.exp(2 * self.values["log_recipe_scatter"]) + self._run_variance(runs)
         return mean + self.residuals @ weight, np.sqrt(variance)
 
-    def rate_offset(self, log_batch: float) -> Array | None:
-        """By how much the log of the best rate lies off its law at a batch: (particles, 1); None where not at all."""
-        offsets = self.model.rate_offsets(self.values)
-        if offsets is None or self.unseen is None:
-            return None
-        rungs = self.model.trials.rung_log_batch
-        known = np.isclose(rungs, log_batch)
-        if known.any():
-            return offsets[:, known]
-        near = across(rungs, np.array([log_batch]))[:, 0]
-        weight = np.linalg.solve(kernel(rungs), near)
-        left = max(1.0 - float(near @ weight), 0.0)
-        scatter = self.model.rate_scatter * np.sqrt(left)
-        return np.asarray((offsets @ weight + scatter * self.unseen)[:, None])
-
     def knows_cost(self, name: str) -> bool:
         """Whether the evidence says what missing the best value costs: trials do, tuned rows do not."""
         return not self.law(name).has_scatter(self.values)
@@ -117,26 +100,15 @@ def thinned(posterior: Posterior, count: int) -> Posterior:
     total = len(posterior.residuals)
     if total <= count:
         return posterior
-    return taken(posterior, np.linspace(0, total - 1, count).astype(np.intp))
-
-
-def taken(posterior: Posterior, which: NDArray[np.intp]) -> Posterior:
-    """The posterior by some of its particles."""
+    taken = np.linspace(0, total - 1, count).astype(np.intp)
     return dataclasses.replace(
         posterior,
-        values={name: value[which] for name, value in posterior.values.items()},
-        residuals=posterior.residuals[which],
-        unseen=None if posterior.unseen is None else posterior.unseen[which],
+        values={name: value[taken] for name, value in posterior.values.items()},
+        residuals=posterior.residuals[taken],
     )
 
 
-def fit(
-    evidence: Evidence,
-    *,
-    rng: np.random.Generator,
-    priors: Priors | None = None,
-    most_particles: int = MOST_PARTICLES,
-) -> Posterior:
+def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None = None) -> Posterior:
     """The posterior of the joint model; deterministic given ``rng``.
 
     Where several models are possible it is that of the one with the largest marginal likelihood. Where the sampler
@@ -144,15 +116,14 @@ def fit(
     """
     models = make_models(evidence, priors or Priors())
     samples = [
-        _sample(model, own, most_particles)
-        for model, own in zip(models, rng.spawn(len(models)), strict=True)
+        _sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)
     ]
     # the first is the general one: a sampler that did not arrive tells no likelihood
     best = max(range(len(models)), key=lambda index: samples[index].log_evidence)
     return _posterior(evidence, models[best], samples[best], rng)
 
 
-def _sample(model: Model, rng: np.random.Generator, most: int) -> Sample:
+def _sample(model: Model, rng: np.random.Generator) -> Sample:
     trials, dimension = len(model.trials), model.layout.dimension
     start = (
         standard_normal(dimension)
@@ -164,8 +135,9 @@ def _sample(model: Model, rng: np.random.Generator, most: int) -> Sample:
             searches=SEARCHES if trials <= MANY else 1,
         )
     )
-    if model.descent is not None:  # it takes twice the time
-        most //= 2
+    most = (
+        MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2
+    )  # it takes twice the time
     count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, most))
     return temper(start, model.log_posterior, count, rng)
 
@@ -193,13 +165,7 @@ def _posterior(
         )
     )
     return Posterior(
-        evidence,
-        model,
-        values,
-        np.concatenate(batches),
-        np.concatenate(blocks, axis=1),
-        note,
-        rng.standard_normal(len(sample.particles)) if model.rate_scatter else None,
+        evidence, model, values, np.concatenate(batches), np.concatenate(blocks, axis=1), note
     )
 
 

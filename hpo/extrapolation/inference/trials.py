@@ -35,7 +35,6 @@ LEAST_SCATTER = 0.02  # of log epochs between seeds: runs that end alike were ev
 # what a seed adds to all its trainings at one batch, as a multiple of the scatter of single trainings: 0.75 on digits
 # with AdamW, 2.5 on a network without normalization
 SEED_RATIO = Normal(0.0, 0.7)
-COMMON_FACTOR = Normal(0.0, 1.0)  # log of what epochs that are relative are off by, all alike
 LEAST = 1e-12  # probability of the impossible: an outlier costs no more than this
 
 
@@ -45,10 +44,7 @@ class Trials:
 
     ``configurations`` are at the batches of the rungs; ``log_before`` is the log of the last evaluation that missed the
     target; ``cut`` holds where the second and the third group begin. ``seed`` numbers the seeds that several trials at
-    one batch share, as those of a race do; it is -1 for a trial that shares its own with none. ``doubt`` is the
-    standard deviation of the log epochs of those that are foretold by their curves, which count as exactly known with
-    it; 0 for the others. ``gone`` is the share of its way that each of those that count as known has gone, 1 for those
-    that reached the target; ``relative`` says whose epochs are known but for a factor that they share.
+    one batch share, as those of a race do; it is -1 for a trial that shares its own with none.
     """
 
     configurations: Configurations
@@ -57,9 +53,6 @@ class Trials:
     cut: tuple[int, int]
     diverged: NDArray[np.bool_]
     seed: NDArray[np.intp]
-    doubt: Array
-    gone: Array
-    relative: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.log_epochs)
@@ -95,12 +88,7 @@ class Trials:
         return np.where(self.seed >= 0, scale * white[:, self.seed], 0.0)
 
     def log_likelihood(
-        self,
-        values: Values,
-        rung_mean: Array,
-        laws: Sequence[SettingLaw],
-        warmup: WarmupLaw | None,
-        rate_offsets: Array | None = None,
+        self, values: Values, rung_mean: Array, laws: Sequence[SettingLaw], warmup: WarmupLaw | None
     ) -> Array:
         """Log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
 
@@ -109,14 +97,12 @@ class Trials:
         to its target. So one that diverged says that it was lost, and one that ended before the target that it was lost
         or is longer.
         """
-        seen = outlook(values, laws, warmup, self.configurations, rate_offsets)
+        seen = outlook(values, laws, warmup, self.configurations)
         at_full_rate = (rung_mean + self.residuals(values))[:, self.rung] + seen.cost
         expected = log_epochs(values, warmup, self.configurations, at_full_rate)
         if self.shared_seeds:
             expected = expected + self.of_seeds(values)
-        if self.relative.any():
-            expected = expected + np.where(self.relative, values["log_common_factor"][:, None], 0.0)
-        scale = np.hypot(trial_scale(values, seen.cost), self.doubt)
+        scale = trial_scale(values, seen.cost)
         late = (self.log_epochs - expected) / scale
         exact, coarse, missed = slice(0, self.cut[0]), slice(*self.cut), slice(self.cut[1], None)
         total = (log_student(late[:, exact]) - np.log(scale[:, exact])).sum(axis=1)
@@ -129,9 +115,9 @@ class Trials:
             total += _log(longer).sum(axis=1)
         else:
             risk, share = seen.risk[:, missed], shown(values)[:, None]
-            # one that is lost looks like the others at first
-            arrives = -seen.risk[:, : self.cut[1]] * self.gone[: self.cut[1]]
-            lost = np.log1p(arrives).sum(axis=1) + np.log(risk * share)[:, diverged].sum(axis=1)
+            lost = np.log1p(-seen.risk[:, : self.cut[1]]).sum(axis=1) + np.log(risk * share)[
+                :, diverged
+            ].sum(axis=1)
             total += _log(risk * (1 - share) + (1 - risk) * longer)[:, ~diverged].sum(axis=1)
         return np.asarray(
             lost / (1 + len(self) / WITNESSES_OF_DIVERGENCE) + total / (1 + len(self) / WITNESSES)
@@ -173,12 +159,7 @@ def make_trials(
     """Trials from observations."""
     ordered = sorted(observations, key=_group)
     groups = [_group(item) for item in ordered]
-    epochs = np.array(
-        [
-            max(item.epochs if item.foretold is None else item.foretold.epochs, 1e-6)
-            for item in ordered
-        ]
-    )
+    epochs = np.array([max(item.epochs, 1e-6) for item in ordered])
     before = np.maximum(
         epochs - np.array([item.resolution_epochs for item in ordered]), 1e-3 * epochs
     )
@@ -195,9 +176,6 @@ def make_trials(
         (groups.count(0), groups.count(0) + groups.count(1)),
         np.array([item.state == "diverged" for item in ordered], dtype=bool),
         _shared_seeds(ordered),
-        np.array([0.0 if item.foretold is None else item.foretold.log_sd for item in ordered]),
-        np.array([1.0 if item.foretold is None else item.foretold.share for item in ordered]),
-        np.array([item.foretold is not None and item.foretold.relative for item in ordered]),
     )
 
 
@@ -209,8 +187,6 @@ def _shared_seeds(observations: Sequence[Observation]) -> NDArray[np.intp]:
 
 
 def _group(item: Observation) -> int:
-    if item.foretold is not None:
-        return 0
     if item.state != "reached":
         return 2
     return int(item.resolution_epochs > FINE * item.epochs)

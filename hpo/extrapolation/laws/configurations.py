@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.laws.rate_law import RateLaw, momenta
 from hpo.extrapolation.laws.response import Response
-from hpo.extrapolation.laws.setting_laws import RATE, SettingLaw, coordinates, told
+from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates, told
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw, Warmups
 
 Array: TypeAlias = NDArray[np.float64]
@@ -66,13 +66,8 @@ def outlook(
     laws: Sequence[SettingLaw],
     warmup: WarmupLaw | None,
     configurations: Configurations,
-    rate_offsets: Array | None = None,
 ) -> Outlook:
-    """By the laws of all settings: the epochs that missing their optima costs, and the risk of the learning rate.
-
-    ``rate_offsets`` (particles, batches) is by how much the logarithm of the rate that each batch bears lies off its
-    law.
-    """
+    """By the laws of all settings: the epochs that missing their optima costs, and the risk of the learning rate."""
     particles = len(next(iter(values.values())))
     cost, risk = np.zeros((particles, len(configurations))), None
     lowered = slowed = None
@@ -85,8 +80,6 @@ def outlook(
             continue
         response = _response(values, law, configurations)
         place = np.where(known, seen, 0.0)
-        if law.name == RATE and rate_offsets is not None:
-            place = place - rate_offsets[:, configurations.at]
         cost += np.where(known, response.cost(place, slowed), 0.0)
         lost = response.risk(place, lowered)
         if lost is not None:

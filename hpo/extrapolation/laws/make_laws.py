@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, Observation
 from hpo.extrapolation.laws.adam_law import AdamRate, is_adam
 from hpo.extrapolation.laws.descent import Descent
 from hpo.extrapolation.laws.descent_laws import DescentMomentum, DescentRate
@@ -20,7 +20,7 @@ from hpo.extrapolation.laws.rate_law import (
     RateLaw,
     momenta,
 )
-from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, Array, SettingLaw, is_log, lag, told
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag, told
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 from search_spaces.techniques import described_optimizer
 
@@ -71,13 +71,10 @@ def make_laws(
     observations: Sequence[Observation],
     descent: Descent | None,
     adam: AdamPriors | None = None,
-    *,
-    by_bounds: bool = False,
 ) -> list[SettingLaw]:
     """One law for each tuned setting of which the evidence holds a value.
 
-    ``descent`` is the law of its trials, ``adam`` what is believed of Adam's where that trained everything. With
-    ``by_bounds`` the best value is believed to lie anywhere in the bounds of the search, else about the values tried.
+    ``descent`` is the law of its trials, ``adam`` what is believed of Adam's where that trained everything.
     """
     log_anchor = float(np.log(evidence.batches[-1]))
     laws: list[SettingLaw] = []
@@ -91,11 +88,7 @@ def make_laws(
             continue
         low, high = float(values.min()), float(values.max())
         least = 0.7 if is_log(setting) else max(0.25 * abs(high), 1e-3)
-        centre, spread = (low + high) / 2, max((high - low) / 2, least)
-        if by_bounds and setting.low is not None and setting.high is not None:
-            ends = _bounds(setting, setting.low, setting.high)
-            centre, spread = float(ends.mean()), max(float(np.ptp(ends)) / 4, least)
-        place = setting, centre, spread, (low, high), log_anchor
+        place = setting, (low + high) / 2, max((high - low) / 2, least), (low, high), log_anchor
         if descent is not None and setting.name == RATE:
             laws.append(
                 DescentRate(
@@ -128,14 +121,6 @@ def make_laws(
 def _descends(optimizer: object) -> bool:
     described = described_optimizer(optimizer)
     return described is not None and described.rate_law == "descent"
-
-
-def _bounds(setting: ScaledSetting, low: float, high: float) -> Array:
-    """The ends of a search in the coordinate of the setting's law: (2,)."""
-    ends = np.array([low, high], dtype=float)
-    if setting.name == MOMENTUM:
-        return lag(ends)
-    return np.log(np.maximum(ends, 1e-12)) if is_log(setting) else ends
 
 
 def _exponent(evidence: Evidence) -> Normal:

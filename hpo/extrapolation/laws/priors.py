@@ -84,15 +84,10 @@ class Priors:
     """Beliefs on the law of the epochs and on the scatter around it; natural logarithms.
 
     The defaults are what ``python -m hpo.extrapolation.inference.learn`` makes of the shipped reference points.
-    ``rate_scatter`` is by how much the best rate of each batch lies off its law, in its logarithm (standard deviation);
-    with 0 the laws count as exact. With ``by_bounds`` the best settings are believed to lie anywhere in the bounds of
-    the search, as before the first trial; else about those that were tried.
     """
 
     log_critical_over_first: Normal = Normal(2.73, 1.70)
     log_sharpness: Normal = Normal(0.20, 0.23)
     log_exponent: Normal = Normal(-0.15, 0.12)
     log_recipe_scatter: Normal = Normal(-3.07, 0.40)
-    rate_scatter: float = 0.0
-    by_bounds: bool = False
     adam: AdamPriors = field(default_factory=AdamPriors)

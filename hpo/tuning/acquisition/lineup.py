@@ -10,6 +10,7 @@ race is worth more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,15 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.inference.posterior import Posterior, thinned
+from hpo.extrapolation.laws.configurations import log_epochs, make_configurations, outlook
 from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.extrapolation.prospects import log_epochs_samples
 from hpo.extrapolation.recommend import LOST, SLOW, recommend
-from hpo.tuning.acquisition import prediction
 
 Array: TypeAlias = NDArray[np.float64]
 
 PARTICLES = 256
+LEAST_RISK = 1e-3
 RATES, RATE_STEP = 17, 0.125  # candidates: from e^-1 to e times the recommended rate
 WARMUPS, WARMUP_STEP = 9, 0.35  # from a quarter to four times the recommended warmup
 RATE_OFF, WARMUP_OFF = (
@@ -90,7 +92,7 @@ def choose_lineup(
         for warmup in warmups
     ]
     few = thinned(posterior, PARTICLES)
-    missed, risk = prediction.miss(few, global_batch_size, grid)
+    missed, risk = _missed(few, float(np.log(global_batch_size)), grid)
     factor = np.minimum(np.exp(np.minimum(missed, 10.0)), SLOW)
     shape = (-1, len(rates), len(warmups))
     loss = _off((factor + (LOST - factor) * risk).reshape(shape))
@@ -130,6 +132,26 @@ def _safe(factor: Array, risk: Array, rates: int, warmups: Array) -> list[tuple[
         if _apart(place, [middle], warmups):
             return [place]
     return []
+
+
+def _missed(
+    posterior: Posterior, log_batch: float, settings: Sequence[Mapping[str, object]]
+) -> tuple[Array, Array]:
+    """Log factor on the epochs of the best at the full rate, and risk of a loss: (particles, settings)."""
+    model, values = posterior.model, posterior.values
+    here = make_configurations(
+        np.array([log_batch]),
+        np.zeros(len(settings), dtype=np.intp),
+        settings,
+        model.laws,
+        model.warmup,
+    )
+    seen = outlook(values, model.laws, model.warmup, here)
+    level = posterior.log_epochs(log_batch)[0][:, None]
+    risk = np.zeros_like(seen.cost) if seen.risk is None else seen.risk
+    return log_epochs(values, model.warmup, here, level + seen.cost) - level, np.clip(
+        risk, LEAST_RISK, 1 - LEAST_RISK
+    )
 
 
 def _off(loss: Array) -> Array:
