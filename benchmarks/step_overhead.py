@@ -109,6 +109,16 @@ MODES: dict[str, dict[str, object]] = {
 }
 """What ``--operations`` counts, at batch 64; all but the last are timed, too."""
 
+RULES = {
+    "Muon": "muon",
+    "Schedule-Free AdamW": "schedule_free_adamw",
+    "NAdamW": "nadamw",
+    "AdEMAMix": "ademamix",
+    "Lion": "lion",
+    "SOAP": "soap",
+}
+"""Optimizers that PyTorch lacks or has otherwise: timed beside the loop by hand with the same rule."""
+
 CASES = {
     "resnet8, digits, 32": Case(_digits, 32),
     "resnet8, digits, 64": Case(_digits, 64),
@@ -121,6 +131,12 @@ CASES = {
         f"resnet8, digits, 64, {name}": Case(_digits, 64, SETTINGS.replace(**changes))
         for name, changes in MODES.items()
         if name not in ("SGD", "AdaScale, LARS, dynamic loss scale")
+    },
+    **{
+        f"resnet8, digits, 64, {name}": Case(
+            _digits, 64, SETTINGS.replace(optimizer=optimizer, learning_rate=1e-3)
+        )
+        for name, optimizer in RULES.items()
     },
 }
 

@@ -50,6 +50,12 @@ def main() -> None:
         help="where sweeps and trainings are kept; run again to go on (default: %(default)s)",
     )
     parser.add_argument(
+        "--sweeps",
+        type=int,
+        metavar="N",
+        help="at most so many new sweeps of a case, where time is short (default: all)",
+    )
+    parser.add_argument(
         "--lookup",
         action="store_true",
         help="score by the brute force nearby, without trainings of the recommendations: for work on "
@@ -73,7 +79,7 @@ def main() -> None:
         if case.name in names and options.only in ("all", "held_out" if case.held_out else "built")
     ]
     if "sweep" in options.stage:
-        sweeps.run(wanted, options.output)
+        sweeps.run(wanted, options.output, options.sweeps)
     if "race" in options.stage:
         sweeps.race(wanted, options.output)
     held = trainings.Trainings(options.output)

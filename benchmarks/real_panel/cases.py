@@ -194,6 +194,7 @@ def _cifar(images: Path) -> Iterator[Case]:
         held_out=True,
         search={"optimizer": "lars", "momentum": 0.9, "trust_coefficient": 0.02},
     )
+    yield from _of_today(dense, (3e-4, 0.03))
     normalized = {
         **common,
         "workload": "cifar",
@@ -292,6 +293,23 @@ def _text() -> Iterator[Case]:
         **common, optimizer="adamw", rates=(3e-4, 0.1), search={"optimizer": "adamw", **group}
     )
     yield Case(**common, optimizer="lamb", rates=(1e-3, 0.3), search={"optimizer": "lamb", **group})
+    yield from _of_today(common, (3e-4, 0.1), group)
+
+
+def _of_today(
+    common: Mapping[str, Any],
+    adamw_rates: tuple[float, float],
+    fixed: Mapping[str, Any] | None = None,
+) -> Iterator[Case]:
+    """Muon, whose rate is scaled to be that of AdamW, and Schedule-Free AdamW, whose rates are a few times as high."""
+    low, high = adamw_rates
+    for optimizer, rates in (("muon", (low, high)), ("schedule_free_adamw", (3 * low, 3 * high))):
+        yield Case(
+            **{**common, "samplers": {"tpe": 2}, "held_out": True},
+            optimizer=optimizer,
+            rates=rates,
+            search={"optimizer": optimizer, **(fixed or {})},
+        )
 
 
 def _subset(images: Path, folder: Path) -> Path:

@@ -13,9 +13,9 @@ from hpo.runs.results import StudyResult, epochs_trained
 from storage.records import StudyState
 
 
-def run(cases: Sequence[Case], folder: Path) -> None:
-    """Run or go on with every sweep: the first of each case, then the second of each, and so on."""
-    specs = [list(case.specs()) for case in cases]
+def run(cases: Sequence[Case], folder: Path, most: int | None = None) -> None:
+    """Run or go on with every sweep, ``most`` of a case: the first of each case, then the second of each, and so on."""
+    specs = [list(case.specs())[:most] for case in cases]
     for number in range(max(map(len, specs), default=0)):
         for spec in (each[number] for each in specs if number < len(each)):
             if spec.name not in finished(folder):
