@@ -1,4 +1,4 @@
-# Each target installs what is missing first.
+# Each target installs what is missing first; `make dist` only what builds, in an environment of its own.
 # make run        the main job: a sweep on real images, a forecast, a plan, the proof
 # make quick      about a minute: the tests of what a change breaks most often
 # make test       all tests
@@ -12,6 +12,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BUILD_VENV := .venv-build
 export OMP_NUM_THREADS ?= 1
 # images of Python turn bytecode off; then every process of a test compiles this project again
 export PYTHONDONTWRITEBYTECODE :=
@@ -50,9 +51,9 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # without what other builds left behind; the wheel is built from the source distribution, which shows that it is complete
-dist: setup
+dist: $(BUILD_VENV)/.installed
 	rm -rf build dist *.egg-info
-	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BUILD_VENV)/bin/python -m build --no-isolation --outdir dist .
 	rm -rf build
 
 bench: setup
@@ -78,10 +79,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,serve,export,docs,dev]'
 	touch $@
 
+$(BUILD_VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BUILD_VENV)/bin/python || $(PYTHON) -m venv $(BUILD_VENV)
+	$(BUILD_VENV)/bin/python -m pip install --quiet --constraint constraints.txt build setuptools
+	touch $@
+
 $(VENV)/.horovod: trainers/distributed/build_horovod.sh $(VENV)/.installed
 	PIP_CONSTRAINT=$(abspath constraints.txt) bash $< $(abspath $(BIN)/python) || \
 		echo "horovod: could not be built here (see above); everything runs on torch.distributed instead" >&2
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist site .hpo hpo.db hpo.db-wal hpo.db-shm report.html .coverage coverage.json .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(BUILD_VENV) dist site .hpo hpo.db hpo.db-wal hpo.db-shm report.html .coverage coverage.json .mypy_cache .ruff_cache .pytest_cache

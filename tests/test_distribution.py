@@ -57,6 +57,16 @@ def tracked(folder: str) -> set[str]:
     return found
 
 
+def test_a_distribution_is_built_without_the_dependencies_of_trainings() -> None:
+    """What `make dist` would run in a fresh checkout: it installs what builds, and nothing of the extras."""
+    printed = run("make", "--dry-run", "VENV=.none", "BUILD_VENV=.none-build", "dist", folder=ROOT)
+    assert printed.returncode == 0, printed.stderr
+    installs = [line for line in printed.stdout.splitlines() if "pip install" in line]
+    assert len(installs) == 1 and "build setuptools" in installs[0], installs
+    assert "constraints.txt" in installs[0]
+    assert "-m build" in printed.stdout
+
+
 def test_the_wheel_has_every_file_of_the_packages(names: set[str]) -> None:
     for package in PACKAGES:
         wanted = {name for name in tracked(package) if not name.endswith(("README.md", ".pyc"))}

@@ -362,6 +362,48 @@ def test_a_command_of_the_pages_runs(place: Place, line: str) -> None:
     assert place.run(line)
 
 
+# stories
+
+
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to begin in, with no storage but what the commands themselves make there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HPO_STORAGE", raising=False)
+    return tmp_path
+
+
+def test_the_names_of_the_tutorial_are_those_that_it_makes(empty: Path) -> None:
+    """The study that it shows is the one that its first command writes; later lines name its file or the study."""
+    blocks = [block for block in BLOCKS if block.page == TUTORIAL]
+    first, *later = [line for block in blocks if block in SHELL for line in lines_of(block)]
+    assert CliRunner().invoke(main, shlex.split(first)[1:]).exit_code == 0
+    (made,) = empty.iterdir()
+    written = hpo.load_study(made)
+    (shown,) = (yaml.safe_load(block.text) for block in blocks if block.language == "yaml")
+    on_file = yaml.safe_load(made.read_text("utf-8"))
+    without = {key: value for key, value in shown.items() if key != "resources"}
+    assert without == {key: value for key, value in on_file.items() if key != "resources"}
+    assert len(later) >= 4
+    for line in later:
+        assert {made.name, written.name} & set(shlex.split(line)), line
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_the_tutorial_is_a_story_from_an_empty_folder(empty: Path) -> None:
+    """Its commands as they stand, in the order of the page, each on what those before it have left."""
+    story = [line for block in SHELL if block.page == TUTORIAL for line in lines_of(block)]
+    assert len(story) >= 5
+    for line in story:
+        result = CliRunner().invoke(main, shlex.split(line)[1:])
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+    assert (empty / "report.html").stat().st_size > 10_000
+
+
 # Python
 
 

@@ -128,13 +128,20 @@ def check_options(
                 f"{status}={state}: a run's status stands for reached, censored, diverged, pruned, failed or "
                 f"skip, but got {state!r}"
             )
-    train_samples = options.train_samples or spec.data.get("train_samples")
+    train_samples = options.train_samples or said_train_samples(spec)
     if train_samples is None and any(run.curves for run in runs):
         raise EvidenceError(
             "curves need the number of training samples, to tell updates, epochs and samples from one another: "
             "give --train-samples"
         )
     return ImportOptions(options.mapping, options.states, options.axis, train_samples)
+
+
+def said_train_samples(spec: StudySpec) -> int | None:
+    """The size of the training set where the study file says it: in the section of its program, or in that of its data."""
+    if spec.program is not None:
+        return spec.program.train_samples
+    return spec.data.get("train_samples")
 
 
 def trial_of(

@@ -196,6 +196,67 @@ def test_a_forecast_from_imported_runs(folder, source):
     assert rate["low"] < 0.8 < rate["high"]
 
 
+CHART = """\
+"Step","a - val_acc","a - val_acc__MIN","a - val_acc__MAX"
+"1","0.5","0.5","0.5"
+"2","0.97","0.97","0.97"
+"""
+
+
+def wandb_with_a_chart(folder, study):
+    (folder / "runs.csv").write_text(
+        '"Name","State","batch_size","lr"\n"a","finished","32","0.1"\n'
+    )
+    (folder / "top1.csv").write_text(CHART)
+    return call(
+        "import", "wandb", "runs.csv", "--chart", "top1.csv", "--study", study, "--map", "lr=learning_rate",
+        "--map", "batch_size=global_batch_size", "--map", "val_acc=metric", "--axis", "epochs",
+    )  # fmt: skip
+
+
+PROGRAM = """\
+  command: [python, train.py, --lr, "{learning_rate}", --batch, "{global_batch_size}"]
+  train_samples: 500
+  report: {metrics: {top1: true}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "samples"),
+    [
+        ({}, 1437),  # of scikit-learn's 1,797 digits, all but 360
+        (
+            {
+                "workload: resnet\ndata: {source: digits}": f"workload: program\nprogram:\n{PROGRAM}",
+                "  optimizer: sgd\n": "",
+                "  momentum: 0.9\n": "",
+            },
+            500,
+        ),
+    ],
+    ids=["counted in its data", "said by its program"],
+)
+def test_the_training_samples_of_curves_are_those_of_the_study(folder, changed, samples):
+    text = STUDY
+    for old, new in changed.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "images.yaml").write_text(text)
+    done = wandb_with_a_chart(folder, "images.yaml")
+    assert done.exit_code == 0, done.output
+    (trial,) = hpo.read_study("images").trials
+    assert (trial.epochs_to_target, trial.samples) == (2.0, 2 * samples)
+
+
+def test_where_the_data_of_a_study_are_elsewhere_the_way_out_is_named(folder):
+    (folder / "images.yaml").write_text(
+        STUDY.replace("{source: digits}", "{source: image_folder, path: elsewhere}")
+    )
+    done = wandb_with_a_chart(folder, "images.yaml")
+    assert done.exit_code == 2 and "give --train-samples" in done.output
+    assert "elsewhere" in done.output
+
+
 BOWL = """\
 name: bowl
 workload: noisy_quadratic

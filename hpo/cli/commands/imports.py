@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hpo.cli.commands import options
+from hpo.errors import EvidenceError, SpecError
 from hpo.past_runs.importers import IMPORTERS, ImporterDescription
 from search_spaces.plugins import PluginError, load_attribute
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from hpo.past_runs.importing import ImportedRuns
     from hpo.past_runs.mlperf.importing import Imported
     from hpo.past_runs.past_run import PastRun
+    from hpo.study.spec import StudySpec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -98,7 +101,7 @@ def _run_options(command: Command) -> Command:
             "--train-samples",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Size of the training set; needed for curves, unless the study's data section says it.",
+            help="Size of the training set, which curves need; that of the study if not given.",
         ),
         click.option(
             "--axis",
@@ -174,7 +177,6 @@ def _import(
         mapping=_pairs("--map", mapping),
         states={status.lower(): state for status, state in _pairs("--state", states).items()},
         axis=axis,
-        train_samples=train_samples,
     )
     from_file = study.endswith((".yaml", ".yml"))
     with open_store(storage, create=from_file) as store:
@@ -184,10 +186,29 @@ def _import(
         else:
             entered = store.study(study)
             spec = stored_spec(entered)
+        if train_samples is None and any(run.curves for run in runs):
+            train_samples = _train_samples(spec)
+        how = replace(how, train_samples=train_samples)
         done = import_runs(store, entered, spec, runs, how, dry_run=dry_run)
     for run, reason in done.skipped:
         click.echo(f"left out: {run}: {reason}", err=True)
     options.show(done.to_dict, lambda: _show_runs(done, dry_run=dry_run), as_json)
+
+
+def _train_samples(spec: StudySpec) -> int:
+    """The size of the study's training set: as its file says, or counted in its data."""
+    from hpo.past_runs.conversion import said_train_samples
+    from hpo.runs.checks import check_workload
+
+    if (said := said_train_samples(spec)) is not None:
+        return said
+    try:
+        return check_workload(spec).train_samples
+    except SpecError as error:
+        raise EvidenceError(
+            "curves need the number of training samples, and the study's data cannot be opened here to count them: "
+            f"give --train-samples ({error})"
+        ) from error
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
