@@ -138,7 +138,7 @@ def check_options(
 
 
 def said_train_samples(spec: StudySpec) -> int | None:
-    """The size of the training set where the study file says it: in the section of its program, or in that of its data."""
+    """The size of the training set where the study file says it: in the section of its program, or of its data."""
     if spec.program is not None:
         return spec.program.train_samples
     return spec.data.get("train_samples")
