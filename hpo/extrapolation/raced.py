@@ -49,7 +49,7 @@ RATES, WARMUPS = np.exp(np.linspace(-0.75, 0.75, 13)), np.exp(np.linspace(-1.4, 
 class Raced:
     """The race at a batch: how many configurations, how many trainings, and how many of those reached their target,
     were lost, or were dropped as far behind; ``runs`` are the trainings of the settings to use, 0 where those were not
-    raced.
+    raced. Trainings by which the settings were ``searched`` there count like those of a race.
     """
 
     global_batch_size: int
@@ -58,6 +58,7 @@ class Raced:
     reached: int
     lost: int
     runs: int = 0
+    searched: bool = False
 
     def told(self) -> str:
         """For people to read."""
@@ -70,8 +71,9 @@ class Raced:
                 else []
             ),
         ]
+        done = "searched" if self.searched else "raced"
         return (
-            f"raced at {self.global_batch_size}: {_counted(self.configurations, 'configuration')}, "
+            f"{done} at {self.global_batch_size}: {_counted(self.configurations, 'configuration')}, "
             f"{_counted(self.trainings, 'training')} ({', '.join(ways)})"
         )
 
@@ -143,6 +145,7 @@ def after_race(
         len(states),
         states.count("reached"),
         states.count("diverged"),
+        searched=searched,
     )
     if searched and "reached" in states:
         places = [place for place in raced if place.stood]

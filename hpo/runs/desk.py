@@ -21,6 +21,7 @@ from hpo.asking.ending import outcome_of
 from hpo.asking.messages import QUEUED, Asked, Verdict
 from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.repository import stored_spec
+from hpo.study.samplers import SAMPLERS
 from hpo.tuning.agenda import Done
 from hpo.tuning.asked_sweep import AskedSweep, Suggested
 from hpo.tuning.recorder import result_of
@@ -285,7 +286,7 @@ class Desk:
         batch = self._spec.race_batch
         race = (
             ""
-            if batch is None
+            if batch is None or SAMPLERS[self._spec.sampler].chooses_rung
             else f"; no race at {batch}, which is `hpo run`'s with the study's file, or `hpo forecast --race`"
         )
         self._finish(

@@ -24,6 +24,7 @@ from hpo.study.budgets import rung_budgets
 from hpo.study.jobs import training_job
 from hpo.study.price import StudyPrice
 from hpo.study.program import PROGRAM
+from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
 from hpo.tuning.resources import TrialResources
 from search_spaces.domains import Categorical
@@ -74,7 +75,7 @@ def _counted(spec: StudySpec, train_samples: int) -> StudyPrice:
     budget = spec.budget
     sweep = round(budget.trials * budget.epochs_per_trial * train_samples)
     race = 0
-    if spec.race_batch is not None:
+    if spec.race_batch is not None and not SAMPLERS[spec.sampler].chooses_rung:
         race = round(SHARE_OF_SWEEP * sweep) if budget.race is None else budget.race
     return StudyPrice(
         trials=budget.trials,

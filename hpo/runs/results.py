@@ -226,8 +226,10 @@ class StudyResult:
 
     @property
     def batches(self) -> list[int]:
-        """The rungs of the ladder, and what was searched beyond it."""
-        return sorted({*self.spec.ladder, *(trial.global_batch_size for trial in self.searched)})
+        """The rungs of the ladder; where the full-scale batch itself was searched, what was trained at."""
+        if self.searched:
+            return sorted({trial.global_batch_size for trial in self.swept})
+        return sorted(self.spec.ladder)
 
     @property
     def race_samples(self) -> int:

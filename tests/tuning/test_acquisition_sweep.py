@@ -1,6 +1,7 @@
 """A whole study with ``sampler: forecast``: it goes over the ladder, stops early, and goes on when rerun."""
 
 import hpo
+from hpo.runs.price import study_price
 from storage.records import TrialState
 
 STUDY = """\
@@ -45,3 +46,23 @@ def test_a_study_by_the_acquisition_spends_its_budget_over_the_ladder_and_goes_o
     assert pruned and all(trial.reason for trial in pruned)
     assert second.forecast is not None
     assert 0.003 < second.forecast.settings.learning_rate < 4
+
+
+def test_a_study_that_may_train_at_full_scale_searches_there_and_promises_no_race(tmp_path):
+    (tmp_path / "study.yaml").write_text(STUDY.format(trials=30).replace(", race: 0", ""))
+    spec = hpo.load_study(tmp_path / "study.yaml")
+    price = study_price(spec)
+    assert price is not None and price.race_samples == 0
+    result = hpo.run_study(spec, f"sqlite:///{tmp_path}/hpo.db", folder=tmp_path / ".hpo")
+    assert result.batches == [1024] == sorted({t.global_batch_size for t in result.trials})
+    assert len(result.trials) < 30  # it has ended by itself
+    assert result.forecast is not None
+    arrived = [t for t in result.trials if t.state is TrialState.REACHED]
+    assert len(arrived) >= 2
+    used = result.forecast.settings.learning_rate
+    assert used in {t.settings["learning_rate"] for t in arrived}
+    low, high = result.forecast.epochs_to_target.low, result.forecast.epochs_to_target.high
+    assert low < min(t.epochs_to_target for t in arrived) < high
+    assert f"searched at 1024: {len({t.settings_key for t in arrived})} configuration" in (
+        result.forecast.numbers.reason
+    )
