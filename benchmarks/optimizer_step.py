@@ -9,7 +9,11 @@ must move through memory is timed too: each tensor read or written once, without
 With ``--rules`` the step of every optimizer of the project is timed beside AdamW's instead, over the parameters of a
 transformer and of a residual network, and ``torch.optim.Muon`` over the transformer's matrices.
 
+With ``--shared``, in each of several workers, Muon's step whose orthogonalization they share beside one that each does
+alone, ``torch.optim.Muon``'s and AdamW's over the same matrices.
+
     python benchmarks/optimizer_step.py [--threads N] [--rounds N] [--networks NAME ...] [--floor | --rules]
+    python -m trainers.local_workers 2 torch benchmarks/optimizer_step.py --shared
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
 from search_spaces.techniques import OPTIMIZERS
+from trainers.distributed import Communicator, connect
 from trainers.optimizers import make_optimizer
 from trainers.workloads.resnet.model import build_resnet
 
@@ -76,6 +81,33 @@ def measure_rules(network: str, rounds: int) -> dict[str, list[float]]:
                 parameter.grad = torch.randn_like(parameter).mul_(0.01)
             started = time.perf_counter()
             step()
+            if number >= 0:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def measure_shared(communicator: Communicator, rounds: int) -> dict[str, list[float]]:
+    """Seconds of one step over the transformer's matrices in each round; all workers begin each step together."""
+    racers: dict[str, tuple[Step, list[nn.Parameter]]] = {}
+    for name, optimizer, workers in (
+        ("adamw", "adamw", None),
+        ("muon, by each worker", "muon", None),
+        ("muon, shared", "muon", communicator),
+    ):
+        moved = [one for one in transformer() if one.ndim == 2]
+        rule = make_optimizer(moved, TrainingSettings(optimizer=optimizer), None, workers)
+        racers[name] = partial(rule.step, 1e-4), moved
+    matrices = [one for one in transformer() if one.ndim == 2]
+    racers["torch.optim.Muon, bf16"] = torch.optim.Muon(matrices, lr=1e-4).step, matrices
+    seconds: dict[str, list[float]] = {name: [] for name in racers}
+    for number in range(-2, rounds):
+        for name, (step, moved) in racers.items():
+            for parameter in moved:
+                parameter.grad = torch.randn_like(parameter).mul_(0.01)
+            communicator.barrier()
+            started = time.perf_counter()
+            step()
+            communicator.barrier()
             if number >= 0:
                 seconds[name].append(time.perf_counter() - started)
     return seconds
@@ -248,11 +280,20 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--floor", action="store_true")
     parser.add_argument("--rules", action="store_true")
+    parser.add_argument("--shared", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     if options.rules:
-        _print_rules(options.rounds or 21)
+        for network in RULES:
+            _print_rules(network, measure_rules(network, options.rounds or 21))
+        return
+    if options.shared:
+        communicator = connect("torch")
+        seconds = measure_shared(communicator, options.rounds or 11)
+        if communicator.rank == 0:
+            _print_rules(f"matrices, {communicator.size} workers", seconds)
+        communicator.close()
         return
     print(
         f"{options.threads} thread(s), torch {torch.__version__}; ms per step; x: ratio to 'here'"
@@ -274,16 +315,14 @@ def main() -> None:
             print(f"{network:24} {rule}  " + "   ".join(row), flush=True)
 
 
-def _print_rules(rounds: int) -> None:
-    for network in RULES:
-        seconds = measure_rules(network, rounds)
-        print(f"| {network} | ms | of AdamW's |\n|---|--:|--:|")
-        for name, times in seconds.items():
-            ratio = statistics.median(
-                its / mine for its, mine in zip(times, seconds["adamw"], strict=True)
-            )
-            print(f"| {name} | {1e3 * statistics.median(times):.2f} | {ratio:.2f}x |")
-        print(flush=True)
+def _print_rules(network: str, seconds: dict[str, list[float]]) -> None:
+    print(f"| {network} | ms | of AdamW's |\n|---|--:|--:|")
+    for name, times in seconds.items():
+        ratio = statistics.median(
+            its / mine for its, mine in zip(times, seconds["adamw"], strict=True)
+        )
+        print(f"| {name} | {1e3 * statistics.median(times):.2f} | {ratio:.2f}x |")
+    print(flush=True)
 
 
 def _ratio(times: list[float], here: list[float], name: str) -> str:
