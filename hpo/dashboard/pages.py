@@ -18,6 +18,7 @@ from hpo.planning.timing.costs import cost_names
 from storage.records import StudyState, TrialState
 
 STATIC = Path(str(files("hpo.dashboard") / "static"))
+_STATIC_FILES = frozenset(each.name for each in STATIC.iterdir() if each.is_file())
 SECURITY = {
     # plotly sets styles on its elements, and makes pictures of its figures
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -126,9 +127,9 @@ def _name(request: Request) -> str:
 
 
 def _static(file: str) -> Response:
-    path = STATIC / file
-    if path.parent != STATIC or not path.is_file():
+    if file not in _STATIC_FILES:
         return Response(status_code=404)
+    path = STATIC / file
     return FileResponse(
         path, media_type=_TYPES.get(path.suffix), headers={"cache-control": "no-cache"}
     )

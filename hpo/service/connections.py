@@ -1,8 +1,9 @@
 """Limits that uvicorn leaves to a proxy: on the head of a request, on who does not take his answer, on connections.
 
 A head must arrive within a time, counted from the connection or from the first byte of a later request, and have at
-most so many bytes. Whoever is sent an answer must take some of it within a time. One address may have so many
-connections open. Bodies have their bounds in :mod:`hpo.service.middleware`.
+most so many bytes. Whoever is sent an answer must take some of it within a time, and may send few requests ahead of the
+answers that he takes. One address may have so many connections open. Bodies have their bounds in
+:mod:`hpo.service.middleware`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from hpo.service.config import Limits
 TOO_MANY = b"too many connections from this address\n"
 TOO_SLOW = b"the head of a request must arrive sooner\n"
 TOO_LONG = b"the head of a request must be shorter\n"
+TOO_FAR_AHEAD = b"fewer requests may be sent before their answers are taken\n"
+PIPELINED = 32
+"""Requests of one connection that wait for the answers before theirs: browsers and libraries send none ahead."""
+
 FRAMING = 4
 """Bytes on the line for each byte of the largest body, at most: chunks of one byte are for nobody's use."""
 
@@ -35,8 +40,8 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
         _late: asyncio.TimerHandle | None = None
         _stuck: asyncio.TimerHandle | None = None
         # of the message that is being received: its number on this connection, its bytes after the first read
-        _message = _received = 0
-        _in_head = False
+        _message = _received = _head = 0
+        _in_head = _ended = False
 
         def connection_made(self, transport: Any) -> None:
             peer = transport.get_extra_info("peername")
@@ -51,7 +56,7 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
             self._expect_head()
 
         def data_received(self, data: bytes) -> None:
-            if self._refused:
+            if self._refused or self._ended:
                 return
             message = self._message
             super().data_received(data)
@@ -65,16 +70,32 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
 
         def on_message_begin(self) -> None:
             self._message, self._received, self._in_head = self._message + 1, 0, True
+            self._head = 0
             super().on_message_begin()
+
+        def on_url(self, url: bytes) -> None:
+            self._count_head(len(url))
+            super().on_url(url)
 
         def on_header(self, name: bytes, value: bytes) -> None:
             if self._in_head:
                 # what follows a body in chunks (RFC 9112, section 7.1.2) is no part of the head
+                self._count_head(len(name) + len(value) + len(": \r\n"))
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
             self._in_head = False
-            super().on_headers_complete()
+            if len(self.pipeline) >= PIPELINED:
+                self._end(503, TOO_FAR_AHEAD)
+            if not self._ended:  # else the rest of what was read is nobody's request
+                super().on_headers_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if (
+                self.pipeline
+            ):  # uvicorn reads on after every answer, however many requests wait for theirs
+                self.flow.pause_reading()
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -100,8 +121,24 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
             """Refuse a message that is longer than its head, or its head and its body, may be."""
             self._received += received
             most = limits.head_bytes + (0 if self._in_head else FRAMING * limits.body_bytes)
-            if self._received > most and not self.transport.is_closing():
-                _refuse(self.transport, 431, TOO_LONG)
+            if self._received > most:
+                self._end(431, TOO_LONG)
+
+        def _count_head(self, received: int) -> None:
+            """The same of a head that came with a single read, beside others perhaps."""
+            self._head += received
+            if self._head > limits.head_bytes:
+                self._end(431, TOO_LONG)
+
+        def _end(self, status: int, words: bytes) -> None:
+            """Say why, and close; at once where the answers before are not taken."""
+            if self._ended or self.transport.is_closing():
+                return
+            self._ended = True
+            _refuse(self.transport, status, words)
+            if self._stuck is None:
+                loop = asyncio.get_running_loop()
+                self._stuck = loop.call_later(limits.send_seconds, self.transport.abort)
 
         def _expect_head(self) -> None:
             if self._late is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import socket
@@ -19,6 +20,7 @@ import pytest
 import uvicorn
 from api_server import Api, served, spec_of
 from starlette.responses import Response, StreamingResponse
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from hpo.cli.own_arguments import storage_with_password
 from hpo.service import checking
@@ -26,6 +28,7 @@ from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.checking import Checker
 from hpo.service.config import ServerConfig
+from hpo.service.connections import PIPELINED
 from hpo.service.context import allowed_hosts
 from hpo.service.refusal import RefusedError
 from hpo.service.serving import _uvicorn, listening_socket, worker_command
@@ -652,6 +655,51 @@ def test_a_head_without_end_is_refused_before_it_fills_the_memory(guarded, begin
                 connection.sendall(more)
             assert connection.recv(30).startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
     assert guarded.client.get("/health").status_code == 200
+
+
+def test_a_head_that_comes_with_one_read_has_its_bound_too(guarded):
+    line = b"X-A: " + b"a" * 100 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", port_of(guarded)), timeout=30) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + line * 1000 + b"\r\n")
+        assert connection.recv(30).startswith(b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize("path", ["/health", "/api/v1/studies", "/static/table.js"])
+def test_requests_far_ahead_of_their_answers_are_not_kept(guarded, path):
+    def waiting():
+        return sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
+
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    before, most = waiting(), 0
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(2)
+        connection.connect(("127.0.0.1", port_of(guarded)))
+        with contextlib.suppress(OSError):  # closed, or not read any more
+            for _ in range(20):
+                connection.sendall(request * 500)
+                most = max(most, waiting() - before)
+        most = max(most, waiting() - before)
+    assert most < 4 * PIPELINED
+    assert guarded.client.get("/health").status_code == 200
+
+
+def test_a_few_requests_ahead_are_answered_in_their_order(guarded):
+    paths = ["/health", "/nowhere", "/health"] * 8
+    with socket.create_connection(("127.0.0.1", port_of(guarded)), timeout=30) as connection:
+        connection.sendall(
+            b"".join(f"GET {each} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for each in paths)
+        )
+        answers = b""
+        while answers.count(b"HTTP/1.1 ") < len(paths):
+            answers += connection.recv(100_000)
+    statuses = [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [200, 404, 200] * 8
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "%00", "..%2fpages.py", "a" * 5000])
+def test_a_file_that_is_not_there(place, name):
+    assert place.api.client.get(f"/static/{name}").status_code == 404
 
 
 def not_reading(port, stack, count, path="/large", head=""):
