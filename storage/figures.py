@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -78,12 +78,68 @@ POINT_FIGURES = (
 )
 """The figures of a convergence point; losses, metric and noise scale may be any number."""
 
+
+def _came_of_it(
+    title: str,
+    *,
+    unit: str = "",
+    least: float | None = None,
+    most: float = MOST,
+    shown: bool = True,
+) -> Any:
+    return field(
+        default=None,
+        metadata={"title": title, "unit": unit, "least": least, "most": most, "shown": shown},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialFigures:
+    """What came of a trial: each figure stands here once, and None is what was not measured.
+
+    Its column in the database, its range, results and records, the service's answers and the client's, the page's
+    table, that of `hpo trials` and the exports follow. ``title`` is the head of its column, ``shown`` whether the
+    page has one, ``unit`` the unit in exports and answers; without ``least`` it may be any number.
+
+    ``epochs``, ``steps`` and ``seconds`` are what the trial used; ``resolution_epochs`` is the distance
+    between evaluations, so that the target may have been reached up to that much earlier.
+    """
+
+    epochs_to_target: float | None = _came_of_it("Epochs to target", unit="epochs", least=LEAST)
+    epochs: float | None = _came_of_it("Epochs trained", unit="epochs", least=0)
+    steps: int | None = _came_of_it("Updates", unit="optimizer steps", least=0, shown=False)
+    seconds: float | None = _came_of_it("Seconds", unit="seconds", least=0)
+    best_metric: float | None = _came_of_it("Best metric")
+    final_metric: float | None = _came_of_it("Last metric")
+    resolution_epochs: float | None = _came_of_it(
+        "Epochs between evaluations", unit="epochs", least=0, shown=False
+    )
+
+
+@dataclass(frozen=True)
+class TrialField:
+    """One of :class:`TrialFigures`, for whatever follows from it."""
+
+    name: str
+    whole: bool
+    title: str
+    unit: str
+    least: float | None
+    most: float
+    shown: bool
+
+
+TRIAL_FIELDS = tuple(
+    TrialField(name=each.name, whole="int" in str(each.type), **each.metadata)
+    for each in fields(TrialFigures)
+)
+
 END_FIGURES = (
-    _EPOCHS_TO_TARGET,
-    _EPOCHS,
-    Figure("steps", 0, MOST, whole=True),
-    _SECONDS,
-    Figure("resolution_epochs", 0, MOST),
+    *(
+        Figure(each.name, each.least, each.most, whole=each.whole)
+        for each in TRIAL_FIELDS
+        if each.least is not None
+    ),
     Figure("samples", 0, MOST_SAMPLES, whole=True),
 )
 """The figures of a trial that has ended."""

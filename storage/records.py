@@ -20,6 +20,7 @@ from storage.figures import (
     OUTCOME_FIGURES,
     Convergence,
     ConvergencePoint,
+    TrialFigures,
     fault_of,
 )
 from storage.service_records import (
@@ -248,22 +249,11 @@ class NewTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialResult:
-    """How a trial ended. ``epochs_to_target`` is given exactly where ``state`` is reached.
-
-    ``epochs``, ``steps`` and ``seconds`` are what the trial used; ``resolution_epochs`` is the distance
-    between evaluations, so that the target may have been reached up to that much earlier.
-    """
+class TrialResult(TrialFigures):
+    """How a trial ended. ``epochs_to_target`` is given exactly where ``state`` is reached."""
 
     state: TrialState
-    epochs_to_target: float | None = None
-    epochs: float | None = None
-    steps: int | None = None
-    seconds: float | None = None
-    best_metric: float | None = None
-    final_metric: float | None = None
     reason: str = ""
-    resolution_epochs: float | None = None
 
     def __post_init__(self) -> None:
         _check_ending(self.state, self.epochs_to_target)
@@ -272,7 +262,7 @@ class TrialResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class Trial(TrialFigures):
     """One training of one recipe at one global batch size with one seed; ``number`` counts from 0."""
 
     id: int
@@ -283,14 +273,7 @@ class Trial:
     seed: int
     settings: Mapping[str, Any]
     purpose: str
-    epochs_to_target: float | None
-    epochs: float | None
-    steps: int | None
-    seconds: float | None
-    best_metric: float | None
-    final_metric: float | None
     reason: str
-    resolution_epochs: float | None
     started_at: datetime | None
     finished_at: datetime | None
     samples: int | None = None  # processed, once the trial has ended

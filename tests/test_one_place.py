@@ -10,8 +10,10 @@ import pytest
 from hpo.past_runs.importers import IMPORTERS
 from hpo.planning.schedulers import SCHEDULERS
 from hpo.study.samplers import SAMPLERS
+from search_spaces.own_settings import RESERVED
 from search_spaces.plugins import Registry
 from search_spaces.techniques import TECHNIQUES
+from storage.figures import TRIAL_FIELDS
 from trainers.workloads.described import WORKLOADS
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +63,25 @@ def second_lists(root: Path, names: set[str], own: str = TECHNIQUES_STAND) -> It
             for line, words in lists(ast.parse(path.read_text(encoding="utf-8"))):
                 if len(words & names) > MOST:
                     yield f"{place}:{line} lists {', '.join(sorted(words & names))}"
+
+
+OTHER_THINGS = {
+    "search_spaces/own_settings.py",  # names that no setting may have: the test below holds them to the figures
+    "hpo/past_runs/conversion.py",  # what another tool's run may say
+    "hpo/runs/results.py",  # the outcomes of plans
+    "hpo/service/routes/trials.py",  # what a page of trials may be sorted by
+}
+
+
+def test_no_second_list_of_the_figures_of_a_trial() -> None:
+    names = {each.name for each in TRIAL_FIELDS}
+    found = [
+        each
+        for each in second_lists(ROOT, names, "storage/figures.py")
+        if each.split(":")[0] not in OTHER_THINGS and "/migrations/versions/" not in each
+    ]
+    assert found == []
+    assert names <= RESERVED
 
 
 @pytest.mark.parametrize("setting", TECHNIQUES)

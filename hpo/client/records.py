@@ -99,7 +99,11 @@ class RemoteEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteTrial:
-    """One training: its settings at one global batch size with one seed, and what came of it."""
+    """One training: its settings at one global batch size with one seed, and what came of it.
+
+    Each of ``figures`` is an attribute too, as ``epochs_to_target``, ``epochs``, ``seconds`` and ``best_metric``: None
+    where it was not measured. They are those that the server has.
+    """
 
     number: int
     state: str
@@ -107,24 +111,31 @@ class RemoteTrial:
     seed: int
     purpose: str
     settings: Document
-    epochs_to_target: float | None
-    epochs: float | None
-    steps: int | None
-    seconds: float | None
-    best_metric: float | None
-    final_metric: float | None
     reason: str
+    figures: Mapping[str, float | None]
     document: Document = dataclasses.field(repr=False, compare=False)
 
     @classmethod
     def of(cls, document: Any) -> RemoteTrial:
         """From the server's JSON."""
-        names = [field.name for field in dataclasses.fields(cls) if field.name != "document"]
-        return _read(
-            cls,
-            document,
-            lambda plain: cls(**{name: plain[name] for name in names}, document=plain),
-        )
+        names = [each.name for each in dataclasses.fields(cls)][:-2]
+
+        def read(plain: Document) -> RemoteTrial:
+            figures = {
+                name: value
+                for name, value in plain.items()
+                if name not in (*names, "started_at", "finished_at")
+            }
+            return cls(**{name: plain[name] for name in names}, figures=figures, document=plain)
+
+        return _read(cls, document, read)
+
+    def __getattr__(self, name: str) -> float | None:
+        """A figure; AttributeError where the server has none of this name."""
+        figures: Mapping[str, float | None] = self.__dict__.get("figures", {})
+        if name not in figures:
+            raise AttributeError(f"a trial has no {name!r}; its figures are {', '.join(figures)}")
+        return figures[name]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from storage.figures import TRIAL_FIELDS
 from storage.records import Trial
 
+SHOWN = tuple(each for each in TRIAL_FIELDS if each.shown)
 COLUMNS = (
-    "number",
-    "state",
-    "global_batch_size",
-    "seed",
-    "purpose",
-    "epochs_to_target",
-    "epochs",
-    "seconds",
-    "best_metric",
-    "final_metric",
+    *("number", "state", "global_batch_size", "seed", "purpose"),
+    *(each.name for each in SHOWN),
     "reason",
 )
 
@@ -27,9 +21,11 @@ def trial_columns(trials: Sequence[Trial], tuned: Sequence[str]) -> dict[str, An
     """All trials of a study as lists of one length.
 
     ``columns`` holds what every trial has, ``settings`` the tuned ones by name; what was not measured is None.
+    ``figures`` are the heads of those of the columns that say what came of a trial, by name, in the order of the page.
     """
     return {
         "columns": {name: [_plain(getattr(trial, name)) for trial in trials] for name in COLUMNS},
+        "figures": {each.name: each.title for each in SHOWN},
         "settings": {name: [_plain(trial.settings[name]) for trial in trials] for name in tuned},
     }
 

@@ -316,12 +316,9 @@ def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
         purpose=TrialPurpose.OUTCOME,
         epochs_to_target=outcome.epochs_to_target,
         epochs=outcome.epochs,
-        steps=None,
         seconds=outcome.seconds,
         best_metric=outcome.best_metric,
-        final_metric=None,
         reason=outcome.reason,
-        resolution_epochs=None,
         started_at=None,
         finished_at=outcome.created_at,
     )

@@ -8,11 +8,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from storage.figures import TRIAL_FIELDS
 from storage.records import Study, StudyState, Trial, TrialState
+
+Described = TypeVar("Described", bound="Answer")
 
 
 class Answer(BaseModel):
@@ -117,6 +120,21 @@ class StudyDetail(StudyAnswer):
     rungs: list[RungAnswer]
 
 
+def _with_trial_figures(answer: type[Described]) -> type[Described]:
+    """The answer with each of :class:`storage.figures.TrialFigures`."""
+    figures: dict[str, Any] = {
+        each.name: (
+            (int if each.whole else float) | None,
+            Field(description=f"{each.title}{f', in {each.unit}' if each.unit else ''}."),
+        )
+        for each in TRIAL_FIELDS
+    }
+    return create_model(
+        answer.__name__, __base__=answer, __doc__=answer.__doc__, __module__=__name__, **figures
+    )
+
+
+@_with_trial_figures
 class TrialAnswer(Answer):
     """One training of one configuration at one global batch size with one seed."""
 
@@ -128,14 +146,7 @@ class TrialAnswer(Answer):
     settings: dict[str, Any] = Field(
         description="Every setting by its name, in the unit of docs/reference/settings.md."
     )
-    epochs_to_target: float | None
-    epochs: float | None
-    steps: int | None
-    seconds: float | None
-    best_metric: float | None
-    final_metric: float | None
     reason: str
-    resolution_epochs: float | None
     started_at: datetime | None
     finished_at: datetime | None
 

@@ -7,6 +7,7 @@ both stay in memory.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 from hpo.tuning.patience import Patience
 from storage.errors import InvalidRecord
-from storage.figures import fault_of_points, fault_of_reached
+from storage.figures import TRIAL_FIELDS, fault_of_points, fault_of_reached
 from storage.records import ConvergencePoint, Trial, TrialResult, TrialState
 from storage.store import Store
 
@@ -103,25 +104,16 @@ def result_of(
 ) -> TrialResult:
     """How a trial ended: by its ``outcome``; without one its ``last`` point tells how far it came."""
     if outcome is not None:
-        came = {
-            name: outcome[name]
-            for name in (
-                "epochs_to_target",
-                "epochs",
-                "steps",
-                "seconds",
-                "best_metric",
-                "final_metric",
-            )
-        }
-        reason = reason or outcome["reason"]
-    elif last is not None:
-        came = {
-            "epochs": last.epochs,
-            "steps": last.step,
-            "seconds": last.seconds,
-            "final_metric": last.metric,
-        }
-    else:
-        came = {}
-    return TrialResult(state=state, reason=reason, resolution_epochs=resolution, **came)
+        came = {each.name: outcome[each.name] for each in TRIAL_FIELDS if each.name in outcome}
+        came |= {"resolution_epochs": resolution, "reason": reason or outcome["reason"]}
+        return TrialResult(state=state, **came)
+    ended = TrialResult(state=state, reason=reason, resolution_epochs=resolution)
+    if last is None:
+        return ended
+    return dataclasses.replace(
+        ended,
+        epochs=last.epochs,
+        steps=last.step,
+        seconds=last.seconds,
+        final_metric=last.metric,
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import StoreError
+from storage.figures import TRIAL_FIELDS
 from storage.records import Study, Trial
 from storage.schema.setting_types import SETTING_TYPES
 from storage.schema.tables import metadata
@@ -30,8 +31,6 @@ UNITS = {
     "samples": "samples",
     "gradient_noise_scale": "samples",
     "epochs": "epochs",
-    "epochs_to_target": "epochs",
-    "resolution_epochs": "epochs",
     "warmup_epochs": "epochs",
     "decay_epochs": "epochs",
     "decay_milestones": "epochs",
@@ -39,13 +38,13 @@ UNITS = {
     "rmsprop_center_epochs": "epochs",
     "rmsprop_period_epochs": "epochs",
     "step": "optimizer steps",
-    "steps": "optimizer steps",
     "gradient_lag": "optimizer steps",
     "seconds": "seconds",
     "preconditioner_interval": "optimizer steps",
     "loss_scale_growth_updates": "optimizer steps",
     "started_at": "UTC",
     "finished_at": "UTC",
+    **{each.name: each.unit for each in TRIAL_FIELDS if each.unit},
 }
 TRIALS_AT_A_TIME = 500
 _IDENTITY = ("number", "state", "global_batch_size", "seed", "purpose")

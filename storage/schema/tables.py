@@ -17,7 +17,13 @@ from sqlalchemy import (
     false,
 )
 
-from storage.figures import END_FIGURES, OUTCOME_FIGURES, POINT_FIGURES, rule_of
+from storage.figures import (
+    END_FIGURES,
+    OUTCOME_FIGURES,
+    POINT_FIGURES,
+    TRIAL_FIELDS,
+    rule_of,
+)
 from storage.records import PlanKind, StudyState, TrialState, Trust
 from storage.schema.columns import (
     identity,
@@ -117,14 +123,11 @@ trials = Table(
     Column("seed", BigInteger, nullable=False),
     text("purpose"),
     *setting_columns(),
-    number("epochs_to_target", nullable=True),
-    number("epochs", nullable=True),
-    Column("steps", BigInteger),
-    number("seconds", nullable=True),
-    number("best_metric", nullable=True),
-    number("final_metric", nullable=True),
+    *(
+        Column(each.name, BigInteger) if each.whole else number(each.name, nullable=True)
+        for each in TRIAL_FIELDS
+    ),
     told("reason"),
-    number("resolution_epochs", nullable=True),
     time("started_at", nullable=True),
     time("finished_at", nullable=True),
     Column("samples", BigInteger),

@@ -17,6 +17,7 @@ from hpo.runs.formatting import KIND_NAMES, interval, number, prospects, target
 from hpo.runs.losses import alike
 from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import mean_of, verdicts
+from storage.figures import TRIAL_FIELDS
 from storage.records import CalibrationRow, Study, TrialState
 
 if TYPE_CHECKING:
@@ -86,12 +87,7 @@ def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
             "global_batch_size": trial.global_batch_size,
             "seed": trial.seed,
             **trial.settings,
-            "epochs_to_target": trial.epochs_to_target,
-            "epochs": trial.epochs,
-            "steps": trial.steps,
-            "seconds": trial.seconds,
-            "best_metric": trial.best_metric,
-            "final_metric": trial.final_metric,
+            **{each.name: getattr(trial, each.name) for each in TRIAL_FIELDS},
             "reason": trial.reason,
         }
         for trial in result.trials

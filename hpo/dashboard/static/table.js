@@ -56,10 +56,9 @@ export class TrialTable {
   #shown() {
     const plain = (name, title) => ({ name, title, number: true, text: (row) => number(this.data.values(name)[row], 4) });
     return [plain("number", "Trial"), { name: "state", title: "State", text: (row) => state(this.data.columns.state[row]) },
-      plain("global_batch_size", "Batch"), plain("seed", "Seed"), plain("epochs_to_target", "Epochs to target"), plain("epochs", "Epochs trained"),
-      plain("best_metric", "Best metric"), ...Object.keys(this.data.settings).map((name) => ({ ...plain(name, words(name)),
-        text: (row) => { const value = this.data.settings[name][row]; return typeof value === "number" ? number(value, 4) : String(value ?? "–"); } })),
-      plain("seconds", "Seconds")];
+      plain("global_batch_size", "Batch"), plain("seed", "Seed"), ...Object.entries(this.data.figures).map(([name, title]) => plain(name, title)),
+      ...Object.keys(this.data.settings).map((name) => ({ ...plain(name, words(name)),
+        text: (row) => { const value = this.data.settings[name][row]; return typeof value === "number" ? number(value, 4) : String(value ?? "–"); } }))];
   }
 
   show(data, rows) {

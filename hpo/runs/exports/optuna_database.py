@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from hpo.errors import ExportError, StorageUnavailableError
 from hpo.study.spec import StudySpec
 from storage.errors import StoreError
+from storage.figures import TRIAL_FIELDS
 from storage.maintenance.maintenance import is_ours
 from storage.records import Convergence, Study, Trial, TrialState
 from storage.store import Store
@@ -42,15 +43,6 @@ if TYPE_CHECKING:
 
 TRIALS_AT_A_TIME = 500
 BATCH_SIZE = "global_batch_size"
-_RESULTS = (
-    "epochs_to_target",
-    "epochs",
-    "steps",
-    "seconds",
-    "best_metric",
-    "final_metric",
-    "resolution_epochs",
-)
 
 
 @dataclass(frozen=True)
@@ -245,7 +237,7 @@ def _attributes(trial: Trial, outside: Sequence[str]) -> dict[str, Any]:
         "seed": trial.seed,
         "purpose": trial.purpose,
         "reason": trial.reason,
-        **{name: getattr(trial, name) for name in _RESULTS},
+        **{each.name: getattr(trial, each.name) for each in TRIAL_FIELDS},
         **{name: trial.settings[name] for name in outside},
     }
     return {name: value for name, value in told.items() if value not in (None, "")}

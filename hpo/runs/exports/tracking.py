@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from hpo.study.spec import StudySpec
+from storage.figures import TRIAL_FIELDS
 from storage.records import ConvergencePoint, Study, StudyState, Trial, TrialState
 from storage.store import Store
 
@@ -19,7 +20,6 @@ POLL_SECONDS = 2.0
 """Seconds between two looks for what is new."""
 
 _OPEN = (StudyState.QUEUED, StudyState.RUNNING)
-_RESULTS = ("epochs_to_target", "epochs", "seconds", "best_metric", "final_metric")
 
 
 class Tracker(Protocol):
@@ -104,7 +104,7 @@ def curve_values(study: Study, point: ConvergencePoint) -> dict[str, float]:
 
 def results(trial: Trial) -> dict[str, float]:
     """The numbers with which a trial ended."""
-    found = {name: getattr(trial, name) for name in _RESULTS}
+    found = {each.name: getattr(trial, each.name) for each in TRIAL_FIELDS}
     return {
         name: float(value)
         for name, value in found.items()
