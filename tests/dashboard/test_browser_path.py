@@ -116,6 +116,8 @@ def test_trials_are_filtered_sorted_and_selected(page: Any, server: Server) -> N
     page.wait_for_selector("#table tbody a")
     with server.client() as client:
         trials = client.get("/api/v1/studies/done/columns").json()
+    heads = page.locator("#table thead button.sort").all_inner_texts()
+    assert {"Epochs to target", "Last metric"} <= {*trials["figures"].values()} <= {*heads}
     momenta = trials["settings"]["momentum"]
     wanted = sum(each > 0.8 for each in momenta)
     page.fill("#filter_text", "momentum > 0.8")
