@@ -40,6 +40,13 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+def plain_text(text: str) -> str:
+    r"""What cannot be printed as its escape, an escape character as ``\x1b``; line breaks and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
 class PlainText(TypeDecorator[str]):
     """Text in which what cannot be printed stands as its escape, line breaks and tabs apart.
 
@@ -50,10 +57,8 @@ class PlainText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        r"""An escape character to ``\x1b``."""
-        if value is None or value.isprintable():
-            return value
-        return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in value)
+        """As :func:`plain_text`."""
+        return None if value is None else plain_text(value)
 
 
 class FloatList(TypeDecorator[Sequence[float]]):

@@ -88,6 +88,14 @@ def test_what_programs_printed_is_kept_and_shown(swept):
     assert shown.exit_code == 0, shown.output
     assert "training with" in shown.output and "no such data set" in shown.output
     log = folder / ".hpo" / "trials" / str(trial.study_id) / str(trial.number) / "log.txt"
+    printed = log.read_bytes()
+    log.write_bytes(b"\x1b]0;owned\x07\x1b[2J1 %\r2 %\r\nbel\x07 caf\xc3\xa9 \xff\tend\n")
+    escaped = CliRunner().invoke(
+        main,
+        ["trials", "programs", "--storage", storage, "--folder", str(folder / ".hpo"), "--log", str(trial.number)],
+    )  # fmt: skip
+    log.write_bytes(printed)
+    assert escaped.stdout == "\\x1b]0;owned\\x07\\x1b[2J1 %\n2 %\nbel\\x07 café \ufffd\tend\n"
     log.rename(folder / "kept.txt")
     quiet = CliRunner().invoke(
         main,

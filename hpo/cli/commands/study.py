@@ -337,8 +337,12 @@ def trials(study: str, storage: str, form: str, number: int | None, folder: Path
 
 
 def _log(path: Path, number: int) -> str:
+    """What a program printed, without what a terminal would obey; a line that it drew anew is a line for each time."""
+    from storage.schema.column_types import plain_text
+
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return plain_text(text.replace("\r\n", "\n").replace("\r", "\n"))
     except OSError as error:
         if (path.parent / "trial.json").exists():
             click.echo(f"the program of trial {number} has printed nothing", err=True)
