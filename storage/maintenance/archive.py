@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +31,8 @@ FORMAT = "largebatch archive"
 VERSION = 1
 _MANIFEST = "manifest.json"
 _BLOCK = 1 << 20
+# what reading a member of a damaged zip may raise
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 _ROWS = 10_000
 
 
@@ -112,7 +115,7 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest(plain["schema"], plain["made_at"], tables)
     except FileNotFoundError:
         raise InvalidRecord(f"there is no file {path}; `hpo db backup {path}` writes one") from None
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, OSError) as error:
+    except (*_UNREADABLE, KeyError, TypeError, ValueError, OSError) as error:
         if isinstance(error, InvalidRecord):
             raise
         raise InvalidRecord(
@@ -137,11 +140,16 @@ def load_archive(database: Database, path: Path, *, replace: bool = False) -> Ma
     ):
         _make_room(connection, database.url, replace=replace)
         migrations.bring_to(connection, manifest.schema)
-        for table in manifest.tables:
-            _load_table(connection, file, table)
-        migrations.bring_to(connection)
-        if broken := broken_references(connection):
-            raise InvalidRecord(f"{path} is damaged: {broken[0]}")
+        try:
+            for table in manifest.tables:
+                _load_table(connection, file, table)
+            migrations.bring_to(connection)
+            if broken := broken_references(connection):
+                raise InvalidRecord(broken[0])
+        except (*_UNREADABLE, KeyError, InvalidRecord) as error:
+            raise InvalidRecord(
+                f"{path} is damaged: {error}; nothing was restored, take another backup"
+            ) from error
     return manifest
 
 

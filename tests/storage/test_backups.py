@@ -1,6 +1,7 @@
 """Backups: what was stored is there again, in either database, whichever of the two it came from."""
 
 import itertools
+import random
 import sqlite3
 import threading
 import zipfile
@@ -216,6 +217,26 @@ def test_a_damaged_archive_leaves_the_database_as_it_was(new_url, tmp_path):
         with pytest.raises(InvalidRecord):
             maintenance.restore(source, broken, replace=True)
         assert contents(source) == before
+
+
+def test_an_archive_with_flipped_bytes_is_told_to_be_damaged(tmp_path):
+    source = fill(str(tmp_path / "hpo.db"))
+    before = contents(source)
+    maintenance.backup(source, tmp_path / "backup.zip")
+    whole, rng = (tmp_path / "backup.zip").read_bytes(), random.Random(0)
+    told = []
+    for _ in range(24):
+        at = rng.randrange(len(whole) - 16)
+        noise = bytes(each ^ rng.randrange(1, 256) for each in whole[at : at + 16])
+        (tmp_path / "noise.zip").write_bytes(whole[:at] + noise + whole[at + 16 :])
+        try:
+            maintenance.restore(source, tmp_path / "noise.zip", replace=True)
+        except InvalidRecord as error:
+            told.append(str(error))
+        assert (
+            contents(source) == before
+        )  # or restored whole, where the noise lay in nothing that is read
+    assert sum("noise.zip is damaged: " in each or "or was cut off" in each for each in told) > 12
 
 
 def test_files_that_are_no_backup(tmp_path):
