@@ -40,7 +40,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "noisy_quadratic": {"modes": 20, "train_samples": 256},
 }
 """A small data section of each workload but ``program``, which trains nothing itself."""
-for name in WORKLOADS.built_in.keys() - {"program"}:
+for name in sorted(WORKLOADS.built_in.keys() - {"program"}):
     title = f"Test_workload_{name}"
     body = {"name": name, "data": SMALL[name]}
     globals()[title] = type(title, (testing.WorkloadContract,), body)
