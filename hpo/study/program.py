@@ -67,9 +67,9 @@ class ProgramSection(Section):
 
 
 def faults_of_program(
-    workload: str, program: ProgramSection | None, search: SearchSpace, *, seeded: bool
+    workload: str, program: ProgramSection | None, search: SearchSpace, *, repeated: str
 ) -> list[tuple[Location, str]]:
-    """What the section lacks for the study's settings; ``seeded``: configurations are repeated with other seeds."""
+    """What the section lacks for the study's settings; ``repeated`` says what trains some with other seeds."""
     if program is None:
         if workload != PROGRAM:
             return []
@@ -95,5 +95,5 @@ def faults_of_program(
     fixed = [name for name in search.own_names if name in search.fixed]
     return faults + [
         (("program", "command"), message)
-        for message in faults_of_reading(read, search.names, fixed, seeded=seeded)
+        for message in faults_of_reading(read, search.names, fixed, repeated=repeated)
     ]

@@ -180,7 +180,7 @@ class StudySpec(Section):
                 study.workload,
                 study.program,
                 study.search,
-                seeded=study.seeds > 1 or bool(full_scale),
+                repeated=study.repeated,
             ),
             *study_recipe.faults_of_durations(
                 study.recipe, study.search, own, study.budget.epochs_per_trial
@@ -209,6 +209,20 @@ class StudySpec(Section):
     def search_path(self) -> Path | None:
         """The absolute folder where the user's own modules and data lie: that of the study file; None without one."""
         return None if self._folder is None else Path(self._folder)
+
+    @property
+    def repeated(self) -> str:
+        """What trains configurations again with other seeds; "" where nothing does."""
+        if self.seeds > 1:
+            return f"seeds: {self.seeds} repeats the best settings with other seeds"
+        if self.race_batch is not None:
+            return (
+                f"the race at {self.race_batch} repeats the best settings with other seeds; or name no race "
+                "(budget: {race: 0})"
+            )
+        if self.full_scale is not None and self.full_scale.validate_plan:
+            return "full_scale: {validate: true} trains the plan with several seeds"
+        return ""
 
     @property
     def race_batch(self) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hpo.cli.output.style import new_console, new_table
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.runs.formatting import interval, number, readable
+from hpo.study.program import PROGRAM
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -134,11 +135,13 @@ def _settings(plan: Plan) -> str:
 
     values = plan.job.settings.to_dict()
     own = values.pop("own", {})
+    always = {"optimizer", "learning_rate", "normalization_batch_size"}
+    if plan.job.workload == PROGRAM:
+        always.remove("normalization_batch_size")  # a program normalizes as it does
     said = {
         name: value
         for name, value in values.items()
-        if name in ("optimizer", "learning_rate", "normalization_batch_size")
-        or _differs(value, default_of(name))
+        if name in always or _differs(value, default_of(name))
     } | own
     return ", ".join(f"{readable(name)} {number(value)}" for name, value in said.items())
 

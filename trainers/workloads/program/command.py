@@ -81,12 +81,12 @@ def whole(value: Any) -> Any:
 
 
 def faults_of_reading(
-    read: Collection[str], tuned: Collection[str], own: Collection[str], *, seeded: bool
+    read: Collection[str], tuned: Collection[str], own: Collection[str], *, repeated: str
 ) -> Iterator[str]:
     """What a command that reads the placeholders ``read`` should read and does not.
 
-    ``tuned`` are all settings that the study varies, ``own`` the fixed ones that only the program knows; ``seeded``
-    says whether configurations are repeated with other seeds.
+    ``tuned`` are all settings that the study varies, ``own`` the fixed ones that only the program knows;
+    ``repeated`` says what trains configurations again with other seeds, "" where nothing does.
     """
     for name in tuned:
         if name not in read:
@@ -99,8 +99,8 @@ def faults_of_reading(
             "the command must read the batch size, which the study varies: {global_batch_size}, {local_batch_size}, "
             "or {micro_batch_size} and {accumulation}"
         )
-    if seeded and "seed" not in read:
-        yield "the command must read {seed}: the study repeats its best settings with other seeds"
+    if repeated and "seed" not in read:
+        yield f"the command must read {{seed}}: {repeated}"
 
 
 def _names(word: str) -> Iterator[str]:

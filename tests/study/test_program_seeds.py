@@ -1,0 +1,57 @@
+"""When a program has to read its seed: where something trains one configuration with several, and what that is."""
+
+import pytest
+
+from hpo.errors import SpecError
+from hpo.study.spec import StudySpec
+
+STUDY = {
+    "name": "own",
+    "workload": "program",
+    "program": {
+        "command": ["python", "train.py", "{learning_rate}", "{global_batch_size}"],
+        "train_samples": 500,
+        "report": {"metrics": {"top1": True}},
+    },
+    "target": {"metric": "top1", "at_least": 0.9},
+    "ladder": [16, 32],
+    "search": {"learning_rate": {"log_uniform": [0.01, 1.0], "role": "scaled"}},
+    "budget": {"trials": 4, "epochs_per_trial": 10},
+}
+WITHOUT_RACE = {"trials": 4, "epochs_per_trial": 10, "race": 0}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"full_scale": {"global_batch_size": 256}, "budget": WITHOUT_RACE},
+        {"full_scale": {"global_batch_size": 32}},
+    ],
+    ids=["no full scale", "no race", "full scale is swept"],
+)
+def test_where_nothing_is_repeated_the_seed_need_not_be_read(changed):
+    assert StudySpec.from_dict({**STUDY, **changed}).repeated == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"seeds": 2}, "seeds: 2 repeats the best settings"),
+        ({"full_scale": {"global_batch_size": 256}}, "the race at 256 repeats the best settings"),
+        (
+            {
+                "full_scale": {"global_batch_size": 256, "machine": "local", "validate": True},
+                "budget": WITHOUT_RACE,
+            },
+            "trains the plan with several seeds",
+        ),
+    ],
+    ids=["seeds", "race", "validation"],
+)
+def test_what_repeats_says_why_the_seed_must_be_read(changed, why):
+    with pytest.raises(SpecError, match=r"the command must read \{seed\}") as refused:
+        StudySpec.from_dict({**STUDY, **changed})
+    assert why in str(refused.value)
+    read = {**STUDY["program"], "command": [*STUDY["program"]["command"], "{seed}"]}
+    assert StudySpec.from_dict({**STUDY, **changed, "program": read}).repeated
