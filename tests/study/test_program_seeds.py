@@ -1,11 +1,13 @@
 """When a program has to read its seed: where something trains one configuration with several, and what that is."""
 
+from typing import Any
+
 import pytest
 
 from hpo.errors import SpecError
 from hpo.study.spec import StudySpec
 
-STUDY = {
+STUDY: dict[str, Any] = {
     "name": "own",
     "workload": "program",
     "program": {

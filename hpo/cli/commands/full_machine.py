@@ -110,8 +110,8 @@ def launch(
     from hpo.cli.output.progress import live_progress
 
     found = api.find_plan(plan, storage)
+    lies = folder or (Path(plan) if Path(plan).is_dir() else None)
     if found.launcher != "local" and asked["workers"] is None:
-        lies = folder or (Path(plan) if Path(plan).is_dir() else None)
         job = api.submit_plan(
             found, lies, backend=asked["backend"], account=account, partition=partition
         )
@@ -126,7 +126,7 @@ def launch(
     with live_progress() as progress:
         runs = api.launch_here(
             found,
-            directory=folder,
+            directory=lies,
             backend=asked["backend"],
             workers=asked["workers"],
             seeds=asked["seeds"] or None,

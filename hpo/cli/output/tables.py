@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import re
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -178,6 +179,8 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
         )
     console = new_console()
     console.print(table)
+    for line in _rates(plan, runs):
+        console.print(line, markup=False)
     metric = plan.job.target.metric
     for run in runs:
         if run.references:
@@ -185,6 +188,21 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
                 f"{name} {number(float(value))}" for name, value in run.references.items()
             )
             console.print(f"{metric} {number(run.outcome.best_metric)}; {references}", markup=False)
+
+
+def _rates(plan: Plan, runs: Sequence[Launched]) -> Iterator[str]:
+    """What the rate of a launch leaves out, and what the plan's counts."""
+    timed = [run for run in runs if run.samples_per_second and run.outcome.seconds > 0]
+    if not timed:
+        return
+    whole = statistics.median(
+        run.outcome.steps * plan.global_batch_size / run.outcome.seconds for run in timed
+    )
+    told = ((plan.details or {}).get("rate") or {}).get("samples_per_second")
+    yield (
+        f"samples/s is the median between evaluations; over the whole run, its start among it, it was {number(whole)}"
+        + (f", where the plan told {interval(Interval(**told))}, start included" if told else "")
+    )
 
 
 def launched_run_to_dict(run: Launched) -> dict[str, Any]:
