@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import lzma
+import re
 import zipfile
 import zlib
 from collections import Counter
@@ -32,7 +34,15 @@ VERSION = 1
 _MANIFEST = "manifest.json"
 _BLOCK = 1 << 20
 # what reading a member of a damaged zip may raise
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    OverflowError,
+)
 _ROWS = 10_000
 
 
@@ -107,6 +117,7 @@ def read_manifest(path: Path) -> Manifest:
             ArchivedTable(each["name"], tuple(each["columns"]), each["rows"])
             for each in plain["tables"]
         )
+        _check_manifest(plain["schema"], tables)
         for table in tables:
             if table.name not in metadata.tables:
                 raise InvalidRecord(
@@ -122,6 +133,17 @@ def read_manifest(path: Path) -> Manifest:
             f"{path} must be an archive that `hpo db backup` wrote, but it is none, or was cut "
             f"off ({error})"
         ) from error
+
+
+def _check_manifest(schema: object, tables: Sequence[ArchivedTable]) -> None:
+    """ValueError for what :func:`write_archive` never writes."""
+    if not isinstance(schema, str) or not re.fullmatch(r"\d{4}", schema) or schema < "0001":
+        raise ValueError(f"its schema must be four digits from 0001, but is {schema!r}")
+    if len({table.name for table in tables}) < len(tables):
+        raise ValueError("it names a table twice")
+    for table in tables:
+        if not all(isinstance(each, str) for each in table.columns):
+            raise ValueError(f"the columns of {table.name!r} must have names")
 
 
 def load_archive(database: Database, path: Path, *, replace: bool = False) -> Manifest:
@@ -146,7 +168,7 @@ def load_archive(database: Database, path: Path, *, replace: bool = False) -> Ma
             migrations.bring_to(connection)
             if broken := broken_references(connection):
                 raise InvalidRecord(broken[0])
-        except (*_UNREADABLE, KeyError, InvalidRecord) as error:
+        except (*_UNREADABLE, OSError, KeyError, InvalidRecord) as error:
             raise InvalidRecord(
                 f"{path} is damaged: {error}; nothing was restored, take another backup"
             ) from error

@@ -1,6 +1,7 @@
 """Backups: what was stored is there again, in either database, whichever of the two it came from."""
 
 import itertools
+import json
 import random
 import sqlite3
 import threading
@@ -18,7 +19,7 @@ from store_samples import (
 
 from storage import migrations
 from storage.database import Database
-from storage.errors import Conflict, InvalidRecord, SchemaTooNew, StoreUnavailable
+from storage.errors import Conflict, InvalidRecord, SchemaTooNew, StoreError, StoreUnavailable
 from storage.maintenance import archive, maintenance
 from storage.records import NewToken, StudyState, TrialResult, TrialState
 from storage.schema.tables import metadata
@@ -237,6 +238,53 @@ def test_an_archive_with_flipped_bytes_is_told_to_be_damaged(tmp_path):
             contents(source) == before
         )  # or restored whole, where the noise lay in nothing that is read
     assert sum("noise.zip is damaged: " in each or "or was cut off" in each for each in told) > 12
+
+
+def change_of_manifest(change):
+    def changed(name, content):
+        if name != "manifest.json":
+            return content
+        plain = json.loads(content)
+        change(plain)
+        return json.dumps(plain)
+
+    return changed
+
+
+ODD_MANIFESTS = {
+    "schema that is a number": lambda plain: plain.update(schema=3),
+    "schema of no form": lambda plain: plain.update(schema="0003x"),
+    "no schema": lambda plain: plain.update(schema=""),
+    "schema that there is not": lambda plain: plain.update(schema="0000"),
+    "columns as numbers": lambda plain: plain["tables"][0].update(columns=[1, 2]),
+    "a table twice": lambda plain: plain["tables"].append(plain["tables"][0]),
+    "a list": lambda plain: plain.update(tables=[1]),
+}
+
+
+@pytest.mark.parametrize("change", ODD_MANIFESTS.values(), ids=ODD_MANIFESTS.keys())
+def test_an_odd_manifest_restores_nothing(tmp_path, change):
+    source = fill(str(tmp_path / "hpo.db"))
+    before = contents(source)
+    maintenance.backup(source, tmp_path / "backup.zip")
+    odd = damaged(tmp_path / "backup.zip", tmp_path / "odd.zip", change_of_manifest(change))
+    with pytest.raises(StoreError, match=r"odd\.zip"):
+        maintenance.restore(source, odd, replace=True)
+    assert contents(source) == before
+
+
+def test_a_bit_that_names_another_compression(tmp_path):
+    source = fill(str(tmp_path / "hpo.db"))
+    before = contents(source)
+    maintenance.backup(source, tmp_path / "backup.zip")
+    whole = bytearray((tmp_path / "backup.zip").read_bytes())
+    at = whole.index(b"PK\x01\x02") + 10  # in the directory at its end: deflate becomes bzip2
+    assert whole[at] == 8
+    whole[at] = 12
+    (tmp_path / "odd.zip").write_bytes(whole)
+    with pytest.raises(InvalidRecord, match=r"odd\.zip"):
+        maintenance.restore(source, tmp_path / "odd.zip", replace=True)
+    assert contents(source) == before
 
 
 def test_files_that_are_no_backup(tmp_path):
