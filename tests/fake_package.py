@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from search_spaces.plugins import TAKEN
+
 
 def install_package(
     monkeypatch: pytest.MonkeyPatch,
@@ -17,7 +19,8 @@ def install_package(
 ) -> Path:
     """Put a package on the path as pip would: ``entry_points`` by group and name, ``modules`` by file name.
 
-    Returns the folder that is on the path; the same folder may hold several packages.
+    What a service of an earlier test has let in is forgotten. Returns the folder that is on the path; the same folder
+    may hold several packages.
     """
     site = folder / f"site_{name}"
     metadata = site / f"{name.replace('-', '_')}-1.0.dist-info"
@@ -32,4 +35,5 @@ def install_package(
     for file, text in modules.items():
         (site / file).write_text(text)
     monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delenv(TAKEN, raising=False)
     return site

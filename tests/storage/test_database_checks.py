@@ -79,7 +79,8 @@ def test_trainings_that_repeat_each_other(url):
         make_trials(store, make_study(store, "other"), 256, 256, purpose="race")
     assert complaints(url) == {}
     # as races stored them until such a training was refused
-    with Database(url, timeout_seconds=5).write() as connection:
+    database = Database(url, timeout_seconds=5)
+    with database.write() as connection:
         connection.execute(
             update(tables.trials)
             .where(tables.trials.c.study_id == study.id, tables.trials.c.global_batch_size == 256)
@@ -91,6 +92,7 @@ def test_trainings_that_repeat_each_other(url):
             .where(tables.trials.c.id == race[2].id)
             .values(own_settings='{"layers": 3}')
         )
+    database.close()
     found = complaints(url)
     assert set(found) == {"repetitions"}
     assert "digits: trials 2, 3 (race at 256, seed 100007)" in found["repetitions"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,10 +135,11 @@ def _scores(workload: type[Workload]) -> bool:
 
 
 def _import(module_name: str, name: str, search_path: str | None) -> Any:
-    if search_path is not None:
-        _look_first_in(search_path)
     try:
-        return importlib.import_module(module_name)
+        with _importing:  # one thread must not forget the modules that another imports
+            if search_path is not None:
+                _look_first_in(search_path)
+            return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
             raise WorkloadError(
@@ -164,7 +166,7 @@ class _Search:
     added: bool = False
 
 
-_search = _Search()
+_search, _importing = _Search(), threading.RLock()
 _OURS = ("hpo", "search_spaces", "storage", "trainers")
 
 
