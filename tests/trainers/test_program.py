@@ -752,3 +752,16 @@ def test_a_guard_that_is_killed_is_told_and_takes_the_program_with_it(tmp_path):
     with pytest.raises(WorkloadError, match="its guard was killed"):
         training.advance()
     wait_until(lambda: not alive(program))
+
+
+def test_what_a_start_printed_that_never_reported_is_not_taken_for_the_next_one_s(tmp_path):
+    files = ProgramFiles(tmp_path)
+    files.make()
+    files.set_report_aside()  # nothing was there
+    files.log.write_text("cannot open trian.py\n")
+    files.set_log_aside()
+    assert files.last_words().endswith("trian.py")  # the same start goes on
+    files.set_report_aside()
+    files.set_log_aside()
+    assert files.last_words() == ""
+    assert (tmp_path / "log.ended.txt").read_text() == "cannot open trian.py\n"

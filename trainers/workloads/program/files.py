@@ -81,8 +81,13 @@ class ProgramFiles:
 
     def set_report_aside(self) -> None:
         """Let a later start in this folder begin anew: what was reported is kept as ``report.ended.jsonl``."""
-        with contextlib.suppress(FileNotFoundError):
+        try:
             self.report.replace(self._ended_report)
+        except FileNotFoundError:
+            if (
+                self.log.exists()
+            ):  # it ended before it reported; what it printed is of that start too
+                self._ended_report.touch()
 
     def set_log_aside(self) -> None:
         """Keep what an earlier training here printed, whose report was set aside, as ``log.ended.txt``."""
