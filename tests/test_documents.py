@@ -413,6 +413,30 @@ def test_the_tutorial_is_a_story_from_an_empty_folder(empty: Path) -> None:
     assert (empty / "report.html").stat().st_size > 10_000
 
 
+GUIDES = sorted({block.page for block in SHELL if block.page.parent.name == "guides"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_guide_is_a_story_of_whoever_has_followed_the_tutorial(
+    place: Place, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commands in the order of the page, in a folder that no other page has touched."""
+    folder = tmp_path / "began"
+    for name in ("study.yaml", "table.csv", "examples", "hpo.db", ".hpo"):
+        source = place.folder / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name)
+        elif source.exists():
+            folder.mkdir(exist_ok=True)
+            shutil.copy(source, folder / name)
+    monkeypatch.chdir(folder)
+    told = [line for block in SHELL if block.page == page for line in lines_of(block)]
+    for line in told:
+        if line.startswith("hpo ") and line not in {*ELSEWHERE, *ON_A_CLUSTER}:
+            assert Place(folder).run(line), line
+
+
 # Python
 
 

@@ -9,6 +9,7 @@ from hpo.planning.machines import load_machine
 from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.plan import planned_job
 from hpo.study.jobs import search_path, workload_data
+from hpo.study.program import reads_seed
 from hpo.study.spec import StudySpec, check_target
 from search_spaces.settings import TrainingSettings
 from trainers.errors import TrainerError
@@ -54,6 +55,13 @@ def check_full_scale(spec: StudySpec) -> None:
         check_layout(job, machine, full.nodes, full.workers)
     except PlanError as error:
         raise spec.error(str(error), "full_scale") from error
+    if spec.race_batch is not None and not reads_seed(spec.program):
+        raise spec.error(
+            f"the command must read {{seed}}: the race at {spec.race_batch} repeats the best settings with other "
+            "seeds; or name no race (budget: {race: 0})",
+            "program",
+            "command",
+        )
     if full.validate_plan and full.machine != "local":
         raise spec.error(
             f"validate runs the plan on this machine, but full_scale.machine is {full.machine!r}; "

@@ -60,6 +60,7 @@ class Desk:
         held = store.leased_trials(study.id)
         self._expiring_from = time.monotonic() + max((each.seconds for each in held), default=0.0)
         self._looked_at = self._told_at = 0.0
+        self._told: Counter[str] = Counter()
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
         """A trial under a lease; the same again for the same key. Raises :class:`storage.errors.Conflict` where a
@@ -306,6 +307,9 @@ class Desk:
             return
         self._told_at = now
         states = Counter(str(trial.state) for trial in self._sweep.finished_trials)
+        if states == self._told:
+            return
+        self._told = states
         of_them = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         self._store.add_event(
             self.study.id,

@@ -124,7 +124,8 @@ def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) ->
 
 def _advice(result: StudyResult, numbers: Forecast) -> str:
     """What would raise a low trust most; "" where it is not low, or there was a race."""
-    batch, rate = numbers.global_batch_size, throughput(result.trials, result.train_samples)
+    batch = numbers.global_batch_size
+    here = [trial for trial in result.trials if trial not in result.imported]
     if (
         numbers.trust != "low"
         or numbers.raced is not None
@@ -135,11 +136,10 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
     most = RACE_TRAININGS * numbers.epochs_to_target.median
     if result.race_samples:
         most = min(most, result.race_samples / result.train_samples)
-    here = f"about {_duration(most * result.train_samples / rate)} here" if rate else "here"
-    return (
-        f"A race at {batch} (hpo forecast --race) would take {math.ceil(most)} epochs, {here}, and raise the trust "
-        "most."
-    )
+    rate = throughput(here, result.train_samples)
+    time = f", about {_duration(most * result.train_samples / rate)} here" if rate else ""
+    taken = f"{math.ceil(most)} epochs{time}"
+    return f"A race at {batch} (hpo forecast --race) would take {taken}, and raise the trust most."
 
 
 def direct_search(result: StudyResult, made: StudyForecast) -> str:

@@ -153,6 +153,7 @@ class _Run:
         from hpo.tuning.tuner import run_sweep
 
         options = self._options
+        self._ended = self._told_before()
         if options.check:
             with self.region():
                 check_workload(self._spec)
@@ -272,6 +273,13 @@ class _Run:
         if time.monotonic() - self._told_at >= EVENT_SECONDS:
             self._told_at = time.monotonic()
             self._count(trials)
+
+    def _told_before(self) -> int:
+        """How many trials of the sweep had ended when the study was taken up: -1 where none had."""
+        there = self._patience(lambda: self._store.trials(self._held.study.id))
+        return (
+            sum(each.state.finished and each.purpose == TrialPurpose.SWEEP for each in there) or -1
+        )
 
     def _count(self, trials: Sequence[Trial]) -> None:
         states = Counter(str(trial.state) for trial in trials if trial.state.finished)

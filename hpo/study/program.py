@@ -97,3 +97,9 @@ def faults_of_program(
         (("program", "command"), message)
         for message in faults_of_reading(read, search.names, fixed, repeated=repeated)
     ]
+
+
+def reads_seed(program: ProgramSection | None) -> bool:
+    """Whether a repetition is told its seed: every workload is, and a program whose command reads it."""
+    options = program and program.options
+    return not options or options.reads_trial or "seed" in placeholders(options.words)

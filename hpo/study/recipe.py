@@ -17,7 +17,7 @@ from hpo.study.faults import Location, shown
 from hpo.study.program import PROGRAM
 from search_spaces.recipes import Recipe, RecipeError, recipe
 from search_spaces.space import SearchSpace, SearchSpaceError
-from search_spaces.techniques import fault_of_use
+from search_spaces.techniques import fault_of_use, is_own
 from trainers.workloads.described import WORKLOADS
 
 DURATIONS = ("decay_epochs", "decay_milestones", "batch_milestones", "rmsprop_center_epochs")
@@ -50,9 +50,24 @@ def parse_search(search: Any, info: ValidationInfo) -> SearchSpace:
             f"must be a mapping of settings to values or domains, but got {shown(search)}"
         )
     own, inherited = _of_workload(info)
-    if name is None:
-        return SearchSpace.parse(search, inherited, own)
-    return _over(recipe(name), search, own)
+    space = (
+        SearchSpace.parse(search, inherited, own)
+        if name is None
+        else _over(recipe(name), search, own)
+    )
+    if info.data.get("workload") not in (None, PROGRAM):
+        _check_no_own_optimizer(space)
+    return space
+
+
+def _check_no_own_optimizer(space: SearchSpace) -> None:
+    for name in space.possible("optimizer"):
+        if is_own(name):
+            message = (
+                f"optimizer {name!r} is one that only a program knows (workload: program); another workload takes it "
+                "as a plug-in, one file in a package of yours"
+            )
+            raise SearchSpaceError([("optimizer", message)])
 
 
 def _of_workload(info: ValidationInfo) -> tuple[Collection[str] | None, dict[str, Any]]:

@@ -212,14 +212,9 @@ class StudySpec(Section):
 
     @property
     def repeated(self) -> str:
-        """What trains configurations again with other seeds; "" where nothing does."""
+        """What trains configurations again with other seeds, whoever trains; "" where nothing does."""
         if self.seeds > 1:
             return f"seeds: {self.seeds} repeats the best settings with other seeds"
-        if self.race_batch is not None:
-            return (
-                f"the race at {self.race_batch} repeats the best settings with other seeds; or name no race "
-                "(budget: {race: 0})"
-            )
         if self.full_scale is not None and self.full_scale.validate_plan:
             return "full_scale: {validate: true} trains the plan with several seeds"
         return ""

@@ -15,8 +15,10 @@ from search_spaces.plugins import PluginError, Registry
 from search_spaces.techniques.optimizers import (
     OF_LOOP,
     OPTIMIZERS,
+    OWN,
     OptimizerDescription,
     described_optimizer,
+    is_own,
 )
 from search_spaces.techniques.schedules import BATCH_CONTROLS, DECAYS, WARMUP_SHAPES
 from search_spaces.techniques.technique import Technique, Use, listed
@@ -26,6 +28,7 @@ __all__ = [
     "DECAYS",
     "OF_LOOP",
     "OPTIMIZERS",
+    "OWN",
     "TECHNIQUES",
     "WARMUP_SHAPES",
     "OptimizerDescription",
@@ -34,6 +37,7 @@ __all__ = [
     "chosen",
     "described_optimizer",
     "fault_of_use",
+    "is_own",
     "own_setting_named",
     "own_settings_of",
     "uses_of",

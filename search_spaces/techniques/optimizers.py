@@ -7,6 +7,7 @@ its name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -95,7 +96,46 @@ _SCHEDULE_FREE = _DECOUPLED | {
     ),
 }
 
-OPTIMIZERS: Registry[OptimizerDescription] = Registry(
+OWN = "own:"
+"""What stands before the name of an optimizer that only a program of the user's knows."""
+_OWN_NAME = re.compile(re.escape(OWN) + r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+
+
+class _Optimizers(Registry[OptimizerDescription]):
+    """The described optimizers; ``own:NAME`` is one that a program brings, of which nothing is known.
+
+    It may read every setting that another reads, and its best rate is carried by a power that only trainings tell.
+    """
+
+    def __getitem__(self, name: str) -> OptimizerDescription:
+        if not is_own(name):
+            return super().__getitem__(name)
+        return OptimizerDescription(
+            title=name.removeprefix(OWN),
+            rule=f"{name.removeprefix(OWN)}:program",
+            about="an optimizer of the program's own",
+            source="the program",
+            uses=tuple(
+                dict.fromkeys(
+                    each for its in self.built_in.values() for each in (*its.uses, *its.uses_if)
+                )
+            ),
+            state_bytes=8,
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return is_own(name) or super().__contains__(name)
+
+    def explain(self, name: object) -> str:
+        return f"{super().explain(name)}; one that only your program knows is written {OWN}NAME"
+
+
+def is_own(name: object) -> bool:
+    """Whether a name is that of an optimizer which only a program knows, ``own:NAME``."""
+    return isinstance(name, str) and _OWN_NAME.fullmatch(name) is not None
+
+
+OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
     "optimizers",
     {
         "sgd": OptimizerDescription(

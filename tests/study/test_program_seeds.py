@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from hpo.errors import SpecError
+from hpo.runs.checks import check_full_scale
 from hpo.study.spec import StudySpec
 
 STUDY: dict[str, Any] = {
@@ -40,7 +41,6 @@ def test_where_nothing_is_repeated_the_seed_need_not_be_read(changed):
     ("changed", "why"),
     [
         ({"seeds": 2}, "seeds: 2 repeats the best settings"),
-        ({"full_scale": {"global_batch_size": 256}}, "the race at 256 repeats the best settings"),
         (
             {
                 "full_scale": {"global_batch_size": 256, "machine": "local", "validate": True},
@@ -49,7 +49,7 @@ def test_where_nothing_is_repeated_the_seed_need_not_be_read(changed):
             "trains the plan with several seeds",
         ),
     ],
-    ids=["seeds", "race", "validation"],
+    ids=["seeds", "validation"],
 )
 def test_what_repeats_says_why_the_seed_must_be_read(changed, why):
     with pytest.raises(SpecError, match=r"the command must read \{seed\}") as refused:
@@ -57,3 +57,14 @@ def test_what_repeats_says_why_the_seed_must_be_read(changed, why):
     assert why in str(refused.value)
     read = {**STUDY["program"], "command": [*STUDY["program"]["command"], "{seed}"]}
     assert StudySpec.from_dict({**STUDY, **changed, "program": read}).repeated
+
+
+def test_a_race_asks_for_the_seed_where_the_study_is_run_and_not_where_it_only_takes_past_runs():
+    """What is read and imported into is a study; only what trains needs its repetitions to differ."""
+    spec = StudySpec.from_dict({**STUDY, "full_scale": {"global_batch_size": 256}})
+    with pytest.raises(
+        SpecError, match=r"must read \{seed\}: the race at 256 .*budget: \{race: 0\}"
+    ):
+        check_full_scale(spec)
+    read = {**STUDY["program"], "command": [*STUDY["program"]["command"], "{seed}"]}
+    check_full_scale(StudySpec.from_dict({**spec.to_dict(), "program": read}))

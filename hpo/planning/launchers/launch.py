@@ -31,6 +31,7 @@ from trainers.lifeline import LAUNCHER, name_of_this_process
 from trainers.loop.exhibits import check_exhibit
 from trainers.private_files import make_folder, open_private, write_text
 from trainers.report import ConvergencePoint, TrainingOutcome, TrainingStart
+from trainers.workloads.program.files import without_launcher
 
 POLL_SECONDS = 0.1
 MARK = "HPO_LAUNCH"
@@ -365,7 +366,8 @@ def _last_words(log: Path) -> str:
     """What the workers said of the error, each once; the end of the log where they said nothing."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line[line.index("error: ") :] for line in lines if "error: " in line]
-    return "\n".join(dict.fromkeys(errors)) if errors else "\n".join(lines[-15:])
+    said = list(without_launcher(lines)) or lines
+    return "\n".join(dict.fromkeys(errors)) if errors else "\n".join(said[-15:])
 
 
 def _end_orphans(mark: str) -> None:

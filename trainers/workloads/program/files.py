@@ -119,12 +119,12 @@ class ProgramFiles:
         except OSError:
             return ""
         lines = [line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-        lines = list(_without_launcher(lines)) or lines
+        lines = list(without_launcher(lines)) or lines
         words = "\n".join(lines[-LAST_LINES:])[-16 * LAST_CHARACTERS :]
         return without_secrets(words)[-LAST_CHARACTERS:]
 
 
-def _without_launcher(lines: Sequence[str]) -> Iterator[str]:
+def without_launcher(lines: Sequence[str]) -> Iterator[str]:
     """The lines of a log but for those by which torchrun, srun, mpirun and horovodrun say that a worker has failed."""
     at = 0
     while at < len(lines):

@@ -14,6 +14,7 @@ from typing import Any
 
 from search_spaces import settings as known_settings
 from search_spaces.names import nearest
+from search_spaces.techniques import OWN
 from trainers.errors import CheckpointError, JobError, WorkloadError
 from trainers.job import TrainingJob
 from trainers.json_text import json_text
@@ -254,6 +255,7 @@ def trial_values(
             )
     return {
         **{name: getattr(settings, name) for name in known_settings.names()},
+        "optimizer": settings.optimizer.removeprefix(OWN),
         **settings.own,
         **options.split(job.global_batch_size, place.workers, job.micro_batch_size),
         "workers": place.workers,
