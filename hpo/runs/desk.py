@@ -314,7 +314,7 @@ class Desk:
         self._store.add_event(
             self.study.id,
             "trials",
-            f"{states.total()} of {self._spec.budget.trials} trials have ended"
+            f"{self._spec.budget.counted(states.total())} have ended"
             f"{f': {of_them}' if of_them else ''}",
             dict(states),
         )

@@ -172,7 +172,8 @@ class _Run:
             raise _Stopped
         if end.message:
             self._progress.message(end.message)
-            self._held.event("budget_spent", end.message)
+            spent = end.ending is Ending.SPENT
+            self._held.event("budget_spent" if spent else "search_ended", end.message)
         self._measure_cost()
         made, message = self._conclude(self._race())
         return made, StudyState.FINISHED, "; ".join(filter(None, (end.message, message)))
@@ -288,7 +289,7 @@ class _Run:
             of_them = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
             self._held.event(
                 "trials",
-                f"{self._ended} of {self._spec.budget.trials} trials have ended"
+                f"{self._spec.budget.counted(self._ended)} have ended"
                 f"{f': {of_them}' if of_them else ''}",
                 **states,
             )

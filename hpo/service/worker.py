@@ -234,7 +234,7 @@ class _Log(Progress):
         if time.monotonic() - self._counted_at >= LOG_SECONDS:
             self._counted_at = time.monotonic()
             ended = sum(trial.state.finished for trial in trials)
-            self.message(f"{ended} of {spec.budget.trials} trials have ended")
+            self.message(f"{spec.budget.counted(ended)} have ended")
 
 
 class _Presence(PeriodicThread):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +31,8 @@ from hpo.study import recipe as study_recipe
 from hpo.study import rules, yaml_text
 from hpo.study.faults import SpecFaultsError
 from hpo.study.program import ProgramSection, Section, faults_of_program
-from hpo.study.samplers import check_sampler
+from hpo.study.samplers import SAMPLERS, check_sampler
+from search_spaces.domains import Categorical
 from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
 
@@ -48,6 +49,9 @@ MOST_EPOCHS = 1e6
 MOST_EVALUATIONS = 10_000
 MOST_SEEDS = 10_000
 LONGEST_WORD = 100  # characters of a name
+AUTO = "auto"
+MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
+"""Where a search ends by itself: trainings that it may have at most, and the epochs of each where none are given."""
 
 
 class StudyTarget(Section):
@@ -95,13 +99,41 @@ class StudyBudget(Section):
     """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``.
 
     ``race`` is how many samples may be processed at the full-scale batch before the plan is made: a quarter of what the
-    sweep has processed if None, no race if 0.
+    sweep has processed if None, no race if 0. With ``trials: auto``, or ``budget: auto`` in all, the search ends by
+    itself (``ends_by_itself``), at the latest after ``MOST_TRIALS``.
     """
 
     trials: Count
     epochs_per_trial: float = Field(gt=0, le=MOST_EPOCHS)
     evaluations_per_epoch: Annotated[int, Field(gt=0, le=MOST_EVALUATIONS)] = 4
     race: Annotated[int, Field(ge=0, le=10**15)] | None = None
+
+    _ends_by_itself: bool = PrivateAttr(False)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_auto(cls, values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if values == AUTO:
+            values = {"trials": AUTO}
+        if not isinstance(values, Mapping) or values.get("trials") != AUTO:
+            return handler(values)
+        budget = handler({"epochs_per_trial": USUAL_EPOCHS, **values, "trials": MOST_TRIALS})
+        budget._ends_by_itself = True
+        return budget
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether the study ends where no training is worth its cost any more, and not after so many."""
+        return self._ends_by_itself
+
+    def counted(self, ended: int) -> str:
+        """How many trials have ended, of those that there will be where that is known: ``12 of 48 trials``."""
+        return f"{ended} trials" if self.ends_by_itself else f"{ended} of {self.trials} trials"
+
+    def to_plain(self) -> dict[str, Any]:
+        """The section as plain values, without what is not given."""
+        plain = self.model_dump(mode="json", exclude_none=True)
+        return {**plain, "trials": AUTO} if self.ends_by_itself else plain
 
 
 class ResourceSection(Section):
@@ -169,11 +201,12 @@ class StudySpec(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _check_together(cls, values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        study = handler(values)
+        study = handler(_with_sampler(values))
         full_scale = None if study.full_scale is None else study.full_scale.global_batch_size
         own = study_recipe.own_settings(values)
         faults = [
             *rules.faults_of_budget(study.budget.trials, study.ladder),
+            *_faults_of_auto(study),
             *rules.faults_of_normalization(study.search, study.ladder, full_scale),
             *rules.faults_of_workers(study.search, study.ladder, study.resources.workers),
             *faults_of_program(
@@ -232,7 +265,8 @@ class StudySpec(Section):
         plain = self.model_dump(mode="json", by_alias=True)
         plain["program"] = self.program and self.program.to_plain()
         plain["resources"] = self.resources.model_dump(mode="json", exclude_defaults=True)
-        for section in ("target", "full_scale", "budget"):
+        plain["budget"] = self.budget.to_plain()
+        for section in ("target", "full_scale"):
             given = (plain.pop(section) or {}).items()
             plain[section] = {key: value for key, value in given if value is not None}
         order = [
@@ -279,6 +313,40 @@ class StudySpec(Section):
 
     def __hash__(self) -> int:
         return hash(self.to_yaml())
+
+
+def _with_sampler(values: Any) -> Any:
+    """The values of a study with the sampler that ends by itself, where its budget asks for one and it names none."""
+    if not isinstance(values, Mapping) or "sampler" in values:
+        return values
+    budget = values.get("budget")
+    trials = budget.get("trials") if isinstance(budget, Mapping) else budget
+    return {**values, "sampler": "forecast"} if trials == AUTO else values
+
+
+def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
+    """A fault where a budget is left to a search that does not end by itself."""
+    if not study.budget.ends_by_itself:
+        return
+    if not SAMPLERS[study.sampler].chooses_rung:
+        yield (
+            ("sampler",),
+            f"budget: auto needs a sampler that ends by itself (forecast), but got {study.sampler}; or give "
+            "budget: {trials: ...}",
+        )
+    elif not study.search.scaled:
+        yield (
+            ("budget",),
+            "budget: auto needs a setting with role: scaled, by which the search knows when to end; or give "
+            "budget: {trials: ...}",
+        )
+    for name in study.search.scaled:
+        if isinstance(study.search.domains.get(name), Categorical):
+            yield (
+                ("budget",),
+                f"budget: auto needs scaled settings that are numbers, but {name} is a choice: give it role: shared, "
+                "or give budget: {trials: ...}",
+            )
 
 
 def load_study(path: str | Path) -> StudySpec:

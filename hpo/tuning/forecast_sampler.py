@@ -126,9 +126,18 @@ class ForecastSampler:
         return min(self._search.limit_epochs(self._in_order(), global_batch_size), self._epochs)
 
     def reason(self, ticket: int | None) -> str:
-        """Why a suggestion was made, where it is a short look."""
-        step = self._steps.get(ticket) if ticket is not None else None
+        """Why a suggestion was made, where it is a short look; without one, why the search has ended."""
+        if ticket is None:
+            return self._why_ended()
+        step = self._steps.get(ticket)
         return step.reason if step is not None and not step.whole else ""
+
+    def _why_ended(self) -> str:
+        if not self._by_laws or self._next(()) is not None:
+            return ""
+        step = self._search.forgone(self._in_order())
+        more = "" if step is None else f"; one more training {step.reason.partition(': it ')[2]}"
+        return f"the search has ended by itself after {self._own} trials{more}"
 
     def _next(self, running: Sequence[Trial]) -> SearchStep | None:
         in_flight = tuple(sorted(trial.number for trial in running))

@@ -71,7 +71,10 @@ class Sampler(Protocol):
         """Epochs after which a trial at this batch has told what it can; None for those of the study."""
 
     def reason(self, ticket: int | None) -> str:
-        """Why a suggestion is trained for no longer than its limit, in one line; "" where its curve may say so."""
+        """Why a suggestion is trained for no longer than its limit, in one line; "" where its curve may say so.
+
+        Without a ticket: why nothing more is trained, "" where the budget says that.
+        """
 
     def ended(self, running: Sequence[Trial]) -> bool:
         """Whether nothing is worth training any more, as far as that is known while ``running`` are in flight."""

@@ -81,7 +81,7 @@ class Sweep(Trainings):
 
     def _config(self, trial: Trial) -> dict[str, Any]:
         ticket = self._tickets.get(trial.id)
-        reason = self._sampler.reason(ticket)
+        reason = "" if ticket is None else self._sampler.reason(ticket)
         return {
             "limit_epochs": self._sampler.limit_epochs(trial.global_batch_size, ticket),
             "limit_reason": reason,
@@ -132,6 +132,12 @@ class Sweep(Trainings):
         if not self._sampler.ended(unfinished):
             return Choose()
         return Wait() if unfinished else Done()
+
+    @property
+    def why_ended(self) -> str:
+        """Why the sampler trains nothing more; "" where the budget of trials says so."""
+        left = len(self._trials) < self._spec.budget.trials
+        return self._sampler.reason(None) if left and self.complete else ""
 
     def _unfinished(self) -> list[Trial]:
         return [trial for trial in self._trials.values() if not trial.state.finished]

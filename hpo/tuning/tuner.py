@@ -100,7 +100,8 @@ def run_sweep(
         patience=patience,
         stop=stop,
     )
-    return _run(spec, sweep, lambda: rule_of(spec, sweep), _checkpoints(folder, study), ray)
+    end = _run(spec, sweep, lambda: rule_of(spec, sweep), _checkpoints(folder, study), ray)
+    return SweepEnd(end.ending, sweep.why_ended) if end.ending is Ending.COMPLETE else end
 
 
 def run_race(

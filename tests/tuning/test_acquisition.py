@@ -11,7 +11,7 @@ from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.study.spec import StudySpec
 from hpo.tuning.acquisition.curves import hopeless, predict_crossing
 from hpo.tuning.acquisition.progress import LearningCurve, compare
-from hpo.tuning.acquisition.search import ALIKE, CONFIRMED, DEPTH, Search, Seen
+from hpo.tuning.acquisition.search import ALIKE, CAUTIOUS, CONFIRMED, DEPTH, WORTH, Search, Seen
 from hpo.tuning.acquisition.surface import (
     AMPLITUDE,
     EARLY_ERROR,
@@ -253,6 +253,25 @@ def test_a_search_has_seen_its_recommendation_arrive_at_full_scale(a_whole_searc
     assert len(arrived) >= CONFIRMED
     rate = a_search().recommendation(a_whole_search)["learning_rate"]
     assert any(abs(math.log(each.settings["learning_rate"] / rate)) < ALIKE for each in arrived)
+
+
+def test_before_anything_has_arrived_less_than_the_rate_that_looks_best_is_recommended():
+    looks = searched(a_search(), most=5)
+    assert looks and all(each.state != "reached" for each in looks)
+    rate = a_search().recommendation(looks)["learning_rate"]
+    trained = [each.settings["learning_rate"] for each in looks if each.state == "paused"]
+    assert min(abs(math.log(CAUTIOUS * each / rate)) for each in trained) < 1e-6
+    assert min(abs(math.log(each / rate)) for each in trained) > 0.1
+
+
+def test_a_search_that_has_ended_says_what_one_more_training_would_bring(a_whole_search):
+    step = a_search().forgone(a_whole_search)
+    assert "is expected to lower the epochs of what is used by" in step.reason
+    fall = float(step.reason.split(" by ")[1].split("%")[0]) / 100
+    cost = float(step.reason.split("for ")[1].split(" epochs")[0])
+    best = min(each.epochs_to_target for each in a_whole_search if each.epochs_to_target)
+    assert fall * WORTH < cost / best  # as much would be taken off so many trainings
+    assert a_search().forgone([]) is None
 
 
 def test_a_search_costs_no_more_than_a_few_trainings_at_full_scale(a_whole_search):

@@ -225,6 +225,7 @@ def study_text(
             f"\n  normalization_batch_size: {group}       # samples that share batch-norm statistics; "
             "divides every batch"
         )
+    trials = TRIALS_PER_RUNG * len(ladder)
     gpus = 1 if partition.unit == "gpus" else 0
     resources = (
         "# resources: what one trial gets. As many trials run at once as there is room for.\n"
@@ -233,14 +234,15 @@ def study_text(
     side = "at_least" if aim.at_least else "at_most"
     return f"""\
 # Which settings reach the target at a batch of {full}, and in how many epochs?
-# It sweeps at {ladder[0]} to {ladder[-1]}, on {partition.count} {partition.unit}, and extrapolates.
+# It searches on {partition.count} {partition.unit}, at {full} itself by gradient accumulation, and ends by itself.
 # hpo study check {name}.yaml says what this takes; hpo run {name}.yaml does it.
 name: {_yaml(name)}
 workload: {trained}
 {data}
 target: {{metric: {aim.metric}, {side}: {aim.threshold:g}}}
 
-# the ladder: global batch sizes that are swept, samples per update; at least three, each about twice the one below
+# the ladder: smaller global batch sizes, samples per update, for a search or a sweep that does not train at {full};
+# at least three, each about twice the one below
 ladder: [{", ".join(map(str, ladder))}]
 
 # the run that the study is for; validate: true also runs the plan, on a local machine
@@ -249,12 +251,11 @@ full_scale: {{global_batch_size: {full}, machine: {machine}}}
 search:
 {search}
 
-# trainings over the whole ladder, about {TRIALS_PER_RUNG} a rung; each ends at the target, when it falls behind the
-# others, or after so many epochs: two to four times what a good training needs, as the largest batch needs most
-budget: {{trials: {TRIALS_PER_RUNG * len(ladder)}, epochs_per_trial: {begun.epochs}}}
-
-# the best settings of a rung are trained with so many seeds: the scatter between seeds is what an interval is made of
-seeds: 2
+# the search: short looks, then what looks best to its end, until no training is worth its cost any more. A training
+# ends at the target or after so many epochs: two to four times what a good one needs. With race: 0 it trains at the
+# three largest rungs and never at {full}. With trials: {trials} it sweeps the ladder rung by rung, then races a few
+# settings at {full}.
+budget: {{trials: auto, epochs_per_trial: {begun.epochs}}}
 
 {resources}
 """

@@ -34,8 +34,11 @@ def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
 
 def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
     """The price, one sentence a line."""
+    asked = f"{price.trials} trials"
+    if spec.budget.ends_by_itself:
+        asked = f"a search that ends by itself, after {asked} at the latest"
     yield (
-        f"sweep: {price.trials} trials, each at most {price.epochs_per_trial:g} epochs of {price.train_samples:,} "
+        f"sweep: {asked}, each at most {price.epochs_per_trial:g} epochs of {price.train_samples:,} "
         f"samples, at most {price.sweep_samples:,} samples"
     )
     full = spec.full_scale

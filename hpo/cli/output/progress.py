@@ -17,6 +17,7 @@ from hpo.cli.output.style import new_table
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.progress import Progress
 from hpo.study.budgets import rung_budgets
+from hpo.study.samplers import SAMPLERS
 from storage.records import TrialState
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ class LiveProgress(_TellsPrice):
         if self._already is None:
             self._already = ended
         self._ladder = ladder_progress(spec, trials, running)
-        self._line = Text(
-            f"{ended} of {spec.budget.trials} trials, {self._time_left(ended, spec.budget.trials)}"
-        )
+        self._line = Text(spec.budget.counted(ended))
+        if not spec.budget.ends_by_itself:
+            self._line.append(f", {self._time_left(ended, spec.budget.trials)}")
         self._draw()
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
@@ -125,8 +126,9 @@ class PlainProgress(_TellsPrice):
         new = [trial for trial in ended if trial.id not in self._reported]
         if self._reported or len(new) == 1:
             for trial in new:
+                total = "" if spec.budget.ends_by_itself else f"/{spec.budget.trials}"
                 self.message(
-                    f"[{len(ended)}/{spec.budget.trials}] trial {trial.number}: "
+                    f"[{len(ended)}{total}] trial {trial.number}: "
                     f"batch {trial.global_batch_size}, seed {trial.seed}, "
                     f"learning rate {trial.settings['learning_rate']:.3g}: {_ending(trial)}"
                 )
@@ -171,7 +173,11 @@ def ladder_progress(
         "best epochs",
         "at learning rate",
     )
-    for batch, budget in rung_budgets(spec.ladder, spec.budget.trials, spec.seeds).items():
+    budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
+    asked = {batch: f"/{budget.trainings}" for batch, budget in budgets.items()}
+    if SAMPLERS[spec.sampler].chooses_rung:  # it trains where it wants, and no rung has a share
+        asked = dict.fromkeys(sorted({trial.global_batch_size for trial in trials}), "")
+    for batch, of_them in asked.items():
         rung = [trial for trial in trials if trial.global_batch_size == batch]
         ended = [trial for trial in rung if trial.state.finished]
         reached = [trial for trial in ended if trial.state is TrialState.REACHED]
@@ -183,7 +189,7 @@ def ladder_progress(
         )
         table.add_row(
             str(batch),
-            f"{len(ended)}/{budget.trainings}",
+            f"{len(ended)}{of_them}",
             now or "",
             str(len(reached)),
             str(len(ended) - len(reached)),

@@ -59,6 +59,7 @@ CAREFUL = 2.0  # standard deviations that settings not trained must be better by
 ALIKE = 0.35  # rates apart by less, in their logarithm, confirm each other
 PATIENT = 1.7  # a training to its end has so many times the epochs that it is expected to need
 UNKNOWN = 0.5  # while none has arrived, at least so much of what it may train
+CAUTIOUS = 0.6  # of the rate that looks best, before anything has arrived: some that look best are lost later
 CONFIRMED = 2  # trainings that have arrived before the search ends
 TRIES = 2  # trainings to their end for which there is to be room at a batch where none has arrived
 DEPTH = 3  # where full scale may not be trained, so many of the largest batches are searched
@@ -193,7 +194,16 @@ class Search:
         known = self._known(seen, self._target)
         if known is None:
             return self._first(min(len(seen), 1))
-        return self._best(known)
+        best = self._best(known)
+        if RATE in best and not any(each.seen.state == "reached" for each in known.told):
+            rate = next(each for each in self._tuned if each.name == RATE)
+            best[RATE] = max(CAUTIOUS * best[RATE], _bounds(rate)[0])
+        return best
+
+    def forgone(self, seen: Sequence[Seen]) -> SearchStep | None:
+        """What would be trained next at the largest batch if its cost did not matter; None before anything is known."""
+        known = self._known(seen, self._batches[0])
+        return None if known is None else self._worthwhile(known, seen, at_any_price=True)
 
     def limit_epochs(self, seen: Sequence[Seen], global_batch_size: int) -> float:
         """Epochs after which a training at a batch has told what it can."""
@@ -358,7 +368,9 @@ class Search:
 
     # steps
 
-    def _worthwhile(self, known: _Knowledge, seen: Sequence[Seen]) -> SearchStep | None:
+    def _worthwhile(
+        self, known: _Knowledge, seen: Sequence[Seen], *, at_any_price: bool = False
+    ) -> SearchStep | None:
         """The training that lowers the epochs of what is used by most for its own; None where none is worth it."""
         rng = np.random.default_rng((self._seed, len(seen)))
         candidates = self._candidates(known, rng, CANDIDATES)
@@ -392,7 +404,8 @@ class Search:
                 )
         assert best is not None, "there are lengths"
         arrived = any(each.seen.state == "reached" for each in known.here())
-        return best[1] if best[0] * known.epochs * self._worth >= 1 or not arrived else None
+        worth = best[0] * known.epochs * self._worth
+        return best[1] if worth >= 1 or not arrived or at_any_price else None
 
     def _may_look(self, known: _Knowledge) -> bool:
         """Whether short looks have not taken yet what they may."""
