@@ -82,7 +82,9 @@ def progress(result: StudyResult) -> str:
     raced = f" and {len(result.raced)} of a race" if result.raced else ""
     imported = f", {len(result.imported)} imported" if result.imported else ""
     own = len(result.swept) - len(result.imported)
-    return f"{own} of {result.spec.budget.trials} trainings{raced}{imported}" + (
+    budget = result.spec.budget
+    asked = "" if budget.ends_by_itself else f" of {budget.trials}"
+    return f"{own}{asked} trainings{raced}{imported}" + (
         f": {', '.join(parts)}" if parts else ""
     )
 

@@ -754,14 +754,22 @@ def test_a_guard_that_is_killed_is_told_and_takes_the_program_with_it(tmp_path):
     wait_until(lambda: not alive(program))
 
 
-def test_what_a_start_printed_that_never_reported_is_not_taken_for_the_next_one_s(tmp_path):
+@pytest.mark.parametrize("reported", [False, True])
+def test_what_a_start_printed_that_never_reported_is_not_taken_for_the_next_one_s(
+    tmp_path, reported
+):
+    """Also where it was cut off before anybody heard of its end."""
     files = ProgramFiles(tmp_path)
     files.make()
-    files.set_report_aside()  # nothing was there
     files.log.write_text("cannot open trian.py\n")
-    files.set_log_aside()
-    assert files.last_words().endswith("trian.py")  # the same start goes on
-    files.set_report_aside()
-    files.set_log_aside()
-    assert files.last_words() == ""
-    assert (tmp_path / "log.ended.txt").read_text() == "cannot open trian.py\n"
+    if reported:
+        files.report.write_text('{"epochs": 1.0, "top1": 0.1}\n')
+    place = ProgramPlace(folder=tmp_path)
+    training = begin_training(
+        job_of(tmp_path, [sys.executable, "-c", "import tarin", BATCH]), place=place
+    )
+    with pytest.raises(WorkloadError, match="tarin") as failed:
+        while True:
+            training.advance()
+    assert ("trian.py" in str(failed.value)) == reported
+    assert (tmp_path / "log.ended.txt").exists() != reported

@@ -81,23 +81,16 @@ class ProgramFiles:
 
     def set_report_aside(self) -> None:
         """Let a later start in this folder begin anew: what was reported is kept as ``report.ended.jsonl``."""
-        try:
-            self.report.replace(self._ended_report)
-        except FileNotFoundError:
-            if (
-                self.log.exists()
-            ):  # it ended before it reported; what it printed is of that start too
-                self._ended_report.touch()
+        with contextlib.suppress(FileNotFoundError):
+            self.report.replace(self.report.with_name("report.ended.jsonl"))
 
     def set_log_aside(self) -> None:
-        """Keep what an earlier training here printed, whose report was set aside, as ``log.ended.txt``."""
-        if self._ended_report.exists() and not self.report.exists():
-            with contextlib.suppress(FileNotFoundError):
-                self.log.replace(self.log.with_name("log.ended.txt"))
+        """Keep what earlier starts here printed, none of which has reported anything that counts, apart.
 
-    @property
-    def _ended_report(self) -> Path:
-        return self.report.with_name("report.ended.jsonl")
+        It is ``log.ended.txt`` then.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self.log.replace(self.log.with_name("log.ended.txt"))
 
     @property
     def lock(self) -> Path:

@@ -79,11 +79,12 @@ class ProgramTraining(AnyTraining):
         values = trial_values(job, options, place, self.files)
         self.files.make()
         wait_until_free(self.files, 2 * options.stop_seconds + LEAVING_SECONDS)
-        self.files.set_log_aside()
         self._curve = Curve(job, options.train_samples, [])
         self._follower = ReportFollower(self.files.report)
         self._take_up()
         self.resumed = list(self._curve.points)
+        if not self.resumed:
+            self.files.set_log_aside()
         self._mark_start()
         self._process = (
             None if self.finished else start_program(job, options, place, self.files, values)
