@@ -20,6 +20,7 @@ import hypothesis
 import pytest
 
 from benchmarks.private_postgres import PrivatePostgres, private_postgres
+from search_spaces.plugins import TAKEN
 from storage.store import Store
 
 # also in the processes that tests start: they compare numbers with those of the processor
@@ -391,6 +392,17 @@ def certificates_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", context)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugins_as_before() -> Iterator[None]:
+    """A server or worker in this process says by its environment whose plug-ins are taken: not to later modules."""
+    before = os.environ.get(TAKEN)
+    yield
+    if before is None:
+        os.environ.pop(TAKEN, None)
+    else:
+        os.environ[TAKEN] = before
 
 
 @pytest.fixture(scope="session")

@@ -84,9 +84,7 @@ def progress(result: StudyResult) -> str:
     own = len(result.swept) - len(result.imported)
     budget = result.spec.budget
     asked = "" if budget.ends_by_itself else f" of {budget.trials}"
-    return f"{own}{asked} trainings{raced}{imported}" + (
-        f": {', '.join(parts)}" if parts else ""
-    )
+    return f"{own}{asked} trainings{raced}{imported}" + (f": {', '.join(parts)}" if parts else "")
 
 
 def runs_table(result: StudyResult) -> Table | None:
