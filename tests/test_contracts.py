@@ -37,6 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "width": 36,
         "model": "tiramisu_small",
     },
+    "language": {"sequence_length": 16, "train_samples": 64, "evaluation_samples": 16, "width": 16},
     "noisy_quadratic": {"modes": 20, "train_samples": 256},
 }
 """A small data section of each workload but ``program``, which trains nothing itself."""

@@ -146,6 +146,23 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
                 )
             },
         ),
+        "language": WorkloadDescription(
+            rule="trainers.workloads.language.task:LanguageWorkload",
+            about="a decoder-only transformer on the bytes of texts",
+            source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
+            beginnings={
+                "language": Beginning(
+                    about="a small language model, on Python's own sources or on your texts",
+                    data="data: {source: python, sequence_length: 64, train_samples: 4096, width: 32, depth: 2}",
+                    target="bits_per_byte<=3.6",
+                    optimizer="adamw",
+                    learning_rate=(0.0003, 0.1),
+                    warmup_epochs=2,
+                    fixed={},
+                    epochs=12,
+                )
+            },
+        ),
         "noisy_quadratic": WorkloadDescription(
             rule="trainers.workloads.noisy_quadratic.task:NoisyQuadratic",
             about="a quadratic with noisy gradients, simulated in closed form",

@@ -1,0 +1,71 @@
+"""A decoder-only transformer: pre-norm, learned positions, an output that is not tied to the embedding.
+
+Radford et al. 2019 (GPT-2), section 2.3: layer normalization before each block and after the last, and matrices that
+write to the residual stream begin smaller by the square root of how many there are, 2 depth; the others at N(0, 0.02),
+as its published code has it. Wider models have more heads of the same size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_DEVIATION = 0.02
+
+
+class DecoderBlock(nn.Module):
+    """Causal attention, then a network of four times the width, each added to what came in."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.attention_output = nn.Linear(width, width)
+        self.network_norm = nn.LayerNorm(width)
+        self.network_input = nn.Linear(width, 4 * width)
+        self.network_output = nn.Linear(4 * width, width)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """``(samples, positions, width)`` to the same shape."""
+        samples, positions, width = stream.shape
+        joint = self.queries_keys_values(self.attention_norm(stream))
+        queries, keys, values = joint.view(
+            samples, positions, 3, self.heads, width // self.heads
+        ).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        mixed = mixed.transpose(1, 2).reshape(samples, positions, width)
+        stream = stream + self.attention_output(mixed)
+        hidden = F.gelu(self.network_input(self.network_norm(stream)))
+        return stream + self.network_output(hidden)
+
+
+class TransformerDecoder(nn.Module):
+    """Predicts each next token of a sequence from those before it; ``heads`` must divide ``width``."""
+
+    def __init__(self, *, width: int, depth: int, heads: int, positions: int, tokens: int) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(tokens, width)
+        self.position_embedding = nn.Embedding(positions, width)
+        self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, tokens, bias=False)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                writes = name.endswith(("attention_output.weight", "network_output.weight"))
+                scale = 1 / math.sqrt(2 * depth) if writes else 1.0
+                nn.init.normal_(parameter, std=_DEVIATION * scale)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of the next token, ``(samples, positions, tokens)``, from ``(samples, positions)`` int64."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        stream = self.token_embedding(tokens) + self.position_embedding(places)
+        for block in self.blocks:
+            stream = block(stream)
+        scores: Tensor = self.head(self.norm(stream))
+        return scores

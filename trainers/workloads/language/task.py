@@ -1,0 +1,133 @@
+"""Language: a decoder-only transformer over the bytes of texts.
+
+Data options: ``source`` (python or text), ``path``, ``sequence_length``, ``train_samples``, ``evaluation_samples``,
+``width``, ``depth``, ``head_size``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from search_spaces.settings import TrainingSettings
+from trainers.errors import DataError, JobError
+from trainers.workloads.language.model import TransformerDecoder
+from trainers.workloads.language.text import ByteWindows, read_text
+from trainers.workloads.workload import Batch, Workload, check_options
+
+_OPTIONS = (
+    "source",
+    "path",
+    "sequence_length",
+    "train_samples",
+    "evaluation_samples",
+    "width",
+    "depth",
+    "head_size",
+)
+_BYTES = 256
+_MOST_EVALUATED = 512
+
+
+class LanguageWorkload(Workload):
+    """Next bytes of a text; loss in nats a byte, and in bits as ``bits_per_byte``. A sample is one sequence."""
+
+    metrics: ClassVar[Mapping[str, bool]] = {"bits_per_byte": False, "loss": False}
+    largest_micro_batch = 64
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        check_options(data, _OPTIONS)
+        self.sequence_length = _whole(data, "sequence_length", 128)
+        self.width, self.depth = _whole(data, "width", 64), _whole(data, "depth", 2)
+        head_size = _whole(data, "head_size", 16)
+        if self.width % head_size:
+            raise DataError(
+                f"width must be a multiple of head_size, {head_size}, as every head of the attention has that many "
+                f"channels, but got {self.width}; "
+                f"{max(1, self.width // head_size) * head_size} is one, or set head_size"
+            )
+        self.heads = self.width // head_size
+        training, held_out = read_text(data)
+        self.training = ByteWindows(
+            training,
+            self.sequence_length,
+            _whole(data, "train_samples", None),
+            what="training",
+            option="train_samples",
+        )
+        evaluated = _whole(data, "evaluation_samples", None)
+        self.held_out = ByteWindows(
+            held_out,
+            self.sequence_length,
+            evaluated,
+            what="held-out",
+            option="evaluation_samples",
+        )
+        if evaluated is None:
+            self.held_out.samples = min(self.held_out.available, _MOST_EVALUATED)
+        self.train_samples = self.training.samples
+        self.evaluation_samples = self.held_out.samples
+
+    def build_model(self, settings: TrainingSettings) -> nn.Module:
+        """The decoder of the width, depth and sequence length that the data options name."""
+        if settings.class_weighting != "none":
+            raise JobError(
+                "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
+                f"{settings.class_weighting!r} for the workload language; set class_weighting 'none'"
+            )
+        return TransformerDecoder(
+            width=self.width,
+            depth=self.depth,
+            heads=self.heads,
+            positions=self.sequence_length,
+            tokens=_BYTES,
+        )
+
+    def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002
+        """The output is the table of an embedding too, one row a byte: Muon leaves it to its other rule."""
+        return {"head.weight": "embedding"}
+
+    def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
+        """Sequences ``(n, sequence_length)`` and their next bytes, the same shape, both uint8."""
+        return _pair(self.training.take(indices))
+
+    def evaluation_batch(self, indices: Tensor) -> Batch:
+        """Held-out sequences ``(n, sequence_length)`` and their next bytes, the same shape, both uint8."""
+        return _pair(self.held_out.take(indices))
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The bytes as indices, int64."""
+        return tuple(each.long() for each in batch)
+
+    def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
+        """Cross entropy in nats a byte, with label smoothing."""
+        sequences, following = batch
+        return F.cross_entropy(
+            model(sequences).flatten(0, 1),
+            following.flatten(),
+            label_smoothing=settings.label_smoothing,
+        )
+
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Cross entropy of each sequence without smoothing, in nats and in bits a byte."""
+        sequences, following = batch
+        scores = model(sequences).transpose(1, 2)
+        losses = F.cross_entropy(scores, following, reduction="none").mean(1)
+        return {"bits_per_byte": losses / math.log(2), "loss": losses}
+
+
+def _pair(windows: Tensor) -> Batch:
+    return windows[:, :-1], windows[:, 1:]
+
+
+def _whole(data: Mapping[str, Any], name: str, default: int | None) -> Any:
+    value = data.get(name, default)
+    if value is default:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DataError(f"{name} must be a whole number of at least 1, but got {value!r}")
+    return value
