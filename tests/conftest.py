@@ -109,6 +109,7 @@ MEDIUM = (
     "trainers/test_device_copies.py::test_copies_that_are_awaited_train_the_same_weights_and_run_ahead",
     "trainers/test_fused_trainings.py",
     "trainers/test_image_feed.py",
+    "trainers/test_language.py::test_it_learns_beyond_the_frequencies_of_bytes",
     "trainers/test_noise_scale.py",
     "trainers/test_optimizers_state.py::test_reduced_weights_are_the_rounded_fp32_training",
     "trainers/test_step_operations.py::test_no_update_waits_for_the_device",

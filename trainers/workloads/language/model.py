@@ -40,7 +40,8 @@ class DecoderBlock(nn.Module):
         mixed = mixed.transpose(1, 2).reshape(samples, positions, width)
         stream = stream + self.attention_output(mixed)
         hidden = F.gelu(self.network_input(self.network_norm(stream)))
-        return stream + self.network_output(hidden)
+        output: Tensor = stream + self.network_output(hidden)
+        return output
 
 
 class TransformerDecoder(nn.Module):
