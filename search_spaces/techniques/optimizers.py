@@ -28,7 +28,10 @@ class OptimizerDescription(Technique):
         exponent_source: whose word that is. rate_law: by which law the best rate is carried: ``descent``, momentum SGD
         whose epochs are known from its rate; ``adam``, what published runs of Adam say; ``power``, the exponent.
         layerwise: whether a tensor's update has a length of its own, whatever its gradient's. takes: which parameters
-        its rule moves; the rest goes by ``rest``, another optimizer's rule.
+        its rule moves; the rest goes by ``rest``, another optimizer's rule. update_size: what an update's size follows
+        before layer-wise adaptation, which says how rates move with the width of a model: the ``gradient``, or the rate
+        alone in each of its ``entries``; None: neither, or not known. normalizes_decay: whether weight decay is
+        part of the gradient that is normalized in each entry.
     """
 
     title: str
@@ -39,6 +42,8 @@ class OptimizerDescription(Technique):
     layerwise: bool = False
     takes: Literal["all", "matrices"] = "all"
     rest: str = ""
+    update_size: Literal["gradient", "entries"] | None = None
+    normalizes_decay: bool = False
 
 
 _LAYERWISE = (0.6, 0.15)
@@ -148,6 +153,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             rate_exponent=(0.95, 0.1),
             exponent_source="linear (arXiv:1706.02677, arXiv:1812.06162)",
             rate_law="descent",
+            update_size="gradient",
         ),
         "lars": OptimizerDescription(
             title="LARS",
@@ -166,6 +172,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             rate_exponent=_LAYERWISE,
             exponent_source=_LAYERWISE_SOURCE,
             layerwise=True,
+            update_size="gradient",
         ),
         "larc": OptimizerDescription(
             title="LARC",
@@ -196,6 +203,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             rate_exponent=_LAYERWISE,
             exponent_source=_LAYERWISE_SOURCE,
             layerwise=True,
+            update_size="entries",
         ),
         "adam": OptimizerDescription(
             title="Adam",
@@ -207,6 +215,8 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             rate_exponent=_ADAM,
             exponent_source=_ADAM_SOURCE,
             rate_law="adam",
+            update_size="entries",
+            normalizes_decay=True,
         ),
         "adamw": OptimizerDescription(
             title="AdamW",
@@ -219,6 +229,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             rate_exponent=_ADAM,
             exponent_source=_ADAM_SOURCE,
             rate_law="adam",
+            update_size="entries",
         ),
         "rmsprop_warmup": OptimizerDescription(
             title="RMSpropWarmup",
@@ -326,6 +337,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             state_bytes=4,
             rate_exponent=(0.56, 0.31),
             exponent_source=_SWEEPS_SOURCE,
+            update_size="entries",
         ),
         "nadamw": OptimizerDescription(
             title="NAdamW",
@@ -338,6 +350,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             rate_exponent=_ADAM,
             exponent_source=_ADAM_SOURCE,
             rate_law="adam",
+            update_size="entries",
         ),
         "schedule_free_sgd": OptimizerDescription(
             title="ScheduleFreeSGD",
@@ -347,6 +360,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             settings=_SCHEDULE_FREE,
             state_bytes=4,
             faults=_needs_one_server,
+            update_size="gradient",
         ),
         "schedule_free_adamw": OptimizerDescription(
             title="ScheduleFreeAdamW",
@@ -357,6 +371,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             settings=_SCHEDULE_FREE,
             state_bytes=8,
             faults=_needs_one_server,
+            update_size="entries",
         ),
         "ademamix": OptimizerDescription(
             title="AdEMAMix",
@@ -380,6 +395,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
                 ),
             },
             state_bytes=12,
+            update_size="entries",
         ),
     },
     instance_of(OptimizerDescription),

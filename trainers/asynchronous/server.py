@@ -15,7 +15,6 @@ from trainers.asynchronous.messages import Epoch, EpochResult, Push, Setup, Weig
 from trainers.asynchronous.setup import build
 from trainers.distributed.reducer import COMPRESSIONS
 from trainers.numerics.precision import zero_gradient
-from trainers.optimizers import make_optimizer
 from trainers.schedules.learning_rate import learning_rate
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.schedules.weight_decay import with_decay
@@ -28,14 +27,12 @@ class ParameterServer:
         self._built = build(setup, number=0)
         self._settings, self._replica = self._built.job.settings, self._built.replica
         self._workers = setup.workers
-        self._optimizer = make_optimizer(
-            self._replica.model.parameters(),
+        self._optimizer = self._replica.optimizer(
             with_decay(
                 self._settings,
                 self._built.job.global_batch_size,
                 self._built.workload.train_samples,
-            ),
-            self._replica.kinds,
+            )
         )
         self._like_gradients = [zero_gradient(parameter) for parameter in self._replica.parameters]
         self._travels_as = COMPRESSIONS[self._settings.gradient_compression]

@@ -21,7 +21,6 @@ from trainers.job import TrainingJob
 from trainers.loop.exhibits import exhibit_of
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
-from trainers.optimizers import make_optimizer
 from trainers.report import ConvergencePoint
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.workloads import Workload
@@ -70,9 +69,7 @@ class AsynchronousTraining(TrainingRun):
         self.staleness: list[Staleness] = []
         self._state: dict[str, Any] | None = {
             "model": self.model.state_dict(),
-            "optimizer": make_optimizer(
-                self.model.parameters(), job.settings, self.replica.kinds
-            ).state_dict(),
+            "optimizer": self.replica.optimizer(job.settings).state_dict(),
             "statistics": GradientStatistics(SMOOTHING).state_dict(),
         }
         self._actors: Actors | None = None

@@ -19,7 +19,6 @@ from trainers.fused.memory import StackedMemory, rule_of
 from trainers.loop.synchronous import Training
 from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.optimizer import GroupOptimizer
-from trainers.optimizers.parameter_groups import treatment
 
 
 class FusedRule:
@@ -30,16 +29,24 @@ class FusedRule:
         self._settings = trainings[0].job.settings
         self._rule = type(rule_of(trainings[0]))
         like = memory.parameters
+        treatment_of = {
+            parameter: group.treatment
+            for training in trainings
+            for group in rule_of(training).groups
+            for parameter in group.parameters
+        }
         treatments = [
-            treatment(training.replica.kinds[parameter], rule_of(training).settings, parameter)
+            treatment_of[parameter]
             for parameters in zip(*(each.replica.parameters for each in trainings), strict=True)
-            for training, parameter in zip(trainings, parameters, strict=True)
+            for parameter in parameters
         ]
-        self._decay = torch.tensor([decay for decay, _ in treatments], dtype=like.dtype).to(
-            like.device
-        )
+        decays, adapted, rates = zip(*treatments, strict=True)
+        self._decay = torch.tensor(decays, dtype=like.dtype).to(like.device)
         self._decay_of_elements = self._decay.index_select(0, memory.block_of)
-        self._adapted = torch.tensor([adapted for _, adapted in treatments]).to(like.device)
+        self._adapted = torch.tensor(adapted).to(like.device)
+        self._rates = None
+        if any(rate != 1 for rate in rates):
+            self._rates = torch.tensor(rates, dtype=like.dtype).to(like.device)
 
     def table(
         self, rates: Sequence[Sequence[float]], epochs: Sequence[Sequence[float]]
@@ -72,6 +79,7 @@ class FusedRule:
             self._decay_of_elements,
             self._decay,
             self._adapted,
+            self._rates,
         )
         self._rule.fused(update, self._settings)
 

@@ -27,9 +27,10 @@ from trainers.numerics.normalization import (
     ghost_batch_norms,
     persistent_statistics,
 )
+from trainers.numerics.parametrization import maximal_update_
 from trainers.numerics.precision import computing, store_reduced, zero_gradient
 from trainers.numerics.random_numbers import mixed_seed
-from trainers.optimizers import parameter_kinds
+from trainers.optimizers import Optimizer, make_optimizer, parameter_kinds
 from trainers.workloads.workload import Batch, Workload, some_samples
 
 
@@ -38,9 +39,10 @@ class Replica:
 
     Attributes:
         model: the module. trained: the same, compiled where that is asked for; losses are taken of it. parameters:
-        those that are trained. kinds: what each parameter is. norms: its ghost batch norms, and ``group_size`` their
-        normalization batch size. statistics: buffers that workers average before an evaluation. computing: the context
-        of every forward pass, which sets its precision. copies: the way of batches to the device.
+        those that are trained. kinds: what each parameter is. growths: how far each is from its base shape, where the
+        workload has a model of a base width. norms: its ghost batch norms, and ``group_size`` their normalization batch
+        size. statistics: buffers that workers average before an evaluation. computing: the context of every forward
+        pass, which sets its precision. copies: the way of batches to the device.
     """
 
     def __init__(
@@ -50,6 +52,10 @@ class Replica:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mixed_seed(seed, 1))
             self.model = workload.build_model(settings).to(device)
+            base = workload.base_model(settings)
+        self.growths = (
+            {} if base is None else maximal_update_(self.model, base, workload.initialization)
+        )
         store_reduced(self.model, settings)
         self.parameters = [
             parameter for parameter in self.model.parameters() if parameter.requires_grad
@@ -68,6 +74,14 @@ class Replica:
         configure(device, settings.precision)
         self.copies = DeviceCopies(device, workload.prepare)
         workload.use_device(device)
+
+    def optimizer(
+        self, settings: TrainingSettings, communicator: Communicator | None = None
+    ) -> Optimizer:
+        """A fresh optimizer of the parameters; a rule may share its work among the workers of ``communicator``."""
+        return make_optimizer(
+            self.model.parameters(), settings, self.kinds, communicator, self.growths
+        )
 
     def seed_generators(self, step: int, rank: int) -> None:
         """Seed what dropout draws from, so that a checkpoint need not hold a generator's state."""

@@ -24,7 +24,6 @@ from trainers.loop.gradients import Gradients, MeasuredNorms
 from trainers.loop.memory_limit import limited_by_memory
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
-from trainers.optimizers import make_optimizer
 from trainers.schedules.adascale import AdaScale
 from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
@@ -51,9 +50,7 @@ class Training(TrainingRun):
         )
         self.gradients = Gradients(self.replica, job.settings, communicator)
         settings = with_decay(job.settings, job.global_batch_size, self.train_samples)
-        self.optimizer = make_optimizer(
-            self.model.parameters(), settings, self.replica.kinds, communicator
-        )
+        self.optimizer = self.replica.optimizer(settings, communicator)
         self.statistics = GradientStatistics(SMOOTHING)
         self.adascale = (
             None

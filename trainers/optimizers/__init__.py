@@ -8,6 +8,7 @@ from torch import nn
 
 from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
+from trainers.numerics.parametrization import Growth
 from trainers.optimizers.masters import REDUCED, MasterOptimizer
 from trainers.optimizers.optimizer import Optimizer, rule_named
 from trainers.optimizers.parameter_groups import parameter_groups
@@ -36,18 +37,23 @@ def make_optimizer(
     settings: TrainingSettings,
     kinds: Mapping[nn.Parameter, Kind] | None = None,
     communicator: Communicator | None = None,
+    growths: Mapping[nn.Parameter, Growth] | None = None,
 ) -> Optimizer:
     """The optimizer that ``settings.optimizer`` names, over the parameters that are trained.
 
     ``kinds`` says what each parameter is (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`); without it
-    the exclusions go by rank. A rule may share its work among the workers of ``communicator``, all of which do the same
-    updates. Where some parameters are bf16 or fp16 it runs on fp32 masters of them.
+    the exclusions go by rank. ``growths`` says how far each is from its base shape, where the model is in ``mup``
+    (:func:`~trainers.numerics.parametrization.maximal_update_`). A rule may share its work among the workers of
+    ``communicator``, all of which do the same updates. Where some parameters are bf16 or fp16 it runs on fp32 masters
+    of them.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     theirs = None if kinds is None else [kinds[parameter] for parameter in trained]
+    grown = [(growths or {}).get(parameter, Growth()) for parameter in trained]
 
     def build(moved: Iterable[nn.Parameter]) -> Optimizer:
-        rule = rule_named(settings.optimizer)(parameter_groups(moved, settings, theirs), settings)
+        groups = parameter_groups(moved, settings, theirs, grown)
+        rule = rule_named(settings.optimizer)(groups, settings)
         rule.communicator = communicator
         return rule
 

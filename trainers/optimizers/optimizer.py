@@ -117,7 +117,7 @@ class GroupOptimizer(ABC):
         self.epochs = epochs
         self.begin_update(learning_rate)
         for batch in self.batches:
-            self.update(batch, learning_rate)
+            self.update(batch, learning_rate * batch.rate if batch.rate != 1 else learning_rate)
         if left_out is None:
             return
         for tensor, old in zip(self._changed(), before, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,25 @@ from torch import Tensor, nn
 from search_spaces.settings import TrainingSettings
 from search_spaces.techniques import OPTIMIZERS
 from trainers.errors import CheckpointError, WorkloadError
+from trainers.numerics.parametrization import Growth
 from trainers.optimizers.parameter_kinds import KINDS, Kind
 
 BATCH_ELEMENTS = 1 << 18
 """Elements of the parameters that a processor updates together: with gradients, state and temporaries they stay in
 its cache from the first pass over them to the last. A larger tensor is a batch of its own."""
+
+
+class Treatment(NamedTuple):
+    """How a parameter is treated: its coefficient of weight decay, whether layer-wise adaptation applies to it (the
+    trust ratio, or Shampoo's preconditioners), and what its learning rate is multiplied by.
+    """
+
+    weight_decay: float = 0.0
+    adapted: bool = False
+    rate: float = 1.0
+
+
+AS_IT_IS = Treatment()
 
 
 class ParameterBatch:
@@ -26,7 +40,7 @@ class ParameterBatch:
     """
 
     def __init__(self, group: ParameterGroup, first: int, last: int, memory: Tensor) -> None:
-        self.weight_decay, self.adapted = group.weight_decay, group.adapted
+        self.weight_decay, self.adapted, self.rate = group.treatment
         self.shaped = group.parameters[first:last]
         self.states = {
             name: [_flat(tensor) for tensor in tensors[first:last]]
@@ -86,21 +100,12 @@ class ParameterBatch:
 
 
 class ParameterGroup:
-    """Parameters that are treated alike, with tensors of state by name.
+    """Parameters that are treated alike, with tensors of state by name."""
 
-    ``weight_decay`` is the coefficient for these parameters, ``adapted`` says whether layer-wise adaptation (the
-    trust ratio, or Shampoo's preconditioners) applies to them.
-    """
-
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        weight_decay: float = 0.0,
-        *,
-        adapted: bool = False,
-    ) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], treatment: Treatment = AS_IT_IS) -> None:
         self.parameters: list[Tensor] = list(parameters)
-        self.weight_decay, self.adapted = weight_decay, adapted
+        self.treatment = treatment
+        self.weight_decay, self.adapted = treatment.weight_decay, treatment.adapted
         self.states: dict[str, list[Tensor]] = {}
         for parameter in self.parameters:
             if not _same_layout(parameter, torch.empty_like(parameter, device="meta")):
@@ -154,11 +159,13 @@ def parameter_groups(
     parameters: Iterable[nn.Parameter],
     settings: TrainingSettings,
     kinds: Iterable[Kind] | None = None,
+    growths: Iterable[Growth] | None = None,
 ) -> list[ParameterGroup]:
     """The trained parameters in groups: first the weights, then normalization parameters and biases.
 
     ``kinds`` are those of the parameters, in order (:mod:`trainers.optimizers.parameter_kinds`). Without them the rank
     decides, which is all that a bare tensor shows: one of at most one dimension counts as a normalization parameter.
+    ``growths`` say how far each is from its base shape (:mod:`trainers.numerics.parametrization`); none: not at all.
 
     The standard exclusions: normalization parameters and biases neither decay nor take part in layer-wise adaptation,
     unless ``decay_norm_and_bias``, ``decay_bias`` and ``adapt_norm_and_bias`` say so. Parameters that are treated alike
@@ -169,34 +176,40 @@ def parameter_groups(
         "weight" if parameter.ndim > 1 else "normalization" for parameter in parameters
     ]
     trained = [
-        (parameter, treatment(kind, settings, parameter))
-        for parameter, kind in zip(parameters, by_rank if kinds is None else kinds, strict=True)
+        (parameter, _grown(treatment(kind, settings, parameter), growth, settings))
+        for parameter, kind, growth in zip(
+            parameters,
+            by_rank if kinds is None else kinds,
+            [Growth()] * len(parameters) if growths is None else growths,
+            strict=True,
+        )
         if parameter.requires_grad
     ]
     possible = [treatment(kind, settings) for kind in KINDS]
     treatments = dict.fromkeys([*possible, *(its for _, its in trained)])
     groups = {each: [parameter for parameter, its in trained if its == each] for each in treatments}
-    return [
-        ParameterGroup(group, decay, adapted=adapted)
-        for (decay, adapted), group in groups.items()
-        if group
-    ]
+    return [ParameterGroup(group, its) for its, group in groups.items() if group]
 
 
-def treatment(
-    kind: Kind, settings: TrainingSettings, parameter: Tensor | None = None
-) -> tuple[float, bool]:
-    """The coefficient of weight decay, and whether the parameter is adapted.
+def treatment(kind: Kind, settings: TrainingSettings, parameter: Tensor | None = None) -> Treatment:
+    """How a parameter of its base shape is treated.
 
     Where the optimizer's own rule takes matrices alone, those it adapts are the weights of two dimensions and more; the
     tables of embeddings are none of them.
     """
     if OPTIMIZERS[settings.optimizer].takes == "matrices":
         is_matrix = kind == "weight" and (parameter is None or parameter.ndim > 1)
-        return _decay(kind, settings), is_matrix
+        return Treatment(_decay(kind, settings), is_matrix)
     if kind in ("weight", "embedding"):
-        return settings.weight_decay, True
-    return _decay(kind, settings), settings.adapt_norm_and_bias
+        return Treatment(settings.weight_decay, True)
+    return Treatment(_decay(kind, settings), settings.adapt_norm_and_bias)
+
+
+def _grown(its: Treatment, growth: Growth, settings: TrainingSettings) -> Treatment:
+    rate, decay = growth.multipliers(
+        settings.optimizer, weight_decay=its.weight_decay, adapted=its.adapted
+    )
+    return Treatment(its.weight_decay * decay, its.adapted, rate)
 
 
 def _decay(kind: Kind, settings: TrainingSettings) -> float:

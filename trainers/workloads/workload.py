@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from search_spaces.names import nearest_or_all
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from trainers.distributed import Communicator
+    from trainers.numerics.parametrization import InitialLaw
     from trainers.workloads.training_run import TrainingRun
 
 __all__ = [
@@ -86,8 +88,9 @@ class Workload(AnyWorkload):
         background; for data that are slow to read. concurrent_batches: how many of them at the same time, each by a
         thread of its own; more than 1 only where ``training_batch`` and ``evaluation_batch`` may be called by several
         threads at once. streamed: whether the samples come in an order of their own, by ``training_stream`` and
-        ``evaluation_stream``, rather than by index; see :class:`StreamWorkload`. The others are those of every
-        workload.
+        ``evaluation_stream``, rather than by index; see :class:`StreamWorkload`. initialization: how the initial values
+        of ``build_model`` move with the width, by the beginnings of parameters' names, where they are not PyTorch's
+        (:func:`~trainers.numerics.parametrization.maximal_update_`). The others are those of every workload.
 
     A workload may also define ``exhibit(model) -> dict``: what a report shows of the trained model, as plain values
     that JSON holds (pictures, predictors to compare with). The model is in evaluation mode, without gradients.
@@ -97,6 +100,7 @@ class Workload(AnyWorkload):
     largest_micro_batch: int = 1024
     prefetched_batches: int = 0
     concurrent_batches: int = 1
+    initialization: Mapping[str, InitialLaw] = MappingProxyType({})
     streamed: bool = False
 
     def use_device(self, device: torch.device) -> None:
@@ -109,6 +113,14 @@ class Workload(AnyWorkload):
         For a training that does not depend on the number of workers its batch norm is
         :class:`~trainers.numerics.normalization.GhostBatchNorm` over ``settings.normalization_batch_size`` samples.
         """
+
+    def base_model(self, settings: TrainingSettings) -> nn.Module | None:  # noqa: ARG002 - for subclasses
+        """The same model at the width at which its settings were chosen, of which only the shapes are read.
+
+        With one, the training is in the maximal update parametrization (:mod:`trainers.numerics.parametrization`), so
+        that settings which are good at the base width are good at this one; None: the standard parametrization.
+        """
+        return None
 
     def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
         """What parameters are where :mod:`trainers.optimizers.parameter_kinds` would take them for something else.

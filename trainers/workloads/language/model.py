@@ -19,9 +19,9 @@ _DEVIATION = 0.02
 class DecoderBlock(nn.Module):
     """Causal attention, then a network of four times the width, each added to what came in."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, attention_scale: float) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.attention_scale = heads, attention_scale
         self.attention_norm = nn.LayerNorm(width)
         self.queries_keys_values = nn.Linear(width, 3 * width)
         self.attention_output = nn.Linear(width, width)
@@ -36,7 +36,9 @@ class DecoderBlock(nn.Module):
         queries, keys, values = joint.view(
             samples, positions, 3, self.heads, width // self.heads
         ).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        mixed = F.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, scale=self.attention_scale
+        )
         mixed = mixed.transpose(1, 2).reshape(samples, positions, width)
         stream = stream + self.attention_output(mixed)
         hidden = F.gelu(self.network_input(self.network_norm(stream)))
@@ -45,13 +47,27 @@ class DecoderBlock(nn.Module):
 
 
 class TransformerDecoder(nn.Module):
-    """Predicts each next token of a sequence from those before it; ``heads`` must divide ``width``."""
+    """Predicts each next token of a sequence from those before it; ``heads`` must divide ``width``.
 
-    def __init__(self, *, width: int, depth: int, heads: int, positions: int, tokens: int) -> None:
+    ``attention_scale`` is what the product of a query and a key is multiplied by.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        depth: int,
+        heads: int,
+        positions: int,
+        tokens: int,
+        attention_scale: float,
+    ) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(tokens, width)
         self.position_embedding = nn.Embedding(positions, width)
-        self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            DecoderBlock(width, heads, attention_scale) for _ in range(depth)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, tokens, bias=False)
         for name, parameter in self.named_parameters():

@@ -1,13 +1,14 @@
 """Language: a decoder-only transformer over the bytes of texts.
 
 Data options: ``source`` (python or text), ``path``, ``sequence_length``, ``train_samples``, ``evaluation_samples``,
-``width``, ``depth``, ``head_size``.
+``width``, ``depth``, ``head_size``, ``parametrization``, ``base_width``, ``base_head_size``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
+from trainers.numerics.parametrization import InitialLaw, attention_scale, base_width
 from trainers.workloads.language.model import TransformerDecoder
 from trainers.workloads.language.text import ByteWindows, read_text
 from trainers.workloads.workload import Batch, Workload, check_options
@@ -28,6 +30,9 @@ _OPTIONS = (
     "width",
     "depth",
     "head_size",
+    "parametrization",
+    "base_width",
+    "base_head_size",
 )
 _BYTES = 256
 _MOST_EVALUATED = 512
@@ -38,19 +43,23 @@ class LanguageWorkload(Workload):
 
     metrics: ClassVar[Mapping[str, bool]] = {"bits_per_byte": False, "loss": False}
     largest_micro_batch = 64
+    initialization: Mapping[str, InitialLaw] = MappingProxyType({"": "constant"})
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         check_options(data, _OPTIONS)
         self.sequence_length = _whole(data, "sequence_length", 128)
         self.width, self.depth = _whole(data, "width", 64), _whole(data, "depth", 2)
-        head_size = _whole(data, "head_size", 16)
-        if self.width % head_size:
+        self.head_size = _whole(data, "head_size", 16)
+        self.heads = _heads(self.width, self.head_size, "")
+        self.base_width = base_width(data)
+        self.base_head_size = _whole(data, "base_head_size", self.head_size)
+        if self.base_width is not None:
+            _heads(self.base_width, self.base_head_size, "base_")
+        elif "base_head_size" in data:
             raise DataError(
-                f"width must be a multiple of head_size, {head_size}, as every head of the attention has that many "
-                f"channels, but got {self.width}; "
-                f"{max(1, self.width // head_size) * head_size} is one, or set head_size"
+                "base_head_size is that of parametrization 'mup' at its base_width, but got "
+                f"{self.base_head_size} with parametrization 'standard'; leave it out, or set parametrization: mup"
             )
-        self.heads = self.width // head_size
         training, held_out = read_text(data)
         self.training = ByteWindows(
             training,
@@ -79,12 +88,28 @@ class LanguageWorkload(Workload):
                 "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
                 f"{settings.class_weighting!r} for the workload language; set class_weighting 'none'"
             )
+        return self._decoder(
+            self.width, self.heads, attention_scale(self.head_size, self.base_head_size)
+        )
+
+    def base_model(self, settings: TrainingSettings) -> nn.Module | None:  # noqa: ARG002
+        """The decoder at ``base_width`` with parametrization ``mup``; None with ``standard``."""
+        if self.base_width is None:
+            return None
+        return self._decoder(
+            self.base_width,
+            self.base_width // self.base_head_size,
+            attention_scale(self.base_head_size, self.base_head_size),
+        )
+
+    def _decoder(self, width: int, heads: int, scale: float) -> TransformerDecoder:
         return TransformerDecoder(
-            width=self.width,
+            width=width,
             depth=self.depth,
-            heads=self.heads,
+            heads=heads,
             positions=self.sequence_length,
             tokens=_BYTES,
+            attention_scale=scale,
         )
 
     def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002
@@ -122,6 +147,16 @@ class LanguageWorkload(Workload):
 
 def _pair(windows: Tensor) -> Batch:
     return windows[:, :-1], windows[:, 1:]
+
+
+def _heads(width: int, head_size: int, beginning: str) -> int:
+    if width % head_size:
+        raise DataError(
+            f"{beginning}width must be a multiple of {beginning}head_size, {head_size}, as every head of the attention "
+            f"has that many channels, but got {width}; {max(1, width // head_size) * head_size} is one, or set "
+            f"{beginning}head_size"
+        )
+    return width // head_size
 
 
 def _whole(data: Mapping[str, Any], name: str, default: int | None) -> Any:

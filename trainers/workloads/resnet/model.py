@@ -8,13 +8,14 @@ without parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainers.numerics.normalization import GhostBatchNorm, GhostBatchNormReLU, norm_relu
+from trainers.numerics.parametrization import InitialLaw
 
 Norm = Callable[[int], GhostBatchNorm]
 
@@ -151,6 +152,13 @@ def _stages(
             blocks.append(block(inputs, width << stage, 2 if stage > 0 and index == 0 else 1, norm))
             inputs = block.expansion * (width << stage)
     return blocks
+
+
+def initialization_of(name: str) -> Mapping[str, InitialLaw]:
+    """How the initial values of the network ``name`` move with its width, by the beginnings of parameters' names."""
+    if name == "resnet50":
+        return {"convolutions": "fan_out", "classifier": "constant"}
+    return {"convolutions": "fan_out"}
 
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:

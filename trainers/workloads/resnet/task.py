@@ -1,7 +1,8 @@
 """Image classification with residual networks.
 
 Data options: ``source`` (digits, image_folder or tar_shards), ``path``, ``image_size``, ``augment``, ``decoder``,
-``decoding_threads``, ``classes``, ``train_samples``, ``evaluation_samples`` (of tar shards), ``model``, ``width``.
+``decoding_threads``, ``classes``, ``train_samples``, ``evaluation_samples`` (of tar shards), ``model``, ``width``,
+``parametrization``, ``base_width``.
 """
 
 from __future__ import annotations
@@ -17,9 +18,17 @@ from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
 from trainers.feed.streams import Part
+from trainers.numerics.parametrization import base_width
 from trainers.workloads.resnet.data import SOURCE_OPTIONS, open_images
-from trainers.workloads.resnet.model import NAMES, SMALL_NETWORKS, build_resnet
+from trainers.workloads.resnet.model import (
+    NAMES,
+    SMALL_NETWORKS,
+    build_resnet,
+    initialization_of,
+)
 from trainers.workloads.workload import Batch, Workload, check_options
+
+_OPTIONS = ("source", "augment", "model", "width", "parametrization", "base_width")
 
 
 class ResNetWorkload(Workload):
@@ -28,7 +37,7 @@ class ResNetWorkload(Workload):
     metrics: ClassVar[Mapping[str, bool]] = {"top1": True, "top5": True, "loss": False}
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        check_options(data, ("source", "augment", "model", "width", *SOURCE_OPTIONS))
+        check_options(data, (*_OPTIONS, *SOURCE_OPTIONS))
         self.images = open_images(data)
         self.train_samples = self.images.train_samples
         self.evaluation_samples = self.images.evaluation_samples
@@ -38,6 +47,8 @@ class ResNetWorkload(Workload):
         self.streamed = self.images.streamed
         self.model_name = _model_name(data.get("model"), self.images.size)
         self.width = _width(data.get("width"), self.model_name)
+        self.base_width = base_width(data)
+        self.initialization = initialization_of(self.model_name)
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
         """The network that the data options name, by default one that suits the image size."""
@@ -46,11 +57,18 @@ class ResNetWorkload(Workload):
                 "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
                 f"{settings.class_weighting!r} for the workload resnet; set class_weighting 'none'"
             )
+        return self._network(self.width, settings)
+
+    def base_model(self, settings: TrainingSettings) -> nn.Module | None:
+        """The network at ``base_width`` with parametrization ``mup``; None with ``standard``."""
+        return None if self.base_width is None else self._network(self.base_width, settings)
+
+    def _network(self, width: int, settings: TrainingSettings) -> nn.Module:
         return build_resnet(
             self.model_name,
             self.images.channels,
             self.images.classes,
-            self.width,
+            width,
             settings.normalization_batch_size,
             momentum=settings.normalization_momentum,
             zero_gamma=settings.zero_gamma,
