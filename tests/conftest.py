@@ -111,6 +111,7 @@ MEDIUM = (
     "trainers/test_image_feed.py",
     "trainers/test_language.py::test_it_learns_beyond_the_frequencies_of_bytes",
     "trainers/test_noise_scale.py",
+    "trainers/test_parametrization.py",
     "trainers/test_optimizers_state.py::test_reduced_weights_are_the_rounded_fp32_training",
     "trainers/test_step_operations.py::test_no_update_waits_for_the_device",
     "trainers/test_step_operations.py::test_operations_of_fused_trainings_do_not_grow_with_their_number",

@@ -8,8 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.model_size import (
+    CHECKED,
+    CHECKED_DATA,
+    PARAMETRIZATIONS,
+    Size,
+    coordinates,
+    options,
+    parts_of_decoder,
+)
 from search_spaces.settings import TrainingSettings
-from search_spaces.techniques import OPTIMIZERS
 from trainers.begin import begin_training
 from trainers.errors import DataError, JobError, WorkloadError
 from trainers.fused.trainings import FusedTrainings
@@ -17,11 +25,11 @@ from trainers.job import Target, TrainingJob
 from trainers.loop.synchronous import Training
 from trainers.numerics.parametrization import Growth, attention_scale, maximal_update_
 from trainers.optimizers import make_optimizer
-from trainers.workloads import Workload, load_workload
+from trainers.workloads import load_workload
+from trainers.workloads.language.model import DecoderBlock, TransformerDecoder
 from trainers.workloads.language.task import LanguageWorkload
 
 TEXT = {"sequence_length": 16, "train_samples": 512, "evaluation_samples": 16, "depth": 2}
-WIDTHS = (32, 128, 512)
 
 
 class Perceptron(nn.Module):
@@ -56,9 +64,10 @@ def job(
     )
 
 
-def language(width: int, mup: bool, **options: Any) -> dict[str, Any]:
-    base = {"parametrization": "mup", "base_width": 32} if mup else {}
-    return {**TEXT, "width": width, **base, **options}
+def begun(its: TrainingJob, **given: Any) -> Training:
+    training = begin_training(its, **given)
+    assert isinstance(training, Training)
+    return training
 
 
 # table 8 of arXiv:2203.03466, of a tensor whose fans are 4 times those of its base shape: SGD's rate is fan_out for
@@ -181,18 +190,21 @@ def test_table_3_is_the_same_training(optimizer: str) -> None:
 
 def test_standard_and_the_base_width_are_bit_for_bit_what_they_were() -> None:
     def trained(workload: str, data: dict[str, Any], optimizer: str) -> list[Tensor]:
-        training = begin_training(
+        training = begun(
             job(workload, data, 0.2, optimizer=optimizer, learning_rate=0.05, weight_decay=0.01)
         )
-        assert isinstance(training, Training)
         training.advance()
         return [each.detach() for each in training.model.parameters()]
 
     for optimizer in ("sgd", "adamw", "lamb"):
-        plain = trained("language", language(32, mup=False), optimizer)
-        named = trained("language", language(32, mup=False, parametrization="standard"), optimizer)
-        base = trained("language", language(32, mup=True), optimizer)
-        other = trained("language", {**language(32, mup=True), "base_width": 16}, optimizer)
+        plain = trained("language", options("standard", 32, **TEXT), optimizer)
+        named = trained(
+            "language",
+            {**options("standard", 32, **TEXT), "parametrization": "standard"},
+            optimizer,
+        )
+        base = trained("language", options("mup", 32, **TEXT), optimizer)
+        other = trained("language", {**options("mup", 32, **TEXT), "base_width": 16}, optimizer)
         for one, two, three in zip(plain, named, base, strict=True):
             assert torch.equal(one, two) and torch.equal(one, three)
         assert not all(torch.equal(one, two) for one, two in zip(plain, other, strict=True))
@@ -204,50 +216,209 @@ def test_standard_and_the_base_width_are_bit_for_bit_what_they_were() -> None:
         assert torch.equal(one, two)
 
 
-Sizes = dict[str, tuple[float, float]]
+def sizes(
+    workload: str, parametrization: str, width: int, base: int, **settings: Any
+) -> dict[str, Size]:
+    """The coordinate check at one width, of the last block and the scores."""
+    settings = {"weight_decay": 0.0, **settings}
+    if workload == "resnet":
+        data = {"source": "digits", "width": width, "augment": False}
+        if parametrization == "mup":
+            data |= {"parametrization": "mup", "base_width": base}
+    else:
+        data = options(parametrization, width, **CHECKED_DATA)
+    often = 11 if workload == "resnet" else 1
+    return coordinates(
+        data,
+        workload,
+        PARTS[workload],
+        TrainingSettings(**settings),
+        evaluations_per_epoch=often,
+    )
 
 
-def coordinates(
-    data: Mapping[str, Any],
-    workload: str,
-    places: Callable[[nn.Module], Mapping[str, nn.Module]],
-    **settings: Any,
-) -> Sizes:
-    """Root mean square of what each place gives, before training and of its change over 4 updates, by place."""
-    training = begin_training(job(workload, data, **settings))
-    assert isinstance(training, Training)
-    seen: dict[str, Tensor] = {}
-
-    def keep(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            seen[name] = output.detach().clone()
-
-        return hook
-
-    for name, module in places(training.model).items():
-        module.register_forward_hook(keep(name))
-    batch = training.workload.prepare(training.workload.evaluation_batch(torch.arange(16)))
-
-    def look() -> dict[str, Tensor]:
-        training.model.eval()
-        with torch.no_grad():
-            training.workload.score(training.model, batch)
-        return dict(seen)
-
-    training.model.train()
-    before = look()
-    training._updates(0, 4)
-    after = look()
-    return {name: (rms(before[name]), rms(after[name] - before[name])) for name in before}
+PARTS: dict[str, Callable[[Any], dict[str, nn.Module]]] = {
+    "language": parts_of_decoder,
+    "resnet": lambda model: {"last block": model.convolutions[-1], "scores": model},
+}
+RESNET: dict[str, Mapping[str, Any]] = {
+    "sgd": {"learning_rate": 0.1},
+    "adamw": {"learning_rate": 0.003},
+}
 
 
-def rms(tensor: Tensor) -> float:
-    return tensor.double().square().mean().sqrt().item()
+@pytest.mark.parametrize("optimizer", CHECKED)
+def test_activations_of_a_transformer_and_their_changes_keep_their_size(optimizer: str) -> None:
+    """From width 32 to 512 within a factor of 1.5; the initial scores fall as 1 / sqrt(width), which is published too.
 
-
-def of_decoder(model: Any) -> dict[str, nn.Module]:
-    return {
-        "attention": model.blocks[1].queries_keys_values,
-        "block": model.blocks[1],
-        "scores": model,
+    In the standard parametrization the change of the scores grows at least threefold.
+    """
+    found = {
+        (name, width): sizes("language", name, width, 32, optimizer=optimizer, **CHECKED[optimizer])
+        for name in PARAMETRIZATIONS
+        for width in (32, 128, 512)
     }
+    small = found["mup", 32]
+    assert small == found["standard", 32]
+    for width in (128, 512):
+        wide = found["mup", width]
+        for part in ("queries, keys, values", "hidden layer", "stream"):
+            assert wide[part].value == pytest.approx(small[part].value, rel=0.25), (part, width)
+            assert 1 / 1.5 < wide[part].change / small[part].change < 1.5, (part, width)
+        fallen = wide["scores"].value / small["scores"].value
+        assert fallen == pytest.approx((32 / width) ** 0.5, rel=0.1)
+    # the share of the initial scores in it vanishes with them
+    scores = [found["mup", width]["scores"].change for width in (128, 512)]
+    assert 1 / 2 < scores[1] / scores[0] < 1.1
+    changes = [found["standard", width]["scores"].change for width in (32, 128, 512)]
+    assert changes[0] < changes[1] < changes[2] and changes[2] > 3 * changes[0]
+
+
+@pytest.mark.parametrize("optimizer", RESNET)
+def test_activations_of_a_residual_network_and_their_changes_keep_their_size(
+    optimizer: str,
+) -> None:
+    found = {
+        (name, width): sizes("resnet", name, width, 8, optimizer=optimizer, **RESNET[optimizer])
+        for name in PARAMETRIZATIONS
+        for width in (8, 32, 128)
+    }
+    for width in (32, 128):
+        for part, small in found["mup", 8].items():
+            assert 1 / 2 < found["mup", width][part].change / small.change < 2, (part, width)
+    grown = {
+        name: found[name, 128]["scores"].change / found[name, 8]["scores"].change
+        for name in PARAMETRIZATIONS
+    }
+    assert grown["standard"] > 2 * grown["mup"]
+
+
+def test_heads_that_grow_are_scaled_by_their_size() -> None:
+    """1 / sqrt(d) at the base, and 1 / d from there."""
+    assert attention_scale(16, 16) == 0.25
+    assert attention_scale(64, 16) == pytest.approx(4 / 64)
+    data = {**options("mup", 128, **TEXT), "head_size": 64, "base_head_size": 16}
+    model = LanguageWorkload(data).build_model(TrainingSettings())
+    assert isinstance(model, TransformerDecoder) and isinstance(model.blocks[0], DecoderBlock)
+    assert model.blocks[0].attention_scale == pytest.approx(1 / 16)
+    assert model.blocks[0].heads == 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lars", "lamb", "nadamw", "ademamix"])
+def test_fused_trainings_are_those_alone(optimizer: str) -> None:
+    settings = {"optimizer": optimizer, "weight_decay": 0.01}
+    data = options("mup", 64, **TEXT | {"train_samples": 128, "depth": 1})
+    jobs = [job("language", data, learning_rate=rate, **settings) for rate in (0.003, 0.001)]
+    alone, together = ([begun(each) for each in jobs] for _ in range(2))
+    for training in alone:
+        training.advance()
+    fused = FusedTrainings()
+    for training in together:
+        fused.add(training)
+    fused.advance()
+    fused.close()
+    for one, other in zip(alone, together, strict=True):
+        for mine, its in zip(one.model.parameters(), other.model.parameters(), strict=True):
+            torch.testing.assert_close(mine, its, rtol=2e-4, atol=2e-6)
+
+
+def test_weights_shrink_as_fast_at_any_width() -> None:
+    """With a gradient of zero: rate times decay is that of the base width in every group, by its time scale too."""
+    for optimizer in ("sgd", "adamw", "lion"):
+        model = Perceptron(64)
+        growths = maximal_update_(model, Perceptron(16))
+        settings = TrainingSettings(
+            optimizer=optimizer, weight_decay=0.1, momentum=0.0, decay_norm_and_bias=True
+        )
+        before = {name: each.detach().clone() for name, each in model.named_parameters()}
+        make_optimizer(model.parameters(), settings, growths=growths).step(0.5)
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.detach(), before[name] * 0.95)
+
+
+def test_a_checkpoint_goes_on_in_mup() -> None:
+    its = job(
+        "language", options("mup", 64, **TEXT | {"train_samples": 64}), 2.0, optimizer="adamw"
+    )
+    straight, first, second = (begun(its) for _ in range(3))
+    straight.advance()
+    first.advance()
+    second.load_state_dict(first.state_dict())
+    straight.advance()
+    second.advance()
+    for mine, theirs in zip(straight.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+class OwnTask(LanguageWorkload):
+    """A class of one's own, which declares its base shapes."""
+
+    def base_model(self, settings: TrainingSettings) -> nn.Module:
+        return self._decoder(32, 2, attention_scale(16, 16))
+
+
+def test_a_class_of_ones_own_declares_its_base_shapes() -> None:
+    its = job("own", options("standard", 64, **TEXT), 0.2, optimizer="adamw")
+    known = job("language", options("mup", 64, **TEXT), 0.2, optimizer="adamw")
+    own = begun(its, workload=OwnTask(its.data))
+    ours = begun(known)
+    own.advance()
+    ours.advance()
+    for mine, theirs in zip(own.model.parameters(), ours.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"parametrization": "mupp"}, "there is no parametrization 'mupp'; did you mean 'mup'"),
+        ({"parametrization": "mup"}, "'mup' needs base_width.* but got None"),
+        ({"parametrization": "mup", "base_width": 0}, "at least 1, but got 0"),
+        (
+            {"base_width": 32},
+            "got base_width 32 with parametrization 'standard'; set parametrization",
+        ),
+        (
+            {"parametrization": "mup", "base_width": 40},
+            "base_width must be a multiple of base_head_size, 16",
+        ),
+        ({"base_head_size": 8}, "base_head_size is that of parametrization 'mup'"),
+    ],
+)
+def test_options_that_contradict_each_other(option: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        load_workload("language", {**TEXT, **option})
+    if "base_head_size" not in option and option.get("base_width") != 40:
+        with pytest.raises(DataError, match=said):
+            load_workload("resnet", {"source": "digits", **option})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"optimizer": "shampoo"}, "but got 'shampoo'; take one of sgd, lars, lamb, adam"),
+        ({"optimizer": "muon"}, "but got 'muon'"),
+        ({"optimizer": "adam"}, "got weight_decay 0.0001 with optimizer 'adam'; take adamw"),
+    ],
+)
+def test_an_optimizer_without_a_rule_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(JobError, match=said):
+        begun(job("language", options("mup", 64, **TEXT), **settings))
+    begun(job("language", options("standard", 64, **TEXT), **settings)).close()
+
+
+def test_models_that_do_not_fit_their_base_are_refused() -> None:
+    with pytest.raises(WorkloadError, match=r"but one alone has '1.bias'"):
+        maximal_update_(
+            nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)), nn.Sequential(nn.Linear(3, 4))
+        )
+    cube, small = nn.Module(), nn.Module()
+    cube.own, small.own = nn.Parameter(torch.zeros(4, 2, 6)), nn.Parameter(torch.zeros(2, 2, 2))
+    with pytest.raises(
+        WorkloadError, match=r"'own' is of \(4, 2, 6\) and at the base width of \(2, 2, 2\)"
+    ):
+        maximal_update_(cube, small)
+    with pytest.raises(WorkloadError, match="no parameter's name begins so; did you mean 'bias'"):
+        maximal_update_(nn.Linear(4, 4), nn.Linear(2, 2), {"bies": "constant"})
+    with pytest.raises(WorkloadError, match="fan_in, fan_out or constant, but is 'fan'"):
+        maximal_update_(nn.Linear(4, 4), nn.Linear(2, 2), {"weight": "fan"})  # type: ignore[dict-item]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import JobError
@@ -352,7 +353,8 @@ class _Model(nn.Module):
             return functional_call(self, own, (compute, samples))
 
         named = {f"model.{name}": tensor for name, tensor in tensors.items()}
-        with self._replica.computing:
+        # the kernels of flash attention cannot be mapped over trainings
+        with self._replica.computing, sdpa_kernel(SDPBackend.MATH):
             return vmap(of_one, in_dims=(0, None if shared else 0))(named, batch)
 
 

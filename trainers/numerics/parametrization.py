@@ -11,15 +11,15 @@ the form of its table 8. At its base width it is the standard one; beyond, with 
     what the last layer reads       1 / fan_in                      a layer whose output does not grow
     products in attention           sqrt(base d) / d                d, the size of a head (:func:`attention_scale`)
 
-Two dimensions of a matrix grow with the width, one of a vector: biases, gains of normalizations, embeddings, the weights
-of first and last layers. Table 3 of the paper, without the multiplier of the last layer, is the same training (section
-B.1 there); the form of table 8 also allows an output that is tied to the embedding. Tensors of which nothing grows stay
-as they are.
+Two dimensions of a matrix grow with the width, one of a vector: biases, gains of normalizations, embeddings, weights of
+first and last layers. Table 3 of the paper, without the multiplier of the last layer, is the same training (section B.1
+there); the form of table 8 also allows an output that is tied to the embedding. Tensors of which nothing grows stay as
+they are.
 
 The line of LARS and LAMB is not in that paper. It follows from the condition that an update has the spectral norm
 sqrt(fan_out / fan_in) (Yang, Simon and Bernstein, arXiv:2310.17813, condition 1). The rank of gradients does not grow,
-so an update's spectral norm is a share of its Frobenius norm, and that is the weights' by the trust ratio, sqrt(fan_out)
-for a matrix. What these rules do not adapt goes by the lines above it.
+so an update's spectral norm is a share of its Frobenius norm, which the trust ratio makes a share of the weights':
+sqrt(fan_out) for a matrix. What these rules do not adapt goes by the lines above it.
 
 The coefficient of weight decay is divided by the multiplier of SGD's or Adam's rate, so that weights shrink as fast at
 any width (section B.3: decay that is decoupled; microsoft/mup does the same). Adam's epsilon is not scaled: gradients

@@ -1,0 +1,333 @@
+"""Small models for large ones: python -m benchmarks.model_size [--trainings FILE] [--write FOLDER].
+
+Decoder-only transformers of 2 blocks over the bytes of Python's own sources, in the parametrizations ``standard`` and
+``mup`` with the base width 32, where both are the same.
+
+Coordinate check (Yang et al., arXiv:2203.03466, section D.1): the root mean square of what each part of the network
+gives, and of its change over the first 4 updates, at widths of 32 to 512.
+
+Best rate: the held-out loss after 384 updates of 32 sequences of 32 bytes with AdamW, at seven rates and four widths;
+warmup over a tenth, a line to zero, no weight decay, the mean of two seeds. The best rate is the lowest point of the
+parabola through the lowest loss and its two neighbours, over the logarithm of the rate.
+
+A training that is in FILE, one JSON object a line, is not trained again. ``--write`` writes the pictures and the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.extrapolation.svg import Picture
+from search_spaces.settings import TrainingSettings
+from trainers.begin import begin_training
+from trainers.job import Target, TrainingJob
+from trainers.loop.synchronous import Training
+
+BASE, BATCH = 32, 32
+PARAMETRIZATIONS = ("standard", "mup")
+CHECKED_WIDTHS = (32, 64, 128, 256, 512)
+CHECKED: Mapping[str, Mapping[str, Any]] = {
+    "sgd": {"learning_rate": 0.5},
+    "lars": {"learning_rate": 0.5, "trust_coefficient": 0.02},
+    "adamw": {"learning_rate": 0.003},
+    "lion": {"learning_rate": 0.001},
+    "lamb": {"learning_rate": 0.02},
+}
+"""Optimizers of the coordinate check, at rates at which the narrow network learns."""
+CHECKED_DATA = {"sequence_length": 16, "evaluation_samples": 16, "train_samples": 4 * BATCH}
+"""Four updates to the first evaluation."""
+WIDTHS = (32, 64, 128, 256)
+RATES = tuple(0.001 * 2**power for power in range(7))
+SEEDS = (1, 2)
+LOST = 10.0
+"""Nats a byte that a training counts as which diverged: uniform guessing has 5.5."""
+COLOURS = ("#1f77b4", "#2ca02c", "#ff7f0e", "#d62728")
+
+
+@dataclass(frozen=True, order=True)
+class SmallTraining:
+    """One training of the sweep over rates."""
+
+    parametrization: str
+    width: int
+    rate: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """Root mean square of what a part of the network gives, and of its change over the first updates."""
+
+    value: float
+    change: float
+
+
+def options(parametrization: str, width: int, **others: Any) -> dict[str, Any]:
+    """The data section of a language model."""
+    base = {"parametrization": "mup", "base_width": BASE} if parametrization == "mup" else {}
+    return {"width": width, "depth": 2, **base, **others}
+
+
+def coordinates(
+    data: Mapping[str, Any],
+    workload: str,
+    parts: Callable[[Any], Mapping[str, nn.Module]],
+    settings: TrainingSettings,
+    *,
+    evaluations_per_epoch: int = 1,
+) -> dict[str, Size]:
+    """The sizes of each of ``parts`` of a model on 16 evaluation samples, changed up to the first evaluation."""
+    job = _job(workload, data, settings, seed=3)
+    training = begin_training(replace(job, evaluations_per_epoch=evaluations_per_epoch))
+    assert isinstance(training, Training)
+    seen: dict[str, Tensor] = {}
+    for name, module in parts(training.model).items():
+        module.register_forward_hook(
+            lambda _, __, output, name=name: seen.update({name: output.detach().clone()})
+        )
+    samples = training.workload.prepare(training.workload.evaluation_batch(torch.arange(16)))
+
+    def given() -> dict[str, Tensor]:
+        training.model.eval()
+        with torch.no_grad():
+            training.workload.score(training.model, samples)
+        return dict(seen)
+
+    before = given()
+    training.advance()
+    after = given()
+    return {name: Size(_rms(before[name]), _rms(after[name] - before[name])) for name in before}
+
+
+def parts_of_decoder(model: Any) -> dict[str, nn.Module]:
+    """What is looked at in a language model: in its last block, and its scores."""
+    block = model.blocks[-1]
+    return {
+        "queries, keys, values": block.queries_keys_values,
+        "hidden layer": block.network_input,
+        "stream": block,
+        "scores": model,
+    }
+
+
+def check(optimizer: str, parametrization: str) -> dict[int, dict[str, Size]]:
+    """The coordinate check of one optimizer, by width."""
+    settings = TrainingSettings(optimizer=optimizer, weight_decay=0.0, **CHECKED[optimizer])
+    return {
+        width: coordinates(
+            options(parametrization, width, **CHECKED_DATA), "language", parts_of_decoder, settings
+        )
+        for width in CHECKED_WIDTHS
+    }
+
+
+def loss_of(training: SmallTraining) -> float:
+    """The held-out loss at the end, in nats a byte; LOST where it diverged."""
+    data = options(
+        training.parametrization,
+        training.width,
+        sequence_length=32,
+        train_samples=384 * BATCH,
+        evaluation_samples=512,
+    )
+    settings = TrainingSettings(
+        optimizer="adamw",
+        learning_rate=training.rate,
+        warmup_epochs=0.1,
+        decay="linear",
+        weight_decay=0.0,
+    )
+    run = begin_training(_job("language", data, settings, seed=training.seed))
+    loss = LOST
+    while not run.finished:
+        point = run.advance()
+        loss = point.loss if np.isfinite(point.loss) else LOST
+    run.close()
+    return min(loss, LOST)
+
+
+def wanted() -> list[SmallTraining]:
+    """Every training of the sweep, the dearest first; at the base width both parametrizations are one."""
+    return sorted(
+        (
+            SmallTraining(parametrization, width, rate, seed)
+            for parametrization in PARAMETRIZATIONS
+            for width in WIDTHS
+            for rate in RATES
+            for seed in SEEDS
+            if parametrization == "standard" or width != BASE
+        ),
+        key=lambda each: (-each.width, each.seed, each),
+    )
+
+
+def losses(file: Path, processes: int) -> dict[SmallTraining, float]:
+    """The losses of all trainings, from the file where they are there."""
+    found: dict[SmallTraining, float] = {}
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            found[SmallTraining(**row["training"])] = row["loss"]
+    left = [each for each in wanted() if each not in found]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for training, loss in pool.imap_unordered(_trained, left):
+            found[training] = loss
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({"training": asdict(training), "loss": loss}) + "\n")
+            print(training, f"{loss:.3f}", flush=True)
+    for training in [each for each in found if each.width == BASE]:
+        found[SmallTraining("mup", BASE, training.rate, training.seed)] = found[training]
+    return found
+
+
+def curves(found: Mapping[SmallTraining, float]) -> dict[tuple[str, int], np.ndarray[Any, Any]]:
+    """The mean loss over the seeds at each rate, ``(rates,)``, by parametrization and width."""
+    sums: dict[tuple[str, int], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for training, loss in found.items():
+        sums[training.parametrization, training.width][training.rate].append(loss)
+    return {
+        key: np.array([np.mean(of_rates[rate]) for rate in RATES]) for key, of_rates in sums.items()
+    }
+
+
+def best_rate(curve: Sequence[float] | np.ndarray[Any, Any]) -> float:
+    """Of the losses at RATES: the lowest point of the parabola through the lowest and its neighbours."""
+    at = int(np.argmin(curve))
+    if at in (0, len(RATES) - 1):
+        return RATES[at]
+    below, lowest, above = (float(curve[each]) for each in (at - 1, at, at + 1))
+    return float(RATES[at] * 2 ** (0.5 * (below - above) / (below - 2 * lowest + above)))
+
+
+def check_picture(checks: Mapping[str, Mapping[int, Mapping[str, Size]]]) -> Picture:
+    """The change of three parts with AdamW, over the width."""
+    parts = ("queries, keys, values", "stream", "scores")
+    sizes = [
+        its.change for check in checks.values() for of in check.values() for its in of.values()
+    ]
+    picture = Picture(
+        "width", "change over 4 updates", (28, 600), (0.7 * min(sizes), 1.4 * max(sizes))
+    )
+    for name, widths in checks.items():
+        for part, colour in zip(parts, COLOURS, strict=False):
+            changes = [widths[width][part].change for width in CHECKED_WIDTHS]
+            label = f"{part}, {name}"
+            picture.line(CHECKED_WIDTHS, changes, colour, label, dashed=name == "standard")
+    return picture
+
+
+def rate_picture(
+    by_width: Mapping[tuple[str, int], np.ndarray[Any, Any]], parametrization: str
+) -> Picture:
+    """Loss over the rate, a line for each width, and the best rate of each."""
+    lowest = min(float(curve.min()) for curve in by_width.values())
+    picture = Picture(
+        f"learning rate, {parametrization}",
+        "held-out loss, nats a byte",
+        (RATES[0] * 0.9, RATES[-1] * 1.1),
+        (lowest * 0.98, lowest * 1.5),
+    )
+    for width, colour in zip(WIDTHS, COLOURS, strict=True):
+        curve = by_width[parametrization, width]
+        best = best_rate(curve)
+        picture.line(RATES, curve, colour, f"width {width}")
+        picture.line([best, best], [lowest * 0.98, float(curve.min())], colour, "", dashed=True)
+    return picture
+
+
+def tables(
+    checks: Mapping[tuple[str, str], Mapping[int, Mapping[str, Size]]],
+    by_width: Mapping[tuple[str, int], np.ndarray[Any, Any]],
+) -> Iterator[str]:
+    """The tables, in Markdown."""
+    parts = ("queries, keys, values", "hidden layer", "stream", "scores")
+    yield "| change at width 512 over that at 32 | parametrization | " + " | ".join(parts) + " |"
+    yield "|---|---|" + "--:|" * len(parts)
+    for (optimizer, parametrization), check in checks.items():
+        grown = [
+            check[CHECKED_WIDTHS[-1]][part].change / check[BASE][part].change for part in parts
+        ]
+        shown = " | ".join(f"{each:.2g}" for each in grown)
+        yield f"| {optimizer} | {parametrization} | {shown} |"
+    yield ""
+    yield (
+        "| width | parametrization | best rate | loss there | rate of width 32 | loss with it | "
+        "cost of the small model's rate |"
+    )
+    yield "|--:|---|--:|--:|--:|--:|--:|"
+    taken = best_rate(by_width["standard", BASE])
+    for width in WIDTHS:
+        for parametrization in PARAMETRIZATIONS:
+            curve = by_width[parametrization, width]
+            with_it = float(np.interp(np.log(taken), np.log(RATES), curve))
+            yield (
+                f"| {width} | {parametrization} | {best_rate(curve):.2g} | {curve.min():.3f} | {taken:.2g} | "
+                f"{with_it:.3f} | {with_it - curve.min():.3f} |"
+            )
+
+
+def main() -> None:
+    """Check, train, print the tables, and write them with the pictures where it is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trainings", type=Path, default=Path("model_size.jsonl"), metavar="FILE")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="where the pictures go")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    checks = {
+        (optimizer, parametrization): check(optimizer, parametrization)
+        for optimizer in CHECKED
+        for parametrization in PARAMETRIZATIONS
+    }
+    by_width = curves(losses(asked.trainings, asked.processes))
+    text = "\n".join(tables(checks, by_width))
+    print(text)
+    if asked.write is not None:
+        of_adamw = {each: checks["adamw", each] for each in PARAMETRIZATIONS}
+        pictures = {"model_size-check": check_picture(of_adamw)}
+        pictures |= {
+            f"model_size-{each}": rate_picture(by_width, each) for each in PARAMETRIZATIONS
+        }
+        for name, picture in pictures.items():
+            (asked.write / f"{name}.svg").write_text(picture.text(), encoding="utf-8")
+
+
+def _job(
+    workload: str, data: Mapping[str, Any], settings: TrainingSettings, *, seed: int
+) -> TrainingJob:
+    return TrainingJob(
+        workload=workload,
+        data=data,
+        seed=seed,
+        target=Target("loss", 1e-9, higher_is_better=False),
+        global_batch_size=BATCH,
+        epochs=1.0,
+        settings=settings,
+    )
+
+
+def _trained(training: SmallTraining) -> tuple[SmallTraining, float]:
+    torch.set_num_threads(1)
+    return training, loss_of(training)
+
+
+def _rms(tensor: Tensor) -> float:
+    return tensor.double().square().mean().sqrt().item()
+
+
+if __name__ == "__main__":
+    main()
