@@ -180,13 +180,13 @@ def all_ended(store: Store) -> bool:
 class Witness:
     """Remembers every trial that was seen finished, with its curve, and says what became of it."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, besides: str | None = None) -> None:
+        self._store, self._besides = store, besides  # an owner whose studies it does not follow
         self._seen: dict[int, tuple[Trial, int]] = {}
 
     def look(self) -> int:
         """Remember what is finished now; returns how many trials are."""
-        for study in self._store.studies():
+        for study in self._studies():
             for trial in self._store.trials(study.id):
                 if trial.state.finished and trial.id not in self._seen:
                     self._seen[trial.id] = (trial, len(self._store.points(trial.id)))
@@ -198,7 +198,7 @@ class Witness:
         ``folder`` is where the workers ran.
         """
         found = []
-        for study in self._store.studies():
+        for study in self._studies():
             trials = self._store.trials(study.id)
             found += (
                 [f"{study.name}: {study.state}, {study.message}"]
@@ -225,6 +225,9 @@ class Witness:
             found += _twice(study, trials)
             found += _begun_after_its_end(study, trials, folder)
         return found
+
+    def _studies(self) -> list[Study]:
+        return [study for study in self._store.studies() if study.owner != self._besides]
 
 
 def _twice(study: Study, trials: Sequence[Trial]) -> list[str]:

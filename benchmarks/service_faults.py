@@ -10,9 +10,10 @@ was submitted must come to its end. Rules:
 - a run of a plan has one outcome, never begins after it, and never has two launchers at a time;
 - at the end no process is left behind.
 
-Exits with 1 where one is broken.
+With ``--hostile`` a user does meanwhile what harm a token allows (``benchmarks/hostile_users.py``): no answer may be an
+internal error, and the rules are for the studies of the others. Exits with 1 where one is broken.
 
-    python -m benchmarks.service_faults --database sqlite --seconds 600 --seed 1
+    python -m benchmarks.service_faults --database sqlite --seconds 600 --seed 1 [--hostile] [--calm]
     python -m benchmarks.service_faults --database postgresql --seconds 600 --seed 1
 """
 
@@ -40,6 +41,7 @@ import httpx
 import hpo
 from benchmarks.dashboard_browser import free_port
 from benchmarks.fleet import ROOT, STUDY, Fleet, Witness, all_ended, begun, fleet, log_of, wait_for
+from benchmarks.hostile_users import HonestReader, HostileUser, write_scripts
 from benchmarks.private_postgres import PrivatePostgres, private_postgres
 from hpo.client.retries import RetryPolicy
 from hpo.errors import UnreachableError
@@ -74,13 +76,16 @@ KINDS = (
 LONG = 300.0
 """Seconds from which every kind of fault must have struck."""
 
+HOSTILE = "hostile"
+"""The owner who does harm."""
+
 VALIDATED = "full_scale: {global_batch_size: 64, machine: local, workers: 2, validate: true}\n"
 CONFIGURATION = """\
 storage: {url}
 port: {port}
 folder: {folder}/.hpo
 data_folders: [{folder}]
-workloads: ["paced_workload:Paced"]
+workloads: ["paced_workload:Paced", program, noisy_quadratic]
 """
 
 
@@ -126,6 +131,10 @@ class Service:
             self.start_server()
         while len(self.running_workers()) < WORKERS:
             self.workers.start()
+
+    def pid(self) -> int | None:
+        """The server's, while it lives."""
+        return None if self.server is None or self.server.poll() is not None else self.server.pid
 
     def running_workers(self) -> list[subprocess.Popen[bytes]]:
         """Those that live."""
@@ -197,7 +206,7 @@ class Clients:
         with hpo.Client(service.address, token, retries=RetryPolicy(attempts=30)) as client:
             while not self._ended.wait(1.0):
                 ended = _ended_studies(store)
-                if len(self.acknowledged) - len(ended) >= WAITING:
+                if len(set(self.acknowledged) - ended) >= WAITING:
                     continue
                 number += 1
                 name = f"study {number}"
@@ -390,8 +399,22 @@ def faults_of_runs(store: Store, folder: Path) -> tuple[list[str], int]:
     return found, count
 
 
+def cancel_hostile(store: Store) -> None:
+    """Cancel the studies of who does harm, which nobody waits for."""
+    for study in store.studies():
+        if study.owner == HOSTILE:
+            store.request_cancel(study.id)
+
+
 def run(
-    url: str, folder: Path, *, seconds: float, seed: int, postgres: PrivatePostgres | None = None
+    url: str,
+    folder: Path,
+    *,
+    seconds: float,
+    seed: int,
+    postgres: PrivatePostgres | None = None,
+    hostile: bool = False,
+    calm: bool = False,
 ) -> tuple[list[str], str]:
     """The rules that were broken, and what happened in words."""
     (folder / "paced_workload.py").write_text((ROOT / "benchmarks/paced_workload.py").read_text())
@@ -407,16 +430,25 @@ def run(
             service.supervise()
             wait_for(service.is_ready, LIMIT, "the server")
             strikes = Strikes(service, random.Random(seed), postgres)
-            witness, until = Witness(store), time.monotonic() + seconds
+            witness, until = Witness(store, besides=HOSTILE), time.monotonic() + seconds
             draw = random.Random(seed + 1)
+            harmful, _ = create_token(store, owner=HOSTILE, scope="submit")
+            scripts = write_scripts(folder)
+            reader = HonestReader(service.address, token, service.pid)
             with Watch(folder) as watch:
-                with Clients(service, store, token) as clients:
+                with contextlib.ExitStack() as users:
+                    clients = users.enter_context(Clients(service, store, token))
+                    users.enter_context(reader)
+                    if hostile:
+                        user = users.enter_context(HostileUser(service.address, harmful, scripts))
                     while time.monotonic() < until:
                         time.sleep(draw.uniform(1, 6))
                         with contextlib.suppress(StoreUnavailable):
                             witness.look()
-                        strikes.one()
+                        if not calm:
+                            strikes.one()
                     service.supervise()
+                cancel_hostile(store)
                 began = time.monotonic()
 
                 def ended() -> bool:
@@ -427,6 +459,9 @@ def run(
             faults = witness.faults(folder) + sorted(watch.faults)
             there = {study.name for study in store.studies()}
             faults += [f"submission refused: {text}" for text in +clients.refused]
+            faults += [f"internal error for the honest: {text}" for text in reader.wrong]
+            if hostile and user.statuses["500"]:
+                faults.append(f"internal error: {user.statuses['500']} times")
             faults += [
                 f"{name} was acknowledged and is not there"
                 for name in clients.acknowledged
@@ -437,7 +472,7 @@ def run(
             trials = sum(store.totals().trials.values())
             if not (trials and runs):
                 faults.append(f"nothing was tried: {trials} trials, {runs} runs of plans")
-            if seconds >= LONG:
+            if seconds >= LONG and not calm:
                 faults += [f"{name}: never struck" for name in KINDS if not strikes.done[name]]
         time.sleep(5)
         left = processes(folder)
@@ -448,7 +483,9 @@ def run(
     return faults, (
         f"{sum(strikes.done.values())} faults in {seconds:.0f} s: {told}; {len(clients.acknowledged)} studies "
         f"acknowledged ({clients.unacknowledged} not), {trials} trials, {runs} runs of plans; all ended "
-        f"{time.monotonic() - began:.0f} s after the last fault"
+        f"{time.monotonic() - began:.0f} s after the last fault; the honest reader's p95 {reader.p95:.2f} s over "
+        f"{len(reader.seconds)} answers, the server's memory at most {reader.most_bytes / 1e6:.0f} MB"
+        + (f"; the hostile user was told {dict(user.statuses)}" if hostile else "")
     )
 
 
@@ -468,6 +505,8 @@ def main() -> None:
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hostile", action="store_true", help="a user who does harm, beside them")
+    parser.add_argument("--calm", action="store_true", help="no faults: what the users alone feel")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="faults-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
@@ -476,7 +515,15 @@ def main() -> None:
         else:
             postgres = stack.enter_context(private_postgres())
             url = postgres.url(postgres.new_database())
-        faults, told = run(url, folder, seconds=given.seconds, seed=given.seed, postgres=postgres)
+        faults, told = run(
+            url,
+            folder,
+            seconds=given.seconds,
+            seed=given.seed,
+            postgres=postgres,
+            hostile=given.hostile,
+            calm=given.calm,
+        )
         print(f"| {given.database} | {len(faults)} | {told} |")
         print(*faults, sep="\n", file=sys.stderr)
         if faults:

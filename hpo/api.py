@@ -123,7 +123,7 @@ def find_plan(plan: str, storage: str = DEFAULT_STORAGE) -> Plan:
     """A plan by its number in the storage, or by the path of a folder that ``hpo plan`` wrote."""
     if plan.isdigit() and not Path(plan).exists():
         with open_store(storage, create=False) as store:
-            return repository.read_plan_of_storage(store, int(plan))
+            return repository.planned_run(store, int(plan)).plan
     return read_plan(Path(plan))
 
 

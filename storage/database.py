@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
@@ -19,10 +20,19 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from storage.clock import OPTION, Clock
-from storage.errors import Conflict, InvalidRecord, NoDatabaseFile, StoreError, StoreUnavailable
+from storage.errors import (
+    Conflict,
+    DamagedRow,
+    InvalidRecord,
+    NoDatabaseFile,
+    StoreError,
+    StoreUnavailable,
+)
 
 DATABASES = ("sqlite", "postgresql")
 NOTHING_STORED = "check the path or URL; running or submitting a study makes a new database"
+SPARE_BYTES = 32_000_000
+"""What a server keeps back of the disk of an SQLite database, so that studies can be deleted when it is full."""
 _IDLE_SECONDS = 60  # between two statements of a transaction; ours follow one another at once
 _KEPT_CONNECTIONS = 20  # of a process, opened as its threads need them; a hundred is what PostgreSQL takes by default
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}
@@ -78,10 +88,40 @@ class Database:
         except exc.SQLAlchemyError as error:
             raise _translate(error, self.url) from error
         except self._driver.Error as error:  # from where we speak to the driver itself
+            _tell_damaged_text(error)
             known = exc.DBAPIError.instance(
                 None, None, error, self._driver.Error, dialect=self.engine.dialect
             )
             raise _translate(known, self.url) from error
+
+    def keep_spare(self) -> None:
+        """Keep some of an SQLite database's disk back, in a file beside it; nothing where there is no room.
+
+        SQLite needs some room even to delete.
+        """
+        spare = self._spare()
+        if spare is None or spare.exists():
+            return
+        try:
+            if shutil.disk_usage(spare.parent).free < 2 * SPARE_BYTES:
+                return
+            with spare.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, SPARE_BYTES)
+        except OSError:
+            spare.unlink(missing_ok=True)
+
+    def give_spare(self) -> bool:
+        """Give back what :meth:`keep_spare` kept; False where there is nothing of it."""
+        spare = self._spare()
+        if spare is None or not spare.exists():
+            return False
+        spare.unlink()
+        return True
+
+    def _spare(self) -> Path | None:
+        file = self.engine.url.database
+        of_a_file = self.engine.dialect.name == "sqlite" and file not in (None, "", ":memory:")
+        return Path(f"{file}-spare") if of_a_file else None
 
     def close(self) -> None:
         """Give back every connection; closing twice is harmless."""
@@ -178,6 +218,11 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
             engine = create_engine(url, connect_args={"timeout": timeout_seconds})
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
+            event.listen(
+                engine,
+                "handle_error",
+                lambda context: _tell_damaged_text(context.original_exception),
+            )
             return engine
         return _postgresql(url, timeout_seconds)
     except exc.NoSuchModuleError as error:
@@ -258,6 +303,12 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(
         f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'DEFERRED')}"
     )
+
+
+def _tell_damaged_text(error: BaseException) -> None:
+    """Text that is no UTF-8 is a matter of its row, not of the database."""
+    if "decode to UTF-8" in str(error):
+        raise DamagedRow("a row", "it holds text that is no UTF-8") from error
 
 
 def _translate(error: exc.SQLAlchemyError, url: str) -> StoreError:

@@ -64,6 +64,8 @@ class DamagedRow(StoreError):  # noqa: N818
     """A stored row that is no record, changed by a disk or a hand; readers of many leave it out and log it."""
 
     def __init__(self, what: str, cause: object) -> None:
+        cause = getattr(cause, "cause", cause)
+        self.cause = cause
         super().__init__(
             f"{what} is damaged and cannot be read ({cause}); `hpo db check` names all that is, and a backup has it "
             "as it was: hpo db restore FILE"

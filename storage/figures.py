@@ -155,6 +155,34 @@ OUTCOME_FIGURES = (
 )
 """The figures of what a launch of a plan did."""
 
+PLAN_FIGURES = (
+    *(
+        Figure(each, 1, MOST_WHOLE, whole=True)
+        for each in (
+            "nodes",
+            "workers",
+            "ranks_per_node",
+            "global_batch_size",
+            "local_batch_size",
+            "micro_batch_size",
+        )
+    ),
+    *(
+        Figure(f"{quantity}_{quantile}", 0, MOST_AMOUNT)
+        for quantity in ("epochs", "seconds")
+        for quantile in ("median", "low", "high")
+    ),
+    Figure("slot_seconds", 0, MOST),
+    Figure("chance_in_slot", 0, 1),
+)
+"""The figures of a plan: how it splits its batch, and what is expected of it."""
+
+FORECAST_FIGURES = (
+    Figure("global_batch_size", 1, MOST_WHOLE, whole=True),
+    *(Figure(f"epochs_{quantile}", 0, MOST_AMOUNT) for quantile in ("median", "low", "high")),
+)
+"""The figures of a forecast; its settings and laws may be any numbers."""
+
 AMOUNT = Figure("amount", 1 / MOST_AMOUNT, MOST_AMOUNT)
 """What is above 0, in a unit of the user's choice: epochs to the target in a table, samples per second."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Self
 
-from storage.errors import InvalidRecord
+from storage.errors import InvalidRecord, StoreUnavailable
 from storage.records import Lease, NewStudy, Study, StudyState, SubmittedStudy
 from storage.statements import events, queue, studies, submissions, trial_leases
 from storage.transactions import Transactions
+
+_PORTION = 5_000  # points: some 600 KB
 
 
 class QueueStore(Transactions):
@@ -116,9 +118,26 @@ class QueueStore(Transactions):
             return submissions.requeue(connection, study_id)
 
     def delete_study(self, study_id: int) -> None:
-        """Delete a study with all that belongs to it; :class:`NotFound`, or :class:`Conflict` while it is running."""
-        with self._write() as connection:
-            submissions.delete(connection, study_id)
+        """Delete a study with all that belongs to it; :class:`NotFound`, or :class:`Conflict` while it is running.
+
+        On a full disk, what :meth:`keep_spare` kept back gives the room for it.
+        """
+        try:
+            with self._write() as connection:
+                submissions.delete(connection, study_id)
+        except StoreUnavailable:
+            if not self._database.give_spare():
+                raise
+            more = True
+            while more:  # in portions: the more a transaction changes, the more room it needs
+                with self._write() as connection:
+                    more = submissions.delete_points(connection, study_id, _PORTION)
+            with self._write() as connection:
+                submissions.delete(connection, study_id)
+
+    def keep_spare(self) -> None:
+        """Keep room on the disk of an SQLite database for :meth:`delete_study`, where there is enough of it."""
+        self._database.keep_spare()
 
     def rename_study(self, study_id: int, name: str, spec: str) -> Study:
         """Give a study another name, with its ``spec`` under that name; its earlier name is free for another study.

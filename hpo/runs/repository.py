@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from hpo.study.jobs import search_path, workload_data
 from hpo.study.spec import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
 from storage import records
-from storage.errors import LeaseLost, NotFound, StoreError
+from storage.errors import DamagedRow, LeaseLost, NotFound, StoreError
 from storage.figures import fault_of_reached
 from storage.records import (
     NewForecast,
@@ -47,6 +48,7 @@ from storage.store import Store
 from trainers.cost import WorkloadCost
 from trainers.json_text import json_text
 
+_log = logging.getLogger(__name__)
 DEFAULT_STORAGE = "sqlite:///hpo.db"
 DEFAULT_FOLDER = Path(".hpo")
 """Where checkpoints of trials in flight and plans are kept, unless the caller says where."""
@@ -193,24 +195,33 @@ def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
 
 
 def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun]:
-    """Every plan of a study with its outcomes, in the order in which they were made."""
+    """Every plan of a study with its outcomes, in the order in which they were made; a damaged one is left out."""
     reasons = {forecast.id: forecast.reason for forecast in store.forecasts(study.id)}
-    return [
-        PlannedRun(
-            _plan_of(stored, spec, reasons.get(stored.forecast_id or 0, "")),
-            tuple(store.outcomes(stored.id)),
-        )
-        for stored in store.plans(study.id)
-    ]
+    runs = []
+    for stored in store.plans(study.id):
+        try:
+            runs.append(_planned_run(store, stored, spec, reasons))
+        except DamagedRow as error:
+            _log.error("left out: %s", error)
+    return runs
 
 
-def read_plan_of_storage(store: Store, plan_id: int) -> Plan:
-    """The plan of this number, with its forecast's reason."""
+def planned_run(store: Store, plan_id: int) -> PlannedRun:
+    """The plan of this number with its outcomes, and its forecast's reason; :class:`DamagedRow`."""
     stored = store.plan(plan_id)
     study = store.study_by_id(stored.study_id)
-    return next(
-        run.plan for run in planned_runs(store, study, stored_spec(study)) if run.plan.id == plan_id
-    )
+    reasons = {forecast.id: forecast.reason for forecast in store.forecasts(study.id)}
+    return _planned_run(store, stored, stored_spec(study), reasons)
+
+
+def _planned_run(
+    store: Store, stored: records.StoredPlan, spec: StudySpec, reasons: Mapping[int, str]
+) -> PlannedRun:
+    try:
+        plan = _plan_of(stored, spec, reasons.get(stored.forecast_id or 0, ""))
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        raise DamagedRow(f"plan {stored.id}", error) from error
+    return PlannedRun(plan, tuple(store.outcomes(stored.id)))
 
 
 def keep_forecast(store: Store, forecast: StudyForecast) -> StudyForecast:

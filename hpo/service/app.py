@@ -123,10 +123,14 @@ def create_app(
 
 
 async def _settle(context: Context) -> None:
-    """Cancel, as was asked, the studies whose workers fell silent: there may be no other worker that would."""
+    """Cancel, as was asked, the studies whose workers fell silent: there may be no other worker that would.
+
+    And see that there is room on the disk to delete studies.
+    """
 
     def settle() -> None:
         store = context.open_store()
+        store.keep_spare()
         for study in store.settle_studies():
             store.add_event(study.id, str(study.state), study.message)
 

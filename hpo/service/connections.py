@@ -1,9 +1,9 @@
 """Limits that uvicorn leaves to a proxy: on the head of a request, on who does not take his answer, on connections.
 
 A head must arrive within a time, counted from the connection or from the first byte of a later request, and have at
-most so many bytes. Whoever is sent an answer must take some of it within a time, and may send few requests ahead of the
-answers that he takes. One address may have so many connections open. Bodies have their bounds in
-:mod:`hpo.service.middleware`.
+most so many bytes. Whoever is sent an answer must take some of it within a time, which is short where many connections
+of one address take nothing: each holds a turn of its owner's. Few requests may be sent ahead of the answers that are
+taken. One address may have so many connections open. Bodies have their bounds in :mod:`hpo.service.middleware`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ TOO_FAR_AHEAD = b"fewer requests may be sent before their answers are taken\n"
 PIPELINED = 32
 """Requests of one connection that wait for the answers before theirs: browsers and libraries send none ahead."""
 
+IDLE_CONNECTIONS = 4
+"""Connections of one address that may take nothing of their answers for as long as the configuration says."""
+
+CROWDED_SECONDS = 1.0
+"""For how long more of them may."""
+
 FRAMING = 4
 """Bytes on the line for each byte of the largest body, at most: chunks of one byte are for nobody's use."""
 
@@ -31,6 +37,7 @@ FRAMING = 4
 def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyncio.Protocol]:
     """uvicorn's protocol with these limits; ``trusted`` addresses, those of proxies, may open any number."""
     opened: Counter[str] = Counter()
+    stuck: Counter[str] = Counter()
 
     class Guarded(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """One connection."""
@@ -39,6 +46,9 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
         _refused = False
         _late: asyncio.TimerHandle | None = None
         _stuck: asyncio.TimerHandle | None = None
+        # of an answer that is not taken: bytes that are left, since when none was
+        _left = 0
+        _since = 0.0
         # of the message that is being received: its number on this connection, its bytes after the first read
         _message = _received = _head = 0
         _in_head = _ended = False
@@ -99,9 +109,7 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            if self._stuck is None:
-                loop = asyncio.get_running_loop()
-                self._stuck = loop.call_later(limits.send_seconds, self.transport.abort)
+            self._watch()
 
         def resume_writing(self) -> None:
             self._taken()
@@ -136,9 +144,7 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
                 return
             self._ended = True
             _refuse(self.transport, status, words)
-            if self._stuck is None:
-                loop = asyncio.get_running_loop()
-                self._stuck = loop.call_later(limits.send_seconds, self.transport.abort)
+            self._watch()
 
         def _expect_head(self) -> None:
             if self._late is None:
@@ -150,10 +156,33 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
                 self._late.cancel()
                 self._late = None
 
+        def _watch(self) -> None:
+            """End the connection when nothing of its answers is taken for too long."""
+            if self._stuck is None:
+                stuck[self._address] += 1
+                self._left, self._since = 0, asyncio.get_running_loop().time()
+                self._look()
+
+        def _look(self) -> None:
+            loop = asyncio.get_running_loop()
+            left, now = self.transport.get_write_buffer_size(), loop.time()
+            if left < self._left:
+                self._since = now
+            self._left = left
+            crowded = self._address not in trusted and stuck[self._address] > IDLE_CONNECTIONS
+            patience = min(CROWDED_SECONDS, limits.send_seconds) if crowded else limits.send_seconds
+            if now - self._since >= patience:
+                self.transport.abort()
+            wait = min(CROWDED_SECONDS, limits.send_seconds) / 2
+            self._stuck = loop.call_later(wait, self._look)
+
         def _taken(self) -> None:
             if self._stuck is not None:
                 self._stuck.cancel()
                 self._stuck = None
+                stuck[self._address] -= 1
+                if stuck[self._address] <= 0:
+                    del stuck[self._address]
 
         def _give_up(self) -> None:
             self._late = None

@@ -1,4 +1,4 @@
-"""What ``hpo db check`` looks at: the file, references, schema, checksums, and trials that contradict their curves."""
+"""What ``hpo db check`` looks at: the file, references, schema, kinds of values, checksums, contradictory trials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Connection, exists, func, select
+from sqlalchemy import Boolean, Connection, DateTime, Integer, String, Text, exists, func, select
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from storage import migrations
 from storage.database import Database
@@ -47,7 +48,12 @@ def check_database(database: Database, folder: Path | None = None) -> list[Findi
     with database.read() as connection:
         found = [_integrity(connection), _references(connection), *_schema(connection)]
         if all(each.level == "ok" for each in found if each.name == "schema"):
-            found += [_sums(connection), _numbers(connection), _set_aside(connection)]
+            found += [
+                _kinds(connection),
+                _sums(connection),
+                _numbers(connection),
+                _set_aside(connection),
+            ]
             found += [_curves(connection), _repetitions(connection), _left_running(connection)]
             found += _folders(connection, folder)
     return found
@@ -105,6 +111,39 @@ def _schema(connection: Connection) -> Iterator[Finding]:
         yield Finding("schema", "ok", f"the schema is {found}, the newest")
 
 
+def _kinds(connection: Connection) -> Finding:
+    """Whether every value is of its column's kind; PostgreSQL stores no other."""
+    odd: list[str] = []
+    if connection.dialect.name == "sqlite":
+        for table in metadata.sorted_tables:
+            wrong = [
+                f"typeof({column.name}) NOT IN ({', '.join(map(repr, _stored_as(column.type)))})"
+                for column in table.c
+            ]
+            key = ", ".join(column.name for column in table.primary_key)
+            statement = f"SELECT {key} FROM {table.name} WHERE {' OR '.join(wrong)}"
+            odd += [f"{table.name} {row[0]}" for row in connection.exec_driver_sql(statement)]
+    if odd:
+        return Finding(
+            "kinds",
+            "fail",
+            f"{len(odd)} rows hold values of another kind than their columns: {_some(odd, 10)}",
+            _REPAIR,
+        )
+    return Finding("kinds", "ok", "every value is of its column's kind")
+
+
+def _stored_as(kind: TypeEngine[Any]) -> tuple[str, ...]:
+    plain = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
+    if isinstance(plain, (Boolean, Integer)):
+        return "null", "integer"
+    return (
+        ("null", "text")
+        if isinstance(plain, (Text, String, DateTime))
+        else ("null", "real", "integer")
+    )
+
+
 def _sums(connection: Connection) -> Finding:
     """Whether every study file and every trial that has ended is as it was written."""
     names, changed = {}, []
@@ -143,7 +182,7 @@ def _numbers(connection: Connection) -> Finding:
     missing = [
         f"{last + 1 - count} of study {name}"
         for name, count, last in connection.execute(counted).all()
-        if last + 1 != count
+        if isinstance(last, int) and last + 1 != count
     ]
     if missing:
         return Finding("numbers", "fail", f"trials are missing: {_some(missing)}", _REPAIR)
@@ -250,7 +289,9 @@ def _folders(connection: Connection, folder: Path | None) -> Iterator[Finding]:
             .where(plans.c.directory != "")
             .order_by(plans.c.id)
         )
-        if Path(row.directory).is_absolute() and not Path(row.directory).is_dir()
+        if isinstance(row.directory, str)
+        and Path(row.directory).is_absolute()
+        and not Path(row.directory).is_dir()
     ]
     if gone:
         yield Finding(
@@ -302,4 +343,6 @@ def orphan_checkpoints(connection: Connection, folder: Path) -> list[Path]:
 
 def _some(names: Any, most: int = 3) -> str:
     names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(map(str, names[:most])) + (
+        f" and {len(names) - most} more" if len(names) > most else ""
+    )

@@ -56,7 +56,7 @@ def _rows(connection: Connection, study_id: int | None) -> Iterator[CalibrationR
             plans.c.seconds_median,
             plans.c.seconds_low,
             plans.c.seconds_high,
-            studies.c.name.label("study"),
+            studies.c.name,
             outcomes.c.state,
             outcomes.c.epochs_to_target,
             outcomes.c.epochs,
@@ -85,6 +85,8 @@ def _rows(connection: Connection, study_id: int | None) -> Iterator[CalibrationR
 
 
 def _of_plans(found: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[CalibrationRow]:
+    for table in (plans, outcomes, studies):
+        damage.check_kinds(table, found)
     for _, runs in groupby(found, key=lambda row: row.id):
         yield _row(list(runs))
 
@@ -94,7 +96,7 @@ def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
     seconds = fmean(run.seconds for run in reached) if reached else None
     return CalibrationRow(
         plan_id=plan.id,
-        study=plan.study,
+        study=plan.name,
         kind=plan.kind,
         trust=plan.trust,
         machine=plan.machine,

@@ -9,16 +9,47 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from enum import Enum
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, Table
+from sqlalchemy import Boolean, Connection, DateTime, Integer, Row, Select, Table, Text
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from storage.errors import DamagedRow
+from storage.schema.column_types import FloatList
 
 _log = logging.getLogger(__name__)
 _Record = TypeVar("_Record")
-CAUSES = (LookupError, ValueError, TypeError, ArithmeticError)
+CAUSES = (LookupError, ValueError, TypeError, ArithmeticError, DamagedRow)
 """What the types of columns and the making of records raise for a value that none of them is."""
+
+
+_KINDS = ((Text, str), (Boolean, bool), (Integer, int), (DateTime, datetime))
+_sound: set[tuple[Any, ...]] = set()  # a table, names of columns and kinds of values that agree
+
+
+def check_kinds(table: Table, rows: Sequence[Row[Any]]) -> None:
+    """Raise ValueError where a value is not of its column's kind, which SQLite does not ask for.
+
+    Columns that are not the table's may hold anything.
+    """
+    for row in rows:
+        kinds = (table.name, row._fields, *map(type, row))
+        if kinds not in _sound:  # most rows of a table are alike
+            for name, value in zip(row._fields, row, strict=True):
+                if value is not None and name in table.c:
+                    _check_kind(name, table.c[name].type, value)
+            _sound.add(kinds)
+
+
+def _check_kind(name: str, kind: TypeEngine[Any], value: object) -> None:
+    if isinstance(kind, FloatList) or isinstance(value, Enum):
+        return  # made, or refused, by the type of the column
+    plain = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
+    wanted: Any = next((each for of, each in _KINDS if isinstance(plain, of)), (float, int))
+    if not isinstance(value, wanted):
+        raise ValueError(f"{name} holds {type(value).__name__}, which is not its kind")
 
 
 @contextmanager
@@ -45,14 +76,19 @@ def sound(
 
     ``table`` is that of which the rows are, each found again by its id.
     """
+
+    def checked(rows: Sequence[Row[Any]]) -> list[_Record]:
+        check_kinds(table, rows)
+        return made(rows)
+
     try:
-        return made(connection.execute(statement).all())
+        return checked(connection.execute(statement).all())
     except CAUSES:
         pass
     records: list[_Record] = []
     for each in connection.execute(statement.with_only_columns(table.c.id)).scalars().all():
         try:
-            records += made(connection.execute(statement.where(table.c.id == each)).all())
+            records += checked(connection.execute(statement.where(table.c.id == each)).all())
         except CAUSES as error:
             left_out(f"row {each} of {table.name}", error)
     return records

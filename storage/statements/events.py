@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, text
+from sqlalchemy import Connection, Row, Select, func, insert, select, text
 
 from storage import clock
-from storage.errors import InvalidRecord
+from storage.errors import DamagedRow, InvalidRecord
 from storage.records import Event
 from storage.schema.tables import events
 from storage.schema.tables import studies as studies_table
-from storage.statements import studies
+from storage.statements import damage, studies
 
 _LOCK_KEY = 0x6C62_6576
 
@@ -43,24 +43,43 @@ def add(
 
 
 def after(connection: Connection, last: int, study_id: int | None, limit: int) -> list[Event]:
-    """Events with a larger id, oldest first."""
+    """Events with a larger id, oldest first; one that is damaged says so in its place."""
     name = func.coalesce(studies_table.c.name, "").label("study_name")
     statement = (
         select(events, name).select_from(events.outerjoin(studies_table)).where(events.c.id > last)
     )
     if study_id is not None:
         statement = statement.where(events.c.study_id == study_id)
-    return [
-        _event(row, row.study_name)
-        for row in connection.execute(statement.order_by(events.c.id).limit(limit))
-    ]
+    page = statement.order_by(events.c.id).limit(limit)
+    try:
+        return [*map(_event, connection.execute(page).all())]
+    except damage.CAUSES:
+        ids = connection.execute(page.with_only_columns(events.c.id)).scalars().all()
+        return [_one(connection, statement.where(events.c.id == each), each) for each in ids]
 
 
-def _event(row: Row[Any], study_name: str) -> Event:
+def _one(connection: Connection, statement: Select[Any], event_id: int) -> Event:
+    try:
+        return _event(connection.execute(statement).one())
+    except damage.CAUSES as error:
+        said = str(DamagedRow(f"event {event_id}", error))
+        return Event(
+            id=event_id,
+            study_id=None,
+            study_name="",
+            at=clock.now(connection),
+            kind="damaged",
+            message=said,
+            data=None,
+        )
+
+
+def _event(row: Row[Any], study_name: str | None = None) -> Event:
+    damage.check_kinds(events, [row])
     return Event(
         id=row.id,
         study_id=row.study_id,
-        study_name=study_name,
+        study_name=row.study_name if study_name is None else study_name,
         at=row.at,
         kind=row.kind,
         message=row.message,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import Connection, Row, Table, insert, select
 
 from storage import clock
+from storage.figures import FORECAST_FIGURES, fault_of
 from storage.records import Law, NewForecast, SettingForecast, StoredForecast
 from storage.schema.tables import forecast_settings, forecasts, laws
-from storage.statements import studies
+from storage.statements import damage, studies
 
 
 def add(connection: Connection, new: NewForecast) -> StoredForecast:
@@ -30,18 +31,32 @@ def add(connection: Connection, new: NewForecast) -> StoredForecast:
 
 
 def of_study(connection: Connection, study_id: int) -> list[StoredForecast]:
-    """The forecasts of a study, oldest first."""
+    """The forecasts of a study, oldest first; one that is damaged is left out."""
+
+    def made(rows: Sequence[Row[Any]]) -> list[StoredForecast]:
+        ids = [row.id for row in rows]
+        settings = _parts(connection, forecast_settings, ids)
+        fitted = _parts(connection, laws, ids)
+        return [
+            _forecast(
+                row,
+                tuple(SettingForecast(**part) for part in settings[row.id]),
+                tuple(Law(**part) for part in fitted[row.id]),
+            )
+            for row in rows
+        ]
+
     statement = select(forecasts).where(forecasts.c.study_id == study_id).order_by(forecasts.c.id)
-    settings = _parts(connection, forecast_settings, study_id)
-    fitted = _parts(connection, laws, study_id)
-    return [
-        StoredForecast(
-            settings=tuple(SettingForecast(**part) for part in settings[row.id]),
-            laws=tuple(Law(**part) for part in fitted[row.id]),
-            **row._asdict(),
-        )
-        for row in connection.execute(statement)
-    ]
+    return damage.sound(connection, statement, forecasts, made)
+
+
+def _forecast(
+    row: Row[Any], settings: tuple[SettingForecast, ...], fitted: tuple[Law, ...]
+) -> StoredForecast:
+    forecast = StoredForecast(settings=settings, laws=fitted, **row._asdict())
+    if fault := fault_of(FORECAST_FIGURES, forecast):
+        raise ValueError(fault)
+    return forecast
 
 
 def _add_parts(
@@ -55,9 +70,11 @@ def _add_parts(
         connection.execute(insert(table), rows)
 
 
-def _parts(connection: Connection, table: Table, study_id: int) -> dict[int, list[dict[str, Any]]]:
+def _parts(
+    connection: Connection, table: Table, ids: Sequence[int]
+) -> dict[int, list[dict[str, Any]]]:
     """Rows of a table of parts, by forecast and in the order in which they were given."""
-    statement = select(table).join(forecasts).where(forecasts.c.study_id == study_id)
+    statement = select(table).where(table.c.forecast_id.in_(ids))
     by_forecast: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in connection.execute(statement.order_by(table.c.position)):
         part = row._asdict()

@@ -116,12 +116,12 @@ def _page_of_studies(given: frozenset[str]) -> Select[Any]:
     counted = (
         select(
             trials.c.study_id,
-            cast(trials.c.state, Text).label("trial_state"),
+            trials.c.state.label("trial_state"),
             func.count().label("trials"),
             func.min(_sound(trials.c.epochs_to_target, MOST)).label("best"),
             _sum(_so_far("samples"), MOST_SAMPLES).label("samples"),
         )
-        .where(trials.c.study_id.in_(select(page.c.id)))
+        .where(trials.c.study_id.in_(select(page.c.id)), trials.c.state.in_(list(TrialState)))
         .group_by(trials.c.study_id, trials.c.state)
         .subquery()
     )
@@ -257,11 +257,7 @@ def _summary(rows: list[Row[Any]]) -> StudySummary:
     best = [row.best for row in counted if row.best is not None]
     return StudySummary(
         study=study_statements.to_study(rows[0]),
-        trials={
-            TrialState(row.trial_state): row.trials
-            for row in counted
-            if row.trial_state in frozenset(TrialState)
-        },
+        trials={row.trial_state: row.trials for row in counted},
         best_epochs_to_target=min(best) if best else None,
         samples=int(sum(row.samples or 0 for row in counted)),
     )

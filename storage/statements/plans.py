@@ -9,10 +9,11 @@ from sqlalchemy import Connection, Row, insert, select
 
 from storage import clock
 from storage.errors import InvalidRecord, NotFound
+from storage.figures import PLAN_FIGURES, fault_of
 from storage.records import NewOutcome, NewPlan, Outcome, StoredPlan
 from storage.schema import settings_columns
 from storage.schema.tables import forecasts, outcomes, plans
-from storage.statements import studies
+from storage.statements import damage, studies
 
 
 def add(connection: Connection, new: NewPlan) -> StoredPlan:
@@ -33,22 +34,20 @@ def add(connection: Connection, new: NewPlan) -> StoredPlan:
 
 def by_id(connection: Connection, plan_id: int) -> StoredPlan:
     """The plan with that id."""
-    row = connection.execute(select(plans).where(plans.c.id == plan_id)).first()
-    if row is None:
-        known = (
-            connection.execute(select(plans.c.id).order_by(plans.c.id.desc()).limit(5))
-            .scalars()
-            .all()
-        )
-        hint = f"the newest are {', '.join(map(str, known))}" if known else "there are no plans yet"
-        raise NotFound(f"there is no plan {plan_id}; {hint}")
-    return _plan(row)
+    with damage.named(f"plan {plan_id}"):
+        row = connection.execute(select(plans).where(plans.c.id == plan_id)).first()
+        if row is not None:
+            return _plan(row)
+    known = connection.execute(select(plans.c.id).order_by(plans.c.id.desc()).limit(5)).scalars()
+    newest = ", ".join(map(str, known))
+    hint = f"the newest are {newest}" if newest else "there are no plans yet"
+    raise NotFound(f"there is no plan {plan_id}; {hint}")
 
 
 def of_study(connection: Connection, study_id: int) -> list[StoredPlan]:
-    """The plans of a study, oldest first."""
+    """The plans of a study, oldest first; one that is damaged is left out."""
     statement = select(plans).where(plans.c.study_id == study_id).order_by(plans.c.id)
-    return [_plan(row) for row in connection.execute(statement)]
+    return damage.sound(connection, statement, plans, lambda rows: [*map(_plan, rows)])
 
 
 def add_outcome(connection: Connection, new: NewOutcome) -> Outcome:
@@ -62,10 +61,10 @@ def add_outcome(connection: Connection, new: NewOutcome) -> Outcome:
 
 
 def outcomes_of(connection: Connection, plan_id: int) -> list[Outcome]:
-    """The outcomes of a plan, oldest first."""
+    """The outcomes of a plan, oldest first; one that is damaged is left out."""
     by_id(connection, plan_id)
     statement = select(outcomes).where(outcomes.c.plan_id == plan_id).order_by(outcomes.c.id)
-    return [_outcome(row) for row in connection.execute(statement)]
+    return damage.sound(connection, statement, outcomes, lambda rows: [*map(_outcome, rows)])
 
 
 def _check_forecast(connection: Connection, forecast_id: int, study_id: int) -> None:
@@ -85,8 +84,12 @@ def _check_forecast(connection: Connection, forecast_id: int, study_id: int) -> 
 
 
 def _plan(row: Row[Any]) -> StoredPlan:
+    damage.check_kinds(plans, [row])
     settings, other = settings_columns.SplitRows(row._fields).split(row)
-    return StoredPlan(settings=settings, **other)
+    plan = StoredPlan(settings=settings, **other)
+    if fault := fault_of(PLAN_FIGURES, plan):
+        raise ValueError(fault)
+    return plan
 
 
 def _outcome(row: Row[Any]) -> Outcome:

@@ -45,19 +45,23 @@ def by_name(connection: Connection, name: str) -> Study:
     """The study of that name."""
     with damage.named(f"study {name!r}"):
         row = connection.execute(select(*COLUMNS).where(studies.c.name == name)).first()
-    if row is None:
-        known = connection.execute(select(studies.c.name)).scalars()
-        raise NotFound(f"there is no study {name!r}; {nearest(name, known, 'studies')}")
-    return to_study(row)
+        if row is not None:
+            return to_study(row)
+    known = [
+        each
+        for each in connection.execute(select(studies.c.name)).scalars()
+        if isinstance(each, str)
+    ]
+    raise NotFound(f"there is no study {name!r}; {nearest(name, known, 'studies')}")
 
 
 def by_id(connection: Connection, study_id: int) -> Study:
     """The study with that id."""
     with damage.named(f"the study with id {study_id}"):
         row = connection.execute(select(*COLUMNS).where(studies.c.id == study_id)).first()
-    if row is None:
-        raise no_study(study_id)
-    return to_study(row)
+        if row is not None:
+            return to_study(row)
+    raise no_study(study_id)
 
 
 def every(connection: Connection) -> list[Study]:
@@ -105,5 +109,6 @@ def no_study(study_id: int) -> NotFound:
 
 
 def to_study(row: Row[Any]) -> Study:
-    """A study from a row that has all of :data:`COLUMNS`."""
+    """A study from a row that has all of :data:`COLUMNS`; ValueError for a damaged one."""
+    damage.check_kinds(studies, [row])
     return Study(**{column.name: getattr(row, column.name) for column in COLUMNS})

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import delete as delete_from
 
 from storage import clock
 from storage.errors import Conflict
 from storage.records import NewStudy, Study, StudyState, SubmittedStudy
+from storage.schema.tables import convergence
 from storage.schema.tables import studies as table
+from storage.schema.tables import trials as trials_table
 from storage.statements import studies, trials
 from storage.statements.queue import end_lease, has_live_lease
 
@@ -62,6 +65,15 @@ def delete(connection: Connection, study_id: int) -> None:
     """Delete a study that nobody runs."""
     lock_resting(connection, study_id)
     studies.remove(connection, study_id)
+
+
+def delete_points(connection: Connection, study_id: int, most: int) -> bool:
+    """Delete some of the points of a study that nobody runs; False where there are none left."""
+    lock_resting(connection, study_id)
+    key = (convergence.c.trial_id, convergence.c.step)
+    some = select(*key).join(trials_table).where(trials_table.c.study_id == study_id).limit(most)
+    deleted = connection.execute(delete_from(convergence).where(tuple_(*key).in_(some)))
+    return deleted.rowcount > 0
 
 
 def rename(connection: Connection, study_id: int, name: str, spec: str) -> Study:

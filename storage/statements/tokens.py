@@ -7,12 +7,13 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, insert, or_, select, update
 
 from storage import clock
 from storage.errors import InvalidRecord, NotFound
 from storage.records import NewToken, Token
 from storage.schema.tables import tokens
+from storage.statements import damage
 
 _TOUCHED_EVERY = timedelta(minutes=1)
 
@@ -38,17 +39,21 @@ def add(connection: Connection, new: NewToken) -> Token:
 
 
 def by_hashes(connection: Connection, digests: Collection[str]) -> dict[str, Token]:
-    """The tokens with these digests, be they valid or not."""
+    """The tokens with these digests, be they valid or not; one that is damaged is left out."""
     wanted = select(tokens).where(tokens.c.digest.in_(sorted(digests)))
-    return {row.digest: to_token(row) for row in connection.execute(wanted)}
+    return {token.digest: token for token in _sound(connection, wanted)}
 
 
 def every(connection: Connection, owner: str | None) -> list[Token]:
-    """Tokens, oldest first."""
+    """Tokens, oldest first; one that is damaged is left out."""
     statement = select(tokens).order_by(tokens.c.id)
     if owner is not None:
         statement = statement.where(tokens.c.owner == owner)
-    return [to_token(row) for row in connection.execute(statement)]
+    return _sound(connection, statement)
+
+
+def _sound(connection: Connection, statement: Select[Any]) -> list[Token]:
+    return damage.sound(connection, statement, tokens, lambda rows: [*map(to_token, rows)])
 
 
 def valid(connection: Connection, token_ids: Collection[int]) -> set[int]:
@@ -75,7 +80,11 @@ def revoke(connection: Connection, token_id: int) -> None:
 
 def is_stale(connection: Connection, token_id: int) -> bool:
     """Whether the last use that is stored is some time ago."""
-    row = connection.execute(select(tokens.c.last_used_at).where(tokens.c.id == token_id)).first()
+    wanted = select(tokens.c.last_used_at).where(tokens.c.id == token_id)
+    try:
+        row = connection.execute(wanted).first()
+    except damage.CAUSES:
+        return True  # damaged: it is written anew
     return row is not None and _is_past(row.last_used_at, clock.now(connection))
 
 

@@ -12,7 +12,6 @@ from sqlalchemy import (
     Double,
     Row,
     Select,
-    Text,
     case,
     cast,
     func,
@@ -38,7 +37,6 @@ from storage.schema.tables import convergence, trials
 from storage.statements import damage, studies
 
 _Item = TypeVar("_Item")
-_STATES = frozenset(TrialState)
 CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most
 
 
@@ -182,16 +180,20 @@ def count(
     connection: Connection, study_id: int, purpose: str | None
 ) -> dict[int, dict[TrialState, int]]:
     """How many trials stand where: global batch size to state to count; absent where there is none."""
-    by = (trials.c.global_batch_size, cast(trials.c.state, Text).label("state"))
+    by = (trials.c.global_batch_size, trials.c.state)
+    known = trials.c.state.in_(list(TrialState))
     statement = (
-        select(*by, func.count()).where(trials.c.study_id == study_id).group_by(*by).order_by(*by)
+        select(*by, func.count())
+        .where(trials.c.study_id == study_id, known)
+        .group_by(*by)
+        .order_by(*by)
     )
     if purpose is not None:
         statement = statement.where(trials.c.purpose == purpose)
     counts: dict[int, dict[TrialState, int]] = {}
     for global_batch_size, state, number in connection.execute(statement):
-        if state in _STATES:
-            counts.setdefault(global_batch_size, {})[TrialState(state)] = number
+        if isinstance(global_batch_size, int):
+            counts.setdefault(global_batch_size, {})[state] = number
     return counts
 
 
@@ -268,6 +270,7 @@ def to_trial(row: Row[Any]) -> Trial:
 def _made(rows: Sequence[Row[Any]]) -> list[Trial]:
     if not rows:
         return []
+    damage.check_kinds(trials, rows)
     split = settings_columns.SplitRows(rows[0]._fields).split
     made = [Trial(settings=settings, **other) for settings, other in map(split, rows)]
     for trial in made:

@@ -569,11 +569,9 @@ def test_an_error_tells_neither_the_database_nor_a_traceback(tmp_path):
 # strangers: connections, heads, names, sessions
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
-    """The server as `hpo serve` runs it, with short times."""
-    folder = tmp_path_factory.mktemp("guarded")
-    limits = {"head_seconds": 0.5, "connections_per_address": 12, "send_seconds": 0.5}
+@contextlib.contextmanager
+def as_hpo_serve(folder, **limits):
+    """The server as `hpo serve` runs it."""
     values = {"storage": f"sqlite:///{folder}/hpo.db", "folder": folder / ".hpo", "limits": limits}
     config = ServerConfig.model_validate(values)
     app = create_app(config)
@@ -586,12 +584,22 @@ def guarded(tmp_path_factory):
     address = f"http://127.0.0.1:{sock.getsockname()[1]}"
     try:
         app.state.context.open_store()
-        with httpx.Client(base_url=address, timeout=30) as client:
+        with httpx.Client(base_url=address, timeout=60) as client:
             yield Api(app, client)
     finally:
         app.state.context.live.close()
         server.should_exit = True
         thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """It with short times."""
+    folder = tmp_path_factory.mktemp("guarded")
+    with as_hpo_serve(
+        folder, head_seconds=0.5, connections_per_address=12, send_seconds=0.5
+    ) as api:
+        yield api
 
 
 def port_of(api):
@@ -725,6 +733,30 @@ def test_who_takes_no_answer_is_given_up(guarded):
             while part := connection.recv(1 << 20):
                 received += len(part)
         assert received < LARGE
+
+
+def test_connections_that_take_nothing_shut_their_owner_out_for_less_than_one_may_last(tmp_path):
+    with as_hpo_serve(tmp_path, send_seconds=20) as api, contextlib.ExitStack() as stack:
+        api.app.add_route("/api/v1/large", large)
+        head = f"Authorization: Bearer {api.token('ada')}\r\n"
+        not_reading(port_of(api), stack, 36, "/api/v1/large", head)
+        time.sleep(0.5)
+        began = time.monotonic()
+        assert api.call("GET", "/studies").status_code == 200
+        assert time.monotonic() - began < 20
+
+
+def test_who_takes_some_of_an_answer_keeps_it_for_longer(tmp_path):
+    with as_hpo_serve(tmp_path, send_seconds=1.5) as api, contextlib.ExitStack() as stack:
+        api.app.add_route("/large", large)
+        (connection,) = not_reading(port_of(api), stack, 1)
+        received, began = 0, time.monotonic()
+        while time.monotonic() - began < 5:
+            part = connection.recv(1 << 18)
+            assert part, "it ended although some was taken"
+            received += len(part)
+            time.sleep(0.4)
+        assert 0 < received < LARGE
 
 
 def test_strangers_who_take_no_answer_keep_nobody_of_their_address_out(tmp_path):

@@ -1,16 +1,18 @@
 """A process that fills the disk it is on with points, makes room, and goes on; prints what happened as JSON.
 
-Usage: full_disk_program.py FOLDER
+Usage: full_disk_program.py FOLDER [spare | none]; with the second, the study is deleted on the full disk.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
 
 from store_samples import make_points, make_study, make_trials
 
+from storage import database
 from storage.errors import StoreUnavailable
 from storage.records import TrialResult, TrialState
 from storage.store import Store
@@ -42,5 +44,37 @@ def main(folder: Path) -> None:
     print(json.dumps(found))  # noqa: T201
 
 
+def delete(folder: Path, *, spare: bool) -> None:
+    """Fill the disk, and delete the study that did so."""
+    database.SPARE_BYTES = 4_000_000
+    with Store.open(str(folder / "hpo.db")) as store:
+        if spare:
+            store.keep_spare()
+        study = make_study(store)
+        (trial,) = make_trials(store, study, 16)
+        said = ""
+        for written in range(10_000):
+            try:
+                points = make_points(POINTS, first_step=POINTS * written)
+                store.record({trial.id: points})
+            except StoreUnavailable:
+                break
+        with contextlib.suppress(OSError), (folder / "rest").open("wb") as rest:
+            while True:
+                rest.write(bytes(4096))
+                rest.flush()
+        try:
+            store.delete_study(study.id)
+        except StoreUnavailable as error:
+            said = str(error)
+        else:
+            (trial,) = make_trials(store, make_study(store), 16)
+            store.record({trial.id: make_points(POINTS)})
+        print(json.dumps({"said": said, "studies": len(store.studies())}))  # noqa: T201
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if len(sys.argv) > 2:
+        delete(Path(sys.argv[1]), spare=sys.argv[2] == "spare")
+    else:
+        main(Path(sys.argv[1]))

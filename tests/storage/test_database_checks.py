@@ -1,5 +1,7 @@
 """What `hpo db check` finds is what was planted, and nothing in a sound database."""
 
+import contextlib
+import random
 import sqlite3
 
 import pytest
@@ -16,6 +18,7 @@ from storage.store import Store
 
 SOUND = {
     "integrity",
+    "kinds",
     "references",
     "schema",
     "checksums",
@@ -187,3 +190,42 @@ def test_a_database_of_ours_is_told_from_others(url, tmp_path, empty_postgres_ur
     assert not maintenance.is_ours(f"sqlite:///{tmp_path}/new.db")
     assert not maintenance.is_ours(empty_postgres_url)
     assert not (tmp_path / "new.db").exists()
+
+
+def test_every_flipped_bit_that_changes_what_is_stored_is_told(tmp_path):
+    """In a file below the store; a bit in the room that no value takes changes nothing."""
+    sound = tmp_path / "sound.db"
+    with Store.open(str(sound)) as store:
+        study = make_study(store, spec="name: digits\n" * 200)
+        for trial in make_trials(store, study, *[16] * 50):
+            reached = TrialResult(state=TrialState.REACHED, epochs_to_target=3.0, epochs=3.0)
+            store.finish_trial(trial.id, reached, make_points(40))
+    maintenance.vacuum(str(sound))
+    content, stored, told = sound.read_bytes(), values_of(sound), 0
+    place_of = random.Random(0)
+    for number in range(40):
+        changed = bytearray(content)
+        changed[place_of.randrange(len(content))] ^= 1 << place_of.randrange(8)
+        flipped = tmp_path / f"{number}.db"
+        flipped.write_bytes(changed)
+        if values_of(flipped) == stored:
+            continue
+        try:
+            assert complaints(str(flipped)), number
+        except StoreUnavailable as error:
+            assert "damaged" in str(error) or "malformed" in str(error), number
+        told += 1
+    assert told > 10  # the rest hit empty room
+
+
+def values_of(path):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.text_factory = bytes
+        try:
+            tables = [
+                row[0].decode()
+                for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            ]
+            return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
+        except (sqlite3.Error, UnicodeError) as error:
+            return repr(error)

@@ -210,11 +210,16 @@ def test_a_disk_that_is_full(path):
         assert store.studies() == []
 
 
-def run_full_disk_program(folder: Path, *before: str) -> dict[str, Any]:
+def run_on_a_disk_of_15_mb(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run the program on a disk in memory, which only the process sees."""
     program = Path(__file__).with_name("full_disk_program.py")
     paths = os.pathsep.join([str(program.parent), *filter(None, sys.path)])
+    mount = f'mount -t tmpfs -o size=15m tmpfs {folder} && exec "$@"'
     done = subprocess.run(
-        [*before, sys.executable, str(program), str(folder)],
+        [
+            *("unshare", "-m", "-r", "sh", "-c", mount, "sh"),
+            *(sys.executable, str(program), str(folder), *arguments),
+        ],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
@@ -225,31 +230,31 @@ def run_full_disk_program(folder: Path, *before: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.skipif(
+needs_a_small_disk = pytest.mark.skipif(
     subprocess.run(["unshare", "-m", "-r", "true"], capture_output=True, check=False).returncode
     != 0
     if shutil.which("unshare")
     else True,
     reason="needs a small disk, by a mount of its own",
 )
+
+
+@needs_a_small_disk
 def test_a_disk_that_is_full_and_has_room_again(tmp_path):
-    """On a disk in memory of 15 MB, which only the process sees."""
-    mounted = (
-        "unshare",
-        "-m",
-        "-r",
-        "sh",
-        "-c",
-        f'mount -t tmpfs -o size=15m tmpfs {tmp_path} && exec "$@"',
-        "sh",
-    )
-    found = run_full_disk_program(tmp_path, *mounted)
+    found = run_on_a_disk_of_15_mb(tmp_path)
     assert (
         "database or disk is full; free some space, or give a path on another disk"
         in found["message"]
     )
     assert found["written"] > 10
     assert (found["kept"], found["after"], found["ended"]) == (True, True, "censored")
+
+
+@needs_a_small_disk
+def test_a_study_can_be_deleted_on_a_full_disk_where_a_server_kept_some_room(tmp_path):
+    kept = run_on_a_disk_of_15_mb(tmp_path, "spare")
+    assert kept == {"said": "", "studies": 1}
+    assert "full" in run_on_a_disk_of_15_mb(tmp_path, "none")["said"]
 
 
 def test_a_file_that_may_not_grow(path):

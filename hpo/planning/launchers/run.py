@@ -103,8 +103,9 @@ def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
 def possible_nodes(plan: Plan) -> tuple[int, ...]:
     """The numbers of nodes, up to the plan's, over which its batch splits into whole normalization batches."""
     groups = plan.global_batch_size // plan.job.settings.normalization_batch_size
+    most = min(plan.nodes, groups // plan.ranks_per_node)
     return tuple(
-        nodes for nodes in range(plan.nodes, 0, -1) if groups % (nodes * plan.ranks_per_node) == 0
+        nodes for nodes in range(most, 0, -1) if groups % (nodes * plan.ranks_per_node) == 0
     )
 
 

@@ -339,8 +339,7 @@ def _run(context: Context, who: Principal, number: int) -> PlannedRun:
     study = store.study_by_id(stored.study_id)
     if not (context.config.shared_reading or who.owns(study)):
         raise RefusedError(404, f"there is no plan {number}")
-    runs = repository.planned_runs(store, study, repository.stored_spec(study))
-    return next(run for run in runs if run.plan.id == number)
+    return repository.planned_run(store, number)
 
 
 def _write(plan: Plan, folder: FilePath) -> None:
