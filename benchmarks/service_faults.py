@@ -432,15 +432,15 @@ def run(
             strikes = Strikes(service, random.Random(seed), postgres)
             witness, until = Witness(store, besides=HOSTILE), time.monotonic() + seconds
             draw = random.Random(seed + 1)
-            harmful, _ = create_token(store, owner=HOSTILE, scope="submit")
-            scripts = write_scripts(folder)
             reader = HonestReader(service.address, token, service.pid)
             with Watch(folder) as watch:
                 with contextlib.ExitStack() as users:
                     clients = users.enter_context(Clients(service, store, token))
                     users.enter_context(reader)
                     if hostile:
-                        user = users.enter_context(HostileUser(service.address, harmful, scripts))
+                        harmful, _ = create_token(store, owner=HOSTILE, scope="submit")
+                        user = HostileUser(service.address, harmful, write_scripts(folder))
+                        users.enter_context(user)
                     while time.monotonic() < until:
                         time.sleep(draw.uniform(1, 6))
                         with contextlib.suppress(StoreUnavailable):
@@ -457,7 +457,6 @@ def run(
 
                 wait_for(ended, LIMIT, "the studies to end")
             faults = witness.faults(folder) + sorted(watch.faults)
-            there = {study.name for study in store.studies()}
             faults += [f"submission refused: {text}" for text in +clients.refused]
             faults += [f"internal error for the honest: {text}" for text in reader.wrong]
             if hostile and user.statuses["500"]:
@@ -465,7 +464,7 @@ def run(
             faults += [
                 f"{name} was acknowledged and is not there"
                 for name in clients.acknowledged
-                if name not in there
+                if name not in {study.name for study in store.studies()}
             ]
             of_runs, runs = faults_of_runs(store, folder)
             faults += of_runs
