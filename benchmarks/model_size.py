@@ -6,7 +6,7 @@ Decoder-only transformers of 2 blocks over the bytes of Python's own sources, in
 Coordinate check (Yang et al., arXiv:2203.03466, section D.1): the root mean square of what each part of the network
 gives, and of its change over the first 4 updates, at widths of 32 to 512.
 
-Best rate: the held-out loss after 384 updates of 32 sequences of 32 bytes with AdamW, at seven rates and four widths;
+Best rate: the held-out loss after 256 updates of 32 sequences of 32 bytes with AdamW, at seven rates and four widths;
 warmup over a tenth, a line to zero, no weight decay, the mean of two seeds. The best rate is the lowest point of the
 parabola through the lowest loss and its two neighbours, over the logarithm of the rate.
 
@@ -39,7 +39,7 @@ BASE, BATCH = 32, 32
 PARAMETRIZATIONS = ("standard", "mup")
 CHECKED_WIDTHS = (32, 64, 128, 256, 512)
 CHECKED: Mapping[str, Mapping[str, Any]] = {
-    "sgd": {"learning_rate": 0.5},
+    "sgd": {"learning_rate": 0.1},
     "lars": {"learning_rate": 0.5, "trust_coefficient": 0.02},
     "adamw": {"learning_rate": 0.003},
     "lion": {"learning_rate": 0.001},
@@ -139,7 +139,7 @@ def loss_of(training: SmallTraining) -> float:
         training.parametrization,
         training.width,
         sequence_length=32,
-        train_samples=384 * BATCH,
+        train_samples=256 * BATCH,
         evaluation_samples=512,
     )
     settings = TrainingSettings(

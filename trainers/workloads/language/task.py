@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -16,8 +15,8 @@ from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
-from trainers.numerics.parametrization import InitialLaw, attention_scale, base_width
-from trainers.workloads.language.model import TransformerDecoder
+from trainers.numerics.parametrization import attention_scale, base_width
+from trainers.workloads.language.model import INITIALIZATION, TransformerDecoder
 from trainers.workloads.language.text import ByteWindows, read_text
 from trainers.workloads.workload import Batch, Workload, check_options
 
@@ -43,7 +42,7 @@ class LanguageWorkload(Workload):
 
     metrics: ClassVar[Mapping[str, bool]] = {"bits_per_byte": False, "loss": False}
     largest_micro_batch = 64
-    initialization: Mapping[str, InitialLaw] = MappingProxyType({"": "constant"})
+    initialization = INITIALIZATION
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         check_options(data, _OPTIONS)
