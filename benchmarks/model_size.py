@@ -159,7 +159,10 @@ def loss_of(training: SmallTraining) -> float:
 
 
 def wanted() -> list[SmallTraining]:
-    """Every training of the sweep, the dearest first; at the base width both parametrizations are one."""
+    """Every training of the sweep, seed by seed, the dearest first.
+
+    At the base width both parametrizations are one, which is trained once.
+    """
     return sorted(
         (
             SmallTraining(parametrization, width, rate, seed)
@@ -169,7 +172,7 @@ def wanted() -> list[SmallTraining]:
             for seed in SEEDS
             if parametrization == "standard" or width != BASE
         ),
-        key=lambda each: (-each.width, each.seed, each),
+        key=lambda each: (each.seed, -each.width, each),
     )
 
 
@@ -278,6 +281,21 @@ def tables(
             )
 
 
+PAGE = """# Small models for large ones
+
+```
+python -m benchmarks.model_size --write docs/concepts
+```
+
+Transformers of 2 blocks on the bytes of Python's own sources; parametrization `mup` begins at width 32. Change: of the
+root mean square of what a part gives, over the first 4 updates. Best rate: AdamW, 256 updates of 32 sequences of 32
+bytes, held-out loss in nats a byte, the mean of {seeds}; the rate of width 32 is the best one there. Machine: 2 cores of
+a shared x86-64 virtual machine. What it means: [model size](../docs/concepts/model_size.md).
+
+{tables}
+"""
+
+
 def main() -> None:
     """Check, train, print the tables, and write them with the pictures where it is asked for."""
     parser = argparse.ArgumentParser(
@@ -285,7 +303,9 @@ def main() -> None:
     )
     parser.add_argument("--trainings", type=Path, default=Path("model_size.jsonl"), metavar="FILE")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="where the pictures go")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="where the pictures go; writes the table too"
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)
     checks = {
@@ -297,6 +317,9 @@ def main() -> None:
     text = "\n".join(tables(checks, by_width))
     print(text)
     if asked.write is not None:
+        (Path(__file__).parent / "model_size.md").write_text(
+            PAGE.format(tables=text, seeds=f"{len(SEEDS)} seeds"), encoding="utf-8"
+        )
         of_adamw = {each: checks["adamw", each] for each in PARAMETRIZATIONS}
         pictures = {"model_size-check": check_picture(of_adamw)}
         pictures |= {
