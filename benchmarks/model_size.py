@@ -289,8 +289,8 @@ python -m benchmarks.model_size --write docs/concepts
 
 Transformers of 2 blocks on the bytes of Python's own sources; parametrization `mup` begins at width 32. Change: of the
 root mean square of what a part gives, over the first 4 updates. Best rate: AdamW, 256 updates of 32 sequences of 32
-bytes, held-out loss in nats a byte, the mean of {seeds}; the rate of width 32 is the best one there. Machine: 2 cores of
-a shared x86-64 virtual machine. What it means: [model size](../docs/concepts/model_size.md).
+bytes, held-out loss in nats a byte, the mean of {seeds}; the rate of width 32 is the best one there. Machine: 2 cores
+of a shared x86-64 virtual machine. What it means: [model size](../docs/concepts/model_size.md).
 
 {tables}
 """
