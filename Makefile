@@ -1,13 +1,15 @@
 # Each target installs what is missing first; `make dist` only what builds, in an environment of its own.
 # make run        the main job: a sweep on real images, a forecast, a plan, the proof
 # make quick      about a minute: the tests of what a change breaks most often
-# make test       all tests
+# make test       the tests: every law, rule, contract and face; what takes long beside them is in test-slow
+# make test-slow  those marked slow: kills, installations, strangers' programs, many workers, whole documents
+# make test-all   both
 # make check      format, linter, types, and the coverage that was measured last
 # make format     puts the code into the format, and repairs what the linter can
-# make coverage   all tests, and the share of lines that they run, kept in CONTRIBUTING.md
+# make coverage   the tests, and the share of lines that they run, kept in CONTRIBUTING.md
 # make docs       the pages that are written from the code, and the documentation as a site in site/
 # make dist       the wheel and the source distribution, in dist/
-.PHONY: run test quick check format coverage docs dist bench screenshots setup clean
+.PHONY: run test test-slow test-all quick check format coverage docs dist bench screenshots setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -26,7 +28,12 @@ run: setup
 # tests/conftest.py deals those with the longest to the processes first
 TEST_PROCESSES ?= 3
 test: setup
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
+
+test-slow: setup
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal -m slow
+
+test-all: test test-slow
 
 quick: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m "not (slow or medium or fit or postgres or processes or browser)"
@@ -42,7 +49,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 coverage: setup
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --cov --cov-report term:skip-covered --cov-report json:coverage.json
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow" --cov --cov-report term:skip-covered --cov-report json:coverage.json
 	$(BIN)/python -m scripts.coverage_figure --write coverage.json
 
 docs: setup
