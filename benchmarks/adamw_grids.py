@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import least_squares
 
+from benchmarks.extrapolation.learn import learn_adam
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.inference.learn import learn_adam
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.priors import Priors, names
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.random_problem import random_problem
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import Forecast, forecast
 from hpo.extrapolation.inference.posterior import fit
@@ -29,7 +30,6 @@ from trainers.workloads.noisy_quadratic.dynamics import (
 )
 from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, optimum
 from trainers.workloads.noisy_quadratic.problem import Problem
-from trainers.workloads.noisy_quadratic.random_problem import random_problem
 
 LADDER = (16, 32, 64, 128, 256)
 DISTANCES = (4, 16)

@@ -79,19 +79,6 @@ def smith_momentum(settings: TrainingSettings, from_batch: int, to_batch: int) -
     return settings if k == 1 else settings.replace(momentum=1 - (1 - settings.momentum) / k)
 
 
-def sgd_noise_scale(
-    settings: TrainingSettings, global_batch_size: int, train_samples: int
-) -> float:
-    """``lr (N / B - 1) / (1 - momentum)`` at the peak rate: the scale of the fluctuations of SGD.
-
-    Smith et al. 2018 (arXiv:1711.00489; Smith and Le, arXiv:1710.06451). Trainings of one noise
-    scale end alike, as long as B is far below N. In units of the learning rate; not the gradient noise scale of
-    McCandlish et al., which is a number of samples.
-    """
-    ratio = _ratio(global_batch_size, train_samples)
-    return settings.learning_rate * (ratio - 1) / (1 - settings.momentum)
-
-
 SCALING_RULES: dict[str, ScalingRule] = {
     "none": unchanged,
     "linear": linear,

@@ -136,10 +136,6 @@ class ServiceStore(Transactions):
         with self._write() as connection:
             return tokens.add(connection, new)
 
-    def token_by_hash(self, digest: str) -> Token | None:
-        """The token with that digest, expired and revoked ones too; None where there is none."""
-        return self.tokens_by_hashes([digest]).get(digest)
-
     def tokens_by_hashes(self, digests: Collection[str]) -> dict[str, Token]:
         """The tokens with these digests, by digest; one that no token has is left out."""
         with self._read(single_statement=True) as connection:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.extrapolation.forecasters import JOINT, forecasters
+from benchmarks.extrapolation.learn import Series, read_reference_points
 from benchmarks.extrapolation.protocol import (
     DISTANCE_NAMES,
     LEAST_RUNGS,
@@ -21,7 +22,6 @@ from benchmarks.extrapolation.protocol import (
 )
 from benchmarks.extrapolation.runs import BENCHMARKS, GROUPS, CoarseRow
 from benchmarks.extrapolation.simulated import LAWS, simulate
-from hpo.extrapolation.inference.learn import Series, read_reference_points
 
 
 def main() -> None:

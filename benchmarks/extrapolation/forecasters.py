@@ -8,11 +8,11 @@ from typing import TypeAlias
 import numpy as np
 from scipy.optimize import least_squares
 
+from benchmarks.extrapolation.learn import Series, learn
 from benchmarks.extrapolation.protocol import Forecaster
 from hpo.extrapolation.evidence.evidence import Aggregate, Evidence
 from hpo.extrapolation.evidence.table import tuned_settings
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.inference.learn import Series, learn
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.priors import Priors
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.extrapolation.learn import learn, read_reference_points
 from benchmarks.extrapolation.svg import Picture
 from benchmarks.noisy_quadratic import LADDER, Ladder, make_ladder
 from hpo.extrapolation.evidence.evidence import Evidence
 from hpo.extrapolation.evidence.table import tuned_settings
 from hpo.extrapolation.forecast import epochs_band, forecast
-from hpo.extrapolation.inference.learn import learn, read_reference_points
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.extrapolation.recommend import LOST, response_at
 from trainers.workloads.noisy_quadratic.dynamics import stability_limit

@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from benchmarks.extrapolation.learn import Series, group, read_reference_points
 from benchmarks.extrapolation.reference_points import fact
 from benchmarks.extrapolation.runs import CoarseRow, read_runs
 from hpo.extrapolation.evidence.evidence import Aggregate
-from hpo.extrapolation.inference.learn import Series, group, read_reference_points
 
 LEAST_RUNGS = 3
 DISTANCES = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, np.inf))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+from benchmarks.extrapolation.learn import Series
 from hpo.extrapolation.evidence.evidence import Aggregate
-from hpo.extrapolation.inference.learn import Series
 
 BENCHMARKS = (
     "resnet",

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.extrapolation.learn import Series
 from hpo.extrapolation.evidence.evidence import Aggregate
-from hpo.extrapolation.inference.learn import Series
 from hpo.extrapolation.laws.laws import epochs_generalised, learning_rate_saturating
 
 Array = NDArray[np.float64]

@@ -22,6 +22,7 @@ import numpy as np
 
 import hpo
 from benchmarks.extrapolation.svg import Picture
+from benchmarks.rehearsal.simulation import simulate
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.planning.machines import load_machine
@@ -31,7 +32,6 @@ from hpo.planning.plan import Plan
 from hpo.planning.timing.assumptions import STEP_VARIATION
 from hpo.planning.timing.costs import home_cost
 from hpo.planning.timing.failures import Failures
-from hpo.planning.timing.simulation import simulate
 from hpo.planning.timing.step_time import StepTime, expected_slowest, step_time
 from hpo.runs.results import StudyResult
 from trainers.workloads.noisy_quadratic.problem import Problem

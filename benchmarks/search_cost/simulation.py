@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.random_problem import random_problem
 from trainers.workloads.noisy_quadratic.dynamics import (
     apply,
     make_update,
@@ -17,7 +18,6 @@ from trainers.workloads.noisy_quadratic.dynamics import (
 )
 from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, optimum
 from trainers.workloads.noisy_quadratic.problem import Problem
-from trainers.workloads.noisy_quadratic.random_problem import random_problem
 
 LADDER = (16, 32, 64, 128, 256)
 TARGET_BATCH = 16 * LADDER[-1]

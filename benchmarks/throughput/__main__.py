@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.throughput.clock import print_clock
 from benchmarks.throughput.families import Case, cases, read_series, scored, unseen
 from benchmarks.throughput.forecasters import forecasters
+from benchmarks.throughput.learn import ThroughputSeries, read_reference_throughputs
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.planning.throughput.learn import ThroughputSeries, read_reference_throughputs
 
 OTHERS = "other reports"
 HORIZONS = ((1, 2), (2, 4), (4, 8), (8, np.inf))

@@ -22,10 +22,10 @@ from benchmarks.throughput.families import (
     unseen,
 )
 from benchmarks.throughput.forecasters import Forecaster
+from benchmarks.throughput.learn import ThroughputSeries
+from benchmarks.throughput.parts import PartSeconds, fit_part, run_seconds
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.throughput import Measurement
-from hpo.planning.throughput.clock import PartSeconds, fit_part, run_seconds
-from hpo.planning.throughput.learn import ThroughputSeries
 
 CLOCKED = (*NEEDED, "run_seconds", "last_epoch", "train_samples")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.throughput.learn import ThroughputSeries
 from hpo.planning.throughput import Measurement
-from hpo.planning.throughput.learn import ThroughputSeries
 
 FAMILY = ("benchmark", "round", "submitter", "accelerator_model", "division")
 NEEDED = ("train_examples_per_second", "n_accelerators", "global_batch_size")

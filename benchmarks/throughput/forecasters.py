@@ -10,9 +10,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 from benchmarks.throughput.families import GENERATIONS, Case, generation
+from benchmarks.throughput.learn import ThroughputSeries, learn
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.throughput import Measurement, fit_throughput
-from hpo.planning.throughput.learn import ThroughputSeries, learn
 from hpo.planning.throughput.priors import Beliefs
 
 Forecaster: TypeAlias = Callable[[Case], Interval]

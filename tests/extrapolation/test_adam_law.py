@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.extrapolation.learn import START_OF_ADAM, learn_adam
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.inference.learn import START_OF_ADAM, learn_adam
 from hpo.extrapolation.inference.model import make_models
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.adam_law import AdamRate, log_best_batch, log_excess

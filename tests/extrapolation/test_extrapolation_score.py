@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from benchmarks.extrapolation.forecasters import JointModel, constant, hyperbola, power_law
+from benchmarks.extrapolation.learn import Series, learn, read_reference_points
 from benchmarks.extrapolation.protocol import Case, cases, load, score
 from benchmarks.extrapolation.reference_points import fact
 from benchmarks.extrapolation.runs import CoarseRow
 from benchmarks.extrapolation.simulated import LAWS, simulate
 from hpo.extrapolation.evidence.evidence import Aggregate
 from hpo.extrapolation.inference import posterior
-from hpo.extrapolation.inference.learn import Series, learn, read_reference_points
 from hpo.extrapolation.laws.priors import Priors
 
 RUN = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from benchmarks.rehearsal.simulation import simulate, slowest_of
 from hpo.planning.timing.failures import Failures
-from hpo.planning.timing.simulation import simulate, slowest_of
 
 
 @pytest.mark.parametrize("ranks", [1, 16, 1000])

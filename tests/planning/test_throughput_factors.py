@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from benchmarks.throughput.learn import read_reference_throughputs
 from hpo.errors import EvidenceError
 from hpo.planning.throughput.factors import FactorRow, fit_factors
-from hpo.planning.throughput.learn import read_reference_throughputs
 
 
 def made_up(seed: int, scatter: float = 0.05) -> list[FactorRow]:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from benchmarks.throughput.parts import PartLaw, PartSeconds, fit_part, run_seconds
 from hpo.errors import EvidenceError
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines import load_machine
 from hpo.planning.throughput import Measurement, fit_throughput, linear
-from hpo.planning.throughput.clock import PartLaw, PartSeconds, fit_part, run_seconds
 from hpo.planning.throughput.posterior import ODD_ODDS, ODD_SD, _log2_node_sizes, _odd_systems
 from hpo.planning.throughput.priors import PRIORS, WalkPriors
 

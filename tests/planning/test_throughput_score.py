@@ -17,9 +17,9 @@ from benchmarks.throughput.families import (
     unseen,
 )
 from benchmarks.throughput.forecasters import least_squares, linear, step_model
+from benchmarks.throughput.learn import ThroughputSeries, learn, read_reference_throughputs
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.throughput import Measurement
-from hpo.planning.throughput.learn import ThroughputSeries, learn, read_reference_throughputs
 from hpo.planning.throughput.priors import PRIORS, StepPriors
 
 FAMILY = ThroughputSeries(

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces import SCALING_RULES, SettingError, TrainingSettings
-from search_spaces.scaling_rules import sgd_noise_scale
 
 BATCH = st.integers(1, 2**20)
 RULE = st.sampled_from(
@@ -112,3 +111,10 @@ def test_linear_scaling_keeps_the_noise_scale_too_and_smith_has_a_lower_end() ->
     ) == pytest.approx(sgd_noise_scale(SETTINGS, 256, 1_281_167), rel=0.01)
     with pytest.raises(SettingError, match="momentum must lie in"):
         SCALING_RULES["smith_momentum"](SETTINGS, 256, 16)
+
+
+def sgd_noise_scale(settings, global_batch_size, train_samples):
+    """``lr (N / B - 1) / (1 - momentum)``: trainings of one noise scale end alike (arXiv:1711.00489, where B << N)."""
+    return (
+        settings.learning_rate * (train_samples / global_batch_size - 1) / (1 - settings.momentum)
+    )

@@ -252,8 +252,8 @@ class ServiceContract:
         for field in dataclasses.fields(TOKEN):
             assert getattr(token, field.name) == getattr(TOKEN, field.name)
         assert (token.revoked_at, token.last_used_at) == (None, None)
-        assert store.token_by_hash("abc") == token
-        assert store.token_by_hash("ab") is None
+        assert store.tokens_by_hashes(["abc"])["abc"] == token
+        assert store.tokens_by_hashes(["ab"]) == {}
         with pytest.raises(Conflict):
             store.add_token(TOKEN)
         later = datetime.now(UTC) + timedelta(days=1)
@@ -271,10 +271,10 @@ class ServiceContract:
     def test_a_revoked_token_stays_revoked(self, store):
         token = store.add_token(TOKEN)
         store.revoke_token(token.id)
-        revoked = store.token_by_hash("abc")
+        revoked = store.tokens_by_hashes(["abc"])["abc"]
         assert revoked.revoked_at >= token.created_at
         store.revoke_token(token.id)
-        assert store.token_by_hash("abc") == revoked
+        assert store.tokens_by_hashes(["abc"])["abc"] == revoked
         with pytest.raises(NotFound, match="no token with id 99"):
             store.revoke_token(99)
 
@@ -323,7 +323,7 @@ class ServiceContract:
         for seconds in (0, 30, 60):
             clock.move(seconds)
             queue.touch_token(token.id)
-            used.append(queue.token_by_hash("abc").last_used_at)
+            used.append(queue.tokens_by_hashes(["abc"])["abc"].last_used_at)
         assert used == [clock.time - timedelta(seconds=90)] * 2 + [clock.time]
         queue.touch_token(99)
 

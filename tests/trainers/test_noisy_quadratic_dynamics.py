@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.random_problem import random_problem
 from trainers import JobError
 from trainers.workloads.noisy_quadratic.dynamics import (
     apply,
@@ -22,7 +23,6 @@ from trainers.workloads.noisy_quadratic.optimum import (
     optimum,
 )
 from trainers.workloads.noisy_quadratic.problem import Problem
-from trainers.workloads.noisy_quadratic.random_problem import random_problem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 from trainers.workloads.noisy_quadratic.trajectories import SampledWeights
 

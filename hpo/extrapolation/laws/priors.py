@@ -83,7 +83,7 @@ class AdamPriors:
 class Priors:
     """Beliefs on the law of the epochs and on the scatter around it; natural logarithms.
 
-    The defaults are what ``python -m hpo.extrapolation.inference.learn`` makes of the shipped reference points.
+    The defaults are what ``python -m benchmarks.extrapolation.learn`` makes of the shipped reference points.
     """
 
     log_critical_over_first: Normal = Normal(2.73, 1.70)

@@ -47,7 +47,7 @@ class Beliefs:
     linear_share: float = 0.12
 
 
-# what `python -m hpo.planning.throughput.learn` makes of the shipped table of published runs
+# what `python -m benchmarks.throughput.learn` makes of the shipped table of published runs
 PRIORS = Beliefs(
     StepPriors(
         log_fixed=Normal(-3.37, 1.64),

@@ -1,6 +1,6 @@
 """Learns the priors from series of published reference points.
 
-    python -m hpo.extrapolation.inference.learn [TABLE.csv]
+    python -m benchmarks.extrapolation.learn [TABLE.csv]
 
 Empirical Bayes: fit every series with the present priors, take the mean over series of what it says on each unknown
 and the spread between and within series, and repeat. A start belief counts as much as ``START_COUNTS`` series, for the
@@ -146,7 +146,7 @@ def main() -> None:
     priors = learn(read_reference_points(parser.parse_args().table), rng=np.random.default_rng(0))
     for name in names(priors):
         belief: Normal = getattr(priors, name)
-        print(f"{name}: Normal({belief.mean:.2f}, {belief.sd:.2f})")  # noqa: T201
+        print(f"{name}: Normal({belief.mean:.2f}, {belief.sd:.2f})")
 
 
 if __name__ == "__main__":

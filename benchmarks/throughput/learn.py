@@ -1,6 +1,6 @@
 """Learns what is believed of throughput from published series of measurements.
 
-    python -m hpo.planning.throughput.learn [TABLE.csv]
+    python -m benchmarks.throughput.learn [TABLE.csv]
 
 Empirical Bayes: fit every series with the present beliefs, take the mean over series of what it says on each parameter
 and the spread between and within series, and repeat. A start belief counts as much as ``START_COUNTS`` series.
@@ -116,10 +116,10 @@ def main() -> None:
     )
     for one in fields(StepPriors):
         belief: Normal = getattr(beliefs.step, one.name)
-        print(f"{one.name}: Normal({belief.mean:.2f}, {belief.sd:.2f})")  # noqa: T201
+        print(f"{one.name}: Normal({belief.mean:.2f}, {belief.sd:.2f})")
     walk = beliefs.walk
     found = walk.log_accelerators, walk.log_local_batch, walk.log_scatter
-    print(f"WalkPriors({', '.join(f'{each:.2f}' for each in found)})")  # noqa: T201
+    print(f"WalkPriors({', '.join(f'{each:.2f}' for each in found)})")
 
 
 if __name__ == "__main__":
