@@ -85,7 +85,7 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
                 higher_is_better=spec.target.higher_is_better,
                 spec=spec.text,
                 folder=search_path(spec),
-                budget_trials=spec.budget.trials,
+                budget_trials=spec.budget.asked_trials,
             )
         )
     before = spec if study.spec == spec.text else stored_spec(study)

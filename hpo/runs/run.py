@@ -455,7 +455,7 @@ def run_study(
             if again:
                 held.event("retried", told_retry(again))
                 progress.message(told_retry(again))
-        held.store.update_spec(study.id, spec.text, search_path(spec), spec.budget.trials)
+        held.store.update_spec(study.id, spec.text, search_path(spec), spec.budget.asked_trials)
         if price_seconds > 0 and not store.counts(study.id, TrialPurpose.SWEEP):
             progress.price(spec, study_price(spec, workload, seconds=price_seconds))
         del workload  # its data take memory, and a sweep opens them where it trains

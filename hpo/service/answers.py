@@ -74,7 +74,9 @@ class StudyAnswer(Answer):
     for_agents: bool = Field(
         description="Whether its trials are trained by those who ask for them, and no worker takes it."
     )
-    budget_trials: int | None = Field(description="Trials that its file asks for.")
+    budget_trials: int | None = Field(
+        description="Trials that its file asks for; null where the search ends by itself."
+    )
     max_samples: int | None = Field(description="Budget over all trials, in training samples.")
     max_accelerator_hours: float | None
     trials: dict[str, int] = Field(

@@ -40,7 +40,7 @@ class CheckedStudy:
     metric: str
     threshold: float
     higher_is_better: bool
-    trials: int
+    trials: int | None
     plain: Mapping[str, Any]
 
     @classmethod
@@ -59,7 +59,7 @@ class CheckedStudy:
             spec.target.metric,
             spec.target.threshold,
             spec.target.higher_is_better,
-            spec.budget.trials,
+            spec.budget.asked_trials,
             spec.to_dict(),
         )
 

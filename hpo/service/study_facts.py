@@ -35,4 +35,4 @@ def study_facts(text: str) -> StudyFacts:
         spec = parse_study(text)
     except SpecError:
         return StudyFacts()
-    return StudyFacts(spec.budget.trials, spec.ladder, spec.to_dict().get("full_scale"))
+    return StudyFacts(spec.budget.asked_trials, spec.ladder, spec.to_dict().get("full_scale"))

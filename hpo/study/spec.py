@@ -126,6 +126,11 @@ class StudyBudget(Section):
         """Whether the study ends where no training is worth its cost any more, and not after so many."""
         return self._ends_by_itself
 
+    @property
+    def asked_trials(self) -> int | None:
+        """The trials that it asks for; None where the search ends by itself."""
+        return None if self.ends_by_itself else self.trials
+
     def counted(self, ended: int) -> str:
         """How many trials have ended, of those that there will be where that is known: ``12 of 48 trials``."""
         return f"{ended} trials" if self.ends_by_itself else f"{ended} of {self.trials} trials"

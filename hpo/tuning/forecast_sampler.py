@@ -43,7 +43,9 @@ class ForecastSampler:
     def __init__(self, spec: StudySpec, earlier: int = 0) -> None:
         self._ladder, self._space = spec.ladder, spec.search
         self._epochs = spec.budget.epochs_per_trial
-        target = spec.full_scale.global_batch_size if spec.full_scale else BEYOND * spec.ladder[-1]
+        self._target = target = (
+            spec.full_scale.global_batch_size if spec.full_scale else BEYOND * spec.ladder[-1]
+        )
         trained = [*spec.ladder, *([spec.race_batch] if spec.race_batch else [])]
         self._inner = LadderSampler(
             spec.search,
@@ -133,11 +135,25 @@ class ForecastSampler:
         return step.reason if step is not None and not step.whole else ""
 
     def _why_ended(self) -> str:
-        if not self._by_laws or self._next(()) is not None:
+        """Why it ended by itself, what one more training would bring, and what looks best where nothing arrived."""
+        if not self._by_laws:
             return ""
-        step = self._search.forgone(self._in_order())
-        more = "" if step is None else f"; one more training {step.reason.partition(': it ')[2]}"
-        return f"the search has ended by itself after {self._own} trials{more}"
+        said, seen = [], self._in_order()
+        if self._own < self._trials and self._next(()) is None:
+            step = self._search.forgone(seen)
+            more = (
+                "" if step is None else f"; one more training {step.reason.partition(': it ')[2]}"
+            )
+            said.append(f"the search has ended by itself after {self._own} trials{more}")
+        largest = max(self._trained)
+        if not any(each.state == "reached" and each.global_batch_size == largest for each in seen):
+            best = self._search.recommendation(seen).items()
+            named = ", ".join(f"{name} {value:.3g}" for name, value in best)
+            said.append(
+                f"no training has reached the target at {largest}; by what they showed, the best choice at "
+                f"{self._target} is {named}"
+            )
+        return "; ".join(said)
 
     def _next(self, running: Sequence[Trial]) -> SearchStep | None:
         in_flight = tuple(sorted(trial.number for trial in running))

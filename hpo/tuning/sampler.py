@@ -73,7 +73,7 @@ class Sampler(Protocol):
     def reason(self, ticket: int | None) -> str:
         """Why a suggestion is trained for no longer than its limit, in one line; "" where its curve may say so.
 
-        Without a ticket: why nothing more is trained, "" where the budget says that.
+        Without a ticket: what there is to say at the end of the sweep, such as why it ended; "" for nothing.
         """
 
     def ended(self, running: Sequence[Trial]) -> bool:

@@ -135,9 +135,8 @@ class Sweep(Trainings):
 
     @property
     def why_ended(self) -> str:
-        """Why the sampler trains nothing more; "" where the budget of trials says so."""
-        left = len(self._trials) < self._spec.budget.trials
-        return self._sampler.reason(None) if left and self.complete else ""
+        """What the sampler says of its end; "" for nothing."""
+        return self._sampler.reason(None) if self.complete else ""
 
     def _unfinished(self) -> list[Trial]:
         return [trial for trial in self._trials.values() if not trial.state.finished]

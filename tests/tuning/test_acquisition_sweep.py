@@ -1,5 +1,7 @@
 """A whole study with ``sampler: forecast``: it goes over the ladder, stops early, and goes on when rerun."""
 
+import re
+
 import hpo
 from hpo.runs.price import study_price
 from storage.records import TrialState
@@ -66,3 +68,19 @@ def test_a_study_that_may_train_at_full_scale_searches_there_and_promises_no_rac
     assert f"searched at 1024: {len({t.settings_key for t in arrived})} configuration" in (
         result.forecast.numbers.reason
     )
+
+
+def test_where_nothing_arrives_the_settings_that_look_best_are_told(tmp_path):
+    text = (
+        STUDY.format(trials=5).replace(", race: 0", "").replace("at_most: 0.05", "at_most: 0.0001")
+    )
+    (tmp_path / "study.yaml").write_text(text)
+    spec = hpo.load_study(tmp_path / "study.yaml")
+    result = hpo.run_study(spec, f"sqlite:///{tmp_path}/hpo.db", folder=tmp_path / ".hpo")
+    assert result.forecast is None and len(result.trials) == 5
+    told = re.search(
+        r"no training has reached the target at 1024; by what they showed, the best choice at 1024 is "
+        r"learning_rate (\S+)",
+        result.study.message,
+    )
+    assert told and 0.003 <= float(told[1].rstrip(",;")) <= 2.0 * 8

@@ -24,7 +24,7 @@ function bar(study) {
   const done = ended(study);
   const all = Math.max(done, study.budget_trials ?? 0) || Object.values(study.trials).reduce((sum, count) => sum + count, 0);
   const share = all ? Math.min(100, 100 * done / all) : 0;
-  return el("div", {}, el("div.small", {}, `${number(done)}${all ? ` of ${number(all)}` : ""} trials`),
+  return el("div", {}, el("div.small", {}, `${number(done)}${all > done || study.budget_trials ? ` of ${number(all)}` : ""} trials`),
     el("div.progress", { "aria-hidden": "true" }, el("span", { style: `width: ${share}%` })));
 }
 
