@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from test_api_asking import BOWL, about, ask, point  # type: ignore[import-not-found]
 
 from storage.figures import LEAST, MOST, MOST_SAMPLES, MOST_WHOLE
+from storage.records import StudyState
 
 EDGES = [0, 1, -1, LEAST, LEAST / 2, 1e-300, MOST, MOST + 1, MOST_SAMPLES, MOST_SAMPLES + 1]
 EDGES += [MOST_WHOLE, MOST_WHOLE + 1, 2**53, 2**63 - 1, 2**63, 1e18, 1e19, 1e308, True, "7", None]
@@ -46,11 +47,17 @@ def shared(tmp_path_factory):
 
 
 def others_see_everything(api):
-    """What another owner reads: the list of all studies, their own study, the metrics of the server."""
+    """What another owner meets: the list of all studies, their own, a stream of all events, a worker for it."""
     for path in (path_of("other").rpartition("/")[0], path_of("other")):
         answer = api.call("GET", path, owner="eve")
         assert answer.status_code == 200, answer.text
     assert {each.study.name for each in api.store.page_studies()} >= {"other"}
+    headers = {"Authorization": f"Bearer {api.token('eve')}"}
+    with api.client.stream("GET", "/api/v1/events?after=0", headers=headers) as stream:
+        assert any("event: log" in text for text in itertools.islice(stream.iter_text(), 3))
+    lease = api.store.claim_study("worker", lease_seconds=30)
+    assert lease is not None and lease.study.name == "other"  # those for agents wait for no worker
+    api.store.release_study(lease, StudyState.QUEUED)
 
 
 @settings(
