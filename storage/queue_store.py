@@ -53,7 +53,7 @@ class QueueStore(Transactions):
             passed_over |= {found}
 
     def settle_studies(self) -> list[Study]:
-        """Cancel the studies whose worker fell silent before it heard that they were to be cancelled; returns them.
+        """Cancel the studies that were to be cancelled and whose worker stopped responding before; returns them.
 
         Their trials in flight go back into the queue. :meth:`claim_study` does so too, where there is a worker.
         """

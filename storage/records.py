@@ -189,7 +189,7 @@ class Lease:
     """A worker's claim on a study until ``expires_at``, to be renewed before; see ``storage.statements.queue``.
 
     ``study`` is as it was when the lease was taken or last renewed; ``taken_over`` says that another worker had
-    it before and fell silent.
+    it before and stopped responding.
     """
 
     study: Study
@@ -322,7 +322,7 @@ class TrialLease:
     """A trial that was asked for, with the key under which its holder writes; see ``storage.statements.trial_leases``.
 
     It is the holder's until ``expires_at``, ``seconds`` after it was last renewed. ``vanished`` counts the holders that
-    fell silent with it.
+    stopped responding with it.
     """
 
     trial: Trial

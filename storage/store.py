@@ -358,7 +358,7 @@ class Store(QueueStore, ServiceStore):
             return trial_leases.release(connection, study_id, number, key)
 
     def expire_trial_leases(self, study_id: int, most_vanished: int) -> list[Trial]:
-        """Queue the trials whose holders fell silent again; those that lost more than ``most_vanished`` have failed.
+        """Queue trials whose holders stopped responding; one that lost more than ``most_vanished`` holders has failed.
 
         Returns them as they are then; :class:`NotFound`.
         """
@@ -420,7 +420,7 @@ class Store(QueueStore, ServiceStore):
             return plans.outcomes_of(connection, plan_id)
 
     def add_exhibit(self, outcome_id: int, exhibit: Mapping[str, Any]) -> None:
-        """Store what a model is shown by; :class:`NotFound` without its outcome, :class:`Conflict` for a second."""
+        """Store sample pictures of a model; :class:`NotFound` without its outcome, :class:`Conflict` for a second."""
         with self._write() as connection:
             exhibits.add(connection, outcome_id, exhibit)
 

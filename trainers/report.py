@@ -136,7 +136,7 @@ class ReportFile:
         self._append(json_text({"outcome": outcome.to_dict()}))
 
     def exhibit(self, exhibit: Mapping[str, Any]) -> None:
-        """Append what the trained model is shown by."""
+        """Append sample pictures of the trained model."""
         self._append(json_text({"exhibit": dict(exhibit)}))
 
     def _append(self, line: str) -> None:
@@ -158,7 +158,7 @@ def read_outcome(path: Path | str) -> TrainingOutcome | None:
 
 
 def read_exhibit(path: Path | str) -> dict[str, Any] | None:
-    """What the trained model of a report is shown by, or None where its workload shows nothing."""
+    """Sample pictures of the trained model of a report, or None where its workload has none."""
     exhibits = [values["exhibit"] for values in _read(path) if "exhibit" in values]
     return dict(exhibits[-1]) if exhibits else None
 

@@ -1,4 +1,4 @@
-"""Figures of what a trained model is shown by: fields, labels and prediction side by side, one row for each sample."""
+"""Sample pictures of a trained model: fields, labels and prediction side by side, one row for each sample."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     result = hpo.read_study("digits")
     hpo.figures.ladder(result, hpo.fit_posterior(result)).show()
 
-Each function takes a :class:`hpo.StudyResult` (``exhibit`` what a model is shown by, ``calibration`` and
+Each function takes a :class:`hpo.StudyResult` (``exhibit`` sample pictures of a model, ``calibration`` and
 ``calibration_of_time`` their rows, ``pareto_front`` and ``time_shares`` a :class:`hpo.Plan`) and returns a
 ``plotly.graph_objects.Figure``. None of them fits: laws are drawn from a posterior that is handed in
 (:func:`hpo.fit_posterior`), and left out without one.

@@ -1,8 +1,8 @@
 """Hands out the trials of a study to whoever asks, and takes back what came of them: ask and tell.
 
 A trial is held under a lease of its own (``storage.statements.trial_leases``): its holder reports while it trains, and
-may vanish at any moment. A trial whose holder fell silent goes back into the queue, and whoever asks next trains it,
-from its checkpoint where that can be read; after ``MOST_VANISHED`` holders it has failed, for it may be what kills
+may vanish at any moment. A trial whose holder stopped responding goes back into the queue, and whoever asks next trains
+it, from its checkpoint where that can be read; after ``MOST_VANISHED`` holders it has failed, for it may be what kills
 them. The database is the only truth: several processes may each have a desk for one study, and one that is started
 anew goes on.
 """
@@ -39,7 +39,7 @@ WAIT_SECONDS = 1.0
 """When to ask again while all that is left depends on running trials."""
 
 LOOK_SECONDS = 1.0
-"""Seconds at least between two looks for holders that fell silent."""
+"""Seconds at least between two looks for holders that stopped responding."""
 
 EVENT_SECONDS = 5.0
 """Seconds at least between two events of a study's log that count its trials."""
@@ -254,7 +254,7 @@ class Desk:
         return Asked(number=held.trial.number, job=self._sweep.job(held.trial))
 
     def _expire(self) -> None:
-        """Take back the trials of those who fell silent."""
+        """Take back the trials of those who stopped responding."""
         now = time.monotonic()
         if now < self._expiring_from or now - self._looked_at < LOOK_SECONDS:
             return
@@ -263,7 +263,7 @@ class Desk:
             self._store.add_event(
                 self.study.id,
                 "vanished",
-                f"whoever trained trial {trial.number} fell silent: it is {trial.state} now",
+                f"whoever trained trial {trial.number} stopped responding: it is {trial.state} now",
                 {"trial": trial.number},
             )
             if trial.state.finished:

@@ -77,7 +77,7 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
             for each in forecast.sensitivity
         ),
         (
-            "laws that fit alike",
+            "laws that fit as well",
             f"differ by a factor of {number(apart)} in the epochs" if apart >= 1.005 else "agree",
         ),
         ("earlier forecasts", held if past.count else "none to judge by yet"),

@@ -20,8 +20,8 @@ def held_plan_run(
 ) -> Iterator[None]:
     """Hold the run while the context lasts; :class:`LaunchError` where another process runs it.
 
-    A thread renews the hold. A process of this machine that is gone holds nothing; one elsewhere that fell silent
-    holds its run for ``seconds`` more.
+    A thread renews the hold. A process of this machine that is gone holds nothing; one elsewhere that stopped
+    responding holds its run for ``seconds`` more.
     """
     holder = f"{process_name()}:{threading.get_ident()}"
     other = store.take_plan_run(plan_id, seed, holder, seconds=seconds)

@@ -310,7 +310,7 @@ def _is_written(plan: Plan, directory: Path) -> bool:
 def keep_outcome(
     store: Store, plan_id: int, seed: int, backend: str, workers: int, launched: Launched
 ) -> Outcome:
-    """Store what a launch of a plan really did, how fast it was, and what its model is shown by."""
+    """Store the outcome of a launch of a plan: its result, its throughput, and sample pictures of its model."""
     outcome = launched.outcome
     if fault := fault_of_reached(outcome.epochs_to_target, outcome.epochs):
         raise LaunchError(f"the outcome of plan {plan_id}: {fault}")

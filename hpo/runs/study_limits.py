@@ -40,7 +40,7 @@ class StudyLimits:
 
     @classmethod
     def of(cls, memory_bytes: int | None, disk_bytes: int | None) -> StudyLimits:
-        """With what is not given as it is usual: 90 % of the memory that there is, and 100 GB."""
+        """The limits given, with defaults for the rest: 90 % of the machine's memory, and 100 GB of disk."""
         memory = memory_bytes or int(SHARE_OF_MEMORY * memory_here())
         return cls(memory, disk_bytes or DISK_BYTES)
 

@@ -32,7 +32,7 @@ from storage.errors import StoreError
 
 PREFIX = "/api/v1"
 SETTLE_SECONDS = 5.0
-"""Seconds between two looks for studies that were to be cancelled and whose workers fell silent."""
+"""Seconds between two looks for studies that were to be cancelled and whose workers stopped responding."""
 TAGS = [
     {
         "name": "studies",
@@ -123,7 +123,7 @@ def create_app(
 
 
 async def _settle(context: Context) -> None:
-    """Cancel, as was asked, the studies whose workers fell silent: there may be no other worker that would.
+    """Cancel, as was asked, the studies whose workers stopped responding: there may be no other worker that would.
 
     And see that there is room on the disk to delete studies.
     """

@@ -35,7 +35,7 @@ _OWNER = re.compile(r"[^\s/][^\x00-\x1f\x7f]{0,99}")
 
 @dataclass(frozen=True)
 class Principal:
-    """Whoever holds a token."""
+    """The holder of a token."""
 
     token_id: int
     owner: str

@@ -1,7 +1,7 @@
 """Threads for what may take seconds: fits, forecasts, plans, figures with laws, checks of submissions.
 
 Requests that wait for one hold none of the threads that answer reads, nor their owner's share of those, and each owner
-has one at a time: who asks for many waits in a queue of the own, and the next owner who comes begins at once.
+has one at a time: more of one owner wait in that owner's queue, and another owner's begins at once.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ CROWDED_SECONDS = 1.0
 """For how long more of them may."""
 
 FRAMING = 4
-"""Bytes on the line for each byte of the largest body, at most: chunks of one byte are for nobody's use."""
+"""Bytes on the line for each byte of the largest body, at most: no client sends chunks of one byte."""
 
 
 def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyncio.Protocol]:
@@ -97,7 +97,7 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
             self._in_head = False
             if len(self.pipeline) >= PIPELINED:
                 self._end(503, TOO_FAR_AHEAD)
-            if not self._ended:  # else the rest of what was read is nobody's request
+            if not self._ended:  # else the rest of what was read is dropped
                 super().on_headers_complete()
 
         def on_response_complete(self) -> None:

@@ -148,7 +148,7 @@ class Worker:
             on_warning=lambda text: LOG.warning("%s: %s", name, text),
         ) as held:
             how = (
-                "took it over from a worker that fell silent"
+                "took it over from a worker that stopped responding"
                 if lease.taken_over
                 else "took it from the queue"
             )

@@ -112,4 +112,4 @@ def _passes(error: Exception) -> bool:
 
 
 def _tell_nobody(text: str) -> None:
-    """Who gives no listener is told by the error at the end."""
+    """The default listener: the error at the end says everything."""

@@ -103,7 +103,7 @@ class LadderSampler:
 
     ``sampler`` is one of :data:`hpo.study.samplers.SAMPLERS` that does not choose the rung; the same ``name``, trials
     and order give the same suggestions. ``earlier`` counts the trials of earlier runs: a sweep that goes on draws new
-    random numbers, and not those of its begin once more.
+    random numbers instead of repeating those of its start.
     """
 
     def __init__(

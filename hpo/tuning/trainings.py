@@ -302,7 +302,7 @@ class Trainings:
         ).to_dict()
 
     def _show(self) -> None:
-        """Whoever watches may interrupt; Tune is then asked to stop, for it does not clean up after an exception."""
+        """An observer may interrupt; Tune is then asked to stop, because it does not clean up after an exception."""
         try:
             self._progress(list(self._trials.values()), self._points)
         except KeyboardInterrupt:

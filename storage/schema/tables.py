@@ -295,7 +295,7 @@ quarantine = Table(
     text("reason"),
 )
 
-# What the model of an outcome is shown by, as JSON: a table of its own, so that reading outcomes does not read it.
+# Sample pictures of an outcome's model, as JSON: a table of its own, so that reading outcomes does not read it.
 exhibits = Table(
     "exhibits",
     metadata,

@@ -72,7 +72,7 @@ def settle(connection: Connection) -> list[int]:
             {
                 **end_lease(now),
                 "state": StudyState.CANCELLED,
-                "message": "cancelled after its worker fell silent",
+                "message": "cancelled after its worker stopped responding",
             }
         )
         .returning(studies.c.id)

@@ -12,7 +12,7 @@ from storage.schema.tables import sessions, tokens
 from storage.statements.tokens import to_token
 
 MOST_OF_A_TOKEN = 1_000
-"""Whoever logs in more often ends the oldest of the sessions: nobody fills the table by it."""
+"""A further login ends the oldest session, so that logins cannot fill the table."""
 
 
 def add(connection: Connection, digest: str, token_id: int, expires_at: datetime) -> None:

@@ -90,7 +90,7 @@ def rename(connection: Connection, study_id: int, name: str, spec: str) -> Study
 def set_state(
     connection: Connection, study_id: int, state: StudyState, message: str, *, leased: bool
 ) -> None:
-    """Set where a study stands; who does so without a lease ends the lease of a worker that fell silent."""
+    """Set where a study stands; who does so without a lease ends the lease of a worker that stopped responding."""
     if leased:
         studies.change(connection, study_id, state=state, message=message)
         return

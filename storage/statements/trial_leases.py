@@ -128,7 +128,7 @@ def release(connection: Connection, study_id: int, number: int, key: str) -> Tri
 
 
 def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Trial]:
-    """The trials whose holder fell silent: back in the queue, or failed where that happened too often.
+    """The trials whose holder stopped responding: back in the queue, or failed where that happened too often.
 
     A lease that ends later than a new one would, because a clock was put back, is shortened to its full length.
     """
@@ -144,7 +144,7 @@ def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Tr
         _set(connection, row.trial_id, vanished=vanished)
         if vanished > most_vanished:
             reason = (
-                f"whoever trained it fell silent {vanished} times, the last being {row.holder}: it may kill its "
+                f"whoever trained it stopped responding {vanished} times, the last being {row.holder}: it may kill its "
                 "process, such as by using up the memory"
             )
             result = TrialResult(state=TrialState.FAILED, reason=reason)
@@ -196,7 +196,7 @@ def _check_open(study: Study, now: datetime) -> None:
 
 
 def _take_from_workers(connection: Connection, study: Study, now: datetime) -> None:
-    """From now on the study is for those who ask; what a worker that fell silent was training is queued again."""
+    """From now on the study is for agents; what a worker that stopped responding was training is queued again."""
     if study.state is StudyState.RUNNING and study.for_agents and study.lease_worker is None:
         return
     connection.execute(

@@ -112,7 +112,7 @@ def test_what_else_the_forecast_says_is_all_there(view: StudyView, report: str) 
         "risk of divergence",
         "half the learning rate",
         "twice the learning rate",
-        "laws that fit alike",
+        "laws that fit as well",
         "earlier forecasts",
     ]
     words = " ".join(visible(report).split())
@@ -144,7 +144,7 @@ def test_a_forecast_in_words() -> None:
         "risk of divergence": "2 %",
         "half the learning rate": "1.79 (1.1 to 1.94) times the epochs, <1 % risk of divergence",
         "3 times the learning rate": "2.5 (1.5 to 3) times the epochs, 100 % risk of divergence",
-        "laws that fit alike": "differ by a factor of 1.31 in the epochs",
+        "laws that fit as well": "differ by a factor of 1.31 in the epochs",
         "earlier forecasts": "2 of 3 held; the interval is 1.25 times as wide as by the laws alone",
     }
     of_a_table = dict(
@@ -155,7 +155,7 @@ def test_a_forecast_in_words() -> None:
         )
     )
     assert of_a_table["risk of divergence"].startswith("not known")
-    assert (of_a_table["laws that fit alike"], of_a_table["earlier forecasts"]) == (
+    assert (of_a_table["laws that fit as well"], of_a_table["earlier forecasts"]) == (
         "agree",
         "none to judge by yet",
     )

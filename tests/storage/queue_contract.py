@@ -470,7 +470,7 @@ class QueueContract:
         cancelled = queue.study("before")
         assert (cancelled.state, cancelled.message) == (
             StudyState.CANCELLED,
-            "cancelled after its worker fell silent",
+            "cancelled after its worker stopped responding",
         )
         for study in (
             before,

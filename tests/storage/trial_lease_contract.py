@@ -116,7 +116,7 @@ class TrialLeaseContract:
             clock.move(31)
             (trial,) = queue.expire_trial_leases(study.id, 2)
         assert trial.state is TrialState.FAILED
-        assert "fell silent 3 times, the last being agent" in trial.reason
+        assert "stopped responding 3 times, the last being agent" in trial.reason
 
     def test_a_trial_that_was_given_back_has_not_lost_its_holder(self, queue, clock):
         study = make_study(queue)

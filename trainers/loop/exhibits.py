@@ -1,4 +1,4 @@
-"""What a trained model is shown by: values that it must beat, and pictures of its predictions.
+"""Sample pictures of a trained model: baseline values that it must beat, and pictures of its predictions.
 
 A workload that defines ``exhibit(model)`` returns plain values::
 

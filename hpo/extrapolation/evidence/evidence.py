@@ -40,7 +40,7 @@ class ScaledSetting:
 
 @dataclass(frozen=True)
 class Observation:
-    """One trial: one training of one settings at one global batch size with one seed.
+    """One trial: a training with its settings, global batch size and seed.
 
     ``state`` is "reached", "censored" (the budget ended first), "diverged" or "pruned".
     ``epochs`` is epochs to the target where ``state`` is "reached", else the epochs trained when it ended.

@@ -46,7 +46,7 @@ MAX_RESTARTS = 3
 
 @dataclass(frozen=True)
 class Launched:
-    """What one launch reported: how the training ended, what its model is shown by (None where by nothing).
+    """What one launch reported: how the training ended, and sample pictures of its model (None without any).
 
     ``restarts`` counts how often it went on after an interruption; ``workers`` and ``nodes`` are those of its last
     start, 0 where the report does not tell. ``samples_per_second`` is the median over the stretches between

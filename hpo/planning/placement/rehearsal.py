@@ -1,4 +1,4 @@
-"""Which short runs on fewer nodes would check what a plan's time hangs on most."""
+"""Which short runs on fewer nodes would check what a plan's time depends on most."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS = 200  # updates after which a throughput is known to a few per cent
 class Rehearsal:
     """One run: what it checks, where and for how many steps, what should come out and what would overturn the plan.
 
-    ``share`` is that of the variance of the plan's log time which hangs on what is checked. ``quantity`` is
+    ``share`` is that of the variance of the plan's log time that depends on what is checked. ``quantity`` is
     ``epochs to target`` or ``samples per second``; ``spread_after`` the factor between the ends of the plan's 90 %
     interval of time once the run has come out as expected.
     """
