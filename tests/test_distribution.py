@@ -23,6 +23,9 @@ from tests.wheels import NOT_COPIED, ROOT, environment, run
 
 PACKAGES = ("hpo", "search_spaces", "trainers", "storage")
 
+pytestmark = pytest.mark.slow
+"""The distribution is built for them: half a minute."""
+
 
 @pytest.fixture(scope="module")
 def distribution(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

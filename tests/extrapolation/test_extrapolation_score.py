@@ -232,6 +232,7 @@ def test_raw_and_shipped_tables_load_alike(tmp_path):
     assert load(raw)[0].rows[0] == shipped.rows[0]
 
 
+@pytest.mark.slow
 def test_the_priors_in_the_code_are_those_that_the_table_teaches():
     learned = learn(read_reference_points(), rng=np.random.default_rng(0))
     for name in ("log_critical_over_first", "log_sharpness", "log_exponent", "log_recipe_scatter"):

@@ -218,6 +218,7 @@ def test_the_measured_noise_scale_moves_the_critical_batch():
     assert critical(30.0).median < critical(None).median < critical(3000.0).median
 
 
+@pytest.mark.slow
 def test_table_intervals_hold_about_as_often_as_they_say():
     inside, errors = [], []
     for seed in range(25):
@@ -232,6 +233,7 @@ def test_table_intervals_hold_about_as_often_as_they_say():
     assert np.median(errors) < 0.12
 
 
+@pytest.mark.slow
 def test_sweep_intervals_hold_about_as_often_as_they_say():
     truths = [TRUTH.epochs(256), TRUTH.best_rate(256)]
     inside = []

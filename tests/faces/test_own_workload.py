@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from click.testing import CliRunner
 
@@ -13,6 +14,7 @@ from hpo.cli.main import main
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "own_workload"
 
 
+@pytest.mark.slow
 def test_the_example_runs_and_prints_one_json_document(one_ray, tmp_path, monkeypatch):
     """As it is shipped, but for a smaller budget; tests/test_distribution.py runs it by the installed command."""
     assert len((EXAMPLE / "cells.py").read_text().splitlines()) <= 40

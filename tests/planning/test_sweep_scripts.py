@@ -31,6 +31,8 @@ budget: {{trials: {trials}, epochs_per_trial: 10, evaluations_per_epoch: 1}}
 """
 
 SWEEPS = [name for name, its in SCHEDULERS.items() if its.sweeps]
+ONE_AND_SLOWER = ["slurm"]
+ONE_AND_SLOWER += [pytest.param(each, marks=pytest.mark.slow) for each in SWEEPS if each != "slurm"]
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def submit(folder, on, command=(), **variables):
     return [json.loads(line) for line in lines], "".join(path.read_text() for path in logs)
 
 
-@pytest.mark.parametrize("on", ["slurm", "lsf"])
+@pytest.mark.parametrize("on", ["slurm", pytest.param("lsf", marks=pytest.mark.slow)])
 def test_a_sweep_goes_on_from_slot_to_slot_until_it_has_ended(folder, on):
     write(folder, on, "--nodes", "2", trials=10)
     bounded = f'exec "{sys.executable}" -m tests.planning.stand_ins.bounded_run "$@"'
@@ -119,7 +121,7 @@ def test_the_names_of_account_and_partition_go_with_every_slot(folder):
     assert jobs[1]["options"]["--dependency"] == "afterany:1"
 
 
-@pytest.mark.parametrize("on", SWEEPS)
+@pytest.mark.parametrize("on", ONE_AND_SLOWER)
 def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
     server = Server(folder)
     with Store.open(f"sqlite:///{folder}/hpo.db") as store:

@@ -137,6 +137,7 @@ def test_the_parts_of_a_run_are_read_and_their_sum_is_its_time(tmp_path: Path) -
     assert 6.0 + 10 * runs.samples_per_epoch / 50.0 + 5 * 4.0 == 226.0
 
 
+@pytest.mark.slow
 def test_generations_left_out_are_predicted_as_well_as_by_the_plainest_rules_and_intervals_hold() -> (
     None
 ):

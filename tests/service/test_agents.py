@@ -1,8 +1,11 @@
 """Agents that are killed, and a server that is: every trial ends once. The benchmark's own run, made small."""
 
+import pytest
+
 from benchmarks.agents import run
 
 
+@pytest.mark.slow
 def test_a_third_of_the_agents_is_killed_and_the_server_restarted(tmp_path):
     result = run(tmp_path, agents=3, trials=12, restarts=1, seed=3, seconds=0.05, lease_seconds=3.0)
     assert result.faults == []

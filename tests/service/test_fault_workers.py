@@ -14,6 +14,7 @@ from storage.records import StudyState
 from storage.store import Store
 
 
+@pytest.mark.slow
 def test_workers_killed_on_sqlite(tmp_path):
     report = faults.killed_workers(
         f"sqlite:///{tmp_path}/hpo.db", tmp_path, seed=3, kills=2, studies=2, trials=6, window=0.5

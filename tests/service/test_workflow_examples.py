@@ -73,6 +73,7 @@ def test_the_study_of_the_examples_is_one():
     assert spec.workload == "noisy_quadratic"
 
 
+@pytest.mark.slow
 def test_the_plain_program(server, tmp_path):
     done = run(server, tmp_path, "plain.py", "--at", 128, "--at", 256, "--plan", "plan")
     lines = done.stdout.splitlines()

@@ -98,6 +98,7 @@ def test_a_study_of_the_same_name_that_would_not_compare_is_refused(run):
         run(trials=4, change=("0.95", "0.9"))
 
 
+@pytest.mark.slow
 def test_a_trial_whose_process_dies_is_failed_with_its_reason(run_on_ray, monkeypatch):
     monkeypatch.setattr(tuner, "RESTARTS", 0)
     monkeypatch.setattr(trainings, "GIVE_UP_AFTER", 2)  # each of them is a process that starts
@@ -105,6 +106,7 @@ def test_a_trial_whose_process_dies_is_failed_with_its_reason(run_on_ray, monkey
         run_on_ray(trials=8, data=", dies_after: 0")
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_given_to_a_process_that_is_dead_begins_anew(run_on_ray, tmp_path):
     """Tune gives it up at once, restarts or not: a machine that is gone would take trials with it."""
     result = run_on_ray(trials=4, data=f", dies_when_reused: {tmp_path}/died")
