@@ -35,7 +35,7 @@ def url(tmp_path_factory):
     return f"sqlite:///{tmp_path_factory.mktemp('past')}/hpo.db"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     runs=st.lists(st.tuples(RUN, st.lists(READING, max_size=4)), min_size=1, max_size=3),
     samples=st.sampled_from([320, 1, 10**12]),

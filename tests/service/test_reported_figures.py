@@ -61,7 +61,7 @@ def others_see_everything(api):
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(points=st.lists(POINT, max_size=3), outcome=st.none() | OUTCOME)
 def test_whatever_is_told_nothing_breaks(shared, points, outcome):
