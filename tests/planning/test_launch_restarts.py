@@ -110,7 +110,8 @@ def test_the_restarts_are_bounded(tmp_path):
     heard, points = [], []
     with pytest.raises(LaunchError, match="no outcome after 1 restart; its log is"):
         run_plan(
-            dataclasses.replace(local_plan(tmp_path, deaths=9, dies_at=10), workers=2),
+            # dies seven batches after the evaluation, by when its checkpoint is saved
+            dataclasses.replace(local_plan(tmp_path, deaths=9, dies_at=15, delay=0.1), workers=2),
             tmp_path,
             backend="torch",
             seed=1,
