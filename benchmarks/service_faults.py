@@ -32,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -399,6 +399,14 @@ def faults_of_runs(store: Store, folder: Path) -> tuple[list[str], int]:
     return found, count
 
 
+def lost(store: Store, acknowledged: Sequence[str]) -> list[str]:
+    """The acknowledged studies that are not there."""
+    there = {study.name for study in store.studies()}
+    return [
+        f"{name} was acknowledged and is not there" for name in acknowledged if name not in there
+    ]
+
+
 def cancel_hostile(store: Store) -> None:
     """Cancel the studies of who does harm, which nobody waits for."""
     for study in store.studies():
@@ -461,11 +469,7 @@ def run(
             faults += [f"internal error for the honest: {text}" for text in reader.wrong]
             if hostile and user.statuses["500"]:
                 faults.append(f"internal error: {user.statuses['500']} times")
-            faults += [
-                f"{name} was acknowledged and is not there"
-                for name in clients.acknowledged
-                if name not in {study.name for study in store.studies()}
-            ]
+            faults += lost(store, clients.acknowledged)
             of_runs, runs = faults_of_runs(store, folder)
             faults += of_runs
             trials = sum(store.totals().trials.values())

@@ -94,6 +94,14 @@ class Database:
             )
             raise _translate(known, self.url) from error
 
+    @property
+    def file(self) -> Path | None:
+        """The file of an SQLite database; None for a server, and for one in memory."""
+        name = self.engine.url.database
+        if self.engine.dialect.name != "sqlite" or not name or name == ":memory:":
+            return None
+        return Path(name)
+
     def keep_spare(self) -> None:
         """Keep some of an SQLite database's disk back, in a file beside it; nothing where there is no room.
 
@@ -119,9 +127,8 @@ class Database:
         return True
 
     def _spare(self) -> Path | None:
-        file = self.engine.url.database
-        of_a_file = self.engine.dialect.name == "sqlite" and file not in (None, "", ":memory:")
-        return Path(f"{file}-spare") if of_a_file else None
+        file = self.file
+        return file and file.with_name(f"{file.name}-spare")
 
     def close(self) -> None:
         """Give back every connection; closing twice is harmless."""

@@ -170,11 +170,10 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
                 self._since = now
             self._left = left
             crowded = self._address not in trusted and stuck[self._address] > IDLE_CONNECTIONS
-            patience = min(CROWDED_SECONDS, limits.send_seconds) if crowded else limits.send_seconds
-            if now - self._since >= patience:
+            short = min(CROWDED_SECONDS, limits.send_seconds)
+            if now - self._since >= (short if crowded else limits.send_seconds):
                 self.transport.abort()
-            wait = min(CROWDED_SECONDS, limits.send_seconds) / 2
-            self._stuck = loop.call_later(wait, self._look)
+            self._stuck = loop.call_later(short / 2, self._look)
 
         def _taken(self) -> None:
             if self._stuck is not None:

@@ -75,7 +75,7 @@ def vacuum(url: str) -> tuple[int, int]:
         before = _size(database)
         with database.translated(), database.engine.connect() as connection:
             free = connection.execution_options(isolation_level="AUTOCOMMIT")
-            if sqlite_file(database) is not None:
+            if database.file is not None:
                 driver = (
                     free.connection.cursor()
                 )  # not in a transaction: SQLAlchemy would begin one
@@ -137,7 +137,7 @@ def prune(
 
 
 def _copy_sqlite(database: Database, path: Path) -> Backup:
-    source = sqlite_file(database)
+    source = database.file
     if source is None:
         raise InvalidRecord(
             f"{path} would be an SQLite file, but the database is PostgreSQL; name the file "
@@ -218,14 +218,8 @@ def _existing(url: str) -> Iterator[Database]:
         yield database
 
 
-def sqlite_file(database: Database) -> Path | None:
-    """The file of an SQLite database; None for a server."""
-    url = database.engine.url
-    return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
-
-
 def _size(database: Database) -> int:
-    file = sqlite_file(database)
+    file = database.file
     if file is not None:
         return sum(
             each.stat().st_size

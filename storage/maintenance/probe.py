@@ -10,7 +10,7 @@ from storage import migrations
 from storage.database import Database
 from storage.errors import StoreError
 from storage.maintenance.checks import Finding
-from storage.maintenance.maintenance import opened, sqlite_file
+from storage.maintenance.maintenance import opened
 from storage.schema.tables import studies
 
 MOST_OFFSET_SECONDS = 5.0
@@ -20,7 +20,7 @@ def probe(url: str) -> list[Finding]:
     """Whether a database can be read and written, is of the present schema, and has the right time; changes nothing."""
     try:
         with opened(url) as database:
-            file = sqlite_file(database)
+            file = database.file
             if file is not None and not file.exists():
                 return [
                     Finding(
@@ -62,7 +62,7 @@ def probe(url: str) -> list[Finding]:
 
 def _clock(database: Database) -> Finding:
     """How far the clock of this machine is from that of the database, by which leases run out."""
-    if sqlite_file(database) is not None:
+    if database.file is not None:
         return Finding(
             "clock",
             "ok",
@@ -87,7 +87,7 @@ def _clock(database: Database) -> Finding:
 def _shared_memory(database: Database) -> list[Finding]:
     with database.read() as connection:
         if (
-            sqlite_file(database) is None
+            database.file is None
             or connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         ):
             return []

@@ -53,6 +53,7 @@ def of_study(connection: Connection, study_id: int) -> list[StoredForecast]:
 def _forecast(
     row: Row[Any], settings: tuple[SettingForecast, ...], fitted: tuple[Law, ...]
 ) -> StoredForecast:
+    damage.check_kinds(forecasts, [row])
     forecast = StoredForecast(settings=settings, laws=fitted, **row._asdict())
     if fault := fault_of(FORECAST_FIGURES, forecast):
         raise ValueError(fault)

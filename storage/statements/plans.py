@@ -93,4 +93,5 @@ def _plan(row: Row[Any]) -> StoredPlan:
 
 
 def _outcome(row: Row[Any]) -> Outcome:
+    damage.check_kinds(outcomes, [row])
     return Outcome(**row._asdict())

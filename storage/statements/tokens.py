@@ -100,6 +100,7 @@ def _is_past(used_at: datetime | None, now: datetime) -> bool:
 
 
 def to_token(row: Row[Any]) -> Token:
-    """A token from a row of the table."""
+    """A token from a row of the table; ValueError for a damaged one."""
+    damage.check_kinds(tokens, [row])
     values = row._asdict()
     return Token(**{**values, "scopes": frozenset(values["scopes"].split())})

@@ -250,6 +250,7 @@ def test_a_disk_that_is_full_and_has_room_again(tmp_path):
     assert (found["kept"], found["after"], found["ended"]) == (True, True, "censored")
 
 
+@pytest.mark.slow
 @needs_a_small_disk
 def test_a_study_can_be_deleted_on_a_full_disk_where_a_server_kept_some_room(tmp_path):
     kept = run_on_a_disk_of_15_mb(tmp_path, "spare")
