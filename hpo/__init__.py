@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hpo.api import (
         AskedTrial,
         AskTell,
+        Importances,
         Plan,
         PlannedRun,
         PlanRequest,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         find_plan,
         fit_posterior,
         forecast,
+        importances,
         launch,
         launch_here,
         make_plan,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         store_plan,
         studies,
         submit_plan,
+        to_optuna,
     )
     from hpo.callbacks.reporting import ProgramTrial, report, should_stop, trial
     from hpo.client.async_client import AsyncClient
@@ -63,6 +66,7 @@ _HOMES = {
     "hpo.api": (
         "AskTell",
         "AskedTrial",
+        "Importances",
         "Plan",
         "PlanRequest",
         "PlannedRun",
@@ -75,6 +79,7 @@ _HOMES = {
         "find_plan",
         "fit_posterior",
         "forecast",
+        "importances",
         "launch",
         "launch_here",
         "make_plan",
@@ -87,6 +92,7 @@ _HOMES = {
         "store_plan",
         "studies",
         "submit_plan",
+        "to_optuna",
     ),
     "hpo.errors": ("HpoError",),
     "hpo.client.client": ("Client",),
@@ -101,6 +107,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "HpoError",
+    "Importances",
     "Plan",
     "PlanRequest",
     "PlannedRun",
@@ -116,6 +123,7 @@ __all__ = [
     "find_plan",
     "fit_posterior",
     "forecast",
+    "importances",
     "launch",
     "launch_here",
     "load_study",
@@ -132,6 +140,7 @@ __all__ = [
     "store_plan",
     "studies",
     "submit_plan",
+    "to_optuna",
     "trial",
 ]
 

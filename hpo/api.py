@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpo.asking.trial import AskedTrial, AskTell
 from hpo.planning.launchers.launch import MAX_RESTARTS, check_script, choose_backend
@@ -14,7 +15,9 @@ from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
 from hpo.runs import launches, repository
 from hpo.runs.ask_tell import ask_tell
+from hpo.runs.exports.optuna_study import POINTS, optuna_study
 from hpo.runs.forecasts import fit_posterior, forecast, with_forecast
+from hpo.runs.importances import Importances, importances
 from hpo.runs.launches import launch_here, submit_plan
 from hpo.runs.plans import make_plan, plan_study
 from hpo.runs.progress import Progress
@@ -27,9 +30,13 @@ from hpo.study.spec import StudySpec, load_study, parse_study
 from storage.records import CalibrationRow, Outcome, Study
 from trainers.report import TrainingOutcome
 
+if TYPE_CHECKING:
+    import optuna
+
 __all__ = [
     "AskTell",
     "AskedTrial",
+    "Importances",
     "Plan",
     "PlanRequest",
     "PlannedRun",
@@ -44,6 +51,7 @@ __all__ = [
     "fit_posterior",
     "folder_name",
     "forecast",
+    "importances",
     "launch",
     "launch_here",
     "load_study",
@@ -58,6 +66,7 @@ __all__ = [
     "store_plan",
     "studies",
     "submit_plan",
+    "to_optuna",
     "with_forecast",
 ]
 
@@ -66,6 +75,38 @@ def read_study(name: str, storage: str = DEFAULT_STORAGE) -> StudyResult:
     """What the storage holds of a study; :class:`StudyNotFoundError` if it has none of this name."""
     with open_store(storage, create=False) as store:
         return repository.read_result(store, name, storage)
+
+
+def to_optuna(
+    study: StudyResult | str,
+    storage: str = DEFAULT_STORAGE,
+    *,
+    global_batch_size: int | None = None,
+    count_missed: bool = False,
+    points: int = POINTS,
+) -> optuna.Study:
+    """The study as an :class:`optuna.Study` in memory, for every plot, importance and dashboard of Optuna.
+
+    ``study`` is what :func:`read_study` or :func:`run_study` returned, or the name of a study in ``storage``. It
+    minimises the epochs to target; its parameters are the tuned settings and ``global_batch_size``, or the settings
+    alone where ``global_batch_size`` picks one rung. Values at each evaluation are the target's metric by optimizer
+    step, at most ``points`` of them for a trial; the seed, epochs, seconds, reason and state of a training are in the
+    ``user_attrs``. Only a training that reached the target is COMPLETE; with ``count_missed`` one that ended without it
+    is so too, with the epochs of the longest training at its batch size. Raises :class:`ExportError` where Optuna is
+    not installed, :class:`StudyNotFoundError` for a name that the storage lacks, and :class:`EvidenceError` for a
+    batch size that no trial has.
+    """
+    result = read_study(study, storage) if isinstance(study, str) else study
+    with open_store(result.storage, create=False) as store:
+        return optuna_study(
+            result.study,
+            result.spec,
+            result.trials,
+            store=store,
+            global_batch_size=global_batch_size,
+            count_missed=count_missed,
+            points=points,
+        )
 
 
 def store_plan(forecast: StudyForecast, plan: Plan, directory: Path | str) -> Plan:

@@ -19,10 +19,10 @@ PUBLIC = {
     "TrainingJob TrainingOutcome WorkloadError",
     "storage": "Conflict InvalidRecord LeaseLost NotFound SchemaTooNew Store StoreError "
     "StoreUnavailable",
-    "hpo": "AskTell AskedTrial AsyncClient Client HpoError Plan PlanRequest PlannedRun ProgramTrial Progress "
-    "StudyForecast StudyResult StudySpec ask_tell calibration delete_study figures find_plan fit_posterior forecast "
-    "launch launch_here load_study make_plan parse_study plan_study race read_study record rename_study report "
-    "run_study should_stop store_plan studies submit_plan trial",
+    "hpo": "AskTell AskedTrial AsyncClient Client HpoError Importances Plan PlanRequest PlannedRun ProgramTrial "
+    "Progress StudyForecast StudyResult StudySpec ask_tell calibration delete_study figures find_plan fit_posterior "
+    "forecast importances launch launch_here load_study make_plan parse_study plan_study race read_study record "
+    "rename_study report run_study should_stop store_plan studies submit_plan to_optuna trial",
 }
 ONE_MEANING = {
     "ConvergencePoint": {"storage.figures", "trainers.report"},

@@ -20,12 +20,13 @@ from hpo.dashboard.access import Access
 from hpo.dashboard.columns import trial_columns
 from hpo.dashboard.report import render
 from hpo.dashboard.view import make_view
-from hpo.errors import EvidenceError, PlanError, StudyNotFoundError
+from hpo.errors import EvidenceError, ExportError, PlanError, StudyNotFoundError
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.planning.machines import machine_names
 from hpo.planning.request import Objective
 from hpo.planning.timing.costs import cost_names
 from hpo.runs.formatting import prospects
+from hpo.runs.importances import importance_order, importances
 from hpo.runs.plans import make_plan
 from hpo.runs.repository import stored_spec
 from hpo.runs.results import StudyForecast, StudyResult
@@ -43,9 +44,13 @@ FIGURES: dict[str, Draw] = {
         result, name, posterior
     ),
     "response": lambda result, _, name: figures.response(result, name),
+    "importances": lambda result, _, __: _or_why_not(lambda: figures.importances(result)),
+    "slice": lambda result, _, __: _or_why_not(lambda: figures.slice_plot(result)),
+    "contour": lambda result, _, __: _or_why_not(lambda: _contour(result)),
     "validation": lambda result, _, __: figures.validation(result),
 }
 WITH_LAWS = ("ladder", "setting")
+SLOW = ("importances", "slice", "contour")  # they fit random forests, or load Optuna
 MOST_BATCH = 10**8
 JSON = "application/json"
 MOST_NUMBER = 2**31 - 1
@@ -120,11 +125,11 @@ def data_routes(access: Access) -> APIRouter:
                 raise StudyNotFoundError(
                     f"there is no figure {key!r}; there are {', '.join(FIGURES)}"
                 )
-            if key in WITH_LAWS:
+            if key in WITH_LAWS + SLOW:
                 found = access.kept(request, study, what, lambda: None)
                 if found is not None:
                     return Response(found, media_type=JSON)
-                if laws:
+                if laws or key in SLOW:
                     return None
             return of(access.result(request, study), None)
 
@@ -132,6 +137,8 @@ def data_routes(access: Access) -> APIRouter:
             study = access.study(request, who, name)
 
             def make() -> bytes | None:
+                if key in SLOW:
+                    return bytes(of(access.result(request, study), None).body)
                 result, posterior = _laws(access, request, study)
                 return None if posterior is None else bytes(of(result, posterior).body)
 
@@ -233,6 +240,24 @@ def _laws(access: Access, request: Request, study: Study) -> tuple[StudyResult, 
         return access.laws(request, study)
     except EvidenceError:
         return result, None
+
+
+def _contour(result: StudyResult) -> go.Figure:
+    """Over the two that matter most, as in the report."""
+    order = importance_order(importances(result))
+    if len(order) < 2:
+        raise EvidenceError("needs two settings, and more trainings that have ended")
+    return figures.contour(result, order[0], order[1])
+
+
+def _or_why_not(draw: Callable[[], go.Figure]) -> go.Figure:
+    """The figure, or an empty one that says why: on a server without Optuna a page misses some figures, no more."""
+    try:
+        return draw()
+    except (EvidenceError, ExportError) as error:
+        empty = style.figure("")
+        style.note(empty, str(error))
+        return empty
 
 
 def _planned(

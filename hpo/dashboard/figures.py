@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from hpo.dashboard.batch_figures import ladder, setting_against_batch
 from hpo.dashboard.exhibit_figures import exhibit
+from hpo.dashboard.importance_figures import contour, importances, slice_plot
 from hpo.dashboard.outcome_figures import calibration, calibration_of_time, validation
 from hpo.dashboard.plan_figures import pareto_front, time_shares
 from hpo.dashboard.trial_figures import learning_curves, noise_scale, parallel_coordinates, response
@@ -22,7 +23,9 @@ from hpo.dashboard.trial_figures import learning_curves, noise_scale, parallel_c
 __all__ = [
     "calibration",
     "calibration_of_time",
+    "contour",
     "exhibit",
+    "importances",
     "ladder",
     "learning_curves",
     "noise_scale",
@@ -30,6 +33,7 @@ __all__ = [
     "pareto_front",
     "response",
     "setting_against_batch",
+    "slice_plot",
     "time_shares",
     "validation",
 ]

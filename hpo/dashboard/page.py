@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from plotly import graph_objects as go
 from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView, curves_of
+from hpo.errors import ExportError
 from hpo.runs.formatting import KIND_NAMES, interval, number, readable, target
+from hpo.runs.importances import importance_order, importances
 from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import verdicts
 from storage.records import Outcome, PlanKind, TrialState
@@ -26,6 +29,13 @@ dashed where no batch was swept."""
 SETTING = """Coloured trainings reached the target, the darker the sooner; triangles were stopped, crosses diverged.
 Rings mark the best settings of each rung, the line is their law with its 90 % band."""
 RESPONSE = """Filled circles reached the target; triangles were stopped at the epochs they show, crosses diverged."""
+IMPORTANCES = """By fANOVA, the share of the variance of the epochs that a setting explains alone; by PED-ANOVA,
+how far its values in the best trainings differ from those in all. A training that missed the target counts as long as
+the longest of its batch size. A few dozen trainings tell an order, not digits."""
+SLICES = """Optuna's slice plot, the darker the later in the sweep. What missed the target stands at the epochs of the
+longest training of its batch size."""
+CONTOURS = """Optuna's contour plot over the two that matter most, the darker the fewer epochs. What missed the target
+counts with the epochs of the longest training of its batch size."""
 CURVES = """One line for each training; those that were stopped early or diverged are faint. Click on a batch size to
 hide it, twice to see it alone."""
 CALIBRATION = """One point for each launched plan of this study; the bars are 90 % intervals, and nine of ten should
@@ -201,6 +211,8 @@ def pictures(view: StudyView) -> Iterator[Picture]:
             RESPONSE,
             figures.response(result, name),
         )
+    if varied:
+        yield from _importances(result)
     if len(view.convergence):
         drawn, trials = len(curves_of(result.trials)), len(result.trials)
         of = f" The quickest {drawn:,} of {trials:,} are drawn." if drawn < trials else ""
@@ -217,6 +229,26 @@ def pictures(view: StudyView) -> Iterator[Picture]:
             CALIBRATION,
             figures.calibration(view.calibration),
         )
+
+
+def _importances(result: StudyResult) -> Iterator[Picture]:
+    """Which settings matter; nothing where too few trainings have ended, or Optuna is not installed."""
+    with contextlib.suppress(ExportError):
+        found = importances(result)
+        order = importance_order(found)
+        if not order:
+            return
+        yield Picture(
+            "importances", "Which settings matter", IMPORTANCES, figures.importances(result, found)
+        )
+        yield Picture("slices", "Epochs against each setting", SLICES, figures.slice_plot(result))
+        if len(order) > 1:
+            yield Picture(
+                "contours",
+                f"Epochs over {readable(order[0])} and {readable(order[1])}",
+                CONTOURS,
+                figures.contour(result, order[0], order[1]),
+            )
 
 
 def exhibited(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[str, Any]] | None:

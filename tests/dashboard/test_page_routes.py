@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,21 @@ def test_an_answer_is_kept_for_the_study_as_it_is(tmp_path: Path) -> None:
         assert kept() == b"2"
         with mock.patch("hpo.service.forecasts.version", return_value="0.0.0"):  # another release
             assert kept() == b"3"
+
+
+def test_which_settings_matter_is_drawn_or_said_to_need_optuna(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bars = get(client, "/studies/small/figures/importances")["data"]
+    assert [bar["name"] for bar in bars][::2] == ["128", "64", "32", "16", "all"]
+    contour = get(client, "/studies/small/figures/contour")["layout"]
+    assert {contour[axis]["title"]["text"] for axis in ("xaxis", "yaxis")} == {
+        "global_batch_size",
+        "learning_rate",
+    }
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    (note,) = get(client, "/studies/wild/figures/slice")["layout"]["annotations"]
+    assert note["text"].endswith("pip install 'largebatch[train]'")
 
 
 def test_figures_that_are_not_there_are_named(client: httpx.Client) -> None:

@@ -89,6 +89,9 @@ def test_plotly_is_embedded_once_and_every_figure_is_there(view: StudyView, repo
         "batch-nesterov",
         "response-learning_rate",
         "response-nesterov",
+        "importances",
+        "slices",
+        "contours",
         "curves",
     ]
     assert re.findall(r'<div id="figure-([\w-]+)"', report) == drawn

@@ -9,7 +9,8 @@ import pytest
 from optuna.trial import TrialState as OptunaState
 
 from hpo.errors import ExportError, StorageUnavailableError
-from hpo.runs.exports.optuna_database import wide_enough, write_optuna
+from hpo.runs.exports.optuna_database import write_optuna
+from hpo.runs.exports.optuna_study import wide_enough
 from hpo.study.spec import parse_study
 from search_spaces.settings import TrainingSettings
 from storage.records import ConvergencePoint, NewStudy, NewTrial, TrialResult, TrialState

@@ -72,6 +72,11 @@ def parquet(study: str, folder: Path, storage: str, as_json: bool) -> None:
 )
 @click.option("--replace", is_flag=True, help="Replace Optuna studies of the same name.")
 @click.option(
+    "--by-batch",
+    is_flag=True,
+    help="An Optuna study for each batch size, named STUDY-BATCH, instead of one with the batch size as a parameter.",
+)
+@click.option(
     "--points",
     type=click.IntRange(min=1),
     default=200,
@@ -81,7 +86,13 @@ def parquet(study: str, folder: Path, storage: str, as_json: bool) -> None:
 @options.storage
 @options.json_output
 def optuna(
-    study: str | None, url: str, replace: bool, points: int, storage: str, as_json: bool
+    study: str | None,
+    url: str,
+    replace: bool,
+    by_batch: bool,
+    points: int,
+    storage: str,
+    as_json: bool,
 ) -> None:
     """Write a STUDY, or all of them, into a real Optuna database, which optuna-dashboard opens."""
     from hpo.runs.exports.optuna_database import write_optuna
@@ -91,8 +102,17 @@ def optuna(
     with store_errors(), Store.open(storage, create=False) as store:
         found = store.studies() if study is None else [store.study(study)]
         made = [
-            write_optuna(store, each, parse_study(each.spec), url, replace=replace, points=points)
+            write_optuna(
+                store,
+                each,
+                parse_study(each.spec),
+                url,
+                replace=replace,
+                global_batch_size=batch,
+                points=points,
+            )
             for each in found
+            for batch in (sorted(store.counts(each.id)) if by_batch else [None])
         ]
     options.show(
         lambda: [{"study": each.study, "trials": each.trials} for each in made],

@@ -285,12 +285,22 @@ def studies(storage: str, as_json: bool) -> None:
 @options.storage
 @options.json_output
 def show(study: str, storage: str, as_json: bool) -> None:
-    """Show all that is known of a STUDY: its rungs, forecast, plan and what came of it."""
+    """Show all that is known of a STUDY: its rungs, which settings matter, forecast, plan and what came of it."""
     from hpo import api
     from hpo.cli.output import tables
+    from hpo.errors import ExportError
 
     result = api.with_forecast(api.read_study(study, storage))
-    options.show(result.to_dict, lambda: tables.show_study(result), as_json)
+    try:
+        found = api.importances(result)
+    except ExportError as error:
+        click.echo(f"which settings matter is not told: {error}", err=True)
+        found = ()
+    options.show(
+        lambda: {**result.to_dict(), "importances": [each.to_dict() for each in found]},
+        lambda: tables.show_study(result, found),
+        as_json,
+    )
 
 
 @click.command()

@@ -15,6 +15,7 @@ from hpo.cli.output.style import new_console, new_list, new_table
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.runs.formatting import KIND_NAMES, interval, number, prospects, target
+from hpo.runs.importances import Importances, importance_order
 from hpo.runs.losses import alike
 from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import mean_of, verdicts
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
 YES_OR_NO = {None: "", True: "yes", False: "no"}
 
 
-def show_study(result: StudyResult) -> None:
-    """The rungs, the forecast for the full-scale batch, and the validation beside the rules of thumb."""
+def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
+    """The rungs, the importances of the settings, the forecast at full scale, the validation beside rules of thumb."""
     console = new_console()
     console.print(_rungs(result))
     if result.raced:
         console.print(_raced(result))
+    if found:
+        console.print(_importances(found))
     if result.study.message:
         console.print(
             f"{result.study.name} is {result.study.state}: {result.study.message}", markup=False
@@ -320,6 +323,30 @@ def _raced(result: StudyResult) -> Table:
             str(trial.state),
             number(trial.epochs_to_target or trial.epochs),
         )
+    return table
+
+
+def _importances(found: Sequence[Importances]) -> Table:
+    """A row for each setting, the first that matters most; a column for each batch size."""
+    table = new_table(
+        "which settings matter (fANOVA | PED-ANOVA)",
+        "setting",
+        *(
+            "all batch sizes" if each.global_batch_size is None else str(each.global_batch_size)
+            for each in found
+        ),
+    )
+    for name in importance_order(found):
+        table.add_row(
+            name,
+            *(
+                f"{each.fanova[name]:.2f} | {each.ped_anova[name]:.2f}"
+                if name in each.fanova
+                else ""
+                for each in found
+            ),
+        )
+    table.add_row("trainings", *(str(each.trials) for each in found))
     return table
 
 

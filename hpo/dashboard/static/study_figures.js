@@ -3,7 +3,8 @@ import { api, byId, path, quietly, steady, words } from "./app.js";
 import { nothing } from "./curves.js";
 import { plot, whenClicked, whenSeen } from "./plots.js";
 
-const KEYS = ["ladder", "setting", "response"];
+const KEYS = ["ladder", "setting", "response", "importances", "slice", "contour"];
+const OF_A_SETTING = ["setting", "response"];
 const WITH_LAWS = ["ladder", "setting"];
 
 export class StudyFigures {
@@ -32,7 +33,7 @@ export class StudyFigures {
   async choose(name) {
     this.setting = name;
     for (const button of byId("tuned").children) button.setAttribute("aria-pressed", String(button.textContent === words(name)));
-    await Promise.all(["setting", "response"].filter((key) => this.seen.has(key)).map((key) => this.#draw(key, false)));
+    await Promise.all(OF_A_SETTING.filter((key) => this.seen.has(key)).map((key) => this.#draw(key, false)));
     if (this.seen.has("setting")) this.refresh();
   }
 
@@ -49,11 +50,11 @@ export class StudyFigures {
   }
 
   async #draw(key, laws) {
-    const setting = key === "ladder" ? "" : this.setting;
+    const chosen = OF_A_SETTING.includes(key), setting = chosen ? this.setting : "";
     if (key !== "ladder" && !this.offered) return;
-    if (key !== "ladder" && !setting) { await plot(byId(key), nothing("the study tunes nothing")); return; }
+    if (key !== "ladder" && !this.setting) { await plot(byId(key), nothing("the study tunes nothing")); return; }
     const figure = await quietly(() => api(`${this.where}/figures/${path(key)}?${new URLSearchParams({ setting, laws })}`));
-    if (!figure || (key !== "ladder" && setting !== this.setting)) return;
+    if (!figure || (chosen && setting !== this.setting)) return;
     this.figures.set(key, figure);
     await this.#show(key, figure);
   }

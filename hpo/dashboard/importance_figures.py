@@ -1,0 +1,163 @@
+"""Which settings matter, drawn: importances by batch size, and the slice and contour plots of Optuna."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from plotly import graph_objects as go
+from plotly.subplots import make_subplots
+
+from hpo.dashboard import style
+from hpo.errors import EvidenceError
+from hpo.runs.exports.optuna_study import BATCH_SIZE, optuna_study
+from hpo.runs.formatting import number, readable
+from hpo.runs.importances import LEAST_REACHED, LEAST_TRIALS, Importances, importance_order
+from hpo.runs.importances import importances as found_importances
+from hpo.runs.results import StudyResult
+from storage.records import TrialState
+
+if TYPE_CHECKING:
+    import optuna
+
+LEAST_DRAWN = 2
+EPOCHS = "epochs to target"
+
+
+def importances(result: StudyResult, found: Sequence[Importances] | None = None) -> go.Figure:
+    """Importances of the tuned settings by fANOVA and by PED-ANOVA, a colour for each batch size, grey over all.
+
+    ``found`` is what :func:`hpo.importances` returned; computed anew without it. Raises
+    :class:`ExportError` where Optuna is not installed.
+    """
+    found = found_importances(result) if found is None else found
+    names = importance_order(found)
+    figure = make_subplots(
+        rows=1,
+        cols=2,
+        shared_yaxes=True,
+        horizontal_spacing=0.06,
+        subplot_titles=("fANOVA", "PED-ANOVA"),
+    )
+    groups = len(found) * max(len(names), 1)
+    figure.update_layout(
+        template=style.TEMPLATE,
+        title_text=style.plain(f"{result.study.name}: importance of the settings"),
+        height=max(320, 150 + 16 * groups),
+        barmode="group",
+        legend={"title_text": "global batch size", "traceorder": "reversed"},
+    )
+    colours = style.rung_colours(
+        [each.global_batch_size for each in found if each.global_batch_size]
+    )
+    for each in reversed(found):  # bars of a group are drawn from below
+        batch = each.global_batch_size
+        label = "all" if batch is None else number(batch)
+        for column, shares in enumerate((each.fanova, each.ped_anova), start=1):
+            values = [shares.get(name) for name in names]
+            figure.add_bar(
+                x=values,
+                y=[readable(name) for name in names],
+                orientation="h",
+                name=label,
+                legendgroup=label,
+                showlegend=column == 1,
+                marker={"color": style.MUTED if batch is None else colours[batch]},
+                hoverinfo="text",
+                hovertext=[
+                    "" if value is None else _text(name, value, each)
+                    for name, value in zip(names, values, strict=True)
+                ],
+                row=1,
+                col=column,
+            )
+    figure.update_xaxes(title_text="share", range=[0, 1])
+    figure.update_yaxes(autorange="reversed", row=1, col=1)
+    if not found:
+        style.note(
+            figure,
+            f"needs {LEAST_TRIALS} trainings of one batch size that have ended, {LEAST_REACHED} of them at the target",
+        )
+    return figure
+
+
+def slice_plot(result: StudyResult, global_batch_size: int | None = None) -> go.Figure:
+    """Optuna's slice plot: epochs to target against each tuned setting, and the batch size, of one rung or of all.
+
+    A training that missed the target counts with the epochs of the longest at its batch size. Raises
+    :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a batch size that no trial has.
+    """
+    study = _study(result, global_batch_size)
+    from optuna.visualization import plot_slice
+
+    figure = _styled(result, "slices", global_batch_size)
+    if _enough(study, figure):
+        figure = _styled(result, "slices", global_batch_size, plot_slice(study, target_name=EPOCHS))
+    return figure
+
+
+def contour(
+    result: StudyResult, first: str, second: str, global_batch_size: int | None = None
+) -> go.Figure:
+    """Optuna's contour plot: epochs to target over two tuned settings, or one and ``global_batch_size``.
+
+    A training that missed the target counts with the epochs of the longest at its batch size. Raises
+    :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a setting that the study does not
+    tune or a batch size that no trial has.
+    """
+    known = [*result.spec.search.names, *([BATCH_SIZE] if global_batch_size is None else [])]
+    for name in (first, second):
+        if name not in known or first == second:
+            raise EvidenceError(
+                f"a contour plot needs two different ones of {', '.join(known)}, but got {first!r} and {second!r}"
+            )
+    study = _study(result, global_batch_size)
+    from optuna.visualization import plot_contour
+
+    figure = _styled(result, "contours", global_batch_size)
+    if _enough(study, figure):
+        drawn = plot_contour(study, params=[first, second], target_name=EPOCHS)
+        figure = _styled(result, "contours", global_batch_size, drawn)
+    return figure
+
+
+def _text(name: str, share: float, of: Importances) -> str:
+    where = (
+        "over all batch sizes"
+        if of.global_batch_size is None
+        else f"at global batch size {number(of.global_batch_size)}"
+    )
+    return style.lines(f"{readable(name)}: {share:.0%} {where}", f"of {of.trials} trainings")
+
+
+def _study(result: StudyResult, global_batch_size: int | None) -> optuna.Study:
+    return optuna_study(
+        result.study,
+        result.spec,
+        result.trials,
+        global_batch_size=global_batch_size,
+        count_missed=True,
+    )
+
+
+def _enough(study: optuna.Study, figure: go.Figure) -> bool:
+    """Whether there is something to draw; else the figure says that there is not."""
+    reached: int = sum(
+        trial.user_attrs.get("state") == str(TrialState.REACHED)
+        for trial in study.get_trials(deepcopy=False)
+    )
+    if reached < LEAST_DRAWN:
+        style.note(figure, f"needs {LEAST_DRAWN} trainings that reached the target")
+    return reached >= LEAST_DRAWN
+
+
+def _styled(
+    result: StudyResult, what: str, batch: int | None, drawn: go.Figure | None = None
+) -> go.Figure:
+    where = "" if batch is None else f" at global batch size {number(batch)}"
+    empty = style.figure(f"{result.study.name}: {what}{where}")
+    if drawn is None:
+        return empty
+    return drawn.update_layout(
+        template=style.TEMPLATE, title_text=empty.layout.title.text, height=440
+    )

@@ -1,0 +1,273 @@
+"""A study as Optuna knows one, in memory: for Optuna's own plots and importances, and to be written to a database.
+
+One Optuna study, which minimises the epochs to target; its parameters are the tuned settings and the global batch
+size, or of one batch size the settings alone. What a training ended as becomes:
+
+========== ========== =========================================================================================
+here       in Optuna  why
+========== ========== =========================================================================================
+reached    COMPLETE   its value is its epochs to target
+censored   PRUNED     the budget ended before the target was reached: there is no value, only that it is larger
+pruned     PRUNED     it was stopped early; Ray's own report to Optuna would call it COMPLETE with a cut-off value
+diverged   FAIL       what Optuna makes of a training whose value is no number
+failed     FAIL       it says nothing about its settings
+queued     WAITING
+running    RUNNING
+========== ========== =========================================================================================
+
+Intermediate values are the target's metric at each evaluation, by optimizer step. What Optuna has no place for is in
+``user_attrs``: of the trial the state here, its number, batch size, seed, epochs, seconds and reason; of the study its
+target, the fixed settings and the specification. A parameter has one range in all trials, widened to what was trained
+outside the study's own: Optuna's plots and importances leave out a parameter whose range differs between trials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from hpo.errors import EvidenceError, ExportError
+from hpo.study.spec import StudySpec
+from storage.figures import TRIAL_FIELDS
+from storage.records import Convergence, Study, Trial, TrialState
+from storage.store import Store
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+TRIALS_AT_A_TIME = 500
+POINTS = 200
+"""Intermediate values of a trial at most, unless said otherwise."""
+BATCH_SIZE = "global_batch_size"
+
+
+def optuna_study(
+    study: Study,
+    spec: StudySpec,
+    trials: Sequence[Trial],
+    *,
+    store: Store | None = None,
+    storage: optuna.storages.BaseStorage | None = None,
+    global_batch_size: int | None = None,
+    count_missed: bool = False,
+    points: int = POINTS,
+) -> optuna.Study:
+    """An Optuna study of the trials, in memory or in Optuna's ``storage``.
+
+    Curves are read from ``store``, at most ``points`` values of each; without it there are none. With
+    ``global_batch_size`` only the trials at that batch size, which is then no parameter; with ``count_missed`` a
+    training that ended without the target is COMPLETE too, with the epochs of the longest training of its batch size.
+    Raises :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a batch size that no
+    trial has.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise ExportError(
+            "a study of Optuna needs Optuna, which is not installed; pip install 'largebatch[train]'"
+        ) from error
+    chosen = trials_at(trials, global_batch_size)
+    with quiet_optuna():
+        made = optuna.create_study(
+            study_name=optuna_name(study, global_batch_size), storage=storage, direction="minimize"
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        made.set_metric_names(["epochs to target"])
+    for name, value in _about(study, spec).items():
+        made.set_user_attr(name, value)
+    space = _space(spec, chosen, with_batch=global_batch_size is None)
+    longest = _longest(chosen) if count_missed else {}
+    for trial, curve in _with_curves(store, chosen):
+        made.add_trial(_frozen(trial, space, curve, points, longest))
+    return made
+
+
+@contextlib.contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Let Optuna not say that it has made a study."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def optuna_name(study: Study, global_batch_size: int | None) -> str:
+    """What a study is called in Optuna: its own name, of one batch size with that behind it, ``digits-512``."""
+    return study.name if global_batch_size is None else f"{study.name}-{global_batch_size}"
+
+
+def trials_at(trials: Sequence[Trial], batch: int | None) -> list[Trial]:
+    """The trials at a batch size, all of them for None; :class:`EvidenceError` for one that no trial has."""
+    found = [trial for trial in trials if batch in (None, trial.global_batch_size)]
+    if batch is not None and not found:
+        batches = sorted({trial.global_batch_size for trial in trials})
+        raise EvidenceError(
+            "global_batch_size must be one that was trained at "
+            f"({', '.join(map(str, batches)) or 'none yet'}), but got {batch}"
+        )
+    return found
+
+
+def _longest(trials: Sequence[Trial]) -> dict[int, float]:
+    """The epochs of the longest training at each batch size."""
+    longest: dict[int, float] = {}
+    for trial in trials:
+        epochs = max(trial.epochs_to_target or 0.0, trial.epochs or 0.0)
+        longest[trial.global_batch_size] = max(longest.get(trial.global_batch_size, 0.0), epochs)
+    return longest
+
+
+def _with_curves(
+    store: Store | None, trials: Sequence[Trial]
+) -> Iterator[tuple[Trial, Convergence | None]]:
+    for first in range(0, len(trials), TRIALS_AT_A_TIME):
+        part = trials[first : first + TRIALS_AT_A_TIME]
+        curves = store.convergence([trial.id for trial in part]) if store else None
+        for trial in part:
+            yield trial, curves.of(trial.id) if curves else None
+
+
+def _space(
+    spec: StudySpec, trials: Sequence[Trial], *, with_batch: bool
+) -> dict[str, BaseDistribution]:
+    """The distribution of each parameter, the same for all trials."""
+    from optuna.distributions import IntDistribution
+
+    space: dict[str, BaseDistribution] = {}
+    if with_batch:
+        batches = [*spec.ladder, *(trial.global_batch_size for trial in trials)]
+        space[BATCH_SIZE] = IntDistribution(min(batches), max(batches), log=True)
+    for name, distribution in spec.search.to_optuna().items():
+        space[name] = distribution
+        for trial in trials:
+            space[name] = wide_enough(space[name], trial.settings.get(name)) or space[name]
+    return space
+
+
+def _frozen(
+    trial: Trial,
+    space: Mapping[str, BaseDistribution],
+    curve: Convergence | None,
+    points: int,
+    longest: Mapping[int, float],
+) -> optuna.trial.FrozenTrial:
+    import optuna
+
+    states = optuna.trial.TrialState
+    state = {
+        TrialState.REACHED: states.COMPLETE,
+        TrialState.CENSORED: states.PRUNED,
+        TrialState.PRUNED: states.PRUNED,
+        TrialState.DIVERGED: states.FAIL,
+        TrialState.FAILED: states.FAIL,
+        TrialState.QUEUED: states.WAITING,
+        TrialState.RUNNING: states.RUNNING,
+    }[trial.state]
+    value = trial.epochs_to_target
+    missed = trial.state in (TrialState.CENSORED, TrialState.PRUNED, TrialState.DIVERGED)
+    if missed and longest.get(trial.global_batch_size):
+        state, value = states.COMPLETE, longest[trial.global_batch_size]
+    params = {
+        name: trial.global_batch_size if name == BATCH_SIZE else trial.settings.get(name)
+        for name in space
+    }
+    distributions = {
+        name: distribution
+        for name, distribution in space.items()
+        if wide_enough(distribution, params[name]) == distribution
+    }
+    started = trial.started_at or trial.finished_at
+    return optuna.trial.FrozenTrial(
+        number=trial.number,
+        trial_id=-1,
+        state=state,
+        value=value,
+        datetime_start=None
+        if state == states.WAITING
+        else _local(started) or datetime.fromtimestamp(0),
+        datetime_complete=_local(trial.finished_at) if state.is_finished() else None,
+        params={name: params[name] for name in distributions},
+        distributions=distributions,
+        user_attrs=_attributes(trial, [name for name in params if name not in distributions]),
+        system_attrs={},
+        intermediate_values={} if curve is None else _intermediate(curve, points),
+    )
+
+
+def wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution | None:
+    """The distribution, its range widened to ``value`` where it lies outside; None where it can be no value of it.
+
+    Choices are never widened: Optuna lets nobody add one.
+    """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution if value in distribution.choices else None
+    if isinstance(distribution, FloatDistribution | IntDistribution) and value is not None:
+        if distribution.low <= value <= distribution.high:
+            return distribution
+        if distribution.log and value <= 0:
+            return None
+        return type(distribution)(
+            min(distribution.low, value), max(distribution.high, value), log=distribution.log
+        )
+    return None
+
+
+def _intermediate(curve: Convergence, points: int) -> dict[int, float]:
+    """The measured metric by step: at most ``points`` evaluations, spread evenly, the first and the last included."""
+    measured = [
+        (step, metric)
+        for step, metric in zip(curve.step.tolist(), curve.metric.tolist(), strict=True)
+        if not math.isnan(metric)
+    ]
+    if len(measured) > points:
+        places = {
+            round(place * (len(measured) - 1) / max(points - 1, 1)) for place in range(points)
+        }
+        measured = [measured[place] for place in sorted(places | {len(measured) - 1})[-points:]]
+    return dict(measured)
+
+
+def _attributes(trial: Trial, outside: Sequence[str]) -> dict[str, Any]:
+    told = {
+        "state": str(trial.state),
+        "number": trial.number,
+        "global_batch_size": trial.global_batch_size,
+        "seed": trial.seed,
+        "purpose": trial.purpose,
+        "reason": trial.reason,
+        **{each.name: getattr(trial, each.name) for each in TRIAL_FIELDS},
+        **{name: trial.settings[name] for name in outside},
+    }
+    return {name: value for name, value in told.items() if value not in (None, "")}
+
+
+def _about(study: Study, spec: StudySpec) -> dict[str, Any]:
+    relation = ">=" if study.higher_is_better else "<="
+    return {
+        "target": f"{study.metric} {relation} {study.threshold:g}",
+        "workload": study.workload,
+        "value": "epochs to target",
+        "intermediate_values": f"{study.metric} by optimizer step",
+        "fixed_settings": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in spec.search.fixed.items()
+        },
+        "spec": study.spec,
+    }
+
+
+def _local(time: datetime | None) -> datetime | None:
+    """Optuna's times are local ones without a zone."""
+    return None if time is None else time.astimezone().replace(tzinfo=None)

@@ -1,0 +1,167 @@
+"""Which settings matter: Optuna's importances of the tuned settings, at each batch size and over all of them.
+
+- fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014): the share of the variance of the logarithm of the epochs that a
+  setting explains alone, over the whole search space, by a random forest.
+- PED-ANOVA (Watanabe, Bansal and Hutter, arXiv:2304.10255): how far a setting's values among the best trainings differ
+  from those among all: the best tenth, or five where that is more, and never one that missed the target.
+
+Both are computed by ``optuna.importance`` and add up to 1 over the settings. A training that ended without the target
+counts with the epochs of the longest training at its batch size: that it missed tells most about its settings. Over all
+batch sizes the batch size is a setting too; a setting whose best value moves with the batch then shows less than its
+share at each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpo.runs.exports.optuna_study import optuna_study, quiet_optuna
+from hpo.runs.results import StudyResult
+from storage.records import TrialState
+
+if TYPE_CHECKING:
+    import optuna
+
+LEAST_TRIALS = 8
+"""Trainings that must have ended at a batch size, two of them at the target, before importances are told."""
+LEAST_REACHED = 2
+BEST_SHARE, LEAST_BEST = 0.1, 5
+TREES, SEED = 32, 0
+"""Of fANOVA's random forest; the same trials give the same shares."""
+MOST_TRIALS = 128
+"""Trainings that fANOVA is computed from, taken evenly from all in their order: 500 take ten seconds."""
+
+
+@dataclass(frozen=True)
+class Importances:
+    """Importances of the tuned settings at one batch size, ``global_batch_size`` None for over all.
+
+    ``fanova`` and ``ped_anova`` hold the share of each setting, between 0 and 1, the sum 1, or all of them 0 where no
+    setting made a difference; ``trials`` is the number of trainings that they were computed from.
+    """
+
+    global_batch_size: int | None
+    trials: int
+    fanova: Mapping[str, float]
+    ped_anova: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "global_batch_size": self.global_batch_size,
+            "trials": self.trials,
+            "fanova": dict(self.fanova),
+            "ped_anova": dict(self.ped_anova),
+        }
+
+
+def importances(result: StudyResult) -> tuple[Importances, ...]:
+    """The importances over all batch sizes, then at each that has enough trainings; empty where none has.
+
+    Raises :class:`ExportError` where Optuna is not installed.
+    """
+    return tuple(_importances(result))
+
+
+def importance_order(found: Sequence[Importances]) -> list[str]:
+    """The settings, the batch size among them where it is one, by fANOVA: the first that matters most over all."""
+    order: dict[str, float] = {}
+    for each in found:
+        for name, share in each.fanova.items():
+            order.setdefault(name, share)
+    return sorted(order, key=lambda name: -order[name])
+
+
+def _importances(result: StudyResult) -> Iterator[Importances]:
+    if not result.spec.search.names:
+        return
+    batches = [batch for batch in _batches(result) if _enough(result, batch)]
+    if not batches:
+        return
+    for batch in [None, *batches] if len(_batches(result)) > 1 else batches:
+        study = optuna_study(
+            result.study, result.spec, result.trials, global_batch_size=batch, count_missed=True
+        )
+        yield _of_study(study, batch, _reached(result, batch))
+
+
+def _of_study(study: optuna.Study, batch: int | None, reached: int) -> Importances:
+    import optuna
+
+    trials = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    values = [trial.values[0] for trial in trials]
+    names = optuna.search_space.intersection_search_space(trials)
+    if min(values) == max(values) or not names:
+        nothing = dict.fromkeys(names, 0.0)
+        return Importances(batch, len(trials), nothing, nothing)
+    # those that tie with the last would be among the best too, and all trainings be among them
+    below = sum(value < max(values) for value in values)
+    best = min(max(math.ceil(BEST_SHARE * len(trials)), LEAST_BEST), reached, below)
+    fanova = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=SEED)
+    ped_anova = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best / len(trials))
+    return Importances(
+        batch,
+        len(trials),
+        _shares(fanova.evaluate(_with_logarithms(_evenly(trials)), [*names])),
+        _shares(ped_anova.evaluate(study, [*names])),
+    )
+
+
+def _evenly(trials: Sequence[optuna.trial.FrozenTrial]) -> list[optuna.trial.FrozenTrial]:
+    count = min(len(trials), MOST_TRIALS)
+    return [trials[place * len(trials) // count] for place in range(count)]
+
+
+def _with_logarithms(trials: Sequence[optuna.trial.FrozenTrial]) -> optuna.Study:
+    """The trials with the logarithm of their epochs, and of the settings whose domain is logarithmic.
+
+    Optuna's fANOVA integrates over a setting as it stands there, whether its distribution is logarithmic or not; over
+    rates from 0.001 to 1 it would count next to nothing but those above 0.1.
+    """
+    import optuna
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    with quiet_optuna():
+        study = optuna.create_study(direction="minimize")
+    for trial in trials:
+        params, distributions = dict(trial.params), dict(trial.distributions)
+        for name, each in trial.distributions.items():
+            if isinstance(each, FloatDistribution | IntDistribution) and each.log:
+                params[name] = math.log(params[name])
+                distributions[name] = FloatDistribution(math.log(each.low), math.log(each.high))
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=params, distributions=distributions, value=math.log(trial.values[0])
+            )
+        )
+    return study
+
+
+def _shares(found: Mapping[str, float]) -> dict[str, float]:
+    whole = math.fsum(found.values())
+    return {name: float(value) / whole if whole > 0 else 0.0 for name, value in found.items()}
+
+
+def _batches(result: StudyResult) -> list[int]:
+    return sorted({trial.global_batch_size for trial in result.trials})
+
+
+def _enough(result: StudyResult, batch: int) -> bool:
+    told = [
+        trial
+        for trial in result.trials
+        if trial.global_batch_size == batch
+        and trial.state.finished
+        and trial.state is not TrialState.FAILED
+    ]
+    return len(told) >= LEAST_TRIALS and _reached(result, batch) >= LEAST_REACHED
+
+
+def _reached(result: StudyResult, batch: int | None) -> int:
+    return sum(
+        trial.state is TrialState.REACHED and batch in (None, trial.global_batch_size)
+        for trial in result.trials
+    )
