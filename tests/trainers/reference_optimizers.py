@@ -126,6 +126,38 @@ def nvidia_lars(
     return moved
 
 
+def timm_lars(
+    weights: Sequence[Tensor],
+    gradients: Gradients,
+    rates: Sequence[float],
+    excluded: Sequence[bool],
+    *,
+    momentum: float,
+    decay: float,
+    nesterov: bool = False,
+    trust: float = 0.001,
+    epsilon: float = 1e-8,
+) -> list[Tensor]:
+    """huggingface/pytorch-image-models, timm/optim/lars.py, commit 5788a1af, without trust_clip.
+
+    The ratio is on the gradient, before the buffer; the rate outside. A parameter that does not decay is not adapted
+    (always_adapt is False), which is what timm's groups do to the excluded.
+    """
+    moved = [weight.clone() for weight in weights]
+    buffers: list[Tensor | None] = [None] * len(moved)
+    for step, rate in enumerate(rates):
+        for at, raw in enumerate(gradients[step]):
+            gradient, own_decay = raw, 0.0 if excluded[at] else decay
+            if own_decay != 0:
+                ratio = _trust_ratio(moved[at], raw, trust, own_decay, epsilon)
+                gradient = (raw + own_decay * moved[at]) * ratio
+            before = buffers[at]
+            after = gradient if before is None else before * momentum + gradient
+            buffers[at] = after
+            moved[at] = moved[at] - rate * (gradient + momentum * after if nesterov else after)
+    return moved
+
+
 def tensorflow1_lars(
     weights: Sequence[Tensor],
     gradients: Gradients,

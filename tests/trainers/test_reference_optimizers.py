@@ -39,10 +39,12 @@ def gradients() -> list[list[Tensor]]:
     return found
 
 
-def moved(settings: TrainingSettings, seen: list[list[Tensor]]) -> list[Tensor]:
+def moved(
+    settings: TrainingSettings, seen: list[list[Tensor]], rates: list[float] = RATES
+) -> list[Tensor]:
     parameters = [nn.Parameter(one) for one in initial()]
     optimizer = make_optimizer(parameters, settings, dict(zip(parameters, KINDS, strict=True)))
-    for step, rate in enumerate(RATES):
+    for step, rate in enumerate(rates):
         for parameter, gradient in zip(parameters, seen[step], strict=True):
             parameter.grad = gradient.clone()
         optimizer.step(rate)
@@ -125,6 +127,29 @@ def test_lars_corrected_is_nvidias_submission() -> None:
         moved(settings, seen),
         reference.nvidia_lars(initial(), seen, RATES, EXCLUDED, momentum=MOMENTUM, decay=DECAY),
     )
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("stopped", [(), (0, 20)])
+def test_lars_corrected_is_timms(nesterov: bool, stopped: tuple[int, ...]) -> None:
+    """Divided by the rate, the corrected buffer is the one that timm keeps; also where the rate is 0 in between."""
+    seen = gradients()
+    rates = [0.0 if step in stopped else rate for step, rate in enumerate(RATES)]
+    settings = TrainingSettings(
+        optimizer="lars",
+        momentum=MOMENTUM,
+        momentum_form="corrected",
+        nesterov=nesterov,
+        weight_decay=DECAY,
+        trust_epsilon=1e-8,
+    )
+    its = reference.timm_lars(
+        initial(), seen, rates, EXCLUDED, momentum=MOMENTUM, decay=DECAY, nesterov=nesterov
+    )
+    assert_same(moved(settings, seen, rates), its)
+    other = settings.replace(momentum_form="outside")
+    with pytest.raises(AssertionError):
+        assert_same(moved(other, seen, rates), its)
 
 
 def test_lars_outside_is_tensorflow_1() -> None:
