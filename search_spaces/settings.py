@@ -91,8 +91,7 @@ class TrainingSettings:
         "what the momentum buffer keeps of itself with each update", 0.9, "1", 0, 1, open_high=True
     )
     momentum_form: str | None = _choice(
-        "rate outside the momentum buffer, inside, or corrected (timm's and NVIDIA's LARS); "
-        "null: lars inside, sgd outside",
+        "rate outside the momentum buffer, inside, or corrected (as timm); null: lars inside, sgd outside",
         None,
         "outside",
         "inside",

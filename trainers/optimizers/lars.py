@@ -11,14 +11,14 @@ and with d = g + weight_decay * w one of three rules, by ``momentum_form``:
 Inside is the paper's and the default, and that of MLPerf's reference (mlcommons/training,
 retired_benchmarks/resnet-tf2/tensorflow2/lars_optimizer.py, commit aa344c7f). Corrected is that of NVIDIA's
 submissions to MLPerf, which multiply the momentum by the rate over the last rate (mlcommons/training_results_v1.0,
-NVIDIA/benchmarks/resnet/implementations/mxnet/common/fit.py, SGDwFASTLARS). Outside is that of TensorFlow 1.12 and of the TPU code of 2018 (tensorflow/tpu,
-models/official/resnet/lars_optimizer.py), where rate and ratio of an update also multiply what the buffer holds of
-earlier ones.
+NVIDIA/benchmarks/resnet/implementations/mxnet/common/fit.py, SGDwFASTLARS). Outside is that of TensorFlow 1.12 and of
+the TPU code of 2018 (tensorflow/tpu, models/official/resnet/lars_optimizer.py), where rate and ratio of an update also
+multiply what the buffer holds of earlier ones.
 
 Corrected is timm's LARS too (huggingface/pytorch-image-models, timm/optim/lars.py, commit 5788a1af), which most PyTorch
 code has: ``u = momentum * u + ratio * d`` and ``w = w - rate * u``, the ratio on the gradient before the buffer and the
-rate outside, is the same rule with u = v / rate. timm has trust_epsilon 1e-8 and, with ``always_adapt=False``, adapts no
-parameter that does not decay: without weight decay its LARS is SGD.
+rate outside, is the same rule with u = v / rate. timm has trust_epsilon 1e-8 and, with ``always_adapt=False``, adapts
+no parameter that does not decay: without weight decay its LARS is SGD.
 
 The paper has no trust_epsilon (0, the default); MLPerf's reference has 1e-7, because its default of 0.0 reads
 ``epsilon or backend.epsilon()``, which Keras has as 1e-7. Each form knows heavy-ball and Nesterov momentum.
