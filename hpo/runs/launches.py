@@ -22,6 +22,7 @@ from hpo.planning.launchers.submit import Submitted, submit
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, check_workers, folder_name
 from hpo.runs import repository
+from hpo.runs.notebook import progress_here
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store
@@ -56,7 +57,10 @@ def launch_here(
             f"plan {plan.id} is for {plan.machine} and its {plan.launcher}: submit_plan (`hpo launch`) "
             "hands it over, and with workers (--workers N) it runs on this machine"
         )
-    progress, backend = progress or Progress(), choose_backend(backend, workload=plan.job.workload)
+    progress, backend = (
+        progress or progress_here(),
+        choose_backend(backend, workload=plan.job.workload),
+    )
     if workers is not None:
         check_workers(plan.job, workers, load_machine("local"), 1)
         plan = dataclasses.replace(plan, workers=workers)

@@ -1,9 +1,14 @@
-"""What a long call tells whoever watches it."""
+"""What a long call tells whoever watches it, and what all who draw it say alike: the ladder's rows, the time left."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from hpo.study.budgets import rung_budgets
+from hpo.study.samplers import SAMPLERS
+from storage.records import TrialState
 
 if TYPE_CHECKING:
     from hpo.planning.plan import Plan
@@ -32,3 +37,66 @@ class Progress:
 
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
         """A launched plan was evaluated."""
+
+
+LADDER_COLUMNS = (
+    "batch size",
+    "trials",
+    "running",
+    "reached",
+    "stopped",
+    "best epochs",
+    "at learning rate",
+)
+
+
+def ladder_rows(
+    spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
+) -> Iterator[tuple[str, ...]]:
+    """What has come of each rung so far, a text for each of ``LADDER_COLUMNS``."""
+    budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
+    asked = {batch: f"/{budget.trainings}" for batch, budget in budgets.items()}
+    if SAMPLERS[spec.sampler].chooses_rung:  # it trains where it wants, and no rung has a share
+        asked = dict.fromkeys(sorted({trial.global_batch_size for trial in trials}), "")
+    for batch, of_them in asked.items():
+        rung = [trial for trial in trials if trial.global_batch_size == batch]
+        ended = [trial for trial in rung if trial.state.finished]
+        reached = [trial for trial in ended if trial.state is TrialState.REACHED]
+        best = min(reached, key=lambda trial: trial.epochs_to_target or 0.0, default=None)
+        now = ", ".join(
+            f"{running[trial.id]['metric']:.3f}"
+            for trial in rung
+            if trial.state is TrialState.RUNNING and trial.id in running
+        )
+        yield (
+            str(batch),
+            f"{len(ended)}{of_them}",
+            now or "",
+            str(len(reached)),
+            str(len(ended) - len(reached)),
+            f"{best.epochs_to_target:.2f}" if best else "",
+            f"{best.settings['learning_rate']:.3g}" if best else "",
+        )
+
+
+class TimeLeft:
+    """How long a sweep still takes, by the trials that have ended since the first call."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._already: int | None = None
+
+    def of(self, ended: int, total: int) -> str:
+        """The time left in words, when ``ended`` of ``total`` trials have ended."""
+        if self._already is None:
+            self._already = ended
+        done = ended - self._already
+        if done == 0:
+            return "time left not yet known"
+        elapsed = time.monotonic() - self._started
+        return f"about {_duration(elapsed / done * (total - ended))} left"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

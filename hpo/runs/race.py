@@ -13,6 +13,7 @@ from hpo.runs import repository
 from hpo.runs.forecasts import forecast, forecast_without_race
 from hpo.runs.formatting import number
 from hpo.runs.lease import HeldLease, take_lease
+from hpo.runs.notebook import progress_here
 from hpo.runs.progress import Progress
 from hpo.runs.repository import DEFAULT_FOLDER, open_store
 from hpo.runs.results import StudyForecast, StudyResult
@@ -160,7 +161,7 @@ def race(
     plan = plan_race(result, batch, samples, forced=True)
     if plan.course is None:
         raise EvidenceError(plan.message)
-    progress, folder = progress or Progress(), Path(folder).absolute()
+    progress, folder = progress or progress_here(), Path(folder).absolute()
     with open_store(result.storage) as store, contextlib.ExitStack() as stack:
         study = store.study(result.study.name)
         before = study.state, study.message

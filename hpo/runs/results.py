@@ -15,6 +15,7 @@ from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.planning.plan import Plan
+from hpo.runs.notebook import forecast_html, study_html
 from hpo.runs.ramp import Array, RampSaving
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Int
@@ -107,6 +108,10 @@ class StudyForecast:
             "complete_settings": self.settings.to_dict(),
             **({} if self.ramp is None else {"ramp": self.ramp.to_dict()}),
         }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it."""
+        return forecast_html(self.to_dict())
 
 
 @dataclass(frozen=True)
@@ -301,6 +306,10 @@ class StudyResult:
             "outcome": self.plan.to_dict() if self.plan and self.plan.outcomes else None,
             "baselines": [run.to_dict() for run in self.baselines],
         }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: state, ladder and forecast."""
+        return study_html(self.to_dict(), self.spec.search.names)
 
 
 def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:

@@ -24,6 +24,7 @@ from hpo.runs.forecasts import direct_search, forecast, with_forecast
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.losses import is_lost, told_end, told_losses
+from hpo.runs.notebook import progress_here
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.plans import baseline_plans, make_plan
 from hpo.runs.price import study_price
@@ -440,7 +441,7 @@ def run_study(
     """
     from hpo.tuning.tuner import RayOptions, only_runner
 
-    progress, folder = progress or Progress(), Path(folder).absolute()
+    progress, folder = progress or progress_here(), Path(folder).absolute()
     until = None if stop_after is None else time.monotonic() + stop_after
     workload = check_workload(spec)
     check_full_scale(spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -15,9 +14,7 @@ from rich.text import Text
 
 from hpo.cli.output.style import new_table
 from hpo.runs.formatting import KIND_NAMES
-from hpo.runs.progress import Progress
-from hpo.study.budgets import rung_budgets
-from hpo.study.samplers import SAMPLERS
+from hpo.runs.progress import LADDER_COLUMNS, Progress, TimeLeft, ladder_rows
 from storage.records import TrialState
 
 if TYPE_CHECKING:
@@ -48,8 +45,7 @@ class LiveProgress(_TellsPrice):
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._started = time.monotonic()
-        self._already: int | None = None
+        self._left = TimeLeft()
         self._ladder: Table | None = None
         self._line = Text("starting")
 
@@ -67,12 +63,11 @@ class LiveProgress(_TellsPrice):
     ) -> None:
         """Draw the ladder anew."""
         ended = sum(trial.state.finished for trial in trials)
-        if self._already is None:
-            self._already = ended
+        left = self._left.of(ended, spec.budget.trials)
         self._ladder = ladder_progress(spec, trials, running)
         self._line = Text(spec.budget.counted(ended))
         if not spec.budget.ends_by_itself:
-            self._line.append(f", {self._time_left(ended, spec.budget.trials)}")
+            self._line.append(f", {left}")
         self._draw()
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
@@ -91,13 +86,6 @@ class LiveProgress(_TellsPrice):
             f"seed {seed}: epoch {point.epochs:.1f}, {plan.job.target.metric} {point.metric:.3f}"
         )
         self._draw()
-
-    def _time_left(self, ended: int, total: int) -> str:
-        done = ended - (self._already or 0)
-        elapsed = time.monotonic() - self._started
-        if done == 0:
-            return "time left not yet known"
-        return f"about {_duration(elapsed / done * (total - ended))} left"
 
     def _draw(self) -> None:
         self._live.update(Group(self._ladder, self._line) if self._ladder else self._line)
@@ -163,39 +151,9 @@ def ladder_progress(
     spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
 ) -> Table:
     """The rungs with what has come of them so far."""
-    table = new_table(
-        spec.name,
-        "batch size",
-        "trials",
-        "running",
-        "reached",
-        "stopped",
-        "best epochs",
-        "at learning rate",
-    )
-    budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
-    asked = {batch: f"/{budget.trainings}" for batch, budget in budgets.items()}
-    if SAMPLERS[spec.sampler].chooses_rung:  # it trains where it wants, and no rung has a share
-        asked = dict.fromkeys(sorted({trial.global_batch_size for trial in trials}), "")
-    for batch, of_them in asked.items():
-        rung = [trial for trial in trials if trial.global_batch_size == batch]
-        ended = [trial for trial in rung if trial.state.finished]
-        reached = [trial for trial in ended if trial.state is TrialState.REACHED]
-        best = min(reached, key=lambda trial: trial.epochs_to_target or 0.0, default=None)
-        now = ", ".join(
-            f"{running[trial.id]['metric']:.3f}"
-            for trial in rung
-            if trial.state is TrialState.RUNNING and trial.id in running
-        )
-        table.add_row(
-            str(batch),
-            f"{len(ended)}{of_them}",
-            now or "",
-            str(len(reached)),
-            str(len(ended) - len(reached)),
-            f"{best.epochs_to_target:.2f}" if best else "",
-            f"{best.settings['learning_rate']:.3g}" if best else "",
-        )
+    table = new_table(spec.name, *LADDER_COLUMNS)
+    for row in ladder_rows(spec, trials, running):
+        table.add_row(*row)
     return table
 
 
@@ -203,8 +161,3 @@ def _ending(trial: Trial) -> str:
     if trial.state is TrialState.REACHED:
         return f"reached after {trial.epochs_to_target:.2f} epochs"
     return f"{trial.state}: {trial.reason}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

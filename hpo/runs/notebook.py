@@ -1,0 +1,160 @@
+"""A study in a notebook: what it shows of itself, and its progress while it runs.
+
+Plain HTML without scripts, style sheets or widgets, so that it looks the same in JupyterLab, VS Code and where a stored
+notebook is only read; its colours are the notebook's own. All names, messages and reasons are escaped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from hpo.extrapolation.inference.intervals import Interval
+from hpo.runs.formatting import KIND_NAMES, interval, number, readable, target
+from hpo.runs.progress import LADDER_COLUMNS, Progress, TimeLeft, ladder_rows
+
+if TYPE_CHECKING:
+    from hpo.planning.plan import Plan
+    from hpo.study.spec import StudySpec
+    from storage.records import Trial
+    from trainers.report import ConvergencePoint
+
+DRAWN_EVERY = 0.25
+"""Seconds between two pictures of the progress at least."""
+
+
+def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
+    """A study as HTML, from its document (:meth:`StudyResult.to_dict`): its state, its ladder, its forecast.
+
+    ``settings`` are the names of the tuned settings, whose best values each rung shows.
+    """
+    study, trials = document["study"], document["trials"]
+    aim = study["target"]
+    ended = ", ".join(
+        f"{count} {state}" for state, count in trials.items() if count and state != "total"
+    )
+    parts = [
+        _line(
+            f"<b>{escape(study['name'])}</b>: {escape(study['workload'])} to "
+            f"{escape(target(aim['metric'], aim['threshold'], aim['higher_is_better']))}, {escape(study['state'])}"
+        ),
+        _line(escape(f"{trials['total']} trainings" + (f": {ended}" if ended else ""))),
+        _line(escape(study["message"])) if study["message"] else "",
+        _table(
+            [
+                "batch size",
+                "trials",
+                "reached",
+                "best epochs",
+                *(f"best {readable(name)}" for name in settings),
+            ],
+            [
+                [
+                    number(rung["global_batch_size"]),
+                    str(rung["trials"]),
+                    str(rung["reached"]),
+                    number(rung["best_epochs_to_target"]),
+                    *(number((rung["best_settings"] or {}).get(name)) for name in settings),
+                ]
+                for rung in document["rungs"]
+            ],
+        ),
+        forecast_html(document["forecast"]) if document["forecast"] else "",
+    ]
+    return "".join(part for part in parts if part)
+
+
+def forecast_html(document: Mapping[str, Any]) -> str:
+    """A forecast as HTML, from its document: epochs and settings with their 90 % intervals, and how far to trust it."""
+    rows = [["epochs to target", interval(Interval(**document["epochs_to_target"]))]]
+    rows += [
+        [readable(name), interval(Interval(**ends))] for name, ends in document["settings"].items()
+    ]
+    rows.append(["trust", document["trust"]])
+    batch = number(document["global_batch_size"])
+    return _table([f"forecast at batch size {batch}", "median and 90 % interval"], rows) + _line(
+        escape(document["reason"])
+    )
+
+
+class NotebookProgress(Progress):
+    """Shows a sweep, a race or a launched run in the output of a notebook's cell: a bar, the ladder, the time left."""
+
+    def __init__(self) -> None:
+        from IPython.display import HTML, display
+
+        self._html = HTML
+        self._left = TimeLeft()
+        self._bar = self._ladder = self._text = ""
+        self._drawn = time.monotonic()
+        self._shown = display(HTML(_line("starting")), display_id=True)
+
+    def message(self, text: str) -> None:
+        """Show one line below the ladder."""
+        self._text = text
+        self._draw(now=True)
+
+    def sweep(
+        self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
+    ) -> None:
+        """Draw the ladder anew."""
+        ended = sum(trial.state.finished for trial in trials)
+        left = self._left.of(ended, spec.budget.trials)
+        self._ladder = _table(LADDER_COLUMNS, ladder_rows(spec, trials, running))
+        self._text = spec.budget.counted(ended)
+        if not spec.budget.ends_by_itself:
+            self._bar = f'<progress value="{ended}" max="{spec.budget.trials}" style="width: 24em"></progress>'
+            self._text += f", {left}"
+        self._draw(now=ended == spec.budget.trials)
+
+    def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
+        """Show how far the race is."""
+        ended = sum(trial.state.finished for trial in trials)
+        self._text = f"race: {ended} of {len(trials)} trainings have ended"
+        self._draw(now=ended == len(trials))
+
+    def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
+        """Show how far a launched run is."""
+        self._text = (
+            f"{KIND_NAMES[plan.kind]} at {number(plan.global_batch_size)} on {plan.workers} workers, seed {seed}: "
+            f"epoch {point.epochs:.1f}, {plan.job.target.metric} {point.metric:.3f}"
+        )
+        self._draw()
+
+    def _draw(self, *, now: bool = False) -> None:
+        if self._shown is None or not (now or time.monotonic() - self._drawn >= DRAWN_EVERY):
+            return
+        self._drawn = time.monotonic()
+        self._shown.update(self._html(self._bar + self._ladder + _line(escape(self._text))))
+
+
+def progress_here() -> Progress:
+    """What shows progress where nothing was handed in: a picture in a notebook's cell, nothing elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    # of the shells of IPython only that of a kernel has one: a terminal would print the markup
+    if getattr(shell, "kernel", None) is None:
+        return Progress()
+    # Optuna loads tqdm, whose bars would need widgets, and which says so once; no bar of it is drawn here
+    with warnings.catch_warnings(), contextlib.suppress(ImportError):
+        warnings.simplefilter("ignore")
+        importlib.import_module("tqdm.auto")
+    return NotebookProgress()
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _line(markup: str) -> str:
+    return f"<div>{markup}</div>"
