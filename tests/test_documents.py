@@ -83,6 +83,8 @@ ON_A_CLUSTER = {
     "hpo worker --storage postgresql://hpo@db.example/hpo --folder /scratch/hpo",
     "hpo worker --ray-address cluster-head:6379",
 }
+RUN_ELSEWHERE = {"coming_from.md": "tests/faces/test_coming_from.py"}
+"""Pages whose blocks are files of two programs, and the tests that run them."""
 LANGUAGES = {"", "bash", "python", "yaml"}
 """Of blocks whose commands are run, whose Python is run, and whose YAML is read as a study."""
 NOT_RUN = {
@@ -121,7 +123,12 @@ def blocks_of(page: Path) -> Iterator[Block]:
     assert start is None, f"{page}:{start}: a block without an end"
 
 
-BLOCKS = [block for page in PAGES for block in blocks_of(page) if page.name != "api.md"]
+BLOCKS = [
+    block
+    for page in PAGES
+    for block in blocks_of(page)
+    if page.name not in {"api.md", *RUN_ELSEWHERE}
+]
 SHELL = [
     block
     for block in BLOCKS
@@ -297,6 +304,12 @@ def test_what_is_run_elsewhere_is_named_on_a_page_and_by_a_test() -> None:
     assert {*ELSEWHERE, *ON_A_CLUSTER} <= set(COMMANDS)
     for line, file in ELSEWHERE.items():
         assert shlex.split(line)[1] in (ROOT / file).read_text("utf-8"), (line, file)
+
+
+def test_a_page_that_is_run_elsewhere_is_named_there() -> None:
+    for page, file in RUN_ELSEWHERE.items():
+        assert page in {each.name for each in PAGES}
+        assert f'"{page}"' in (ROOT / file).read_text("utf-8")
 
 
 def test_other_programs_are_few() -> None:
