@@ -65,8 +65,6 @@ __all__ = [
 ]
 
 SHAPES = (4, 3, 3, 3), (6, 5), (4,), (6,)
-BEYOND = 1e9
-"""A threshold that no training reaches."""
 BUDGET = 10.0
 """Epochs of the trainings in which schedules are tried."""
 
@@ -417,7 +415,7 @@ class WorkloadContract:
                 workload=self.name,
                 data=self.data,
                 seed=seed,
-                target=Target(metric, BEYOND if better else -BEYOND, higher_is_better=better),
+                target=Target.best(metric, higher_is_better=better),
                 global_batch_size=self.global_batch_size,
                 epochs=self.epochs,
                 settings=TrainingSettings.from_record(self.settings),

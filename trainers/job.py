@@ -11,13 +11,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import SettingError, TrainingSettings
 from search_spaces.techniques import DECAYS
 from trainers.errors import JobError
 from trainers.json_text import json_text
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+NEVER = 1e300
+"""A threshold beyond all: none reaches it, so that a training goes on to the end of its budget."""
+
+LEAST_SHORTFALL = 1e-4
+"""What is nearer to perfect counts as so near: no evaluation set tells it from perfect, and no logarithm bears 0."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,16 @@ class Target:
     metric: str
     threshold: float
     higher_is_better: bool = True
+
+    @classmethod
+    def best(cls, metric: str, *, higher_is_better: bool) -> Target:
+        """The target of trainings that are to become as good as they can: a threshold that none reaches."""
+        return cls(metric, NEVER if higher_is_better else -NEVER, higher_is_better)
+
+    @property
+    def ends(self) -> bool:
+        """Whether it ends trainings; one that asks for the best does not."""
+        return abs(self.threshold) < NEVER
 
     def __post_init__(self) -> None:
         if not _is_number(self.threshold) or not math.isfinite(self.threshold):
@@ -43,7 +64,89 @@ class Target:
         return max(first, second) if self.higher_is_better else min(first, second)
 
     def __str__(self) -> str:
+        if not self.ends:
+            return f"the best {self.metric}"
         return f"{self.metric} {'>=' if self.higher_is_better else '<='} {self.threshold:g}"
+
+
+class EndedTraining(Protocol):
+    """What is read of a training that has ended, be it a trial, an outcome or what the trainer said."""
+
+    @property
+    def state(self) -> str:
+        """``reached``, ``censored``, ``diverged``, ..."""
+
+    @property
+    def epochs_to_target(self) -> float | None:
+        """Epochs to the target; None where it was not reached."""
+
+    @property
+    def epochs(self) -> float | None:
+        """How far it trained."""
+
+    @property
+    def best_metric(self) -> float | None:
+        """The best value of the target's metric at any evaluation."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a study asks: how soon trainings reach a target, or how good they get within ``epochs``.
+
+    Whoever compares trainings compares :meth:`need`: a positive number, the smaller the better, that settings act on by
+    factors. It is the epochs to the target, or the shortfall after the budget: a loss itself, and of a metric that is
+    better when higher, a share that ends at 1, the odds against it, (1 - m) / m. Those are about the error 1 - m where
+    it is small, and no value of them leads out of 0 to 1.
+    """
+
+    target: Target
+    epochs: float | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is the second kind: the best within a fixed budget."""
+        return self.epochs is not None
+
+    def need(self, ended: EndedTraining) -> float | None:
+        """What a training needed or lacked; None where it did not answer: lost, stopped, or too short."""
+        if self.epochs is None:
+            return ended.epochs_to_target if ended.state == "reached" else None
+        whole = (ended.epochs or 0.0) >= 0.99 * self.epochs
+        return self.shortfall(ended.best_metric) if ended.state == "censored" and whole else None
+
+    def shortfall(self, value: float | None) -> float | None:
+        """What a value of the metric lacks to the best that there can be; None for none that can be."""
+        if value is None or not math.isfinite(value):
+            return None
+        if not self.target.higher_is_better:
+            return max(value, LEAST_SHORTFALL) if value >= 0 else None
+        share = min(max(value, LEAST_SHORTFALL), 1 - LEAST_SHORTFALL)
+        return (1 - share) / share if value <= 1 else None
+
+    def told(self, need: float) -> float:
+        """What :meth:`need` gave in the question's own unit: epochs, or the metric."""
+        return 1 / (1 + need) if self.fixed and self.target.higher_is_better else need
+
+    @property
+    def answer(self) -> str:
+        """What is asked for, in words: ``epochs to target``, ``best top1``."""
+        return f"best {self.target.metric}" if self.fixed else "epochs to target"
+
+    @property
+    def unit(self) -> str:
+        """What follows a number that :meth:`told` gave: ``epochs``, ``top1``."""
+        return self.target.metric if self.fixed else "epochs"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.target} within {self.epochs:g} epochs"
+            if self.epochs is not None
+            else str(self.target)
+        )
+
+
+HOW_SOON = Question(Target("", 0.0))
+"""How soon any target is reached: all that compares epochs to it needs to know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +184,11 @@ class TrainingJob:
                 f"warmup_epochs {warmup:g} and epochs {self.epochs:g}; set decay_epochs or a "
                 "larger budget"
             )
+
+    @property
+    def question(self) -> Question:
+        """What is asked of it: how soon it reaches its target, or how good it gets within its budget."""
+        return Question(self.target, None if self.target.ends else self.epochs)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingJob:
@@ -127,10 +235,6 @@ def _known(kind: type, values: Any, prefix: str) -> dict[str, Any]:
         if knob.default is dataclasses.MISSING and knob.name not in values:
             raise JobError(f"a job needs the key '{prefix}{knob.name}'")
     return dict(values)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from trainers.begin import begin_training
 from trainers.feed.streams import Part, first_samples
-from trainers.job import TrainingJob
+from trainers.job import Target, TrainingJob
 from trainers.json_text import json_text
 from trainers.numerics.threads import use_threads
 from trainers.workloads import AnyWorkload, load_workload
@@ -41,9 +41,7 @@ def seconds_per_sample(
     workload = workload or load_workload(job.workload, job.data, job.search_path)
     batch = job.global_batch_size
     # a target that nothing reaches: the stretches are timed to the end
-    target = dataclasses.replace(
-        job.target, threshold=math.copysign(1e300, 1 if job.target.higher_is_better else -1)
-    )
+    target = Target.best(job.target.metric, higher_is_better=job.target.higher_is_better)
     job = dataclasses.replace(job, target=target)
     whole = workload.train_samples
     stretch = min(whole / job.evaluations_per_epoch, UPDATES * batch)

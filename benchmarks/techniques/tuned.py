@@ -90,17 +90,17 @@ def most_seeds(found: list[SweptConfiguration]) -> SweptConfiguration | None:
     """The best of those that were trained with the most seeds, so that no lucky single training is printed."""
     most = max((each.runs for each in found), default=0)
     return min(
-        (each for each in found if each.runs == most), key=lambda each: each.epochs, default=None
+        (each for each in found if each.runs == most), key=lambda each: each.need, default=None
     )
 
 
 def shown(candidate: SweptConfiguration | None) -> str:
     """A cell of the table: epochs, seeds and the settings that were tuned."""
-    if candidate is None or not math.isfinite(candidate.epochs):
+    if candidate is None or not math.isfinite(candidate.need):
         return "not reached"
     settings = candidate.settings
     trust = f", trust {settings.trust_coefficient:.2g}" if settings.optimizer == "larc" else ""
     return (
-        f"{candidate.epochs:.1f} ({candidate.runs} seeds; rate {settings.learning_rate:.2g}, "
+        f"{candidate.need:.1f} ({candidate.runs} seeds; rate {settings.learning_rate:.2g}, "
         f"warmup {settings.warmup_epochs:.1f}{trust})"
     )

@@ -36,6 +36,10 @@ class Threshold(Protocol):
     def higher_is_better(self) -> bool:
         """Whether the metric rises to the threshold."""
 
+    @property
+    def ends(self) -> bool:
+        """Whether it ends trainings."""
+
     def reached(self, value: float) -> bool:
         """Whether the value of the metric is at the threshold or beyond."""
 
@@ -53,7 +57,7 @@ def outcome_of(points: Sequence[EvaluatedPoint], target: Threshold) -> TrainingO
     state, at, reason = (
         "censored",
         None,
-        f"it ended after {last.epochs:g} epochs, before the target",
+        f"it ended after {last.epochs:g} epochs{', before the target' if target.ends else ''}",
     )
     for point in points:
         if target.reached(point.metric):

@@ -71,7 +71,7 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
     for state, trials in by_state(thinned(result.trials)).items():
         heights = [height(trial, ends[0]) for trial in trials]
         add_trial_points(figure, result, trials, state, spread(result, trials), heights)
-    _add_best(figure, result, best, [candidate.epochs for candidate in best])
+    _add_best(figure, result, best, [candidate.need for candidate in best])
     if numbers:
         _add_forecast(
             figure, numbers.global_batch_size, numbers.epochs_to_target, "epochs to target"
@@ -261,7 +261,7 @@ def _add_best(
     texts = [
         style.lines(
             f"best settings at global batch size {number(each.global_batch_size)}",
-            f"{number(each.epochs)} epochs to the target, mean of {each.runs} "
+            f"{number(each.need)} epochs to the target, mean of {each.runs} "
             f"{'seed' if each.runs == 1 else 'seeds'}",
             *settings_lines(each.settings.to_dict(), result.spec.search.names),
         )

@@ -151,7 +151,7 @@ def rungs_table(result: StudyResult) -> Table:
                 number(batch),
                 number(counts.total()),
                 *(number(counts[state]) for state in shown),
-                number(each.epochs) if each else "–",
+                number(each.need) if each else "–",
                 number(each.runs) if each else "–",
                 *(number(each.settings.value(name)) if each else "–" for name in names),
             )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hpo.errors import EvidenceError
 from hpo.extrapolation.calibration import Calibration, PastForecast, calibrate
 from hpo.extrapolation.evidence.evidence import Observation
-from hpo.extrapolation.inference.intervals import LEVELS, Interval
+from hpo.extrapolation.inference.intervals import LEVELS, BestMetric, Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.setting_laws import RATE
@@ -29,10 +29,14 @@ from hpo.extrapolation.prospects import (
 from hpo.extrapolation.raced import Raced, after_race
 from hpo.extrapolation.recommend import recommend
 from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime
+from trainers.job import Question
 
 __all__ = ["Band", "Forecast", "Interval", "epochs_band", "forecast", "setting_band"]
 
 Array: TypeAlias = NDArray[np.float64]
+
+SHORTFALL = "shortfall"
+"""The law of what trainings lack after a fixed budget."""
 
 SHAPES = {
     "sharpness": "log_sharpness",
@@ -53,6 +57,8 @@ class Forecast:
     the epochs that equally good laws give; ``divergence`` the risk of the recommended settings, None where that is not
     known; ``chances`` those of reaching the target within budgets of epochs; ``sensitivity`` is to the learning rate;
     ``raced`` tells of trainings at the batch itself, None without a race.
+    Where a fixed budget was asked about, ``best`` is how good the metric gets in it and ``epochs_to_target`` is that
+    budget, at all of its ends; the factors of ``disagreement`` and ``sensitivity`` are then on what the metric lacks.
     """
 
     global_batch_size: int
@@ -68,12 +74,20 @@ class Forecast:
     sensitivity: tuple[Sensitivity, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
     raced: Raced | None = None
+    best: BestMetric | None = None
+
+    @property
+    def critical_batch(self) -> Interval | None:
+        """The batch beyond which growing it pays less and less, with its 90 % interval."""
+        law = self.laws.get("epochs_to_target") or self.laws.get(SHORTFALL) or {}
+        return law.get("B_crit")
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values for JSON, as ``hpo extrapolate`` prints it: the contract's keys, then more."""
         return {
             "global_batch_size": self.global_batch_size,
-            "epochs_to_target": self.epochs_to_target.to_dict(),
+            "epochs_to_target": None if self.best else self.epochs_to_target.to_dict(),
+            **({"best": self.best.to_dict()} if self.best else {}),
             "settings": {name: interval.to_dict() for name, interval in self.settings.items()},
             "trust": self.trust,
             "reason": self.reason,
@@ -81,7 +95,9 @@ class Forecast:
             "law_disagreement": self.disagreement,
             "divergence": self.divergence,
             "chance_of_reaching": [each.to_dict() for each in self.chances],
-            "sensitivity": {"learning_rate": [each.to_dict() for each in self.sensitivity]}
+            "sensitivity": {
+                "learning_rate": [each.to_dict(lacks=bool(self.best)) for each in self.sensitivity]
+            }
             if self.sensitivity
             else {},
             "calibration": self.calibration.to_dict(),
@@ -133,12 +149,17 @@ def forecast(
         race,
         searched=searched,
     )
-    calibration = calibrate(past)
-    epochs = epochs_interval(posterior, choices, calibration.scale)
+    asked = posterior.evidence.question
+    calibration = calibrate(past if asked is None else ())
+    need = epochs_interval(posterior, choices, calibration.scale)
+    epochs, best = need, None
+    if asked is not None and asked.epochs is not None:
+        epochs = Interval(asked.epochs, asked.epochs, asked.epochs)
+        best = BestMetric(asked.target.metric, asked.epochs, told_interval(asked, need))
     settings = {name: choice.interval for name, choice in choices.items()}
     rate = settings[RATE].median if RATE in settings and posterior.knows_cost(RATE) else None
     trust, reason = judge(
-        posterior, global_batch_size, epochs.low, epochs.high, calibration, rate, raced
+        posterior, global_batch_size, need.low, need.high, calibration, rate, raced
     )
     wrong = sensitivity(posterior, choices)
     divergence = float(choices.risk(posterior).mean()) if wrong else None
@@ -153,24 +174,32 @@ def forecast(
         regime(posterior, global_batch_size),
         law_disagreement(posterior, global_batch_size),
         divergence,
-        chances(posterior, choices, tried, calibration.scale),
+        () if best else chances(posterior, choices, tried, calibration.scale),
         wrong,
         calibration,
         raced,
+        best,
     )
+
+
+def told_interval(question: Question, need: Interval) -> Interval:
+    """An interval of what trainings lack, in the unit of the metric."""
+    ends = sorted((question.told(need.low), question.told(need.high)))
+    return Interval(question.told(need.median), *ends)
 
 
 def epochs_band(
     posterior: Posterior, batches: Sequence[float] | Array, *, past: Sequence[PastForecast] = ()
 ) -> Band:
-    """Epochs to target over ``batches``, as :func:`forecast` gives them with the same ``past``."""
-    scale = calibrate(past).scale
+    """Epochs to target over ``batches``, as :func:`forecast` gives them with the same ``past``; or the best metric."""
+    asked = posterior.evidence.question
+    scale = calibrate(past if asked is None else ()).scale
+    needs = [
+        epochs_interval(posterior, recommend(posterior, _log_batch(batch)), scale)
+        for batch in batches
+    ]
     return _band(
-        batches,
-        [
-            epochs_interval(posterior, recommend(posterior, _log_batch(batch)), scale)
-            for batch in batches
-        ],
+        batches, needs if asked is None else [told_interval(asked, need) for need in needs]
     )
 
 
@@ -185,15 +214,18 @@ def setting_band(posterior: Posterior, name: str, batches: Sequence[float] | Arr
 
 def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:
     values = posterior.values
+    fixed = posterior.model.budget is not None
     laws = {
-        "epochs_to_target": {
-            "E_min": _interval(np.exp(values["log_min_epochs"])),
+        SHORTFALL if fixed else "epochs_to_target": {
+            "S_min" if fixed else "E_min": _interval(np.exp(values["log_min_epochs"])),
             "B_crit": _interval(np.exp(values["log_critical"])),
             "exponent": _interval(np.exp(values["log_exponent"])),
             "recipe_scatter": _interval(np.exp(values["log_recipe_scatter"])),
         }
     }
-    laws["epochs_to_target"] |= {
+    if fixed:
+        laws[SHORTFALL]["gain"] = _interval(posterior.model.gain(values))
+    laws[next(iter(laws))] |= {
         name: _interval(np.exp(values[parameter]))
         for name, parameter in SHAPES.items()
         if parameter in values

@@ -45,17 +45,20 @@ class Sensitivity:
     epochs_factor: Interval
     divergence: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+    def to_dict(self, *, lacks: bool = False) -> dict[str, Any]:
+        """Plain values; ``lacks`` where the factor is on what trainings of a fixed budget lack, and not on epochs."""
         return {
             "factor": self.factor,
-            "epochs_factor": self.epochs_factor.to_dict(),
+            "shortfall_factor" if lacks else "epochs_factor": self.epochs_factor.to_dict(),
             "divergence": self.divergence,
         }
 
 
 def epochs_interval(posterior: Posterior, choices: Choices, scale: float = 1.0) -> Interval:
-    """Epochs to target of a new configuration with these settings: the mean of runs that do not diverge."""
+    """Epochs to target of a new configuration with these settings: the mean of runs that do not diverge.
+
+    Or, of a fixed budget, what they lack after it.
+    """
     samples = log_epochs_samples(posterior, choices, TYPICAL_RUNS, scale)
     # the cap only keeps numbers finite where nothing is known
     return Interval(*(float(np.exp(min(value, 200.0))) for value in np.quantile(samples, LEVELS)))

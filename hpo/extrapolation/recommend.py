@@ -77,7 +77,8 @@ class Choices(Mapping[str, Choice]):
     def cost(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
         """Logarithm of the factor on the epochs of the best settings at the full rate all along: (particles,).
 
-        What missing the best settings costs, with the rate off by a factor, and what the warmup does.
+        What missing the best settings costs, with the rate off by a factor, and what the warmup does. With a fixed
+        budget it is the factor on what trainings lack after it.
         """
         return self.cost_and_risk(posterior, rate_factor)[0]
 
@@ -89,9 +90,10 @@ class Choices(Mapping[str, Choice]):
         """``cost`` and ``risk`` together, which the laws tell in one go."""
         model, here = posterior.model, self._configuration(posterior, rate_factor)
         seen = outlook(posterior.values, model.laws, model.warmup, here)
-        level = posterior.log_epochs(self.log_batch)[0]
+        level = posterior.log_needed(self.log_batch)
         needed = log_epochs(posterior.values, model.warmup, here, level[:, None] + seen.cost)[:, 0]
-        cost = np.minimum(needed - level, np.log(SLOW)) + self.log_shift
+        slowed = np.minimum(needed - level, np.log(SLOW))
+        cost = model.gain(posterior.values) * slowed + self.log_shift
         if seen.risk is None:
             return cost, np.zeros(len(posterior.residuals))
         return cost, seen.risk[:, 0] * self.risk_factor
@@ -205,7 +207,7 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
     low, high = (float(end) for end in np.quantile(best, LEVELS[1:]))
     least, most = _sane(law, log_batch)
     rates = np.clip(np.arange(low - np.log(SLOW), high + STEP, STEP), least, most)
-    level = posterior.log_epochs(log_batch)[0]
+    level = posterior.log_needed(log_batch)
     epochs = np.array([warmup.usual])
     if warmup.tuned:
         epochs = warmups_tried(warmup, log_batch, level)

@@ -14,7 +14,9 @@ from hpo.extrapolation.raced import Raced, went_whole
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
 FAR, VERY_FAR = 4.0, 16.0  # times the largest rung
-WIDE, VERY_WIDE = 1.6, 2.5  # high over low
+WIDE, VERY_WIDE = 1.6, 2.5  # high over low, of epochs
+# of what trainings of a fixed budget lack, which falls more slowly than their epochs rise
+WIDE_SHORTFALL, VERY_WIDE_SHORTFALL = 1.2, 1.5
 FEW_RUNGS = 4
 SHOWN = 2  # trainings of a race that reached the target
 REGIMES = (
@@ -35,6 +37,7 @@ def judge(
 ) -> tuple[Trust, str]:
     """Trust and its reason for epochs between ``low`` and ``high`` with ``learning_rate`` at ``global_batch_size``.
 
+    Of a fixed budget, ``low`` and ``high`` are what trainings lack after it.
     Where at least ``SHOWN`` trainings of a race reached the target at that batch, it is no longer far from what was
     seen; where none did, that is a doubt.
     """
@@ -49,6 +52,11 @@ def judge(
     ]
     beyond = global_batch_size / (rungs_below or posterior.evidence.batches)[-1]
     width = high / low
+    wide, very_wide = (
+        (WIDE, VERY_WIDE)
+        if posterior.model.budget is None
+        else (WIDE_SHORTFALL, VERY_WIDE_SHORTFALL)
+    )
     if raced is not None and not raced.reached:
         doubts.append("no training of the race reached the target")
     if seen_there:
@@ -57,12 +65,12 @@ def judge(
         doubts.append(f"the batch is {beyond:.3g} times the largest rung")
     elif beyond > FAR:
         worries.append(f"the batch is {beyond:.3g} times the largest rung")
-    if width > VERY_WIDE:
+    if width > very_wide:
         doubts.append(f"the interval spans a factor of {width:.2g}")
-    elif width > WIDE:
+    elif width > wide:
         worries.append(f"the interval spans a factor of {width:.2g}")
     if 2 <= rungs < FEW_RUNGS and not seen_there:
-        worries.append(f"only {rungs} rungs reached the target")
+        worries.append(f"only {rungs} rungs {_done(posterior)}")
     worries += _minor(posterior)
     if not seen_there and learning_rate is not None and _untried(posterior, learning_rate):
         worries.append("the learning rate is above all that were tried, none of which diverged")
@@ -97,6 +105,15 @@ def _reached_rungs(posterior: Posterior) -> int:
     return len(reached | {row.global_batch_size for row in evidence.aggregates})
 
 
+def _done(posterior: Posterior) -> str:
+    """What a rung's trainings did that tell something."""
+    return (
+        "reached the target"
+        if posterior.model.budget is None
+        else "trained to the end of the budget"
+    )
+
+
 def _grave(posterior: Posterior, *, needs_growth: bool) -> list[str]:
     doubts = [posterior.note] if posterior.note else []
     observations = posterior.evidence.observations
@@ -104,15 +121,15 @@ def _grave(posterior: Posterior, *, needs_growth: bool) -> list[str]:
     if rungs == 0:
         states = {item.state for item in observations}
         doubts.append(
-            "every trial diverged" if states == {"diverged"} else "no trial reached the target"
+            "every trial diverged" if states == {"diverged"} else f"no trial {_done(posterior)}"
         )
     elif rungs == 1 and needs_growth:
         doubts.append(
-            "only one rung reached the target, so the growth is a guess from other workloads"
+            f"only one rung {_done(posterior)}, so the growth is a guess from other workloads"
         )
     elif rungs == 2 and needs_growth:
         doubts.append(
-            "only two rungs reached the target, so the curvature is a guess from other workloads"
+            f"only two rungs {_done(posterior)}, so the curvature is a guess from other workloads"
         )
     return doubts
 
@@ -126,10 +143,16 @@ def _minor(posterior: Posterior) -> list[str]:
         for law in posterior.model.laws:
             if law.tried[0] == law.tried[1]:
                 worries.append(f"{law.name} was never varied")
-    whole = went_whole(observations)
+    fixed = posterior.model.budget is not None  # halving stops most trainings there: no worry
+    whole = (
+        [item for item in observations if item.state != "pruned"]
+        if fixed
+        else went_whole(observations)
+    )
     missed = sum(item.state != "reached" for item in whole)
     if whole and missed > 0.7 * len(whole):
-        worries.append(f"{missed} of {len(whole)} trials missed the target")
+        ended = "did not train to the end" if fixed else "missed the target"
+        worries.append(f"{missed} of {len(whole)} trials {ended}")
     return worries
 
 

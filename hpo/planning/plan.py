@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import PlanError
-from hpo.extrapolation.inference.intervals import Interval
+from hpo.extrapolation.inference.intervals import BestMetric, Interval
 from hpo.planning.machines import Machine
 from hpo.study.jobs import training_job
 from hpo.study.spec import StudySpec
@@ -32,7 +32,8 @@ class Plan:
     ``slot_seconds`` is the time that the run may take, and ``chance_in_slot`` the probability that it reaches its
     target within it. ``accelerator_hours`` and ``energy_kwh`` are 90 % intervals too. ``details`` holds the
     explanation of the plan, as plain values that JSON holds (:func:`hpo.planning.placement.planner.explained`), and as
-    ``machine_file`` the path of a machine's own file.
+    ``machine_file`` the path of a machine's own file. Where a fixed budget was asked about, ``epochs`` is that budget
+    and ``best`` how good the metric gets in it.
     """
 
     study: str
@@ -54,6 +55,7 @@ class Plan:
     accelerator_hours: Interval | None = None
     energy_kwh: Interval | None = None
     details: dict[str, Any] | None = None
+    best: BestMetric | None = None
 
     def __post_init__(self) -> None:
         if not self.ranks_per_node:
@@ -114,6 +116,7 @@ class Plan:
             "accelerator_hours": plain(self.accelerator_hours),
             "energy_kwh": plain(self.energy_kwh),
             "details": self.details,
+            **({"best": self.best.to_dict()} if self.best else {}),
         }
 
     @classmethod
@@ -143,6 +146,7 @@ class Plan:
             accelerator_hours=interval("accelerator_hours"),
             energy_kwh=interval("energy_kwh"),
             details=values.get("details"),
+            best=BestMetric.from_dict(values["best"]) if values.get("best") else None,
         )
 
 
@@ -167,10 +171,10 @@ def planned_job(
     """What a plan trains. Its seed is one that the sweep did not use.
 
     It may train BUDGET_FACTOR times as long as the forecast's upper end says, and at least as long as a trial of the
-    sweep.
+    sweep. A fixed budget stays what it is.
     """
     budget = spec.budget.epochs_per_trial
-    if epochs:
+    if epochs and not spec.question.fixed:
         budget = max(budget, float(math.ceil(BUDGET_FACTOR * epochs.high)))
     return training_job(
         spec, settings, global_batch_size, seed=max(spec.seeds, spec.budget.trials), epochs=budget

@@ -18,6 +18,7 @@ from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.extrapolation.raced import went_whole
 from hpo.runs.fits import fingerprint
+from hpo.runs.losses import done, way_out
 from hpo.runs.ramp import RampSaving, ramp_saving
 from hpo.runs.results import (
     StudyForecast,
@@ -55,23 +56,29 @@ def forecast(
     interval; outcomes of this study at this very batch size are what the forecast is to be compared with, and do not
     count. A ``posterior`` must have been fitted without them.
 
-    Raises :class:`EvidenceError` where no trial of the study reached the target, and for a batch size below 1.
+    Of a study that asks for the best within a fixed budget it is the best metric in place of the epochs; ``budgets``
+    and earlier forecasts say nothing of that.
+
+    Raises :class:`EvidenceError` where no trial of the study reached the target or trained to the end of the budget,
+    and for a batch size below 1.
     """
     if global_batch_size < 1:
         raise EvidenceError(f"global_batch_size must be at least 1, but got {global_batch_size}")
-    best = best_settings(result.evidence(without=[global_batch_size]))
+    question = result.spec.question
+    best = best_settings(result.evidence(without=[global_batch_size]), question)
     if best is None:
         raise EvidenceError(
-            f"no trial of study {result.study.name!r} reached its target, so that there are no "
-            "settings to start from; raise budget.epochs_per_trial or widen the ranges under search"
+            f"no trial of study {result.study.name!r} {done(question)}, so that there are no settings to start from; "
+            f"{way_out(question)}"
         )
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
-    raced = [
-        observation(trial)
+    there = [
+        trial
         for trial in counted_once([*result.searched, *result.raced])
         if trial.global_batch_size == global_batch_size
     ]
+    raced = [observation(trial) for trial in there] if not question.fixed else []
     numbers = forecast_from(
         posterior,
         global_batch_size,
@@ -110,13 +117,16 @@ def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyF
 
 def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) -> RampSaving | None:
     """What the growth of the batch saves; None where it stays, or no training measured its noise."""
+    critical = numbers.critical_batch
     if settings.batch_control == "constant" or not result.noise_courses or not result.train_samples:
+        return None
+    if critical is None or numbers.best is not None:
         return None
     return ramp_saving(
         result.noise_courses,
         settings,
         numbers.global_batch_size,
-        numbers.laws["epochs_to_target"]["B_crit"],
+        critical,
         numbers.epochs_to_target.median,
         result.train_samples,
     )
@@ -129,6 +139,7 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
     if (
         numbers.trust != "low"
         or numbers.raced is not None
+        or numbers.best is not None
         or batch in result.spec.ladder
         or not result.train_samples
     ):
@@ -146,7 +157,11 @@ def direct_search(result: StudyResult, made: StudyForecast) -> str:
     """That a search at the batch of a forecast itself would be cheaper than the sweep was; "" where it would not."""
     batch, epochs = made.global_batch_size, made.epochs_to_target.median
     spent = epochs_trained(result.swept)
-    if batch in result.spec.ladder or spent <= DIRECT_TRAININGS * epochs:
+    if (
+        result.spec.question.fixed
+        or batch in result.spec.ladder
+        or spent <= DIRECT_TRAININGS * epochs
+    ):
         return ""
     return (
         f"the sweep trained {spent:.0f} epochs, as many as {spent / epochs:.0f} trainings at {batch} need: a search at "
@@ -207,7 +222,9 @@ def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> 
     """What :func:`fit_posterior` fits the laws to."""
     if batches is None:
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
-    return study_evidence(result.evidence(batches), result.spec.search, result.noise_scales)
+    return study_evidence(
+        result.evidence(batches), result.spec.search, result.noise_scales, result.spec.question
+    )
 
 
 def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
@@ -223,7 +240,8 @@ def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
 
 def with_forecast(result: StudyResult, posterior: Posterior | None = None) -> StudyResult:
     """The result with the forecast for its full-scale batch, where the study names one and its trials allow it."""
-    if result.spec.full_scale is None or best_settings(result.trials) is None:
+    question = result.spec.question
+    if result.spec.full_scale is None or best_settings(result.trials, question) is None:
         return result
     return dataclasses.replace(
         result, forecast=forecast(result, result.spec.full_scale.global_batch_size, posterior)

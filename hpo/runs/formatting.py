@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from search_spaces.settings import TrainingSettings
 from storage.records import PlanKind
+from trainers.job import NEVER, Question
 
 if TYPE_CHECKING:
     from hpo.extrapolation.forecast import Forecast
@@ -48,7 +49,8 @@ def percent(share: float) -> str:
 
 def prospects(forecast: Forecast) -> list[tuple[str, str]]:
     """What a forecast says besides settings, epochs and trust, as names and texts in the order of reading."""
-    critical = forecast.laws.get("epochs_to_target", {}).get("B_crit")
+    critical = forecast.critical_batch
+    needed = "the epochs" if forecast.best is None else f"what {forecast.best.metric} lacks"
     chances = [
         f"{percent(each.probability)} within {number(each.epochs)}" for each in forecast.chances
     ]
@@ -72,15 +74,18 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
         *(
             (
                 f"{TIMES.get(each.factor) or f'{each.factor:g} times'} the learning rate",
-                f"{interval(each.epochs_factor)} times the epochs, {percent(each.divergence)} risk of divergence",
+                f"{interval(each.epochs_factor)} times {needed}, {percent(each.divergence)} risk of divergence",
             )
             for each in forecast.sensitivity
         ),
         (
             "laws that fit as well",
-            f"differ by a factor of {number(apart)} in the epochs" if apart >= 1.005 else "agree",
+            f"differ by a factor of {number(apart)} in {needed}" if apart >= 1.005 else "agree",
         ),
-        ("earlier forecasts", held if past.count else "none to judge by yet"),
+        (
+            "earlier forecasts",
+            "" if forecast.best is not None else held if past.count else "none to judge by yet",
+        ),
     ]
     return [row for row in rows if row[1]]
 
@@ -97,6 +102,18 @@ def with_unit(name: str) -> str:
     return readable(name) if unit == "1" or name.endswith(unit) else f"{readable(name)} ({unit})"
 
 
-def target(metric: str, threshold: float, higher_is_better: bool) -> str:
-    """``top1 ≥ 0.96``."""
+def answered(question: Question, need: float) -> str:
+    """What trainings needed or lacked, in the unit of the question: ``8.31`` epochs, or a metric of ``0.9213``."""
+    return f"{question.told(need):.4g}" if question.fixed else f"{need:.2f}"
+
+
+def precise(ends: Interval) -> str:
+    """``0.9213 (0.9098 to 0.9301)``: a metric near 1 differs in its later digits."""
+    return f"{ends.median:.4g} ({ends.low:.4g} to {ends.high:.4g})"
+
+
+def target(metric: str, threshold: float | None, higher_is_better: bool) -> str:
+    """``top1 ≥ 0.96``; ``best top1`` without a threshold."""
+    if threshold is None or abs(threshold) >= NEVER:
+        return f"best {metric}"
     return f"{metric} {'≥' if higher_is_better else '≤'} {threshold:g}"

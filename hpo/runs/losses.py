@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from storage.records import Trial, TrialState
+from trainers.job import HOW_SOON, Question
 
 _PRUNED = TrialState.PRUNED
 LOST = (TrialState.FAILED, TrialState.DIVERGED)
@@ -18,15 +19,27 @@ def lost(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.state in LOST]
 
 
-def is_lost(trials: Sequence[Trial]) -> bool:
-    """Whether failures and divergence are why no trial reached the target: they ended at least half of the trials.
+def done(question: Question) -> str:
+    """What a trial did that answered the question, in words."""
+    return "trained to the end of its budget" if question.fixed else "reached its target"
+
+
+def way_out(question: Question) -> str:
+    """What can be done where no trial did."""
+    if question.fixed:
+        return "widen the ranges under search, down to lower learning rates"
+    return "raise budget.epochs_per_trial or widen the ranges under search"
+
+
+def is_lost(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
+    """Whether failures and divergence are why no trial answered the question: they ended at least half of the trials.
 
     Those that were pruned do not count, as nobody knows where they would have ended; those that have not ended, such as
     where a budget is spent, count as not lost.
     """
     told = [trial for trial in trials if trial.state is not _PRUNED]
     return (
-        not any(trial.state is TrialState.REACHED for trial in trials)
+        all(question.need(trial) is None for trial in trials)
         and 2 * len(lost(told)) >= len(told) > 0
     )
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from hpo.extrapolation.inference.intervals import Interval
-from hpo.runs.formatting import KIND_NAMES, interval, number, readable, target
-from hpo.runs.progress import LADDER_COLUMNS, Progress, TimeLeft, ladder_rows
+from hpo.extrapolation.inference.intervals import BestMetric, Interval
+from hpo.runs.formatting import KIND_NAMES, interval, number, precise, readable, target
+from hpo.runs.progress import Progress, TimeLeft, ladder_columns, ladder_rows
 
 if TYPE_CHECKING:
     from hpo.planning.plan import Plan
@@ -36,6 +36,7 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
     """
     study, trials = document["study"], document["trials"]
     aim = study["target"]
+    ends = aim["threshold"] is not None
     ended = ", ".join(
         f"{count} {state}" for state, count in trials.items() if count and state != "total"
     )
@@ -50,16 +51,16 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
             [
                 "batch size",
                 "trials",
-                "reached",
-                "best epochs",
+                "reached" if ends else "to the end",
+                "best epochs" if ends else f"best {aim['metric']}",
                 *(f"best {readable(name)}" for name in settings),
             ],
             [
                 [
                     number(rung["global_batch_size"]),
                     str(rung["trials"]),
-                    str(rung["reached"]),
-                    number(rung["best_epochs_to_target"]),
+                    str(rung["reached"] if ends else rung["to_the_end"]),
+                    number(rung["best_epochs_to_target"] if ends else rung["best_metric"]),
                     *(number((rung["best_settings"] or {}).get(name)) for name in settings),
                 ]
                 for rung in document["rungs"]
@@ -72,7 +73,12 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
 
 def forecast_html(document: Mapping[str, Any]) -> str:
     """A forecast as HTML, from its document: epochs and settings with their 90 % intervals, and how far to trust it."""
-    rows = [["epochs to target", interval(Interval(**document["epochs_to_target"]))]]
+    best = document.get("best")
+    if best is None:
+        rows = [["epochs to target", interval(Interval(**document["epochs_to_target"]))]]
+    else:
+        found = BestMetric.from_dict(best)
+        rows = [[f"{found.metric} in {found.epochs:g} epochs", precise(found.interval)]]
     rows += [
         [readable(name), interval(Interval(**ends))] for name, ends in document["settings"].items()
     ]
@@ -106,7 +112,7 @@ class NotebookProgress(Progress):
         """Draw the ladder anew."""
         ended = sum(trial.state.finished for trial in trials)
         left = self._left.of(ended, spec.budget.trials)
-        self._ladder = _table(LADDER_COLUMNS, ladder_rows(spec, trials, running))
+        self._ladder = _table(ladder_columns(spec), ladder_rows(spec, trials, running))
         self._text = spec.budget.counted(ended)
         if not spec.budget.ends_by_itself:
             self._bar = f'<progress value="{ended}" max="{spec.budget.trials}" style="width: 24em"></progress>'

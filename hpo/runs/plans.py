@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Unpack
 
 from hpo.errors import PlanError
+from hpo.extrapolation.trust import VERY_FAR
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
 from hpo.planning.machines import Machine, load_machine, machine_names
 from hpo.planning.placement.candidates import HOUR, PlanningContext, scaled
-from hpo.planning.placement.epochs import EpochsLaw, IntervalLaw, PosteriorLaw
+from hpo.planning.placement.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
 from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
 from hpo.planning.placement.placements import memory_needs
@@ -119,6 +120,7 @@ def choose_plan(
         ranks_per_node=place.ranks_per_node,
         slot_seconds=constraints.slot_seconds,
         launcher=asked.launcher or target.scheduler,
+        best=made.numbers.best,
     )
     plan = plan if selection is None else _timed(plan, made, selection)
     if plan.seconds is not None and not math.isfinite(plan.seconds.median + plan.seconds.high):
@@ -204,7 +206,18 @@ def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
 
 
 def law_of(made: StudyForecast) -> EpochsLaw:
-    """The epochs over all batch sizes, or at that of the forecast alone where the fitted laws are not at hand."""
+    """The epochs over all batch sizes, or at that of the forecast alone where the fitted laws are not at hand.
+
+    A fixed budget is the same at all of those that the evidence tells of.
+    """
+    if made.numbers.best is not None:
+        batches = made.posterior.evidence.batches if made.posterior else [made.global_batch_size]
+        return EvenLaw(
+            made.numbers.best.epochs,
+            divergence=made.numbers.divergence or 0.0,
+            supported=(int(batches[0]), int(VERY_FAR * batches[-1])),
+            swept=int(batches[-1]),
+        )
     if made.posterior is None:
         return IntervalLaw(
             made.global_batch_size, made.epochs_to_target, made.numbers.divergence or 0.0
@@ -281,7 +294,7 @@ def _overhead(spec: StudySpec, machine: Machine) -> float:
 
 def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
     """The same run as ``plan`` by rules of thumb: the best settings of the largest rung, moved by each rule."""
-    best = best_settings(result.swept)
+    best = best_settings(result.swept, result.spec.question)
     if best is None:
         return []
     plans = []
@@ -295,6 +308,7 @@ def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
                 kind=kind,
                 job=planned_job(result.spec, settings, plan.global_batch_size, None),
                 epochs=None,
+                best=None,
                 seconds=None,
                 trust="",
                 reason="",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpo.runs.formatting import answered
 from hpo.study.budgets import rung_budgets
 from hpo.study.samplers import SAMPLERS
 from storage.records import TrialState
@@ -39,21 +40,25 @@ class Progress:
         """A launched plan was evaluated."""
 
 
-LADDER_COLUMNS = (
-    "batch size",
-    "trials",
-    "running",
-    "reached",
-    "stopped",
-    "best epochs",
-    "at learning rate",
-)
+def ladder_columns(spec: StudySpec) -> tuple[str, ...]:
+    """What :func:`ladder_rows` tells of each rung."""
+    question = spec.question
+    return (
+        "batch size",
+        "trials",
+        "running",
+        "to the end" if question.fixed else "reached",
+        "stopped",
+        question.answer if question.fixed else "best epochs",
+        "at learning rate",
+    )
 
 
 def ladder_rows(
     spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[tuple[str, ...]]:
-    """What has come of each rung so far, a text for each of ``LADDER_COLUMNS``."""
+    """What has come of each rung so far, a text for each of :func:`ladder_columns`."""
+    question = spec.question
     budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
     asked = {batch: f"/{budget.trainings}" for batch, budget in budgets.items()}
     if SAMPLERS[spec.sampler].chooses_rung:  # it trains where it wants, and no rung has a share
@@ -61,8 +66,12 @@ def ladder_rows(
     for batch, of_them in asked.items():
         rung = [trial for trial in trials if trial.global_batch_size == batch]
         ended = [trial for trial in rung if trial.state.finished]
-        reached = [trial for trial in ended if trial.state is TrialState.REACHED]
-        best = min(reached, key=lambda trial: trial.epochs_to_target or 0.0, default=None)
+        reached = [
+            (need, trial.number, trial)
+            for trial in ended
+            if (need := question.need(trial)) is not None
+        ]
+        need, _, best = min(reached, default=(0.0, 0, None))
         now = ", ".join(
             f"{running[trial.id]['metric']:.3f}"
             for trial in rung
@@ -74,7 +83,7 @@ def ladder_rows(
             now or "",
             str(len(reached)),
             str(len(ended) - len(reached)),
-            f"{best.epochs_to_target:.2f}" if best else "",
+            "" if best is None else answered(question, need),
             f"{best.settings['learning_rate']:.3g}" if best else "",
         )
 

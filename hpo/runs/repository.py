@@ -19,7 +19,7 @@ from hpo.errors import (
     TuningError,
 )
 from hpo.extrapolation.evidence.stored import measured_trials, noise_scales
-from hpo.extrapolation.inference.intervals import Interval
+from hpo.extrapolation.inference.intervals import BestMetric, Interval
 from hpo.planning.launchers import script_name
 from hpo.planning.launchers.launch import Launched, check_script, write_plan
 from hpo.planning.plan import Plan, planned_job, read_plan
@@ -392,6 +392,7 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
         else None,
         energy_kwh=Interval(**details["energy_kwh"]) if details.get("energy_kwh") else None,
         details=details.get("details"),
+        best=BestMetric.from_dict(details["best"]) if details.get("best") else None,
     )
 
 
@@ -401,6 +402,7 @@ def _details(plan: Plan) -> str | None:
         "accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
         "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(),
         "details": plan.details,
+        **({"best": plan.best.to_dict()} if plan.best else {}),
     }
     return json_text(details) if any(details.values()) else None
 

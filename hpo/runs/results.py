@@ -34,6 +34,7 @@ from storage.records import (
 )
 from storage.statements.calibration import is_inside
 from trainers.cost import WorkloadCost
+from trainers.job import HOW_SOON, NEVER, Question
 
 RULES_OF_THUMB = (PlanKind.LINEAR_SCALING, PlanKind.SQRT_SCALING, PlanKind.NO_SCALING)
 
@@ -43,11 +44,15 @@ SHARE_OF_SWEEP = 0.25
 
 @dataclass(frozen=True)
 class SweptConfiguration:
-    """One configuration at one batch size, over all of its seeds; ``epochs`` is the geometric mean to the target."""
+    """One configuration at one batch size, over all of its seeds.
+
+    ``need`` is the geometric mean of what its trainings needed or lacked (:meth:`trainers.job.Question.need`): the
+    epochs to the target, or the shortfall after a fixed budget.
+    """
 
     settings: TrainingSettings
     global_batch_size: int
-    epochs: float
+    need: float
     runs: int
 
 
@@ -135,6 +140,24 @@ class PlannedRun:
         )
 
     @property
+    def question(self) -> Question:
+        """What was asked of it."""
+        return self.plan.job.question
+
+    @property
+    def needs(self) -> tuple[float, ...]:
+        """What the launches that answered the question needed or lacked."""
+        found = [self.question.need(outcome) for outcome in self.outcomes]
+        return tuple(need for need in found if need is not None)
+
+    @property
+    def observed_best(self) -> float | None:
+        """Mean of the best metric after a fixed budget; None unless every launch so far trained to its end."""
+        if not self.question.fixed or not self.outcomes or len(self.needs) < len(self.outcomes):
+            return None
+        return statistics.fmean(self.question.told(need) for need in self.needs)
+
+    @property
     def observed_epochs(self) -> float | None:
         """Mean epochs to target; None unless every launch so far reached it."""
         if not self.outcomes or len(self.reached) < len(self.outcomes):
@@ -144,6 +167,11 @@ class PlannedRun:
     @property
     def inside(self) -> bool | None:
         """Whether the launches bore the forecast out, by the rule of the calibration; None where that is not known."""
+        if self.question.fixed:
+            best, seen = self.plan.best, self.observed_best
+            if best is None or seen is None:
+                return None
+            return best.interval.low <= seen <= best.interval.high
         low, high = (
             (self.plan.epochs.low, self.plan.epochs.high) if self.plan.epochs else (None, None)
         )
@@ -160,6 +188,7 @@ class PlannedRun:
         return {
             "plan": self.plan.to_dict(),
             "observed_epochs_to_target": self.observed_epochs,
+            **({"observed_best": self.observed_best} if self.question.fixed else {}),
             "outcomes": [
                 {
                     "seed": o.seed,
@@ -292,14 +321,10 @@ class StudyResult:
                 "message": self.study.message,
                 "workload": self.study.workload,
                 "ladder": list(self.spec.ladder),
-                "target": {
-                    "metric": self.study.metric,
-                    "threshold": self.study.threshold,
-                    "higher_is_better": self.study.higher_is_better,
-                },
+                "target": target_values(self.study),
             },
             "trials": {"total": len(self.swept), **_states(self.swept)},
-            "rungs": _rungs(self.swept, self.batches),
+            "rungs": _rungs(self.swept, self.batches, self.spec.question),
             "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
             "forecast": self.forecast.to_dict() if self.forecast else None,
             "plan": self.plan.plan.to_dict() if self.plan else None,
@@ -333,19 +358,36 @@ def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
     )
 
 
-def candidates(trials: Sequence[Trial], global_batch_size: int) -> list[SweptConfiguration]:
-    """The settings of a rung that reached the target with every seed they were trained with, the best first."""
-    return [_candidate(*each) for each in _ranked(trials, global_batch_size)]
+def target_values(study: Study) -> dict[str, Any]:
+    """A study's target as plain values: without a threshold where the best within a fixed budget is asked for."""
+    ends = abs(study.threshold) < NEVER
+    return {
+        "metric": study.metric,
+        "threshold": study.threshold if ends else None,
+        "higher_is_better": study.higher_is_better,
+    }
 
 
-def _candidate(epochs: float, runs: Sequence[Trial]) -> SweptConfiguration:
+def candidates(
+    trials: Sequence[Trial], global_batch_size: int, question: Question = HOW_SOON
+) -> list[SweptConfiguration]:
+    """The settings of a rung that answered the ``question`` with every seed they were trained with, the best first.
+
+    They reached the target, or trained to the end of a fixed budget.
+    """
+    return [_candidate(*each) for each in _ranked(trials, global_batch_size, question)]
+
+
+def _candidate(need: float, runs: Sequence[Trial]) -> SweptConfiguration:
     return SweptConfiguration(
-        TrainingSettings.from_record(runs[0].settings), runs[0].global_batch_size, epochs, len(runs)
+        TrainingSettings.from_record(runs[0].settings), runs[0].global_batch_size, need, len(runs)
     )
 
 
-def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float, list[Trial]]]:
-    """Mean epochs and runs of each settings that reached the target with every seed, the fewest epochs first.
+def _ranked(
+    trials: Sequence[Trial], global_batch_size: int, question: Question
+) -> list[tuple[float, list[Trial]]]:
+    """Mean need and runs of each settings that answered the question with every seed, the best first.
 
     A short look, stopped before any could have reached the target, is no run of them.
     """
@@ -354,7 +396,9 @@ def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float
     for trial in counted_once(here):
         if trial.state is not TrialState.FAILED:
             runs[trial.settings_key].append(trial)
-    fewest = min((trial.epochs_to_target for trial in here if trial.epochs_to_target), default=0.0)
+    fewest = question.epochs or min(
+        (trial.epochs_to_target for trial in here if trial.epochs_to_target), default=0.0
+    )
     found = []
     for every in runs.values():
         group = [
@@ -362,22 +406,30 @@ def _ranked(trials: Sequence[Trial], global_batch_size: int) -> list[tuple[float
             for trial in every
             if trial.state is not TrialState.PRUNED or (trial.epochs or 0.0) >= fewest
         ]
-        epochs = [trial.epochs_to_target for trial in group if trial.epochs_to_target is not None]
-        if epochs and len(epochs) == len(group):
-            mean = math.exp(math.fsum(map(math.log, epochs)) / len(epochs))
+        needs = [need for trial in group if (need := question.need(trial)) is not None]
+        if needs and len(needs) == len(group):
+            mean = math.exp(math.fsum(map(math.log, needs)) / len(needs))
             found.append((mean, group))
     return sorted(found, key=lambda each: each[0])
 
 
-def best_of_rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> dict[int, SweptConfiguration]:
+def best_of_rungs(
+    trials: Sequence[Trial], ladder: Sequence[int], question: Question = HOW_SOON
+) -> dict[int, SweptConfiguration]:
     """The best candidate of every rung that has one, by its batch size."""
-    return {batch: _candidate(*found[0]) for batch in ladder if (found := _ranked(trials, batch))}
+    return {
+        batch: _candidate(*found[0])
+        for batch in ladder
+        if (found := _ranked(trials, batch, question))
+    }
 
 
-def best_settings(trials: Sequence[Trial]) -> SweptConfiguration | None:
-    """The best settings of the largest rung where any reached the target, those of several seeds before a lucky one."""
+def best_settings(
+    trials: Sequence[Trial], question: Question = HOW_SOON
+) -> SweptConfiguration | None:
+    """The best settings of the largest rung where any answered, those of several seeds before a lucky one."""
     for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
-        found = _ranked(trials, batch)
+        found = _ranked(trials, batch, question)
         if found:
             most = max(len(runs) for _, runs in found)
             return _candidate(*next(each for each in found if len(each[1]) == most))
@@ -420,8 +472,10 @@ def _states(trials: Sequence[Trial]) -> dict[str, int]:
     return {str(state): counts[str(state)] for state in TrialState}
 
 
-def _rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> list[dict[str, Any]]:
-    best = best_of_rungs(trials, ladder)
+def _rungs(
+    trials: Sequence[Trial], ladder: Sequence[int], question: Question
+) -> list[dict[str, Any]]:
+    best = best_of_rungs(trials, ladder, question)
     states = {
         batch: [trial.state for trial in trials if trial.global_batch_size == batch]
         for batch in ladder
@@ -431,7 +485,17 @@ def _rungs(trials: Sequence[Trial], ladder: Sequence[int]) -> list[dict[str, Any
             "global_batch_size": batch,
             "trials": len(states[batch]),
             "reached": states[batch].count(TrialState.REACHED),
-            "best_epochs_to_target": best[batch].epochs if batch in best else None,
+            "best_epochs_to_target": best[batch].need
+            if batch in best and not question.fixed
+            else None,
+            **(
+                {
+                    "to_the_end": states[batch].count(TrialState.CENSORED),
+                    "best_metric": question.told(best[batch].need) if batch in best else None,
+                }
+                if question.fixed
+                else {}
+            ),
             "best_settings": best[batch].settings.to_dict() if batch in best else None,
         }
         for batch in ladder

@@ -23,7 +23,7 @@ from hpo.runs.checks import check_full_scale, check_workload
 from hpo.runs.forecasts import direct_search, forecast, with_forecast
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
-from hpo.runs.losses import is_lost, told_end, told_losses
+from hpo.runs.losses import done, is_lost, told_end, told_losses, way_out
 from hpo.runs.notebook import progress_here
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.plans import baseline_plans, make_plan
@@ -190,7 +190,7 @@ class _Run:
         if batch is None:
             return None
         result = self._read()
-        if best_settings(result.swept) is None or result.searched:
+        if best_settings(result.swept, self._spec.question) is None or result.searched:
             return None  # nothing to begin with, or the sweep itself has trained there
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         with self.region():
@@ -306,21 +306,18 @@ class _Run:
         result = self._read()
         self._count([trial for trial in result.swept if trial not in result.imported])
         own = [trial for trial in result.trials if trial not in result.imported]
-        losses = told_losses(own)
-        if is_lost(own) and best_settings(result.trials) is None:
-            raise TuningError(f"no trial reached the target: {losses}\n{ways_out(self._spec.name)}")
+        losses, question = told_losses(own), self._spec.question
+        best, nothing = best_settings(result.trials, question), f"no trial {done(question)}"
+        if is_lost(own, question) and best is None:
+            raise TuningError(f"{nothing}: {losses}\n{ways_out(self._spec.name)}")
         if losses:
             self._progress.message(losses)
             self._held.event("losses", losses)
         full = result.spec.full_scale
         if full is None:
             return None, ""
-        if best_settings(result.trials) is None:
-            return (
-                None,
-                f"no trial reached the target: no forecast; {told_end(own)}; raise "
-                "budget.epochs_per_trial or widen the ranges",
-            )
+        if best is None:
+            return None, f"{nothing}: no forecast; {told_end(own)}; {way_out(question)}"
         if known is None:
             self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         with self.region():
@@ -339,10 +336,16 @@ class _Run:
     def _keep_forecast(self, fitted: StudyForecast) -> StudyForecast:
         made = self._patience(lambda: repository.keep_forecast(self._store, fitted))
         epochs, batch = made.numbers.epochs_to_target, made.global_batch_size
+        best = made.numbers.best
+        said = (
+            f"the target takes {epochs.median:.4g} epochs ({epochs.low:.4g} to {epochs.high:.4g})"
+            if best is None
+            else f"{best.metric} comes to {best.interval.median:.4g} ({best.interval.low:.4g} to "
+            f"{best.interval.high:.4g}) in {best.epochs:g} epochs"
+        )
         self._held.event(
             "forecast",
-            f"at global batch size {batch} the target takes {epochs.median:.4g} epochs "
-            f"({epochs.low:.4g} to {epochs.high:.4g}), trust {made.numbers.trust}",
+            f"at global batch size {batch} {said}, trust {made.numbers.trust}",
             global_batch_size=batch,
             epochs_median=epochs.median,
         )

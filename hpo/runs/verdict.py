@@ -1,7 +1,7 @@
 """What the launches of a study's plans say: the forecast's settings against those by rules of thumb.
 
-Runs are compared by the logarithm of the epochs that they needed, for settings act on it by factors. Where two means
-lie within two standard errors of their difference there is no verdict.
+Runs are compared by the logarithm of the epochs that they needed, or of what they lacked after a fixed budget, for
+settings act on both by factors. Where two means lie within two standard errors of their difference there is no verdict.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpo.runs.formatting import KIND_NAMES, number, percent
+from hpo.runs.formatting import KIND_NAMES, answered, number, percent
 from hpo.runs.results import PlannedRun
+from trainers.job import HOW_SOON, Question
 
 STANDARD_ERRORS = 2.0
 
@@ -21,31 +22,39 @@ STANDARD_ERRORS = 2.0
 class Mean:
     """The mean epochs to target of one plan's runs, geometric, with its standard error as a share of it.
 
-    ``error`` is None for a single run. ``lost`` of ``runs`` did not reach the target, and are in neither.
+    ``error`` is None for a single run. ``lost`` of ``runs`` did not reach the target, and are in neither. Where the
+    ``question`` is one of a fixed budget, ``epochs`` is what runs lacked after it.
     """
 
     epochs: float
     error: float | None
     runs: int
     lost: int
+    question: Question = HOW_SOON
 
     def told(self) -> str:
         """``8.31 ± 0.2 (5 runs)``."""
         spread = "" if self.error is None else f" ± {number(self.epochs * self.error)}"
         lost = f", {self.lost} lost" if self.lost else ""
-        return (
-            f"{number(self.epochs)}{spread} ({self.runs} run{'' if self.runs == 1 else 's'}{lost})"
-        )
+        return f"{self._middle}{spread} ({self.runs} run{'' if self.runs == 1 else 's'}{lost})"
+
+    @property
+    def _middle(self) -> str:
+        return answered(self.question, self.epochs) if self.question.fixed else number(self.epochs)
 
 
 def mean_of(run: PlannedRun) -> Mean | None:
-    """The mean over a plan's runs; None where none reached the target."""
-    logs = [math.log(epochs) for epochs in run.reached if epochs > 0]
+    """The mean over a plan's runs; None where none reached the target, or trained to the end of a fixed budget."""
+    logs = [math.log(need) for need in run.needs if need > 0]
     if not logs:
         return None
     error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else None
     return Mean(
-        math.exp(statistics.fmean(logs)), error, len(run.outcomes), len(run.outcomes) - len(logs)
+        math.exp(statistics.fmean(logs)),
+        error,
+        len(run.outcomes),
+        len(run.outcomes) - len(logs),
+        run.question,
     )
 
 
@@ -80,11 +89,17 @@ def _compared(ours: Mean, theirs: Mean) -> str:
         return "no verdict on a single run"
     away, error = math.log(theirs.epochs / ours.epochs), math.hypot(ours.error, theirs.error)
     if abs(away) <= STANDARD_ERRORS * error:
-        return f"no verdict within 2 standard errors ({_signed(away)} epochs)"
+        return f"no verdict within 2 standard errors ({_signed(away, ours.question)})"
     errors = f"{abs(away) / error:.1f} standard errors" if error > 0 else "without scatter"
-    return f"the forecast needs {_signed(away)} epochs ({errors})"
+    does = "leaves" if ours.question.fixed else "needs"
+    return f"the forecast {does} {_signed(away, ours.question)} ({errors})"
 
 
-def _signed(away: float) -> str:
+def _signed(away: float, question: Question) -> str:
     share = 1 - math.exp(-away)
-    return f"{percent(abs(share))} {'fewer' if share >= 0 else 'more'}"
+    if question.fixed:
+        what = (
+            f"to a perfect {question.unit}" if question.target.higher_is_better else question.unit
+        )
+        return f"{percent(abs(share))} {'less' if share >= 0 else 'more'} {what}"
+    return f"{percent(abs(share))} {'fewer' if share >= 0 else 'more'} epochs"

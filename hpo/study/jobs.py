@@ -7,7 +7,7 @@ from typing import Any
 
 from hpo.study.spec import StudySpec
 from search_spaces.settings import TrainingSettings
-from trainers.job import Target, TrainingJob
+from trainers.job import TrainingJob
 
 
 def search_path(spec: StudySpec) -> str:
@@ -44,7 +44,7 @@ def training_job(
     return TrainingJob(
         workload=spec.workload,
         data=workload_data(spec),
-        target=Target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better),
+        target=spec.target.aim,
         settings=settings,
         global_batch_size=global_batch_size,
         seed=seed,

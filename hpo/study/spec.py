@@ -32,9 +32,11 @@ from hpo.study import rules, yaml_text
 from hpo.study.faults import SpecFaultsError
 from hpo.study.program import ProgramSection, Section, faults_of_program
 from hpo.study.samplers import SAMPLERS, check_sampler
+from hpo.study.target import MOST_EPOCHS, StudyTarget, faults_of_target, with_budget
 from search_spaces.domains import Categorical
 from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
+from trainers.job import Question
 
 if TYPE_CHECKING:
     Json = Any  # each workload knows what its own data section holds
@@ -45,42 +47,11 @@ BatchSize = Annotated[
 ]  # samples per update; a column of PostgreSQL holds no more
 Count = Annotated[int, Field(gt=0, le=10**9)]
 MOST_RUNGS = 100
-MOST_EPOCHS = 1e6
 MOST_EVALUATIONS = 10_000
 MOST_SEEDS = 10_000
-LONGEST_WORD = 100  # characters of a name
 AUTO = "auto"
 MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
 """Where a search ends by itself: trainings that it may have at most, and the epochs of each where none are given."""
-
-
-class StudyTarget(Section):
-    """The metric and the threshold that end a training: at least it, or at most it."""
-
-    metric: str = Field(min_length=1, max_length=LONGEST_WORD)
-    at_least: float | None = None
-    at_most: float | None = None
-
-    @model_validator(mode="after")
-    def _one_threshold(self) -> StudyTarget:
-        if (self.at_least is None) == (self.at_most is None):
-            got = "neither" if self.at_least is None else "both"
-            raise ValueError(f"must have exactly one of at_least and at_most, but got {got}")
-        return self
-
-    @property
-    def threshold(self) -> float:
-        """The value to reach, in the metric's own unit."""
-        return self.at_least if self.at_least is not None else float(self.at_most or 0.0)
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether the metric has to rise to the threshold."""
-        return self.at_least is not None
-
-    def reached(self, value: float) -> bool:
-        """Whether ``value`` of the metric reaches the target; NaN does not."""
-        return value >= self.threshold if self.higher_is_better else value <= self.threshold
 
 
 class FullScale(Section):
@@ -206,12 +177,20 @@ class StudySpec(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _check_together(cls, values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        study = handler(_with_sampler(values))
+        study = handler(_with_sampler(with_budget(values)))
         full_scale = None if study.full_scale is None else study.full_scale.global_batch_size
         own = study_recipe.own_settings(values)
         faults = [
             *rules.faults_of_budget(study.budget.trials, study.ladder),
+            *faults_of_target(
+                study.target,
+                study.program,
+                study.data,
+                [*study.ladder, *([full_scale] if full_scale else [])],
+                study.budget.epochs_per_trial,
+            ),
             *_faults_of_auto(study),
+            *_faults_of_fixed_budget(study),
             *rules.faults_of_normalization(study.search, study.ladder, full_scale),
             *rules.faults_of_workers(study.search, study.ladder, study.resources.workers),
             *faults_of_program(
@@ -261,9 +240,20 @@ class StudySpec(Section):
     def race_batch(self) -> int | None:
         """The full-scale batch size at which settings may be raced after the sweep; None where nothing is raced."""
         full = self.full_scale
-        if full is None or self.budget.race == 0 or full.global_batch_size in self.ladder:
+        if (
+            full is None
+            or self.budget.race == 0
+            or full.global_batch_size in self.ladder
+            or self.question.fixed
+        ):
             return None
         return full.global_batch_size
+
+    @property
+    def question(self) -> Question:
+        """What the study asks: how soon trainings reach the target, or how good they get within its budget."""
+        fixed = self.target.best_within is not None
+        return Question(self.target.aim, self.budget.epochs_per_trial if fixed else None)
 
     def to_dict(self) -> dict[str, Any]:
         """The study as plain values that JSON holds; an absent value stays absent."""
@@ -271,9 +261,9 @@ class StudySpec(Section):
         plain["program"] = self.program and self.program.to_plain()
         plain["resources"] = self.resources.model_dump(mode="json", exclude_defaults=True)
         plain["budget"] = self.budget.to_plain()
-        for section in ("target", "full_scale"):
-            given = (plain.pop(section) or {}).items()
-            plain[section] = {key: value for key, value in given if value is not None}
+        plain["target"] = self.target.to_plain()
+        given = (plain.pop("full_scale") or {}).items()
+        plain["full_scale"] = {key: value for key, value in given if value is not None}
         order = [
             name
             for name in type(self).model_fields
@@ -331,7 +321,7 @@ def _with_sampler(values: Any) -> Any:
 
 def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
     """A fault where a budget is left to a search that does not end by itself."""
-    if not study.budget.ends_by_itself:
+    if not study.budget.ends_by_itself or study.question.fixed:
         return
     if not SAMPLERS[study.sampler].chooses_rung:
         yield (
@@ -352,6 +342,29 @@ def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, s
                 f"budget: auto needs scaled settings that are numbers, but {name} is a choice: give it role: shared, "
                 "or give budget: {trials: ...}",
             )
+
+
+def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
+    """A fault where what the study asks for knows nothing but the epochs to a target."""
+    if not study.question.fixed:
+        return
+    way_out = "or give target: {metric: ..., at_least or at_most: ...}"
+    if study.budget.ends_by_itself:
+        yield (
+            ("budget",),
+            f"budget: auto must have a target that ends trainings, but got best_within; give budget: {{trials: ...}}, "
+            f"{way_out}",
+        )
+    elif SAMPLERS[study.sampler].chooses_rung:
+        yield (
+            ("sampler",),
+            f"sampler {study.sampler} must have a target that ends trainings, but got best_within; take tpe, {way_out}",
+        )
+    if study.budget.race:
+        yield (
+            ("budget", "race"),
+            f"a race must have a target that ends trainings, but got best_within; leave race out, {way_out}",
+        )
 
 
 def load_study(path: str | Path) -> StudySpec:
@@ -411,6 +424,14 @@ def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
             f"({', '.join(sorted(metrics))}), but got {metric!r}{nearest(metric, metrics)}",
             "target",
             "metric",
+        )
+    if spec.question.fixed and spec.target.higher_is_better != metrics[metric]:
+        right, wrong = ("maximize", "minimize") if metrics[metric] else ("minimize", "maximize")
+        raise spec.error(
+            f"target.direction must be {right} with {metric}, which is better when "
+            f"{'higher' if metrics[metric] else 'lower'}, but got {wrong}; write direction: {right}",
+            "target",
+            "direction" if spec.target.direction else "metric",
         )
     if spec.target.higher_is_better and not metrics[metric]:
         raise spec.error(

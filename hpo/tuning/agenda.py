@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpo.study.budgets import RungBudget
-from storage.records import Trial, TrialState
+from storage.records import Trial
+from trainers.job import HOW_SOON, Question
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,20 @@ def explorations(trials: Sequence[Trial]) -> list[Trial]:
     return list(first.values())
 
 
-def next_task(budgets: Mapping[int, RungBudget], trials: Sequence[Trial]) -> Task:
-    """The next training of a sweep with these ``trials`` (of every state), the smallest open rung first."""
+def next_task(
+    budgets: Mapping[int, RungBudget], trials: Sequence[Trial], question: Question = HOW_SOON
+) -> Task:
+    """The next training of a sweep with these ``trials`` (of every state), the smallest open rung first.
+
+    ``question`` says which settings are the best: those that need the fewest epochs, or get the furthest in them.
+    """
     waiting = False
     for batch in sorted(budgets):
         task = _next_in_rung(
-            batch, budgets[batch], [t for t in trials if t.global_batch_size == batch]
+            batch,
+            budgets[batch],
+            [t for t in trials if t.global_batch_size == batch],
+            question,
         )
         if isinstance(task, (Explore, Repeat)):
             return task
@@ -77,7 +86,9 @@ def next_task(budgets: Mapping[int, RungBudget], trials: Sequence[Trial]) -> Tas
     return Wait() if waiting else Done()
 
 
-def _next_in_rung(batch: int, budget: RungBudget, trials: Sequence[Trial]) -> Task:
+def _next_in_rung(
+    batch: int, budget: RungBudget, trials: Sequence[Trial], question: Question
+) -> Task:
     if len(trials) >= budget.trainings:
         return Done()
     explored = explorations(trials)
@@ -85,19 +96,15 @@ def _next_in_rung(batch: int, budget: RungBudget, trials: Sequence[Trial]) -> Ta
         return Explore(batch)
     if not all(trial.state.finished for trial in explored):
         return Wait()
-    reached = sorted((t for t in explored if t.state is TrialState.REACHED), key=_epochs)
+    answered = [(need, t.number, t) for t in explored if (need := question.need(t)) is not None]
     trained = Counter(_key(trial) for trial in trials)
     for seeds in range(1, budget.seeds):
-        for best in reached[: budget.repeated_settings]:
+        for _, _, best in sorted(answered)[: budget.repeated_settings]:
             if trained[_key(best)] <= seeds:
                 return Repeat(batch, best.settings)
-    # Too few settings reached the target to be worth repeating: look for better ones instead.
+    # Too few settings came to what is asked for to be worth repeating: look for better ones instead.
     return Explore(batch)
 
 
 def _key(trial: Trial) -> tuple[int, str]:
     return trial.global_batch_size, trial.settings_key
-
-
-def _epochs(trial: Trial) -> tuple[float, int]:
-    return (trial.epochs_to_target or float("inf"), trial.number)

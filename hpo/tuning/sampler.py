@@ -3,7 +3,8 @@
 Settings with the role ``scaled`` are sampled in a study of their own for every rung; settings with the role
 ``shared`` in one study over the ladder, which is told by how much a training beat or missed the mean of its
 rung. The studies live in memory and are told every finished trial again when a sweep resumes; the database
-stays the only truth. Samplers minimise the logarithm of the epochs to target: settings act on it by factors.
+stays the only truth. Samplers minimise the logarithm of the epochs to target, or of what a training lacks after a fixed
+budget: settings act on both by factors.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from search_spaces.scaling_rules import SCALING_RULES
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.records import ConvergencePoint, Trial, TrialState
+from trainers.job import HOW_SOON, Question
 
 if TYPE_CHECKING:
     import optuna
@@ -95,6 +97,7 @@ def make_sampler(spec: StudySpec, batches: Sequence[int], earlier: int = 0) -> S
         name=spec.name,
         epochs=spec.budget.epochs_per_trial,
         earlier=earlier,
+        question=spec.question,
     )
 
 
@@ -115,10 +118,11 @@ class LadderSampler:
         name: str,
         epochs: float,
         earlier: int = 0,
+        question: Question = HOW_SOON,
     ) -> None:
         name = f"{name}/after {earlier}" if earlier else name
         self._space = space
-        self._epochs = epochs
+        self._epochs, self._question = epochs, question
         self._scaled = space.to_optuna(space.scaled)
         self._shared = space.to_optuna(space.shared)
         self._rungs = {batch: _new_study(sampler, f"{name}/{batch}") for batch in ladder}
@@ -211,7 +215,8 @@ class LadderSampler:
             self._add(self._rungs[batch], self._scaled, trial, value)
             self._add(self._ladder, self._shared, trial, centred)
             self._started.add(batch)
-        if trial.state is TrialState.REACHED and value < self._best.get(batch, (math.inf, None))[0]:
+        answered = self._question.need(trial) is not None
+        if answered and value < self._best.get(batch, (math.inf, None))[0]:
             self._best[batch] = (value, trial)
 
     def _first_values(self, batch: int) -> list[dict[str, Any]]:
@@ -243,14 +248,30 @@ class LadderSampler:
         ]
 
     def _value(self, trial: Trial) -> float | None:
-        """What the samplers minimise: log epochs to target, or more than any reached trial for what missed it."""
-        if trial.state is TrialState.REACHED and trial.epochs_to_target:
-            return math.log(trial.epochs_to_target)
+        """What the samplers minimise: log epochs to target, or more than any reached trial for what missed it.
+
+        After a fixed budget, the log of what a training lacks. One that was stopped counts by where it stood, but
+        behind the best; one that diverged as twice as bad as the worst.
+        """
+        if need := self._question.need(trial):
+            return math.log(need)
+        if self._question.fixed:
+            return self._value_of_lost(trial)
         if trial.state in (TrialState.CENSORED, TrialState.PRUNED):
             return math.log(2 * self._epochs)
         if trial.state is TrialState.DIVERGED:
             return math.log(4 * self._epochs)
         return None
+
+    def _value_of_lost(self, trial: Trial) -> float | None:
+        if trial.state not in (TrialState.CENSORED, TrialState.PRUNED, TrialState.DIVERGED):
+            return None
+        stood = self._question.shortfall(trial.final_metric)
+        known = self._values[trial.global_batch_size]
+        if trial.state is TrialState.DIVERGED or stood is None:
+            return max(known, default=math.log(stood or 1.0)) + math.log(2)
+        best = self._best.get(trial.global_batch_size)
+        return math.log(stood) if best is None else max(math.log(stood), best[0])
 
     def _add(
         self, study: optuna.Study, space: Mapping[str, Any], trial: Trial, value: float

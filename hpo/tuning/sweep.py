@@ -125,7 +125,7 @@ class Sweep(Trainings):
 
     def _next_task(self) -> Task:
         if not SAMPLERS[self._spec.sampler].chooses_rung:
-            return next_task(self._budgets, self.trials)
+            return next_task(self._budgets, self.trials, self._spec.question)
         if len(self._trials) >= self._spec.budget.trials:
             return Done()
         unfinished = self._unfinished()

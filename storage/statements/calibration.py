@@ -92,7 +92,11 @@ def _of_plans(found: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[CalibrationRow
 
 
 def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
-    plan, reached = runs[0], [run for run in runs if run.state is TrialState.REACHED]
+    plan = runs[0]
+    # an interval without width is a fixed budget of training, and no forecast of the epochs
+    fixed = plan.epochs_low is not None and plan.epochs_low == plan.epochs_high
+    low, high = (None, None) if fixed else (plan.epochs_low, plan.epochs_high)
+    reached = [run for run in runs if run.state is TrialState.REACHED]
     seconds = fmean(run.seconds for run in reached) if reached else None
     return CalibrationRow(
         plan_id=plan.id,
@@ -101,15 +105,15 @@ def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
         trust=plan.trust,
         machine=plan.machine,
         global_batch_size=plan.global_batch_size,
-        predicted_epochs_median=plan.epochs_median,
-        predicted_epochs_low=plan.epochs_low,
-        predicted_epochs_high=plan.epochs_high,
+        predicted_epochs_median=None if fixed else plan.epochs_median,
+        predicted_epochs_low=low,
+        predicted_epochs_high=high,
         observed_epochs_mean=fmean(run.epochs_to_target for run in reached) if reached else None,
         runs=len(runs),
         reached=len(reached),
         inside=is_inside(
-            plan.epochs_low,
-            plan.epochs_high,
+            low,
+            high,
             [(run.state, run.epochs_to_target, run.epochs) for run in runs],
         ),
         predicted_seconds_median=plan.seconds_median,

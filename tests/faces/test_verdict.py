@@ -7,6 +7,7 @@ import pytest
 
 from hpo.runs.verdict import mean_of, verdicts
 from storage.records import PlanKind
+from trainers.job import HOW_SOON
 
 
 def a_run(kind, *epochs):
@@ -14,7 +15,8 @@ def a_run(kind, *epochs):
     return SimpleNamespace(
         plan=SimpleNamespace(kind=kind),
         outcomes=epochs,
-        reached=tuple(each for each in epochs if each is not None),
+        needs=tuple(each for each in epochs if each is not None),
+        question=HOW_SOON,
     )
 
 

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import types
 
 import pytest
 
@@ -85,3 +86,51 @@ def test_a_target_is_reached_at_its_threshold_and_never_by_nan():
     assert not accuracy.reached(math.nan) and not loss.reached(math.nan)
     assert accuracy.better(0.1, 0.2) == 0.2 and loss.better(0.1, 0.2) == 0.1
     assert accuracy.better(math.nan, 0.2) == 0.2 and accuracy.better(0.2, math.nan) == 0.2
+
+
+def ended(state="censored", epochs=10.0, best=0.9, reached=None):
+    return types.SimpleNamespace(
+        state=state, epochs=epochs, best_metric=best, epochs_to_target=reached
+    )
+
+
+def test_how_soon_is_the_epochs_to_the_target():
+    question = job().question
+    assert not question.fixed
+    assert question.need(ended("reached", reached=4.0)) == 4.0
+    assert question.need(ended()) is None
+    assert question.told(4.0) == 4.0
+
+
+def test_the_best_within_a_budget_is_what_a_training_lacks_after_it():
+    share = job(target=Target.best("top1", higher_is_better=True)).question
+    loss = job(target=Target.best("loss", higher_is_better=False)).question
+    assert share.fixed and share.epochs == 10
+    assert share.need(ended(best=0.9)) == pytest.approx(1 / 9)  # the odds against it
+    assert loss.need(ended(best=2.5)) == 2.5
+    for question, value in ((share, 0.37), (loss, 1.7)):
+        assert question.told(question.need(ended(best=value))) == pytest.approx(value)
+    assert share.need(ended(best=0.8)) > share.need(ended(best=0.9))
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        ended("diverged"),
+        ended("pruned"),
+        ended("failed"),
+        ended(epochs=6.0),  # an import that ended early
+        ended(best=None),
+        ended(best=math.nan),
+        ended(best=37.0),  # in per cent: no share
+    ],
+)
+def test_a_training_that_did_not_come_to_the_end_of_its_budget_answers_nothing(training):
+    question = job(target=Target.best("top1", higher_is_better=True)).question
+    assert question.need(training) is None
+
+
+def test_perfect_is_as_near_as_can_be_told():
+    question = job(target=Target.best("top1", higher_is_better=True)).question
+    assert 0 < question.need(ended(best=1.0)) < 0.001
+    assert question.need(ended(best=0.0)) > 1000

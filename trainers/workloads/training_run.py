@@ -135,6 +135,8 @@ class AnyTraining(ABC):
             at.reason = (
                 f"the budget of {self.job.epochs:g} epochs ended before the target {target}; "
                 f"the best was {at.best_metric:.4g}"
+                if target.ends
+                else f"the budget of {self.job.epochs:g} epochs is spent; {target} was {at.best_metric:.4g}"
             )
 
 

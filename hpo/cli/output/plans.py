@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpo.cli.output.style import new_console, new_table
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.runs.formatting import interval, number, readable
+from hpo.runs.formatting import interval, number, precise, readable
 from hpo.study.program import PROGRAM
 
 if TYPE_CHECKING:
@@ -83,12 +83,17 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 def _expected(plan: Plan) -> Iterator[str]:
     details = plan.details or {}
-    if plan.epochs:
+    fixed = plan.job.question.fixed
+    if plan.best:
+        yield f"{'best ' + plan.best.metric:<18} {precise(plan.best.interval)}"
+        yield f"epochs             {number(plan.best.epochs)}, the budget"
+    elif plan.epochs and not fixed:
         yield f"epochs to target   {interval(plan.epochs)}"
+    time = "time              " if fixed else "time to target    "
     if plan.seconds is None:
-        yield "time to target     not known: nothing tells how fast this workload trains there (--cost NAME|FILE)"
+        yield f"{time} not known: nothing tells how fast this workload trains there (--cost NAME|FILE)"
         return
-    yield f"time to target     {duration_interval(plan.seconds)}"
+    yield f"{time} {duration_interval(plan.seconds)}"
     if plan.accelerator_hours:
         yield f"accelerator hours  {interval(plan.accelerator_hours)}"
     if plan.energy_kwh:

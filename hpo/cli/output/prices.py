@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
     """What was found of a study file that is sound."""
     aim = target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better)
+    until = (
+        f"for the {aim} in {spec.question.epochs:g} epochs"
+        if spec.question.fixed
+        else f"until {aim}"
+    )
     ladder = ", ".join(map(str, spec.ladder))
     full = f", forecast at {spec.full_scale.global_batch_size}" if spec.full_scale else ""
-    click.echo(
-        f"{file} is a study: {spec.name}, {spec.workload} until {aim}, at batch {ladder}{full}"
-    )
+    click.echo(f"{file} is a study: {spec.name}, {spec.workload} {until}, at batch {ladder}{full}")
     if price is None:
         click.echo(
             "only the file was checked: its data and its price take torch; pip install 'largebatch[train]'"
@@ -57,7 +60,12 @@ def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
     yield (
         f"here: {price.trials_at_once} trials at a time; the sweep takes at most {_duration(price.sweep_seconds)}"
         + (f", the race {_duration(price.race_seconds)}" if price.race_seconds else "")
-        + "; trials that reach the target or fall behind end earlier"
+        + (
+            "; trials that fall behind"
+            if spec.question.fixed
+            else "; trials that reach the target or fall behind"
+        )
+        + " end earlier"
     )
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hpo.cli.output.style import new_table
 from hpo.runs.formatting import KIND_NAMES
-from hpo.runs.progress import LADDER_COLUMNS, Progress, TimeLeft, ladder_rows
+from hpo.runs.progress import Progress, TimeLeft, ladder_columns, ladder_rows
 from storage.records import TrialState
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def ladder_progress(
     spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
 ) -> Table:
     """The rungs with what has come of them so far."""
-    table = new_table(spec.name, *LADDER_COLUMNS)
+    table = new_table(spec.name, *ladder_columns(spec))
     for row in ladder_rows(spec, trials, running):
         table.add_row(*row)
     return table

@@ -14,13 +14,21 @@ from rich.text import Text
 from hpo.cli.output.style import new_console, new_list, new_table
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.runs.formatting import KIND_NAMES, interval, number, prospects, target
+from hpo.runs.formatting import (
+    KIND_NAMES,
+    answered,
+    interval,
+    number,
+    precise,
+    prospects,
+    target,
+)
 from hpo.runs.importances import Importances, importance_order
 from hpo.runs.losses import alike
 from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import mean_of, verdicts
 from storage.figures import TRIAL_FIELDS
-from storage.records import CalibrationRow, Study, TrialState
+from storage.records import CalibrationRow, Study, Trial
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -122,7 +130,7 @@ def _no_formula(value: Any) -> Any:
 
 def show_trials(result: StudyResult) -> None:
     """The trials with the settings that the study varies; below, each cause with a program's last words once."""
-    varied = result.spec.search.names
+    varied, fixed = result.spec.search.names, result.spec.question.fixed
     table = new_table(
         f"trials of {result.study.name}",
         "trial",
@@ -131,6 +139,7 @@ def show_trials(result: StudyResult) -> None:
         *varied,
         "state",
         "epochs",
+        *([result.study.metric] if fixed else []),
         "reason",
     )
     for trial in result.trials:
@@ -141,6 +150,7 @@ def show_trials(result: StudyResult) -> None:
             *(number(trial.settings[name]) for name in varied),
             str(trial.state),
             number(trial.epochs_to_target or trial.epochs),
+            *([_metric(trial)] if fixed else []),
             Text(_first(trial.reason)),
         )
     console = new_console()
@@ -150,6 +160,16 @@ def show_trials(result: StudyResult) -> None:
         numbers = ", ".join(str(trial.number) for trial in trials)
         count = f"{len(trials)} trials ({numbers})" if len(trials) > 1 else f"trial {numbers}"
         console.print(f"{count}: {trials[0].reason.strip()}", markup=False)
+
+
+def _metric(trial: Trial) -> str:
+    value = trial.final_metric if trial.best_metric is None else trial.best_metric
+    return "" if value is None else f"{value:.4g}"
+
+
+def forecast_epochs(plan: Plan) -> str:
+    """The epochs that a plan expects; "" for one of a fixed budget, which is no forecast."""
+    return "" if plan.job.question.fixed else interval(plan.epochs)
 
 
 def _first(reason: str) -> str:
@@ -162,7 +182,7 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
     table = new_table(
         f"plan {plan.id} at {plan.global_batch_size}",
         "outcome",
-        "epochs",
+        plan.job.question.unit,
         "forecast",
         "seconds",
         "samples/s",
@@ -173,8 +193,10 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
         outcome = run.outcome
         table.add_row(
             outcome.state,
-            number(outcome.epochs_to_target or outcome.epochs),
-            interval(plan.epochs),
+            f"{outcome.best_metric:.4g}"
+            if plan.job.question.fixed
+            else number(outcome.epochs_to_target or outcome.epochs),
+            precise(plan.best.interval) if plan.best else forecast_epochs(plan),
             f"{outcome.seconds:.1f}",
             number(run.samples_per_second),
             str(run.restarts or ""),
@@ -287,25 +309,28 @@ def _predicted(median: float | None, low: float | None, high: float | None) -> s
 def _rungs(result: StudyResult) -> Table:
     scaled = result.spec.search.scaled
     study = result.study
+    question = result.spec.question
     title = f"{study.name}: {target(study.metric, study.threshold, study.higher_is_better)}"
+    if question.fixed:
+        title += f" within {question.epochs:g} epochs"
     table = new_table(
         title,
         "batch size",
         "trials",
-        "reached",
-        "best epochs",
+        "to the end" if question.fixed else "reached",
+        question.answer if question.fixed else "best epochs",
         "seeds",
         *(f"best {name}" for name in scaled),
     )
-    found = best_of_rungs(result.trials, result.batches)
+    found = best_of_rungs(result.trials, result.batches, question)
     for batch in result.batches:
         rung = [trial for trial in result.trials if trial.global_batch_size == batch]
         best = found.get(batch)
         table.add_row(
             str(batch),
             str(len(rung)),
-            str(sum(t.state is TrialState.REACHED for t in rung)),
-            f"{best.epochs:.2f}" if best else "",
+            str(sum(question.need(t) is not None for t in rung)),
+            "" if best is None else answered(question, best.need),
             str(best.runs) if best else "",
             *(number(best.settings.value(name)) if best else "" for name in scaled),
         )
@@ -352,14 +377,14 @@ def _importances(found: Sequence[Importances]) -> Table:
 
 def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
     names = sorted({name for each in forecasts for name in each.settings})
-    table = new_table(
-        f"{title} (median and 90 % interval)", "batch size", *names, "epochs to target", "trust"
-    )
+    best = next((each.best for each in forecasts if each.best), None)
+    answer = "epochs to target" if best is None else f"{best.metric} in {best.epochs:g} epochs"
+    table = new_table(f"{title} (median and 90 % interval)", "batch size", *names, answer, "trust")
     for each in forecasts:
         table.add_row(
             f"{each.global_batch_size:g}",
             *(interval(each.settings[name]) for name in names),
-            interval(each.epochs_to_target),
+            precise(each.best.interval) if each.best else interval(each.epochs_to_target),
             each.trust,
         )
     return table
@@ -381,7 +406,7 @@ def _launched(result: StudyResult) -> Table:
         "batch size",
         "workers",
         *scaled,
-        "epochs forecast",
+        f"{result.study.metric} forecast" if result.spec.question.fixed else "epochs forecast",
         "mean ± standard error",
         "each seed",
         "inside",
@@ -393,7 +418,7 @@ def _launched(result: StudyResult) -> Table:
             str(plan.global_batch_size),
             str(plan.workers),
             *(number(plan.job.settings.value(name)) for name in scaled),
-            interval(plan.epochs),
+            precise(plan.best.interval) if plan.best else forecast_epochs(plan),
             mean.told() if (mean := mean_of(run)) else "",
             _each(run),
             YES_OR_NO[run.inside],
@@ -417,6 +442,13 @@ def _references(result: StudyResult) -> Iterator[str]:
 
 
 def _each(run: PlannedRun) -> str:
+    if run.question.fixed:
+        return ", ".join(
+            f"{o.state} after {o.epochs:.1f}"
+            if run.question.need(o) is None
+            else f"{o.best_metric:.4g}"
+            for o in run.outcomes
+        )
     return ", ".join(
         number(o.epochs_to_target) if o.epochs_to_target else f"{o.state} after {o.epochs:.1f}"
         for o in run.outcomes

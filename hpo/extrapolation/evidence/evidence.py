@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from hpo.errors import EvidenceError
+from trainers.job import Question
 
 STATES = ("reached", "censored", "diverged", "pruned")
 LEAST_RUNS_OF_A_RECIPE = 4  # nobody runs a setting so often before it is chosen
@@ -45,6 +46,8 @@ class Observation:
     ``state`` is "reached", "censored" (the budget ended first), "diverged" or "pruned".
     ``epochs`` is epochs to the target where ``state`` is "reached", else the epochs trained when it ended.
     The target was reached somewhere in (epochs - resolution_epochs, epochs], since the evaluation before.
+    Where the evidence is on a fixed budget, "reached" says that it trained to the end of it, and ``epochs`` is what it
+    lacked then (:meth:`trainers.job.Question.need`), or, of a training that was stopped, what it lacked at least.
     Trainings at one batch with one ``seed`` share start weights and order of samples; None where it is not told.
     """
 
@@ -97,18 +100,25 @@ class Evidence:
     """All that one forecast rests on: trials, rows of a table, or both; at least one of them.
 
     ``tuned`` names the numeric settings that were tuned at every rung (role ``scaled``), to be extrapolated.
+    ``question`` is what was asked of the trainings where that is how good they get within a fixed budget; None where it
+    is how soon they reach their target.
     """
 
     observations: Sequence[Observation] = ()
     aggregates: Sequence[Aggregate] = ()
     samples_per_epoch: float | None = None
     tuned: Sequence[ScaledSetting] = ()
+    question: Question | None = None
 
     def __post_init__(self) -> None:
         if not self.observations and not self.aggregates:
             raise EvidenceError(
                 "evidence must hold at least one trial or table row, but got none; "
                 "run a sweep first"
+            )
+        if self.question is not None and not self.question.fixed:
+            raise EvidenceError(
+                "a question of evidence must be one of a fixed budget, but got another"
             )
         names = [setting.name for setting in self.tuned]
         if len(names) != len(set(names)):

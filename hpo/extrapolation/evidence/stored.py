@@ -11,6 +11,7 @@ from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSet
 from search_spaces.domains import Float, Int
 from search_spaces.space import SearchSpace
 from storage.records import Convergence, Trial, TrialState, training_key
+from trainers.job import Question
 
 MOST_MEASURED = (
     64  # trials whose points are read for their noise scale: the median over more says the same
@@ -20,19 +21,28 @@ _TELLING = (TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED)
 
 
 def study_evidence(
-    trials: Sequence[Trial], space: SearchSpace, noise_scales: Mapping[int, float] | None = None
+    trials: Sequence[Trial],
+    space: SearchSpace,
+    noise_scales: Mapping[int, float] | None = None,
+    question: Question | None = None,
 ) -> Evidence:
     """All that the trials say about how the settings that ``space`` scales move with the batch size.
 
-    ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial. Raises
-    :class:`EvidenceError` where no trial says anything.
+    ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial; ``question`` is what was
+    asked of them, the epochs to their target if not given. Raises :class:`EvidenceError` where no trial says anything.
     """
     trials = counted_once(trials)
-    observations = [observation(trial, (noise_scales or {}).get(trial.id)) for trial in trials]
+    fixed = question if question is not None and question.fixed else None
+    observations = (
+        [observation(trial, (noise_scales or {}).get(trial.id)) for trial in trials]
+        if fixed is None
+        else shortfalls(trials, fixed, noise_scales)
+    )
     return Evidence(
         observations=tuple(o for o in observations if o is not None),
         tuned=tuned_settings(space),
         samples_per_epoch=samples_per_epoch(trials),
+        question=fixed,
     )
 
 
@@ -59,8 +69,12 @@ def samples_per_epoch(trials: Sequence[Trial]) -> float | None:
 
 
 def measured_trials(trials: Sequence[Trial]) -> list[int]:
-    """Ids of the trials whose convergence points tell the noise scale: some of those that reached the target."""
+    """Ids of the trials whose convergence points tell the noise scale: some of those that reached the target.
+
+    Where none has, as with a fixed budget, some of those that trained to the end of their budget.
+    """
     reached = [trial.id for trial in trials if trial.state is TrialState.REACHED]
+    reached = reached or [trial.id for trial in trials if trial.state is TrialState.CENSORED]
     return reached[:: math.ceil(len(reached) / MOST_MEASURED)] if reached else []
 
 
@@ -90,6 +104,40 @@ def observation(trial: Trial, noise_scale: float | None = None) -> Observation |
         resolution_epochs=trial.resolution_epochs or 0.0,
         gradient_noise_scale=noise_scale,
     )
+
+
+def shortfalls(
+    trials: Sequence[Trial], question: Question, noise_scales: Mapping[int, float] | None = None
+) -> list[Observation]:
+    """What trials say of the shortfall after a fixed budget.
+
+    One that was stopped because others at its batch were better is taken to have ended behind the best of them: all
+    that it says is that it would have lacked more. One that failed, or ended early by itself, says nothing.
+    """
+    found, least = [], dict[int, float]()
+    for trial in trials:
+        need = question.need(trial)
+        if need is not None:
+            batch = trial.global_batch_size
+            least[batch] = min(need, least.get(batch, math.inf))
+    for trial in trials:
+        need, state = question.need(trial), "reached"
+        if need is None and trial.state in (TrialState.PRUNED, TrialState.DIVERGED):
+            need, state = least.get(trial.global_batch_size, math.inf), trial.state.value
+            if trial.state is TrialState.PRUNED and not math.isfinite(need):
+                continue
+        if need is not None:
+            found.append(
+                Observation(
+                    global_batch_size=trial.global_batch_size,
+                    state=state,
+                    epochs=need if math.isfinite(need) else 0.0,
+                    settings=trial.settings,
+                    seed=trial.seed,
+                    gradient_noise_scale=(noise_scales or {}).get(trial.id),
+                )
+            )
+    return found
 
 
 def tuned_settings(space: SearchSpace) -> tuple[ScaledSetting, ...]:

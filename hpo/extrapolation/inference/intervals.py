@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 LEVELS = (0.5, 0.05, 0.95)
 
@@ -18,3 +20,26 @@ class Interval:
     def to_dict(self) -> dict[str, float]:
         """The interval as plain values."""
         return {"median": self.median, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class BestMetric:
+    """How good trainings of a fixed number of ``epochs`` get: the predictive interval of the target's ``metric``."""
+
+    metric: str
+    epochs: float
+    interval: Interval
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> BestMetric:
+        """What :meth:`to_dict` gave."""
+        ends = Interval(*(values[end] for end in ("median", "low", "high")))
+        return cls(values["metric"], values["within"]["epochs"], ends)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "metric": self.metric,
+            "within": {"epochs": self.epochs},
+            **self.interval.to_dict(),
+        }

@@ -4,10 +4,14 @@ log epochs = log E_min + log growth(B) + residual(configuration) + cost of the s
 residual is a Gaussian process over log B: part of it is shared by neighbouring rungs, part is each
 configuration's own, because recipes change from rung to rung. Rows of a table are tuned configurations:
 they miss nothing, but their settings scatter around the best ones.
+
+Where the evidence is on a fixed budget, ``log epochs`` stands for the logarithm of what trainings lack after it, and
+what the batch and the settings add to it is taken times an exponent (:mod:`hpo.extrapolation.laws.fixed_budget`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -23,8 +27,10 @@ from hpo.extrapolation.evidence.evidence import (
 )
 from hpo.extrapolation.inference.rows import Rows, make_rows
 from hpo.extrapolation.inference.trials import SEED_RATIO, Trials, make_trials
+from hpo.extrapolation.laws import fixed_budget
 from hpo.extrapolation.laws.adam_law import epochs_parameters, is_adam, log_excess
 from hpo.extrapolation.laws.descent import EXPONENT, Descent
+from hpo.extrapolation.laws.fixed_budget import FixedBudget
 from hpo.extrapolation.laws.laws import log_growth
 from hpo.extrapolation.laws.make_laws import make_descent, make_laws, make_warmup
 from hpo.extrapolation.laws.parameters import Layout, Parameter
@@ -43,6 +49,7 @@ SHOWN = Normal(
     1.0, 1.5
 )  # logit of the share of lost trainings that diverge; others go on and get nowhere
 TRIAL_SCATTER = Normal(float(np.log(0.09)), 0.7)
+BAD, FAR_HALF = 0.9, 0.5
 # by what share of its cost the cost of a miss is itself wrong: less where the law of descent tells it
 FAR_MISS, FAR_MISS_OF_DESCENT = Normal(float(np.log(0.12)), 0.6), Normal(float(np.log(0.06)), 0.7)
 
@@ -63,6 +70,11 @@ class Model:
     log_noise_scale: float | None
     descent: Descent | None = None
     warmup: WarmupLaw | None = None
+    budget: FixedBudget | None = None
+
+    def gain(self, values: Values) -> Array:
+        """By how much what is observed rises with the log factor on the epochs: (particles,); 1 for the epochs."""
+        return np.ones(1) if self.budget is None else self.budget.gain(values)
 
     def log_posterior(self, particles: Array) -> Array:
         """Log posterior of whitened ``particles`` (count, dimension) but for the prior's constant: (count,)."""
@@ -74,7 +86,7 @@ class Model:
             )
         if len(self.trials):
             mean = self.mean(values, self.trials.rung_log_batch)
-            total += self.trials.log_likelihood(values, mean, self.laws, self.warmup)
+            total += self.trials.log_likelihood(values, mean, self.laws, self.warmup, self.budget)
         if self.log_noise_scale is not None:
             total += self._log_likelihood_of_noise_scale(values)
         return np.asarray(total)
@@ -139,14 +151,13 @@ class Model:
             np.exp(values["log_sharpness"])[:, None],
             np.exp(values["log_exponent"])[:, None],
         )
-        return np.asarray(
-            values["log_min_epochs"][:, None] + growth + log_excess(values, np.asarray(log_batch))
-        )
+        grown = growth + log_excess(values, np.asarray(log_batch))
+        return np.asarray(values["log_min_epochs"][:, None] + self.gain(values)[:, None] * grown)
 
     def slope(self, values: Values, log_batch: float) -> Array:
-        """d log E / d log B of the best settings: (particles,)."""
+        """d log E / d log B of the best settings, E the epochs that a batch needs: (particles,)."""
         ends = self.mean(values, np.array([log_batch - 0.05, log_batch + 0.05]))
-        return np.asarray((ends[:, 1] - ends[:, 0]) / 0.1)
+        return np.asarray((ends[:, 1] - ends[:, 0]) / 0.1 / self.gain(values))
 
     def turn(self, values: Values) -> Array:
         """The unknown by which laws that fit the rungs alike differ beyond them: (particles,)."""
@@ -157,7 +168,8 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
     """The models of one body of evidence: the general one, for trials of SGD also one by the law of descent, and for
     Adam and AdamW one by their own law.
 
-    A table that is a sweep is read as trials.
+    A table that is a sweep is read as trials. What a fixed budget gives is not read by the law of descent, which says
+    after how many updates a quadratic is at its target.
     """
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
     if _is_sweep(aggregates):
@@ -166,13 +178,41 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
             for row in aggregates
         ]
         aggregates = []
-    descent = make_descent(evidence, observations)
+    if evidence.question is not None:
+        observations = told_apart(observations)
+    descent = make_descent(evidence, observations) if evidence.question is None else None
     found = [_make_model(evidence, aggregates, observations, priors)]
     if descent is not None:
         found.append(_make_model(evidence, aggregates, observations, priors, descent=descent))
     if _is_adams(evidence) and observations:
         # its own law was learned from trials; tuned rows, whose rate may stay the same all along, are not read by it
         found.append(_make_model(evidence, aggregates, observations, priors, adam=priors.adam))
+    return found
+
+
+def told_apart(observations: Sequence[Observation]) -> list[Observation]:
+    """Trainings of a fixed budget, those that got nowhere told to have missed.
+
+    One that got stuck near where it began has no cost by the laws: it was lost, though it did not diverge, and how much
+    it lacks is a matter of the task. What lies in the farther half of the way from the best of its batch to the bad
+    ones (the tenth worst of a hundred), in logarithms, is known to lie there, and no more.
+    """
+    ended = [item for item in observations if item.state == "reached"]
+    best: dict[int, float] = {}
+    for item in ended:
+        batch = item.global_batch_size
+        best[batch] = min(item.epochs, best.get(batch, np.inf))
+    if not ended:
+        return list(observations)
+    behind = [np.log(item.epochs / best[item.global_batch_size]) for item in ended]
+    cut = FAR_HALF * float(np.quantile(behind, BAD))
+    found = []
+    for item in observations:
+        limit = best.get(item.global_batch_size, np.inf) * np.exp(cut)
+        far = item.state == "reached" and cut > 0 and item.epochs > limit
+        found.append(
+            dataclasses.replace(item, state="censored", epochs=float(limit)) if far else item
+        )
     return found
 
 
@@ -192,12 +232,18 @@ def _make_model(
         if warmup is None or law.name != WARMUP
     ]
     rows, trials = make_rows(aggregates, laws), make_trials(observations, laws, warmup)
+    asked = evidence.question
+    budget = FixedBudget(asked.epochs) if asked is not None and asked.epochs else None
     start = float(np.log(evidence.batches[0]))
     critical, scatter = priors.log_critical_over_first, priors.log_recipe_scatter
+    trial_scatter = TRIAL_SCATTER
+    if budget is not None:
+        scatter, trial_scatter = fixed_budget.RECIPE_SCATTER, fixed_budget.TRIAL_SCATTER
     parameters = [
         Parameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
         Parameter("log_critical", start + critical.mean, critical.sd),
         Parameter("log_recipe_scatter", scatter.mean, scatter.sd),
+        *(budget.parameters() if budget is not None else ()),
     ]
     turns = [("log_sharpness", priors.log_sharpness), ("log_exponent", priors.log_exponent)]
     if adam is None:
@@ -219,7 +265,7 @@ def _make_model(
         wrong = FAR_MISS if descent is None else FAR_MISS_OF_DESCENT
         parameters += [Parameter("log_far_miss", wrong.mean, wrong.sd)] if laws else []
         parameters += [
-            Parameter("log_trial_scatter", TRIAL_SCATTER.mean, TRIAL_SCATTER.sd),
+            Parameter("log_trial_scatter", trial_scatter.mean, trial_scatter.sd),
             Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch)),
         ]
         if trials.shared_seeds:
@@ -242,6 +288,7 @@ def _make_model(
         _log_noise_scale(observations),
         descent,
         warmup,
+        budget,
     )
 
 

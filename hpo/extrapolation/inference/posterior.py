@@ -15,7 +15,7 @@ from hpo.extrapolation.evidence.evidence import Evidence
 from hpo.extrapolation.inference.model import Model, make_models
 from hpo.extrapolation.inference.residual import across, kernel
 from hpo.extrapolation.inference.sampler import Sample, near_mode, standard_normal, temper
-from hpo.extrapolation.inference.trials import LEAST_SCATTER
+from hpo.extrapolation.inference.trials import least_scatter
 from hpo.extrapolation.laws.priors import Priors
 from hpo.extrapolation.laws.setting_laws import SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP
@@ -68,7 +68,7 @@ class Posterior:
         """Mean and standard deviation of the log epochs of a new configuration, (particles,) each.
 
         They are those of the mean of ``runs`` trainings with the best settings; the residual is carried over from
-        neighbouring rungs.
+        neighbouring rungs. Of a fixed budget they are those of what trainings lack after it.
         """
         mean = self.model.mean(self.values, np.array([log_batch]))[:, 0]
         known = np.isclose(self.residual_log_batch, log_batch)
@@ -82,6 +82,12 @@ class Posterior:
         variance = left * np.exp(2 * self.values["log_recipe_scatter"]) + self._run_variance(runs)
         return mean + self.residuals @ weight, np.sqrt(variance)
 
+    def log_needed(self, log_batch: float) -> Array:
+        """Log epochs of trainings with the best settings: to their target, or those of a fixed budget; (particles,)."""
+        level = self.log_epochs(log_batch)[0]
+        budget = self.model.budget
+        return level if budget is None else np.full(len(level), budget.log_epochs)
+
     def knows_cost(self, name: str) -> bool:
         """Whether the evidence says what missing the best value costs: trials do, tuned rows do not."""
         return not self.law(name).has_scatter(self.values)
@@ -89,7 +95,8 @@ class Posterior:
     def _run_variance(self, runs: float) -> Array | float:
         if "log_trial_scatter" in self.values:
             return np.asarray(
-                (np.exp(2 * self.values["log_trial_scatter"]) + LEAST_SCATTER**2) / runs
+                (np.exp(2 * self.values["log_trial_scatter"]) + least_scatter(self.values) ** 2)
+                / runs
             )
         # what rows tell is the scatter of means of about as many trainings
         return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)

@@ -18,6 +18,8 @@ from hpo.extrapolation.laws.configurations import (
     make_configurations,
     outlook,
 )
+from hpo.extrapolation.laws.fixed_budget import LEAST_SCATTER as LEAST_SCATTER_OF_SHORTFALL
+from hpo.extrapolation.laws.fixed_budget import FixedBudget
 from hpo.extrapolation.laws.parameters import logistic
 from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.setting_laws import SettingLaw
@@ -88,21 +90,32 @@ class Trials:
         return np.where(self.seed >= 0, scale * white[:, self.seed], 0.0)
 
     def log_likelihood(
-        self, values: Values, rung_mean: Array, laws: Sequence[SettingLaw], warmup: WarmupLaw | None
+        self,
+        values: Values,
+        rung_mean: Array,
+        laws: Sequence[SettingLaw],
+        warmup: WarmupLaw | None,
+        budget: FixedBudget | None = None,
     ) -> Array:
         """Log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
 
         log epochs = rung_mean + residual + cost of the settings' misses + what its seed adds + scatter, and what the
         warmup takes. A training is lost with the risk of its learning rate; it then diverges, or goes on and never gets
         to its target. So one that diverged says that it was lost, and one that ended before the target that it was lost
-        or is longer.
+        or is longer. With a fixed ``budget`` what is observed is what a training lacks after it, on which cost and
+        warmup act by the law of that budget.
         """
         seen = outlook(values, laws, warmup, self.configurations)
-        at_full_rate = (rung_mean + self.residuals(values))[:, self.rung] + seen.cost
-        expected = log_epochs(values, warmup, self.configurations, at_full_rate)
+        level, cost = (rung_mean + self.residuals(values))[:, self.rung], seen.cost
+        if budget is None:
+            expected = log_epochs(values, warmup, self.configurations, level + cost)
+        else:
+            needed = log_epochs(values, warmup, self.configurations, budget.log_epochs + cost)
+            cost = budget.gain(values)[:, None] * (needed - budget.log_epochs)
+            expected = level + cost
         if self.shared_seeds:
             expected = expected + self.of_seeds(values)
-        scale = trial_scale(values, seen.cost)
+        scale = trial_scale(values, cost)
         late = (self.log_epochs - expected) / scale
         exact, coarse, missed = slice(0, self.cut[0]), slice(*self.cut), slice(self.cut[1], None)
         total = (log_student(late[:, exact]) - np.log(scale[:, exact])).sum(axis=1)
@@ -142,10 +155,15 @@ def trial_scale(values: Values, cost: Array) -> Array:
     return np.asarray(
         np.sqrt(
             np.exp(2 * values["log_trial_scatter"])[:, None]
-            + LEAST_SCATTER**2
+            + least_scatter(values) ** 2
             + (far_miss * np.clip(cost, 0.0, 2.0)) ** 2
         )
     )
+
+
+def least_scatter(values: Values) -> float:
+    """The least scatter between seeds, of log epochs or of the log of what trainings lack."""
+    return LEAST_SCATTER_OF_SHORTFALL if "log_gain" in values else LEAST_SCATTER
 
 
 def shown(values: Values) -> Array:

@@ -163,6 +163,15 @@ def quoted(text: str) -> str:
 
 def _expected(run: Run) -> str:
     plan, target = run.plan, run.plan.job.target
+    if plan.best is not None:
+        ends = plan.best.interval
+        said = (
+            f"{plan.best.metric} of {ends.median:.4g} ({ends.low:.4g} to {ends.high:.4g}, a 90 % interval) is expected "
+            f"after {plan.best.epochs:g} epochs"
+        )
+        return said + (f", {durations(plan.seconds)} of training." if plan.seconds else ".")
+    if not target.ends:
+        return f"{str(target).capitalize()} after {plan.job.epochs:g} epochs is wanted. Nothing was forecast for it."
     if plan.epochs is None:
         return (
             f"Target {target}. Nothing was forecast for it; it may take {plan.job.epochs:g} epochs."

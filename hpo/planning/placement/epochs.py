@@ -170,14 +170,25 @@ class IntervalLaw:
 
 
 class EvenLaw:
-    """One epoch at every batch size: for questions to which the epochs do not matter."""
+    """As many epochs at every batch size, one if not given: for a fixed budget, and where the epochs do not matter.
 
-    supported = (1, 10**12)
-    swept = 1
+    ``supported`` and ``swept`` are the batch sizes of the evidence, where there is any.
+    """
+
+    def __init__(
+        self,
+        epochs: float = 1.0,
+        *,
+        divergence: float = 0.0,
+        supported: tuple[int, int] = (1, 10**12),
+        swept: int = 1,
+    ) -> None:
+        self.supported, self.swept = supported, swept
+        self._epochs = Epochs(np.full(VALUES, epochs), divergence)
 
     def at(self, global_batch_size: int) -> Epochs:  # noqa: ARG002
-        """One epoch, for certain."""
-        return Epochs(np.ones(VALUES))
+        """The epochs, for certain."""
+        return self._epochs
 
     near = at
 

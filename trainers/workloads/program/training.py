@@ -231,9 +231,14 @@ class ProgramTraining(AnyTraining):
             )
         self.progress.state = "censored"
         self.progress.reason = (
-            f"the program ended by itself after {self.epochs:g} epochs, before the target {self.job.target}; "
+            f"the program ended by itself after {self.epochs:g} epochs, before {self._aim}; "
             f"the best was {self.progress.best_metric:.4g}"
         )
+
+    @property
+    def _aim(self) -> str:
+        target = self.job.target
+        return f"the target {target}" if target.ends else f"its budget of {self.job.epochs:g}"
 
     def _how_far(self) -> str:
         return f"after {self.epochs:g} epochs" if self._curve.points else "before its first report"

@@ -1,0 +1,206 @@
+"""The section ``target``: what a study asks of its trainings.
+
+Either how soon they reach a threshold, or how good the metric gets within a fixed budget of training. The budget is
+given in epochs; in samples or tokens only where the study file itself says how many an epoch has, so that a study can
+be read without opening its data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeGuard
+
+from pydantic import Field, model_validator
+
+from hpo.study.faults import Location
+from hpo.study.program import ProgramSection, Section
+from trainers.job import Target
+
+LONGEST_WORD = 100  # characters of a name
+MOST_EPOCHS = 1e6
+UNTOLD = 1.0  # epochs, where the budget is none that can be counted in them: its own fault says so
+_ENTROPIES = ("loss", "perplexity", "ppl", "nll", "bits", "bpb", "bpc", "energy")
+_ERRORS = ("error", "err", "mse", "rmse", "mae", "wer", "cer")
+LOWER_IS_BETTER = frozenset((*_ENTROPIES, *_ERRORS))
+"""Words in the names of metrics that are better when lower."""
+
+
+class BestWithin(Section):
+    """A fixed budget of training, in one of three units."""
+
+    epochs: float | None = Field(None, gt=0, le=MOST_EPOCHS)
+    samples: int | None = Field(None, gt=0, le=10**15)
+    tokens: int | None = Field(None, gt=0, le=10**18)
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> BestWithin:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            got = " and ".join(given) or "none of them"
+            raise ValueError(f"must have exactly one of epochs, samples and tokens, but got {got}")
+        return self
+
+
+class StudyTarget(Section):
+    """The metric and the threshold that end a training: at least it, or at most it.
+
+    With ``best_within`` there is no threshold: every training goes on to the end of that budget, and the best metric
+    within it is what counts. ``direction`` says there which way the metric is better, where its name does not.
+    """
+
+    metric: str = Field(min_length=1, max_length=LONGEST_WORD)
+    at_least: float | None = None
+    at_most: float | None = None
+    best_within: BestWithin | None = None
+    direction: Literal["maximize", "minimize"] | None = None
+
+    @model_validator(mode="after")
+    def _one_question(self) -> StudyTarget:
+        given = self.at_least is not None, self.at_most is not None
+        if self.best_within is not None and any(given):
+            other = "at_least" if given[0] else "at_most"
+            raise ValueError(
+                "must have at_least or at_most (how soon is it reached) or best_within (how good does it get), but "
+                f"got {other} and best_within; ask the other question in a study of another name"
+            )
+        if self.best_within is None and given[0] == given[1]:
+            got = "both" if given[0] else "neither"
+            raise ValueError(
+                f"must have exactly one of at_least and at_most, but got {got}"
+                + ("" if given[0] else "; or ask for the best: best_within: {epochs: ...}")
+            )
+        if self.best_within is None and self.direction is not None:
+            raise ValueError(
+                f"must have direction with best_within alone, but got {self.direction} with a threshold; leave it out"
+            )
+        return self
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether the metric is better when higher: by its threshold, its direction, or else its name."""
+        if self.best_within is None:
+            return self.at_least is not None
+        if self.direction is not None:
+            return self.direction == "maximize"
+        words = set(re.split(r"[^a-z]+", self.metric.lower()))
+        return not words & LOWER_IS_BETTER
+
+    @property
+    def aim(self) -> Target:
+        """The same for the trainer."""
+        if self.best_within is not None:
+            return Target.best(self.metric, higher_is_better=self.higher_is_better)
+        threshold = self.at_least if self.at_least is not None else float(self.at_most or 0.0)
+        return Target(self.metric, threshold, self.higher_is_better)
+
+    @property
+    def threshold(self) -> float:
+        """The value to reach, in the metric's own unit; beyond all that can be where the best is asked for."""
+        return self.aim.threshold
+
+    @property
+    def ends(self) -> bool:
+        """Whether it ends trainings."""
+        return self.best_within is None
+
+    def reached(self, value: float) -> bool:
+        """Whether ``value`` of the metric reaches the target; NaN does not."""
+        return self.aim.reached(value)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The section as plain values, without what is not given."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def with_budget(values: Any) -> Any:
+    """The values of a study with the epochs of a trial by its ``best_within``, the direction by its program."""
+    target = values.get("target") if isinstance(values, Mapping) else None
+    within = target.get("best_within") if isinstance(target, Mapping) else None
+    if not isinstance(within, Mapping) or not isinstance(target, Mapping):
+        return values
+    told = _told_direction(values.get("program"), target)
+    budget, epochs = (
+        values.get("budget"),
+        _epochs(within, values.get("program"), values.get("data")),
+    )
+    found = {**values, "target": {**target, **told}}
+    if isinstance(budget, Mapping) and "epochs_per_trial" not in budget:
+        found["budget"] = {**budget, "epochs_per_trial": UNTOLD if epochs is None else epochs}
+    return found
+
+
+def faults_of_target(
+    target: StudyTarget,
+    program: ProgramSection | None,
+    data: Mapping[str, Any],
+    batches: Sequence[int],
+    epochs_per_trial: float,
+) -> Iterator[tuple[Location, str]]:
+    """What does not go together with a fixed budget: its unit, the epochs of a trial, the batches of the study."""
+    if target.best_within is None:
+        return
+    within = target.best_within.model_dump(exclude_none=True)
+    unit, amount = next(iter(within.items()))
+    plain = None if program is None else {"train_samples": program.train_samples}
+    epochs = _epochs(within, plain, data)
+    place = ("target", "best_within", unit)
+    if epochs is None:
+        needs = "train_samples" + (" and sequence_length" if unit == "tokens" else "")
+        yield (
+            place,
+            f"best_within in {unit} needs a study that says how many an epoch has (data: {needs}"
+            f"{'; program: train_samples' if unit == 'samples' else ''}), but got none; give best_within: "
+            "{epochs: ...}",
+        )
+        return
+    if epochs > MOST_EPOCHS:
+        yield place, f"best_within must be at most {MOST_EPOCHS:,.0f} epochs, but got {epochs:g}"
+    elif abs(epochs_per_trial - epochs) > 1e-6 * epochs:
+        yield (
+            ("budget", "epochs_per_trial"),
+            f"budget.epochs_per_trial must be the {epochs:g} epochs of target.best_within, to which trainings go, "
+            f"but got {epochs_per_trial:g}; leave it out",
+        )
+    samples = _samples_per_epoch(plain, data)
+    most = None if samples is None else epochs * samples
+    large = next((batch for batch in sorted(batches) if most is not None and batch > most), None)
+    if large is not None:
+        yield (
+            place,
+            f"best_within must hold one update at least at every batch of the study, but got {amount:g} {unit}, which "
+            f"is less than one batch of {large}; raise it, or leave that batch out",
+        )
+
+
+def _told_direction(program: Any, target: Mapping[str, Any]) -> dict[str, str]:
+    report = program.get("report") if isinstance(program, Mapping) else None
+    metrics = report.get("metrics") if isinstance(report, Mapping) else None
+    known = metrics.get(target.get("metric")) if isinstance(metrics, Mapping) else None
+    if not isinstance(known, bool) or target.get("direction") is not None:
+        return {}
+    return {"direction": "maximize" if known else "minimize"}
+
+
+def _epochs(within: Mapping[str, Any], program: Any, data: Any) -> float | None:
+    """The budget in epochs; None where the study does not tell, or what is there is no number."""
+    if _is_count(within.get("epochs")):
+        return float(within["epochs"])
+    samples = _samples_per_epoch(program, data)
+    length = data.get("sequence_length") if isinstance(data, Mapping) else None
+    if samples is None:
+        return None
+    if _is_count(within.get("samples")):
+        return float(within["samples"]) / samples
+    if _is_count(within.get("tokens")) and _is_count(length):
+        return float(within["tokens"]) / (samples * length)
+    return None
+
+
+def _samples_per_epoch(*sections: Any) -> float | None:
+    told = [each.get("train_samples") for each in sections if isinstance(each, Mapping)]
+    return next((float(each) for each in told if _is_count(each)), None)
+
+
+def _is_count(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
