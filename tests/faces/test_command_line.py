@@ -84,7 +84,9 @@ def test_show_prints_one_document(study):
         "plan",
         "outcome",
         "baselines",
+        "importances",
     }
+    assert [each["global_batch_size"] for each in document["importances"]] == [None, 4, 8, 16]
     assert document["trials"]["reached"] == document["trials"]["total"] == 24
     assert [rung["global_batch_size"] for rung in document["rungs"]] == [4, 8, 16]
     best = document["rungs"][0]

@@ -1,10 +1,13 @@
 """Importances by Optuna, against functions whose shares of the variance are known, and hpo.to_optuna."""
 
+import io
+import json
 import math
 import warnings
 
 import numpy as np
 import optuna
+import optuna_dashboard
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -317,3 +320,35 @@ def test_the_command_writes_a_study_for_each_batch(tmp_path):
     study = optuna.load_study(study_name="known-64", storage=url)
     assert len(study.trials) == 3
     assert "global_batch_size" not in study.trials[0].params
+
+
+def test_optuna_dashboard_shows_the_study(result):
+    """Its own server, asked as a browser asks: the study, its trials with their curves, its importances."""
+    study = hpo.to_optuna(result)
+    server = optuna_dashboard.wsgi(study._storage)
+
+    def asked(path):
+        started = []
+        request = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": f"/api/studies{path}",
+            "QUERY_STRING": "",
+            "SERVER_NAME": "localhost",
+            "SERVER_PORT": "80",
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(),
+            "wsgi.errors": io.StringIO(),
+        }
+        body = b"".join(server(request, lambda status, *_: started.append(status)))
+        assert started == ["200 OK"], body
+        return json.loads(body)
+
+    (shown,) = asked("")["study_summaries"]
+    assert shown["study_name"] == "known"
+    trials = asked(f"/{shown['study_id']}")["trials"]
+    assert [trial["values"] for trial in trials] == [
+        [trial.epochs_to_target] for trial in result.trials
+    ]
+    assert trials[0]["intermediate_values"] == [{"step": 7, "value": 0.5}]
+    (shares,) = asked(f"/{shown['study_id']}/param_importances")["param_importances"]
+    assert {each["name"] for each in shares} == {"global_batch_size", *result.spec.search.names}
