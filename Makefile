@@ -83,7 +83,7 @@ setup: $(VENV)/.installed $(VENV)/.horovod
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,serve,export,docs,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,serve,export,mcp,docs,dev]'
 	touch $@
 
 $(BUILD_VENV)/.installed: pyproject.toml constraints.txt

@@ -72,6 +72,7 @@ HOMES = {
     ),
     "plotly": ("hpo.dashboard",),
     "pyarrow": ("storage",),
+    **dict.fromkeys(("mcp", "mcp_types"), ("hpo.cli.assistant", "hpo.cli.commands.assistant")),
 }
 LAZY_HOMES = {("optuna", "search_spaces"), ("torch", "hpo.tuning.trainable")}
 

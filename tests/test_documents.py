@@ -75,6 +75,9 @@ ELSEWHERE = {
     ),
     "hpo export mlflow digits --to sqlite:///mlflow.db": "tests/past_runs/test_trackers.py",
     "hpo export mlflow digits --to sqlite:///mlflow.db --follow": "tests/past_runs/test_trackers.py",
+    "hpo mcp": "tests/faces/test_assistant_tools.py",
+    "hpo mcp --write": "tests/faces/test_assistant_tools.py",
+    "hpo mcp --storage sqlite:///hpo.db": "tests/faces/test_assistant_tools.py",
     "hpo record plan outcome.jsonl": "tests/faces/test_command_line.py",
 }
 ON_A_CLUSTER = {

@@ -13,6 +13,7 @@ import click
 
 from hpo.cli.commands import (
     agent,
+    assistant,
     changes,
     database,
     doctor,
@@ -92,6 +93,7 @@ for command in (
     remote.cancel,
     changes.resume,
     remote.logs,
+    assistant.mcp,
     database.db,
     exports.export,
     doctor.doctor,

@@ -29,6 +29,7 @@ SILENT = (
     "example",
     "init",
     "install-horovod",
+    "mcp",
 )
 
 

@@ -96,7 +96,12 @@ def test_what_needs_an_extra_says_which(plain, tmp_path):
     doctor = run(plain / "hpo", "doctor", "--json", folder=tmp_path)
     found = {each["name"]: each for each in json.loads(doctor.stdout)}
     assert (doctor.returncode, found["base"]["level"]) == (0, "ok")
-    for extra, package in {"train": "torch", "serve": "fastapi", "export": "pyarrow"}.items():
+    for extra, package in {
+        "train": "torch",
+        "serve": "fastapi",
+        "export": "pyarrow",
+        "mcp": "mcp",
+    }.items():
         told = found[f"extra {extra}"]
         assert (told["level"], package in told["message"]) == ("warn", True)
         assert told["way_out"] == f"pip install 'largebatch[{extra}]'"

@@ -29,6 +29,7 @@ EXTRAS = {
     "train": "sweeps and trainings run here",
     "serve": "`hpo serve` and PostgreSQL work here",
     "export": "`hpo export parquet` works here",
+    "mcp": "`hpo mcp` works here",
 }
 
 TORCH = """

@@ -1,0 +1,1 @@
+"""`hpo mcp`: the tools that an assistant is given, by the Model Context Protocol."""

@@ -1,0 +1,244 @@
+"""Where the tools read and write: a database on this machine, or a server with its tokens and limits.
+
+Both give plain values. What they refuse is one of the errors of :mod:`hpo.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hpo import api
+from hpo.errors import PlanError, RequestError
+from hpo.runs.repository import open_store
+from search_spaces.names import nearest
+from storage.records import NewStudy, StudyState
+
+if TYPE_CHECKING:
+    from hpo.client.client import Client
+    from hpo.runs.results import StudyResult
+
+Plain = dict[str, Any]
+
+
+class StudySource(Protocol):
+    """What the tools need of a database or a server. Raises :class:`hpo.errors.HpoError`."""
+
+    plans_are_kept: bool
+    """Whether making a plan writes it down."""
+
+    def studies(self, state: str | None, search: str | None) -> list[Plain]:
+        """All studies, newest first, that are in the state and have ``search`` in their name."""
+        ...
+
+    def study(self, name: str) -> Plain:
+        """All that is known of one, its file included, but for a forecast."""
+        ...
+
+    def trials(self, name: str) -> list[Plain]:
+        """Its trials by number."""
+        ...
+
+    def events(self, name: str) -> list[Plain]:
+        """What happened to it, oldest first."""
+        ...
+
+    def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:
+        """Forecasts at batch sizes; at the study's full-scale batch if none is given."""
+        ...
+
+    def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
+        """The best plan for the fields of :class:`hpo.PlanRequest` that are given."""
+        ...
+
+    def plans(self, name: str) -> list[Plain]:
+        """The plans that are kept, and what became of their launches."""
+        ...
+
+    def calibration(self) -> list[Plain]:
+        """Every launched plan, its forecast beside what happened."""
+        ...
+
+    def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
+        """Queue the study of a file's text; how it stands."""
+        ...
+
+
+class StudyDatabase:
+    """A database of this machine. Nothing of it is created or changed but by :meth:`submit`."""
+
+    plans_are_kept = False
+
+    def __init__(self, storage: str) -> None:
+        self._storage = storage
+
+    def studies(self, state: str | None, search: str | None) -> list[Plain]:
+        """See the source."""
+        return [
+            {
+                "name": each.name,
+                "state": str(each.state),
+                "workload": each.workload,
+                "metric": each.metric,
+                "threshold": each.threshold,
+                "created_at": each.created_at.isoformat(),
+                "message": each.message,
+            }
+            for each in reversed(api.studies(self._storage))
+            if state in (None, str(each.state)) and (search or "").lower() in each.name.lower()
+        ]
+
+    def study(self, name: str) -> Plain:
+        """See the source."""
+        result = api.read_study(name, self._storage)
+        return {**result.to_dict(), "spec": result.spec.text}
+
+    def trials(self, name: str) -> list[Plain]:
+        """See the source."""
+        from hpo.cli.output.tables import trial_rows
+
+        return trial_rows(api.read_study(name, self._storage))
+
+    def events(self, name: str) -> list[Plain]:
+        """See the source."""
+        study, found = api.read_study(name, self._storage).study, list[Plain]()
+        with open_store(self._storage, create=False) as store:
+            last = 0
+            while page := store.events(after=last, study_id=study.id):
+                found += [
+                    {"kind": each.kind, "at": each.at.isoformat(), "message": each.message}
+                    for each in page
+                ]
+                last = page[-1].id
+        return found
+
+    def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:
+        """See the source."""
+        result = api.read_study(name, self._storage)
+        full = result.spec.full_scale
+        at = list(batches) or _full_scale(name, full.global_batch_size if full else None)
+        posterior = api.fit_posterior(result, at)
+        return [api.forecast(result, each, posterior, budgets=budgets).to_dict() for each in at]
+
+    def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
+        """See the source; machines are those that `hpo machines` lists, and no files."""
+        result: StudyResult = api.read_study(name, self._storage)
+        _known("machine", asked.get("machine"), _machines())
+        return api.plan_study(result, **asked)[1].to_dict()
+
+    def plans(self, name: str) -> list[Plain]:
+        """See the source."""
+        return [each.to_dict() for each in api.read_study(name, self._storage).runs]
+
+    def calibration(self) -> list[Plain]:
+        """See the source."""
+        import dataclasses
+
+        return [dataclasses.asdict(each) for each in api.calibration(self._storage)]
+
+    def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
+        """See the source; an `hpo worker` of this database takes it."""
+        study = api.parse_study(spec)
+        with open_store(self._storage) as store:
+            done = store.submit_study(
+                NewStudy(
+                    name=study.name,
+                    workload=study.workload,
+                    metric=study.target.metric,
+                    threshold=study.target.threshold,
+                    higher_is_better=study.target.higher_is_better,
+                    spec=study.text,
+                    budget_trials=study.budget.asked_trials,
+                    **limits,
+                ),
+                event="submitted by an assistant",
+            )
+        return {
+            "name": done.study.name,
+            "state": str(done.study.state),
+            "created": done.created,
+            "next": "a worker of this database takes it (hpo worker)"
+            if done.study.state is StudyState.QUEUED
+            else "it was there before",
+        }
+
+
+class StudyServer:
+    """A server through the project's client: what the token may, and no more."""
+
+    plans_are_kept = True
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def studies(self, state: str | None, search: str | None) -> list[Plain]:
+        """See the source."""
+        return [dict(each.document) for each in self._client.studies(state=state, search=search)]
+
+    def study(self, name: str) -> Plain:
+        """See the source."""
+        return dict(self._client.study(name).status().document)
+
+    def trials(self, name: str) -> list[Plain]:
+        """See the source."""
+        return [
+            {**{k: v for k, v in each.document.items() if k != "settings"}, **each.settings}
+            for each in self._client.study(name).trials()
+        ]
+
+    def events(self, name: str) -> list[Plain]:
+        """See the source."""
+        return [
+            {
+                "kind": each.kind,
+                "at": each.at and each.at.isoformat(),
+                "message": each.message,
+            }
+            for each in self._client.study(name).logs()
+        ]
+
+    def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:
+        """See the source."""
+        study = self._client.study(name)
+        full = {} if batches else study.status().document.get("full_scale") or {}
+        at = list(batches) or _full_scale(name, full.get("global_batch_size"))
+        return [dict(study.forecast(each, budgets=budgets).document) for each in at]
+
+    def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
+        """See the source; the server keeps it."""
+        return dict(self._client.study(name).plan(**asked).document)
+
+    def plans(self, name: str) -> list[Plain]:
+        """See the source."""
+        found: list[Plain] = self._client.document("studies", name, "plans")["plans"]
+        return found
+
+    def calibration(self) -> list[Plain]:
+        """See the source."""
+        found: list[Plain] = self._client.document("calibration")["plans"]
+        return found
+
+    def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
+        """See the source."""
+        return dict(self._client.submit(api.parse_study(spec), **limits).status().document)
+
+
+def _full_scale(name: str, batch: int | None) -> list[int]:
+    if batch is None:
+        raise RequestError(
+            f"study {name!r} names no full_scale batch size; give global_batch_sizes"
+        )
+    return [batch]
+
+
+def _machines() -> list[str]:
+    from hpo.planning.machines import machine_names
+
+    return [*machine_names()]
+
+
+def _known(what: str, name: str | None, names: Sequence[str]) -> None:
+    if name is not None and name not in names:
+        raise PlanError(
+            f"{what} must be one of {', '.join(names)}, but got {name!r}{nearest(name, names)}"
+        )

@@ -1,0 +1,58 @@
+"""`hpo mcp`: the tools that an assistant is given, over standard input and output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import click
+
+from hpo.cli.commands import options
+
+
+@click.command()
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="Database URL or SQLite file; HPO_STORAGE, else sqlite:///hpo.db, where no server is named either.",
+)
+@options.of_a_server
+@click.option(
+    "--write",
+    "writes",
+    is_flag=True,
+    help="Offer what writes too: submitting studies and, on a server, making plans, which it keeps.",
+)
+def mcp(storage: str | None, server: str | None, token: str | None, writes: bool) -> None:
+    """Give an assistant tools to look at studies: a Model Context Protocol server on standard input and output.
+
+    Reads a database of this machine, or a server where one is named by --server or HPO_SERVER. Nothing is written
+    without --write.
+    """
+    from hpo.errors import ExportError
+
+    if storage and server:
+        raise click.UsageError("give --storage or --server, not both")
+    try:
+        import mcp as _  # noqa: F401
+    except ImportError as error:
+        raise ExportError(
+            "an assistant's tools need mcp, which is not installed; pip install 'largebatch[mcp]'"
+        ) from error
+    from hpo.cli.assistant.sources import StudyDatabase, StudyServer, StudySource
+    from hpo.cli.assistant.tools import make_server
+
+    with contextlib.ExitStack() as open_until_then:
+        source: StudySource
+        if server or (os.environ.get("HPO_SERVER") and not storage):
+            from hpo.client.client import Client
+            from hpo.client.retries import RetryPolicy
+
+            # a refusal is told at once: who asked decides whether and when to ask again
+            client = Client(server, token, retries=RetryPolicy(attempts=1))
+            source = StudyServer(open_until_then.enter_context(client))
+        else:
+            source = StudyDatabase(
+                storage or os.environ.get("HPO_STORAGE") or options.DEFAULT_STORAGE
+            )
+        make_server(source, writes=writes).run("stdio")
