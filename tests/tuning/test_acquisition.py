@@ -11,17 +11,16 @@ from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.study.spec import StudySpec
 from hpo.tuning.acquisition.curves import hopeless, predict_crossing
 from hpo.tuning.acquisition.progress import LearningCurve, compare
-from hpo.tuning.acquisition.search import ALIKE, CAUTIOUS, CONFIRMED, DEPTH, WORTH, Search, Seen
+from hpo.tuning.acquisition.search import ALIKE, CONFIRMED, DEPTH, WORTH, Search, Seen
+from hpo.tuning.acquisition.shapes import MOST, RELIEF, WARMUP_COST, Shapes
 from hpo.tuning.acquisition.surface import (
-    AMPLITUDE,
     EARLY_ERROR,
     EARLY_LENGTH,
     EARLY_POWER,
     LEVEL_SD,
-    SLOPE,
-    SLOPE_SD,
     EpochsSurface,
     Places,
+    Trained,
     expected_fall,
     own_error,
 )
@@ -85,57 +84,135 @@ def test_a_signal_that_was_not_measured_tells_nothing(metric):
     assert compare(half, reference).log_quotient == pytest.approx(0.0, abs=1e-6)
 
 
-def places(rates, batch=64.0):
+def places(rates, batch=64.0, warmup=0.0):
     rates = np.asarray(rates, dtype=float)
-    return Places(rates[:, None], rates, np.full(len(rates), math.log(batch)))
+    count = len(rates)
+    return Places(rates[:, None], rates, np.full(count, warmup), np.full(count, math.log(batch)))
 
 
-def a_surface(rates, told, share=1.0):
-    rates, count = np.asarray(rates, dtype=float), len(rates)
-    shares = np.full(count, share)
-    return EpochsSurface(
-        places(rates), np.asarray(told, dtype=float), shares, own_error(shares), np.zeros(count)
-    )
+SHAPES = Shapes.between(-2.0, 2.0)
+ONE_SHAPE = Shapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
+"""The edge is known."""
+AMPLITUDE = 0.5
 
 
-def test_a_surface_is_what_conditioning_a_normal_distribution_gives():
-    """Against the joint distribution of looks and places, written out with its covariances."""
-    at, told = np.array([-1.0, 0.5]), np.array([0.7, -0.2])
-    asked, share = np.array([0.0, 2.0]), 0.4
+def a_surface(rates, told, share=1.0, shapes=ONE_SHAPE):
+    shares = np.full(len(rates), share)
+    told = np.asarray(told, dtype=float)
+    seen = Trained(places(rates), told, shares, own_error(shares), shares == 1)
+    return EpochsSurface(shapes, AMPLITUDE, seen)
+
+
+def conditioned(shape, at, told, asked, share):
+    """Mean and covariance where the shape is known, and the log likelihood of what was told, from the joint normal."""
 
     def matern(x, y, length=1.0):
         d = math.sqrt(5) * abs(x - y) / length
         return (1 + d + d * d / 3) * math.exp(-d)
 
     def true(x, y):
-        return AMPLITUDE**2 * matern(x, y) + SLOPE_SD**2 * x * y + LEVEL_SD**2
+        return AMPLITUDE**2 * matern(x, y) + LEVEL_SD**2
 
-    early = (1 - share) ** EARLY_POWER
-    seen = np.array(
-        [
-            [
-                true(x, y)
-                + (early * EARLY_ERROR) ** 2 * matern(x, y, EARLY_LENGTH)
-                + (x == y) * float(own_error(share)) ** 2
-                for y in at
-            ]
-            for x in at
-        ]
-    )
+    def look(x, y):
+        shared = (early * EARLY_ERROR) ** 2 * matern(x, y, EARLY_LENGTH)
+        return true(x, y) + shared + (x == y) * float(own_error(share)) ** 2
+
+    early, none = (1 - share) ** EARLY_POWER, np.zeros(len(at))
+    seen = np.array([[look(x, y) for y in at] for x in at])
     across = np.array([[true(x, y) for y in at] for x in asked])
-    mean = SLOPE * asked + across @ np.linalg.solve(seen, told - SLOPE * at)
+    left = told - shape.shown(at, none, np.full(len(at), share))[0]
+    mean = shape.epochs(asked, np.zeros(len(asked)))[0] + across @ np.linalg.solve(seen, left)
     own = np.array([[true(x, y) for y in asked] for x in asked])
-    covariance = own - across @ np.linalg.solve(seen, across.T)
-    found = a_surface(at, told, share).log_epochs(places(asked), np.zeros(2))
+    likelihood = -0.5 * left @ np.linalg.solve(seen, left)
+    return mean, own - across @ np.linalg.solve(seen, across.T), likelihood
+
+
+def test_a_surface_is_what_conditioning_a_normal_distribution_gives():
+    """Against the joint distribution of looks and places, written out with its covariances."""
+    at, told = np.array([-1.0, 0.5]), np.array([0.7, -0.2])
+    asked, share = np.array([0.0, 2.0]), 0.4
+    mean, covariance, _ = conditioned(ONE_SHAPE, at, told, asked, share)
+    found = a_surface(at, told, share).log_epochs(places(asked))
     assert found[0] == pytest.approx(mean, abs=1e-5)
     assert found[1] == pytest.approx(covariance, abs=1e-5)
+
+
+def test_where_the_edge_is_not_known_a_surface_is_the_mixture_over_its_places():
+    """Mean and covariance of a mixture, from each of its parts by itself (the law of total covariance)."""
+    at, told = np.array([-1.0, 0.5, 1.5]), np.array([0.7, -0.2, 1.1])
+    asked, share = np.array([0.0, 2.0]), 0.4
+    parts = []
+    for edge, slope, weight in zip(SHAPES.edges, SHAPES.slopes, SHAPES.weights, strict=True):
+        one = Shapes(np.array([edge]), np.array([slope]), np.ones(1))
+        mean, covariance, likelihood = conditioned(one, at, told, asked, share)
+        parts.append((weight * math.exp(likelihood), mean, covariance))
+    total = sum(weight for weight, _, _ in parts)
+    mean = sum(weight * each for weight, each, _ in parts) / total
+    covariance = sum(
+        weight * (each + np.outer(own - mean, own - mean)) for weight, own, each in parts
+    )
+    surface = a_surface(at, told, share, SHAPES)
+    found = surface.log_epochs(places(asked))
+    assert surface.weights == pytest.approx([weight / total for weight, _, _ in parts], abs=1e-6)
+    assert found[0] == pytest.approx(mean, abs=1e-5)
+    assert found[1] == pytest.approx(covariance / total, abs=1e-5)
+
+
+def test_epochs_fall_with_the_rate_up_to_the_edge_and_rise_beyond_it():
+    one = Shapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
+    rates = np.linspace(-4.0, 3.0, 71)
+    log_epochs = one.epochs(rates, np.zeros(71))[0]
+    lowest = int(np.argmin(log_epochs))
+    assert -1.0 < rates[lowest] < 1.0
+    assert np.all(np.diff(log_epochs[: lowest + 1]) <= 0) and np.all(
+        np.diff(log_epochs[lowest:]) >= 0
+    )
+    assert log_epochs[-1] == MOST
+    # the further below it, the nearer to the inverse of the rate
+    slopes = -np.diff(log_epochs[log_epochs < MOST][:lowest:5]) / 0.5
+    assert slopes[0] > 0.8 and np.all(np.diff(slopes[:6]) < 0)
+
+
+def test_a_warmup_moves_the_edge_and_costs_the_same_everywhere_below_it():
+    one = Shapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
+    short, long = (
+        one.epochs(np.array([-1.5]), np.zeros(1)),
+        one.epochs(np.array([-1.5]), np.ones(1)),
+    )
+    assert long[0, 0] - short[0, 0] == pytest.approx(WARMUP_COST, abs=0.01)
+    moved = RELIEF * (1 - math.exp(-2))
+    beyond = np.array([1.0])
+    assert one.epochs(beyond + moved, np.ones(1))[0, 0] - WARMUP_COST == pytest.approx(
+        one.epochs(beyond, np.zeros(1))[0, 0], abs=0.05
+    )
+
+
+def test_first_evaluations_show_less_of_what_is_slow_and_of_the_edge_than_later_ones():
+    one = Shapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
+    rates, none = np.array([-3.0, 0.0, 1.2]), np.zeros(3)
+    early, later = (one.shown(rates, none, np.full(3, share))[0] for share in (0.1, 0.9))
+    whole = one.epochs(rates, none)[0]
+    for at in (0, 2):
+        assert early[at] - early[1] < later[at] - later[1] < whole[at] - whole[1]
+
+
+def test_a_training_that_was_lost_moves_the_edge_below_it_and_one_that_arrived_above():
+    likely = [
+        float(surface.weights @ SHAPES.edges)
+        for surface in (
+            a_surface([-0.5, 0.5], [0.0, 1.6], 1.0, SHAPES),
+            a_surface([-0.5], [0.0], 1.0, SHAPES),
+            a_surface([-0.5, 0.5], [0.0, -0.1], 1.0, SHAPES),
+        )
+    ]
+    assert likely[0] < likely[1] < likely[2]
 
 
 def test_short_looks_leave_what_neighbours_err_by_in_common_and_a_whole_training_does_not():
     def left(share, count):
         surface = a_surface(np.linspace(-0.01, 0.01, count), np.zeros(count), share)
         two = places([0.0, 3.0])
-        _, covariance = surface.log_epochs(two, np.zeros(2))
+        _, covariance = surface.log_epochs(two)
         return math.sqrt(covariance[0, 0])
 
     assert left(0.1, 40) > 0.5 * (1 - 0.1) ** EARLY_POWER * EARLY_ERROR
@@ -145,9 +222,9 @@ def test_short_looks_leave_what_neighbours_err_by_in_common_and_a_whole_training
 
 def test_what_one_more_training_moves_is_by_how_much_it_narrows_the_surface():
     surface, asked = a_surface([-1.0, 1.0], [0.3, 0.1]), places([0.0, 2.0])
-    before = surface.log_epochs(asked, np.zeros(2))[1]
+    before = surface.log_epochs(asked)[1]
     moved = surface.after(asked, places([0.5]), 1.0, float(own_error(1.0)))[:, 0]
-    after = a_surface([-1.0, 1.0, 0.5], [0.3, 0.1, 0.0]).log_epochs(asked, np.zeros(2))[1]
+    after = a_surface([-1.0, 1.0, 0.5], [0.3, 0.1, 0.0]).log_epochs(asked)[1]
     assert before - after == pytest.approx(np.outer(moved, moved), abs=1e-5)
 
 
@@ -160,9 +237,10 @@ def test_the_expected_fall_of_the_lowest_mean():
 
 
 def test_batches_share_the_surface_but_not_their_level():
-    near, far = Places(np.zeros((1, 1)), np.zeros(1), np.log([64.0])), places([0.0], batch=128.0)
-    own = EpochsSurface(near, np.array([5.0]), np.ones(1), own_error(np.ones(1)), np.zeros(1))
-    here, there = (own.log_epochs(each, np.zeros(1))[0][0] for each in (near, far))
+    near, far = places([0.0]), places([0.0], batch=128.0)
+    seen = Trained(near, np.array([5.0]), np.ones(1), own_error(np.ones(1)), np.ones(1, dtype=bool))
+    own = EpochsSurface(ONE_SHAPE, AMPLITUDE, seen)
+    here, there = (own.log_epochs(each)[0][0] for each in (near, far))
     assert here == pytest.approx(5.0, abs=0.1)
     assert abs(there) < 1.0
 
@@ -253,14 +331,6 @@ def test_a_search_has_seen_its_recommendation_arrive_at_full_scale(a_whole_searc
     assert len(arrived) >= CONFIRMED
     rate = a_search().recommendation(a_whole_search)["learning_rate"]
     assert any(abs(math.log(each.settings["learning_rate"] / rate)) < ALIKE for each in arrived)
-
-
-def test_before_anything_has_arrived_less_than_the_rate_that_looks_best_is_recommended():
-    looks = searched(a_search(), most=5)
-    assert looks and all(each.state != "reached" for each in looks)
-    rate = a_search().recommendation(looks)["learning_rate"]
-    trained = [each.settings["learning_rate"] for each in looks if each.state == "paused"]
-    assert min(abs(math.log(CAUTIOUS * each / rate)) for each in trained) < 1e-6
 
 
 def test_a_search_that_has_ended_says_what_one_more_training_would_bring(a_whole_search):

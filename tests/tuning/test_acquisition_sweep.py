@@ -29,7 +29,7 @@ def test_a_study_by_the_acquisition_spends_its_budget_over_the_ladder_and_goes_o
     tmp_path,
 ):
     found = []
-    for trials in (8, 12):
+    for trials in (5, 8):
         (tmp_path / "study.yaml").write_text(STUDY.format(trials=trials))
         found.append(
             hpo.run_study(
@@ -39,11 +39,11 @@ def test_a_study_by_the_acquisition_spends_its_budget_over_the_ladder_and_goes_o
             )
         )
     first, second = found
-    assert first.complete and len(first.trials) == 8
-    assert second.complete and len(second.trials) == 12
-    assert second.trials[:8] == first.trials
+    assert first.complete and len(first.trials) == 5
+    assert second.complete and len(second.trials) == 8
+    assert second.trials[:5] == first.trials
     assert len({trial.global_batch_size for trial in second.trials}) > 1
-    assert sorted(trial.seed for trial in second.trials) == list(range(12))
+    assert sorted(trial.seed for trial in second.trials) == list(range(8))
     pruned = [trial for trial in second.trials if trial.state is TrialState.PRUNED]
     assert pruned and all(trial.reason for trial in pruned)
     assert second.forecast is not None

@@ -21,7 +21,7 @@ Array: TypeAlias = NDArray[np.float64]
 LAST = 2
 """Evaluations over which the level of now is averaged: of one that has fallen back, this and not the best counts."""
 
-SHRUNK = 0.45
+SHRUNK = 0.55
 """What the log quotient is to be multiplied by."""
 
 LARGEST = 1e3

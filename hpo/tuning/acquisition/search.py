@@ -22,13 +22,14 @@ from hpo.extrapolation.evidence.evidence import ScaledSetting
 from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.tuning.acquisition.progress import SHRUNK, LearningCurve, compare
-from hpo.tuning.acquisition.surface import EpochsSurface, Places, expected_fall, own_error
+from hpo.tuning.acquisition.shapes import Shapes
+from hpo.tuning.acquisition.surface import EpochsSurface, Places, Trained, expected_fall, own_error
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
 
 # a training ends after such a share of the epochs of the quickest, as far as those are known
-LOOK, LOOKS = 0.2, (0.2, 0.5, 1.0)
+LOOKS = (0.2, 0.3, 0.6, 1.0)
 STARTUP = 0.02  # what starting a training costs, as a share of them
 # trainings at full scale that the settings are for: a step is worth its cost where it takes so much off all
 WORTH = 4.0
@@ -39,27 +40,25 @@ BEGUN = 2  # trainings that have shown something before the surface is asked
 ROOM, MORE, LEAST_LOOKS = 1.3, 1.3, 6
 # of the way to the target that a metric has gone, the share of the epochs is this power, while none has arrived
 AHEAD_POWER, MOST_AHEAD = 1.7, 0.4
-LOST, LOST_ERROR = (
-    1.6,
-    0.3,
-)  # log epochs over the quickest that a training counts with which was lost
-TOO_SLOW, QUICK = (
-    0.3,
-    0.15,
-)  # below a rate that is slower than the first, where quicker ones are higher, none is tried
+# log epochs over the quickest that a training counts with which was lost
+LOST, LOST_ERROR = 1.6, 0.3
+# below a rate that is slower than the first, where quicker ones are higher, none is tried
+TOO_SLOW, QUICK = 0.3, 0.15
 # of so many evaluations the second half has gained next to nothing, or, most of the way, a part of what is left
 STUCK_AFTER, STILL, MOST_OF_IT, TOO_LITTLE = 8, 0.02, 0.75, 2.0
+UNARRIVED = 0.3  # while none has arrived, nobody knows the way: a look counts as one after so much of its share
 STRIDE = 4.0  # the next rate lies within such a factor of those that were tried
 CANDIDATES, CHOICES = 90, 400
 # log units in which a rate and a warmup change the epochs; of other settings the share of their range
 RATE_LENGTH, WARMUP_LENGTH, OTHER_LENGTH = 0.75, 1.0, 0.8
-# warmups are told apart beyond such a share of the training; one as long as it costs so much; those that are tried
-NO_WARMUP, LONG_WARMUP, WARMUPS = 0.05, 0.28, (0.02, 0.9)
-CAREFUL = 2.0  # standard deviations that settings not trained must be better by than the best of those that were
+# warmups are told apart beyond such a share of the training; those that are tried
+NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
+# log units by which the shapes may be wrong, without and with other settings; and standard deviations that settings
+# not trained must be better by than the best of those that were
+AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
 ALIKE = 0.35  # rates apart by less, in their logarithm, confirm each other
 PATIENT = 1.7  # a training to its end has so many times the epochs that it is expected to need
 UNKNOWN = 0.5  # while none has arrived, at least so much of what it may train
-CAUTIOUS = 0.6  # of the rate that looks best, before anything has arrived: some that look best are lost later
 CONFIRMED = 2  # trainings that have arrived before the search ends
 TRIES = 2  # trainings to their end for which there is to be room at a batch where none has arrived
 DEPTH = 3  # where full scale may not be trained, so many of the largest batches are searched
@@ -109,6 +108,7 @@ class _Told:
     log_epochs: float
     share: float
     own_error: float
+    ended: bool
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,10 @@ class Search:
         self._sign = 1.0 if higher_is_better else -1.0
         self._goal, self._exponent = self._sign * goal, rate_exponent
         self._seed, self._worth = seed, worth
+        others = any(each.name not in (RATE, WARMUP) for each in self._tuned)
+        self._amplitude, self._careful = AMPLITUDES[others], CAREFUL[others]
+        rates = [np.log(_bounds(each)) for each in self._tuned if each.name == RATE]
+        self._shapes = Shapes.between(*(rates[0] if rates else (0.0, 0.0)))
 
     def next(self, seen: Sequence[Seen], left: float = math.inf) -> SearchStep | None:
         """The step that is worth most for its cost; None where none is, or where that depends on what runs.
@@ -190,15 +194,15 @@ class Search:
         return trained + self._resolution * sum(each.state == "running" for each in there)
 
     def recommendation(self, seen: Sequence[Seen]) -> dict[str, float]:
-        """The settings to use at full scale, by what is known now."""
+        """The settings to use at full scale, by what is known now: of those that have arrived there, once some have."""
         known = self._known(seen, self._target)
         if known is None:
             return self._first(min(len(seen), 1))
-        best = self._best(known)
-        if RATE in best and not any(each.seen.state == "reached" for each in known.told):
-            rate = next(each for each in self._tuned if each.name == RATE)
-            best[RATE] = max(CAUTIOUS * best[RATE], _bounds(rate)[0])
-        return best
+        arrived = [each.seen for each in known.here() if each.seen.state == "reached"]
+        if not arrived:
+            return self._best(known)
+        settings = [self._moved(each, known) for each in arrived]
+        return settings[int(np.argmin(self._predicted(known, settings)[1]))]
 
     def forgone(self, seen: Sequence[Seen]) -> SearchStep | None:
         """What would be trained next at the largest batch if its cost did not matter; None before anything is known."""
@@ -252,8 +256,8 @@ class Search:
         # those that run are taken to tell what is expected of them, so that others look elsewhere
         for one in (each for each in seen if each.state == "running"):
             places = self._places([one.settings], [one.global_batch_size], batch, usual)
-            mean, _ = surface.log_epochs(places, self._expected([one.settings], usual))
-            told.append(_Told(one, float(mean[0]), LOOK, float(own_error(LOOK))))
+            mean, _ = surface.log_epochs(places)
+            told.append(_Told(one, float(mean[0]), 1.0, float(own_error(LOOKS[0])), ended=True))
             surface = self._surface(told, batch, usual)
         return _Knowledge(batch, usual, tuple(told), surface)
 
@@ -273,11 +277,10 @@ class Search:
         told = []
         for each in ended:
             if each.state == "diverged":
-                told.append(_Told(each, LOST, 1.0, LOST_ERROR))
+                told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
             elif each.epochs_to_target:
-                told.append(
-                    _Told(each, math.log(each.epochs_to_target / epochs), 1.0, float(own_error(1)))
-                )
+                quotient = math.log(each.epochs_to_target / epochs)
+                told.append(_Told(each, quotient, 1.0, float(own_error(1)), ended=True))
             elif len(each.metric):
                 told.append(self._compared(each, quickest, reference, epochs))
         return epochs, told
@@ -291,6 +294,8 @@ class Search:
         told = 0.0 if found is None else SHRUNK * found.log_quotient
         share = trained if found is None else max(found.reference_epochs / epochs, trained)
         share = 1.0 if each.state == "censored" else min(share, 1.0)
+        if quickest.state != "reached" and not failed:
+            share *= UNARRIVED
         if (
             failed
         ):  # one that was quick and comes no further is lost, where a slow one may be slow only
@@ -300,7 +305,7 @@ class Search:
         error = float(own_error(share))
         if each.settings.get(WARMUP, 0.0) > each.epochs[-1]:  # its rate has not been there yet
             error = math.hypot(error, error)
-        return _Told(each, float(np.clip(told, -LOST, LOST)), share, error)
+        return _Told(each, float(np.clip(told, -LOST, LOST)), share, error, ended=failed)
 
     def _stuck(self, each: Seen, trained: float) -> bool:
         """Whether its second half has added next to nothing to what the first had gained.
@@ -332,44 +337,44 @@ class Search:
 
     def _surface(self, told: Sequence[_Told], batch: int, epochs: float) -> EpochsSurface:
         settings = [each.seen.settings for each in told]
-        return EpochsSurface(
-            self._places(settings, [each.seen.global_batch_size for each in told], batch, epochs),
+        batches = [each.seen.global_batch_size for each in told]
+        seen = Trained(
+            self._places(settings, batches, batch, epochs),
             np.array([each.log_epochs for each in told]),
             np.array([each.share for each in told]),
             np.array([each.own_error for each in told]),
-            self._expected(settings, epochs),
+            np.array([each.ended for each in told]),
         )
+        return EpochsSurface(self._shapes, self._amplitude, seen)
 
     def _places(
         self, settings: Sequence[Settings], batches: Sequence[int], batch: int, epochs: float
     ) -> Places:
         """Settings at batches, as they would be at ``batch``, where a training takes such epochs."""
         log_batch = np.log(np.asarray(batches, dtype=float))
-        columns, rates = [], np.zeros(len(settings))
+        columns, rates, warmup = [], np.zeros(len(settings)), np.zeros(len(settings))
         for tuned in self._tuned:
-            low, high = _bounds(tuned)
-            values = np.array([float(each.get(tuned.name, low)) for each in settings])
+            lowest, _ = _bounds(tuned)
+            values = np.array([float(each.get(tuned.name, lowest)) for each in settings])
             if tuned.name == RATE:
-                rates = (
-                    np.log(values)
-                    - 0.5 * math.log(low * high)
-                    - self._exponent * (log_batch - math.log(batch))
-                )
+                rates = np.log(values) - self._exponent * (log_batch - math.log(batch))
                 columns.append(rates / RATE_LENGTH)
             elif tuned.name == WARMUP:
+                warmup = values / epochs
                 columns.append(np.log(values + NO_WARMUP * epochs) / WARMUP_LENGTH)
             else:
                 columns.append(_unit(tuned, values) / OTHER_LENGTH)
-        return Places(np.stack(columns, axis=1), rates, log_batch)
-
-    def _expected(self, settings: Sequence[Settings], epochs: float) -> Array:
-        """Log epochs that a warmup costs, as is believed before any training."""
-        return np.array([LONG_WARMUP * float(each.get(WARMUP, 0.0)) / epochs for each in settings])
+        return Places(np.stack(columns, axis=1), rates, warmup, log_batch)
 
     # steps
 
     def _worthwhile(
-        self, known: _Knowledge, seen: Sequence[Seen], *, at_any_price: bool = False
+        self,
+        known: _Knowledge,
+        seen: Sequence[Seen],
+        *,
+        at_any_price: bool = False,
+        lengths: Sequence[float] = LOOKS,
     ) -> SearchStep | None:
         """The training that lowers the epochs of what is used by most for its own; None where none is worth it."""
         rng = np.random.default_rng((self._seed, len(seen)))
@@ -378,7 +383,7 @@ class Search:
         places, mean, _ = self._predicted(known, [*candidates, *tried])
         looks, own = places[: len(candidates)], mean[: len(candidates)]
         now, best = float(mean.min()), None
-        for share in LOOKS if self._may_look(known) else LOOKS[-1:]:
+        for share in lengths if self._may_look(known) else LOOKS[-1:]:
             fall = expected_fall(
                 mean, known.surface.after(places, looks, share, float(own_error(share)))
             )
@@ -438,7 +443,9 @@ class Search:
             return None
         if any(each.state == "running" for each in seen):
             return None
-        return self._whole(known, "what is recommended, to its end")
+        if not self._stood(known, self._best(known)):
+            return self._whole(known, "what looks best, to its end")
+        return self._worthwhile(known, seen, at_any_price=True, lengths=LOOKS[-1:])
 
     def _whole(self, known: _Knowledge, reason: str) -> SearchStep:
         return SearchStep(
@@ -453,9 +460,10 @@ class Search:
         return float(min(epochs, self._most))
 
     def _best(self, known: _Knowledge) -> dict[str, float]:
-        """Of those that were trained the best by the surface, or settings that are better beyond doubt.
+        """What looks best: the fewest epochs by the surface.
 
-        What was lost, or came to its end elsewhere than at the target, is none of them.
+        Where other settings than rate and warmup are tuned, what was trained stands until others are better by some
+        of their error.
         """
         stood = [
             self._moved(each.seen, known)
@@ -470,7 +478,7 @@ class Search:
             return candidates[int(np.argmin(mean))]
         variance = np.diag(covariance)
         apart = np.sqrt(np.maximum(variance + variance[best] - 2 * covariance[:, best], 0.0))
-        return candidates[int(np.argmin(mean + CAREFUL * apart))]
+        return candidates[int(np.argmin(mean + self._careful * apart))]
 
     def _moved(self, seen: Seen, known: _Knowledge) -> dict[str, float]:
         """The settings of a training, at the batch that is looked at."""
@@ -487,7 +495,7 @@ class Search:
     ) -> tuple[Places, Array, Array]:
         batch = known.global_batch_size
         places = self._places(settings, [batch] * len(settings), batch, known.epochs)
-        return places, *known.surface.log_epochs(places, self._expected(settings, known.epochs))
+        return places, *known.surface.log_epochs(places)
 
     def _candidates(
         self, known: _Knowledge, rng: np.random.Generator, count: int

@@ -1,9 +1,11 @@
-"""Log epochs to target over settings, as a Gaussian process; and what one more training would tell of its lowest place.
+"""Log epochs to target over settings: one of several shapes and a Gaussian process; what one more training would tell.
 
-A training that was looked at early tells the surface with an error that trainings of neighbouring settings share: what
-is quick at first may be lost later, and what is next to it then is so too. So many short looks say where to look
-further, and only longer trainings which of them lasts. By how much a training is expected to lower the surface's lowest
-mean is the knowledge gradient (Frazier, Powell and Dayanik, INFORMS J. Computing 21, 2009), here over what it costs.
+The mean is the shape of real trainings (:mod:`hpo.tuning.acquisition.shapes`), each place of its edge with the weight
+that the trainings give it; the process is what it is off by. A training that was looked at early tells it with an error
+that trainings of neighbouring settings share: what is quick at first may be lost later, and what is next to it then is
+so too. So many short looks say where to look further, and only longer trainings which of them lasts. By how much a
+training is expected to lower the surface's lowest mean is the knowledge gradient (Frazier, Powell and Dayanik, INFORMS
+J. Computing 21, 2009), here over what it costs.
 """
 
 from __future__ import annotations
@@ -15,12 +17,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hpo.tuning.acquisition.shapes import Shapes
+
 Array: TypeAlias = NDArray[np.float64]
 
-# standard deviations of log epochs: of the surface, of its slope over the log rate, of the level of a batch
-AMPLITUDE, SLOPE_SD, LEVEL_SD = 0.8, 0.3, 2.0
-# what is believed of the slope: a rate higher by a factor e takes a quarter fewer epochs, until it is too high
-SLOPE = -0.3
+LEVEL_SD = 2.0  # standard deviation of the log epochs of a batch
 # the error that looks at neighbouring settings share, over how much longer lengths, and how it ends with the way
 EARLY_ERROR, EARLY_LENGTH, EARLY_POWER = 0.35, 1.6, 1.5
 # what one training is off by at its end (its seed), and what a look adds
@@ -33,71 +34,118 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 @dataclass(frozen=True)
 class Places:
     """Settings as places: ``coordinates`` (places, settings) in units over which log epochs change by about their
-    amplitude; ``rates`` (places,) is the log rate from the middle of its range, 0 where none is tuned;
-    ``log_batch`` (places,).
+    amplitude; ``rates`` (places,) is the log rate, 0 where none is tuned; ``warmup`` as a share of the epochs of the
+    quickest; ``log_batch`` (places,).
     """
 
     coordinates: Array
     rates: Array
+    warmup: Array
     log_batch: Array
 
     def __len__(self) -> int:
         return len(self.rates)
 
     def __getitem__(self, which: slice | Sequence[int] | Array) -> Places:
-        return Places(self.coordinates[which], self.rates[which], self.log_batch[which])
+        return Places(
+            self.coordinates[which], self.rates[which], self.warmup[which], self.log_batch[which]
+        )
 
     def with_more(self, other: Places) -> Places:
         """These, then the others."""
         return Places(
             np.vstack([self.coordinates, other.coordinates]),
             np.concatenate([self.rates, other.rates]),
+            np.concatenate([self.warmup, other.warmup]),
             np.concatenate([self.log_batch, other.log_batch]),
         )
 
 
-class EpochsSurface:
-    """The process given trainings: log epochs ``told`` at ``places``, each after a ``share`` of its way.
+@dataclass(frozen=True)
+class Trained:
+    """What trainings tell: log epochs to target, ``told`` after a ``share`` of their way, each (trainings,).
 
-    ``mean`` is the expected log epochs before any training but for the slope, at places of the same kind.
+    ``own_error`` is the standard deviation of what no other shares. One that has ``ended`` tells of the epochs
+    themselves, another what it shows so far.
     """
 
-    def __init__(
-        self, places: Places, told: Array, share: Array, own_error: Array, expected: Array
-    ) -> None:
-        self._places, self._early = places, _early(share)
+    places: Places
+    told: Array
+    share: Array
+    own_error: Array
+    ended: Array
+
+
+class EpochsSurface:
+    """The process given trainings; its mean is one of ``shapes``, off by ``amplitude`` (log epochs)."""
+
+    def __init__(self, shapes: Shapes, amplitude: float, seen: Trained) -> None:
+        self._shapes, self._amplitude, self._places = shapes, amplitude, seen.places
+        self._early = np.where(seen.ended, 0.0, _early(seen.share))
         covariance = (
-            _covariance(places, places)
-            + _early_covariance(places, places) * np.outer(self._early, self._early)
-            + np.diag(own_error**2 + 1e-8)
+            self._covariance(seen.places, seen.places)
+            + _early_covariance(seen.places, seen.places) * np.outer(self._early, self._early)
+            + np.diag(seen.own_error**2 + 1e-8)
         )
         self._root = np.linalg.cholesky(covariance)
-        left = told - expected - SLOPE * places.rates
-        self._white = np.linalg.solve(self._root, left)
+        expected = self._expected(seen.places, seen.share, seen.ended)
+        self._white = np.linalg.solve(self._root, (seen.told - expected).T)
+        likely = np.log(shapes.weights) - 0.5 * (self._white**2).sum(axis=0)
+        likely = np.exp(likely - likely.max())
+        self.weights = likely / likely.sum()
+        """How likely each shape is (hypotheses,)."""
 
-    def log_epochs(self, places: Places, expected: Array) -> tuple[Array, Array]:
+    def log_epochs(self, places: Places) -> tuple[Array, Array]:
         """Mean (places,) and covariance (places, places) of the log epochs to target."""
         across = self._across(places)
-        mean = expected + SLOPE * places.rates + across.T @ self._white
-        return mean, _covariance(places, places) - across.T @ across
+        mean, apart = self._mixed(self._each(places, across))
+        between = (apart * self.weights[:, None]).T @ apart
+        return mean, self._covariance(places, places) - across.T @ across + between
 
     def after(self, places: Places, looks: Places, share: float, own_error: float) -> Array:
         """How the means at ``places`` (rows) move with one more training of each of ``looks`` (columns).
 
         In log epochs for one standard deviation of what it may tell.
         """
-        early = float(_early(np.array(share)))
-        towards = _covariance(looks, self._places) + early * _early_covariance(
-            looks, self._places
-        ) * (self._early)
-        across = np.linalg.solve(self._root, towards.T)
-        own = np.diag(_covariance(looks, looks)) + (early * EARLY_ERROR) ** 2 + own_error**2
-        variance = own - (across**2).sum(axis=0)
-        shared = _covariance(places, looks) - self._across(places).T @ across
+        whole = np.full(len(looks), share >= 1)
+        early = 0.0 if share >= 1 else float(_early(np.array(share)))
+        shared_errors = _early_covariance(looks, self._places) * early * self._early
+        across = np.linalg.solve(
+            self._root, (self._covariance(looks, self._places) + shared_errors).T
+        )
+        expected = self._expected(looks, np.full(len(looks), share), whole)
+        _, told = self._mixed(expected + (across.T @ self._white).T)
+        own = np.diag(self._covariance(looks, looks)) + (early * EARLY_ERROR) ** 2 + own_error**2
+        variance = own - (across**2).sum(axis=0) + self.weights @ told**2
+        here = self._across(places)
+        _, apart = self._mixed(self._each(places, here))
+        shared = self._covariance(places, looks) - here.T @ across
+        shared = shared + (apart * self.weights[:, None]).T @ told
         return np.asarray(shared / np.sqrt(np.maximum(variance, 1e-8)))
 
+    def _expected(self, places: Places, share: Array, ended: Array) -> Array:
+        """What trainings are expected to tell under each hypothesis: (hypotheses, trainings)."""
+        whole = self._shapes.epochs(places.rates, places.warmup)
+        return np.where(ended, whole, self._shapes.shown(places.rates, places.warmup, share))
+
+    def _each(self, places: Places, across: Array) -> Array:
+        """The mean under each hypothesis: (hypotheses, places)."""
+        return np.asarray(
+            self._shapes.epochs(places.rates, places.warmup) + (across.T @ self._white).T
+        )
+
+    def _mixed(self, each: Array) -> tuple[Array, Array]:
+        """The mean over the hypotheses, and what each is off it."""
+        mean = self.weights @ each
+        return mean, each - mean
+
     def _across(self, places: Places) -> Array:
-        return np.asarray(np.linalg.solve(self._root, _covariance(self._places, places)))
+        return np.asarray(np.linalg.solve(self._root, self._covariance(self._places, places)))
+
+    def _covariance(self, one: Places, other: Places) -> Array:
+        away = np.abs(one.log_batch[:, None] - other.log_batch) / OTHER_BATCH
+        alike = self._amplitude**2 * _matern(_distance(one, other))
+        return np.asarray(alike * np.exp(-away) + LEVEL_SD**2 * (away == 0))
 
 
 def expected_fall(mean: Array, moved: Array) -> Array:
@@ -118,16 +166,10 @@ def _early(share: Array) -> Array:
     return np.asarray((1 - np.clip(share, 0.0, 1.0)) ** EARLY_POWER)
 
 
-def _covariance(one: Places, other: Places) -> Array:
-    away = np.abs(one.log_batch[:, None] - other.log_batch) / OTHER_BATCH
-    alike = AMPLITUDE**2 * _matern(_distance(one, other))
-    slopes = SLOPE_SD**2 * one.rates[:, None] * other.rates
-    return np.asarray((alike + slopes) * np.exp(-away) + LEVEL_SD**2 * (away == 0))
-
-
 def _early_covariance(one: Places, other: Places) -> Array:
     same = one.log_batch[:, None] == other.log_batch
-    return np.asarray(EARLY_ERROR**2 * _matern(_distance(one, other) / EARLY_LENGTH) * same)
+    alike = EARLY_ERROR**2 * _matern(_distance(one, other) / EARLY_LENGTH)
+    return np.asarray(alike * same)
 
 
 def _distance(one: Places, other: Places) -> Array:

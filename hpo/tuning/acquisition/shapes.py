@@ -1,0 +1,90 @@
+"""How the epochs to target move with learning rate and warmup: the shape of real trainings, wherever its edge lies.
+
+Log epochs fall with the log rate, ever less, up to the edge of what is stable; beyond it trainings are lost, and a long
+warmup moves the edge upwards for a small price. A training's first evaluations show another shape: they hardly tell
+slow rates apart, and show the edge late. Both shapes are averages over the trainings of benchmarks/search_economy, ten
+workloads with SGD, Adam and layer-wise optimizers. Where the edge of a workload lies is not known: each place is a
+hypothesis that its trainings make more or less likely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+
+SLOW, POWER = 0.066, 1.15
+"""At u e-foldings of the rate below the edge, log epochs are log(1 + SLOW exp(-POWER u)) above the lowest."""
+
+SLOPES = (0.0, 0.25)
+"""What they fall further with each e-folding, all the way: flat or falling, as two hypotheses."""
+
+STEEP, FROM, ROUND = 2.8, -0.3, 0.25
+"""Beyond the edge they rise so much with each; from there, rounded over so much."""
+
+RELIEF, RELIEF_WIDTH, WARMUP_COST = 0.75, 0.5, 0.25
+"""The e-foldings by which a long warmup moves the edge, the share of the training over which it does, and what it costs
+in log epochs where it takes all of it."""
+
+MOST = 1.8
+"""Log epochs that a training counts at most: it is lost."""
+
+SLOW_SHOWN, EDGE_SHOWN, EDGE_POWER, EARLY_SLOPE = 0.1, 0.45, 0.45, 0.08
+"""After a share s of the way, what is slow shows with 0.1 (1 + s) of it, what is beyond the edge with 0.45 s^0.45, and
+a higher rate looks quicker than it is, by 0.08 (1 - s) for each e-folding."""
+
+USUAL = (1.8, 1.4)
+"""Where the edge is believed to be above the middle of the rates that are searched, in e-foldings, and how far off."""
+
+STEP, INSIDE, BEYOND, FLAT = 0.25, 0.5, 1.5, (-3.0, 0.5)
+"""The distance of two edges, how far they go inside the range and beyond it; the slopes end so far from the edge."""
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Hypotheses: the log rate of the edge, the slope below it, and how likely each is before any training: each
+    (hypotheses,)."""
+
+    edges: Array
+    slopes: Array
+    weights: Array
+
+    @classmethod
+    def between(cls, low: float, high: float) -> Shapes:
+        """Those for log rates that are searched between ``low`` and ``high``."""
+        places = np.arange(low + INSIDE, high + BEYOND + STEP / 2, STEP)
+        edges, slopes = (each.ravel() for each in np.meshgrid(places, SLOPES, indexing="ij"))
+        above, error = USUAL
+        weights = np.exp(-0.5 * ((edges - 0.5 * (low + high) - above) / error) ** 2)
+        return cls(edges, slopes, weights / weights.sum())
+
+    def epochs(self, rates: Array, warmup: Array) -> Array:
+        """Log epochs to target but for their level: (hypotheses, places).
+
+        ``rates`` (places,) are log rates, ``warmup`` (places,) as a share of the epochs of the quickest.
+        """
+        slow, lost = self._parts(rates, warmup)
+        return np.asarray(np.minimum(slow + lost, MOST) + WARMUP_COST * warmup)
+
+    def shown(self, rates: Array, warmup: Array, share: Array) -> Array:
+        """What trainings are expected to tell of it after a ``share`` (places,) of their way: (hypotheses, places)."""
+        slow, lost = self._parts(rates, warmup)
+        told = SLOW_SHOWN * (1 + share) * slow + EDGE_SHOWN * share**EDGE_POWER * lost
+        told = told - EARLY_SLOPE * (1 - share) * np.clip(self._above(rates), *FLAT)
+        return np.asarray(np.minimum(told, MOST) + WARMUP_COST * np.minimum(warmup, 1.0))
+
+    def _above(self, rates: Array) -> Array:
+        return np.asarray(rates - self.edges[:, None])
+
+    def _parts(self, rates: Array, warmup: Array) -> tuple[Array, Array]:
+        """What is slow below the edge, and what is lost beyond it."""
+        above = self._above(rates)
+        slow = np.log1p(SLOW * np.exp(-POWER * np.clip(above, -8.0, 3.0)))
+        slow = slow - self.slopes[:, None] * np.clip(above, *FLAT)
+        moved = RELIEF * -np.expm1(-warmup / RELIEF_WIDTH)
+        beyond = np.clip((above - moved - FROM) / ROUND, -50.0, 50.0)
+        return slow, np.asarray(STEEP * ROUND * np.logaddexp(0.0, beyond))
