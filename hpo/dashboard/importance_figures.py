@@ -15,13 +15,11 @@ from hpo.runs.formatting import number, readable
 from hpo.runs.importances import LEAST_REACHED, LEAST_TRIALS, Importances, importance_order
 from hpo.runs.importances import importances as found_importances
 from hpo.runs.results import StudyResult
-from storage.records import TrialState
 
 if TYPE_CHECKING:
     import optuna
 
 LEAST_DRAWN = 2
-EPOCHS = "epochs to target"
 
 
 def importances(result: StudyResult, found: Sequence[Importances] | None = None) -> go.Figure:
@@ -91,8 +89,13 @@ def slice_plot(result: StudyResult, global_batch_size: int | None = None) -> go.
     from optuna.visualization import plot_slice
 
     figure = _styled(result, "slices", global_batch_size)
-    if _enough(study, figure):
-        figure = _styled(result, "slices", global_batch_size, plot_slice(study, target_name=EPOCHS))
+    if _enough(result, global_batch_size, figure):
+        figure = _styled(
+            result,
+            "slices",
+            global_batch_size,
+            plot_slice(study, target_name=result.spec.question.answer),
+        )
     return figure
 
 
@@ -115,8 +118,8 @@ def contour(
     from optuna.visualization import plot_contour
 
     figure = _styled(result, "contours", global_batch_size)
-    if _enough(study, figure):
-        drawn = plot_contour(study, params=[first, second], target_name=EPOCHS)
+    if _enough(result, global_batch_size, figure):
+        drawn = plot_contour(study, params=[first, second], target_name=result.spec.question.answer)
         figure = _styled(result, "contours", global_batch_size, drawn)
     return figure
 
@@ -140,15 +143,17 @@ def _study(result: StudyResult, global_batch_size: int | None) -> optuna.Study:
     )
 
 
-def _enough(study: optuna.Study, figure: go.Figure) -> bool:
+def _enough(result: StudyResult, global_batch_size: int | None, figure: go.Figure) -> bool:
     """Whether there is something to draw; else the figure says that there is not."""
-    reached: int = sum(
-        trial.user_attrs.get("state") == str(TrialState.REACHED)
-        for trial in study.get_trials(deepcopy=False)
+    question = result.spec.question
+    answered = sum(
+        question.need(trial) is not None and global_batch_size in (None, trial.global_batch_size)
+        for trial in result.trials
     )
-    if reached < LEAST_DRAWN:
-        style.note(figure, f"needs {LEAST_DRAWN} trainings that reached the target")
-    return reached >= LEAST_DRAWN
+    if answered < LEAST_DRAWN:
+        what = "went to the end of the budget" if question.fixed else "reached the target"
+        style.note(figure, f"needs {LEAST_DRAWN} trainings that {what}")
+    return answered >= LEAST_DRAWN
 
 
 def _styled(

@@ -34,7 +34,7 @@ how far its values in the best trainings differ from those in all. A training th
 the longest of its batch size. A few dozen trainings tell an order, not digits."""
 SLICES = """Optuna's slice plot, the darker the later in the sweep. What missed the target stands at the epochs of the
 longest training of its batch size."""
-CONTOURS = """Optuna's contour plot over the two that matter most, the darker the fewer epochs. What missed the target
+CONTOURS = """Optuna's contour plot over the two that matter most, the darker the better. What missed the target
 counts with the epochs of the longest training of its batch size."""
 CURVES = """One line for each training; those that were stopped early or diverged are faint. Click on a batch size to
 hide it, twice to see it alone."""
@@ -241,11 +241,12 @@ def _importances(result: StudyResult) -> Iterator[Picture]:
         yield Picture(
             "importances", "Which settings matter", IMPORTANCES, figures.importances(result, found)
         )
-        yield Picture("slices", "Epochs against each setting", SLICES, figures.slice_plot(result))
+        what = result.spec.question.answer.capitalize() if result.spec.question.fixed else "Epochs"
+        yield Picture("slices", f"{what} against each setting", SLICES, figures.slice_plot(result))
         if len(order) > 1:
             yield Picture(
                 "contours",
-                f"Epochs over {readable(order[0])} and {readable(order[1])}",
+                f"{what} over {readable(order[0])} and {readable(order[1])}",
                 CONTOURS,
                 figures.contour(result, order[0], order[1]),
             )

@@ -6,7 +6,8 @@
   from those among all: the best tenth, or five where that is more, and never one that missed the target.
 
 Both are computed by ``optuna.importance`` and add up to 1 over the settings. A training that ended without the target
-counts with the epochs of the longest training at its batch size: that it missed tells most about its settings. Over all
+counts with the epochs of the longest training at its batch size: that it missed tells most about its settings. Within a
+fixed budget the logarithm is that of what the metric lacks (:meth:`trainers.job.Question.need`). Over all
 batch sizes the batch size is a setting too; a setting whose best value moves with the batch then shows less than its
 share at each.
 """
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from hpo.runs.exports.optuna_study import optuna_study, quiet_optuna
 from hpo.runs.results import StudyResult
 from storage.records import TrialState
+from trainers.job import LEAST_SHORTFALL, Question
 
 if TYPE_CHECKING:
     import optuna
@@ -85,27 +87,29 @@ def _importances(result: StudyResult) -> Iterator[Importances]:
         study = optuna_study(
             result.study, result.spec, result.trials, global_batch_size=batch, count_missed=True
         )
-        yield _of_study(study, batch, _reached(result, batch))
+        yield _of_study(study, batch, _answered(result, batch), result.spec.question)
 
 
-def _of_study(study: optuna.Study, batch: int | None, reached: int) -> Importances:
+def _of_study(
+    study: optuna.Study, batch: int | None, answered: int, question: Question
+) -> Importances:
     import optuna
 
     trials = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-    values = [trial.values[0] for trial in trials]
+    needs = [_need(trial, question) for trial in trials]
     names = optuna.search_space.intersection_search_space(trials)
-    if min(values) == max(values) or not names:
+    if min(needs) == max(needs) or not names:
         nothing = dict.fromkeys(names, 0.0)
         return Importances(batch, len(trials), nothing, nothing)
     # those that tie with the last would be among the best too, and all trainings be among them
-    below = sum(value < max(values) for value in values)
-    best = min(max(math.ceil(BEST_SHARE * len(trials)), LEAST_BEST), reached, below)
+    below = sum(need < max(needs) for need in needs)
+    best = min(max(math.ceil(BEST_SHARE * len(trials)), LEAST_BEST), answered, below)
     fanova = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=SEED)
     ped_anova = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best / len(trials))
     return Importances(
         batch,
         len(trials),
-        _shares(fanova.evaluate(_with_logarithms(_evenly(trials)), [*names])),
+        _shares(fanova.evaluate(_with_logarithms(_evenly(trials), question), [*names])),
         _shares(ped_anova.evaluate(study, [*names])),
     )
 
@@ -115,8 +119,16 @@ def _evenly(trials: Sequence[optuna.trial.FrozenTrial]) -> list[optuna.trial.Fro
     return [trials[place * len(trials) // count] for place in range(count)]
 
 
-def _with_logarithms(trials: Sequence[optuna.trial.FrozenTrial]) -> optuna.Study:
-    """The trials with the logarithm of their epochs, and of the settings whose domain is logarithmic.
+def _need(trial: optuna.trial.FrozenTrial, question: Question) -> float:
+    """What a training needed or lacked, from its value."""
+    value = float(trial.values[0])
+    return (question.shortfall(value) or LEAST_SHORTFALL) if question.fixed else value
+
+
+def _with_logarithms(
+    trials: Sequence[optuna.trial.FrozenTrial], question: Question
+) -> optuna.Study:
+    """The trials with the logarithm of what they needed, and of the settings whose domain is logarithmic.
 
     Optuna's fANOVA integrates over a setting as it stands there, whether its distribution is logarithmic or not; over
     rates from 0.001 to 1 it would count next to nothing but those above 0.1.
@@ -134,7 +146,7 @@ def _with_logarithms(trials: Sequence[optuna.trial.FrozenTrial]) -> optuna.Study
                 distributions[name] = FloatDistribution(math.log(each.low), math.log(each.high))
         study.add_trial(
             optuna.trial.create_trial(
-                params=params, distributions=distributions, value=math.log(trial.values[0])
+                params=params, distributions=distributions, value=math.log(_need(trial, question))
             )
         )
     return study
@@ -157,11 +169,11 @@ def _enough(result: StudyResult, batch: int) -> bool:
         and trial.state.finished
         and trial.state is not TrialState.FAILED
     ]
-    return len(told) >= LEAST_TRIALS and _reached(result, batch) >= LEAST_REACHED
+    return len(told) >= LEAST_TRIALS and _answered(result, batch) >= LEAST_REACHED
 
 
-def _reached(result: StudyResult, batch: int | None) -> int:
+def _answered(result: StudyResult, batch: int | None) -> int:
     return sum(
-        trial.state is TrialState.REACHED and batch in (None, trial.global_batch_size)
+        result.spec.question.need(trial) is not None and batch in (None, trial.global_batch_size)
         for trial in result.trials
     )

@@ -53,9 +53,9 @@ def study_of(path, trials, spec=SPEC):
             NewStudy(
                 name=made.name,
                 workload=made.workload,
-                metric="loss",
-                threshold=0.1,
-                higher_is_better=False,
+                metric=made.target.metric,
+                threshold=made.target.aim.threshold,
+                higher_is_better=made.target.aim.higher_is_better,
                 spec=text,
             )
         )
@@ -250,6 +250,49 @@ def test_missed_trainings_count_on_demand(tmp_path):
     assert [trial.value for trial in hpo.to_optuna(result).trials] == [None, None, None, 7.0]
     counted = hpo.to_optuna("known", result.storage, count_missed=True)
     assert [trial.value for trial in counted.trials] == [100.0, 100.0, 7.0, 7.0]
+
+
+def best_within(path):
+    """The odds against top1 are those of the known function, of trainings to the end of a budget of 10 epochs."""
+    random = np.random.default_rng(3)
+    trials = []
+    for place in range(100):
+        rate, momentum = random.uniform(size=2).tolist()
+        odds = math.exp(log_epochs(16, rate, momentum) - 4)
+        settings = TrainingSettings(
+            learning_rate=10 ** (3 * rate - 3), momentum=0.1 + 0.8 * momentum, nesterov=False
+        )
+        ended = TrialResult(
+            state=TrialState.CENSORED,
+            epochs=10.0,
+            best_metric=1 / (1 + odds),
+            final_metric=1 / (1 + odds),
+        )
+        pruned = TrialResult(state=TrialState.PRUNED, epochs=3.0, best_metric=0.5)
+        trials.append((16, settings, pruned if place == 50 else ended))
+    target = {"metric": "top1", "best_within": {"epochs": 10}}
+    budget = {"trials": 100, "epochs_per_trial": 10}
+    return study_of(
+        path, trials, {**SPEC, "workload": "resnet", "target": target, "budget": budget}
+    )
+
+
+def test_a_study_within_a_fixed_budget_has_its_metric(tmp_path):
+    result = best_within(tmp_path / "hpo.db")
+    study = hpo.to_optuna(result)
+    assert study.direction == optuna.study.StudyDirection.MAXIMIZE
+    assert study.best_value == max(
+        trial.best_metric for trial in result.trials if trial.state is TrialState.CENSORED
+    )
+    assert study.user_attrs["target"] == "the best top1 within 10 epochs"
+    assert study.trials[50].state is optuna.trial.TrialState.PRUNED
+    counted = hpo.to_optuna(result, count_missed=True)
+    assert counted.trials[50].value == pytest.approx(min(t.value for t in counted.trials))
+    (only,) = hpo.importances(result)
+    assert only.trials == 100
+    assert only.fanova["learning_rate"] == pytest.approx(1 / (1 + SECOND**2), abs=0.08)
+    assert max(only.ped_anova, key=only.ped_anova.get) == "learning_rate"
+    assert figures.slice_plot(result).layout.yaxis.title.text == "best top1"
 
 
 def test_the_figures_are_optunas(result):

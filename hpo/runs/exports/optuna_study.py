@@ -15,6 +15,9 @@ queued     WAITING
 running    RUNNING
 ========== ========== =========================================================================================
 
+Of a study that asks for the best within a fixed budget the value is the best metric, to be minimised or maximised; a
+training that went to the end of the budget is COMPLETE, one that was stopped PRUNED.
+
 Intermediate values are the target's metric at each evaluation, by optimizer step. What Optuna has no place for is in
 ``user_attrs``: of the trial the state here, its number, batch size, seed, epochs, seconds and reason; of the study its
 target, the fixed settings and the specification. A parameter has one range in all trials, widened to what was trained
@@ -35,6 +38,7 @@ from hpo.study.spec import StudySpec
 from storage.figures import TRIAL_FIELDS
 from storage.records import Convergence, Study, Trial, TrialState
 from storage.store import Store
+from trainers.job import Question
 
 if TYPE_CHECKING:
     import optuna
@@ -44,6 +48,7 @@ TRIALS_AT_A_TIME = 500
 POINTS = 200
 """Intermediate values of a trial at most, unless said otherwise."""
 BATCH_SIZE = "global_batch_size"
+ENDED_WITHOUT = (TrialState.CENSORED, TrialState.PRUNED, TrialState.DIVERGED)
 
 
 def optuna_study(
@@ -61,7 +66,8 @@ def optuna_study(
 
     Curves are read from ``store``, at most ``points`` values of each; without it there are none. With
     ``global_batch_size`` only the trials at that batch size, which is then no parameter; with ``count_missed`` a
-    training that ended without the target is COMPLETE too, with the epochs of the longest training of its batch size.
+    training that ended without the target is COMPLETE too, with the epochs of the longest training of its batch size
+    (within a fixed budget: with the worst metric of those that went to its end).
     Raises :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a batch size that no
     trial has.
     """
@@ -71,20 +77,23 @@ def optuna_study(
         raise ExportError(
             "a study of Optuna needs Optuna, which is not installed; pip install 'largebatch[train]'"
         ) from error
-    chosen = trials_at(trials, global_batch_size)
+    chosen, question = trials_at(trials, global_batch_size), spec.question
+    upwards = question.fixed and question.target.higher_is_better
     with quiet_optuna():
         made = optuna.create_study(
-            study_name=optuna_name(study, global_batch_size), storage=storage, direction="minimize"
+            study_name=optuna_name(study, global_batch_size),
+            storage=storage,
+            direction="maximize" if upwards else "minimize",
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        made.set_metric_names(["epochs to target"])
+        made.set_metric_names([question.answer])
     for name, value in _about(study, spec).items():
         made.set_user_attr(name, value)
     space = _space(spec, chosen, with_batch=global_batch_size is None)
-    longest = _longest(chosen) if count_missed else {}
+    missed = _missed(chosen, question) if count_missed else {}
     for trial, curve in _with_curves(store, chosen):
-        made.add_trial(_frozen(trial, space, curve, points, longest))
+        made.add_trial(_frozen(trial, question, space, curve, points, missed))
     return made
 
 
@@ -118,13 +127,15 @@ def trials_at(trials: Sequence[Trial], batch: int | None) -> list[Trial]:
     return found
 
 
-def _longest(trials: Sequence[Trial]) -> dict[int, float]:
-    """The epochs of the longest training at each batch size."""
-    longest: dict[int, float] = {}
+def _missed(trials: Sequence[Trial], question: Question) -> dict[int, float]:
+    """What a training that did not answer counts for, by batch size: the longest one's epochs, or the worst metric."""
+    worst: dict[int, float] = {}
     for trial in trials:
         epochs = max(trial.epochs_to_target or 0.0, trial.epochs or 0.0)
-        longest[trial.global_batch_size] = max(longest.get(trial.global_batch_size, 0.0), epochs)
-    return longest
+        need = question.need(trial) if question.fixed else epochs
+        if need:
+            worst[trial.global_batch_size] = max(worst.get(trial.global_batch_size, 0.0), need)
+    return {batch: question.told(need) for batch, need in worst.items()}
 
 
 def _with_curves(
@@ -156,10 +167,11 @@ def _space(
 
 def _frozen(
     trial: Trial,
+    question: Question,
     space: Mapping[str, BaseDistribution],
     curve: Convergence | None,
     points: int,
-    longest: Mapping[int, float],
+    missed: Mapping[int, float],
 ) -> optuna.trial.FrozenTrial:
     import optuna
 
@@ -173,10 +185,14 @@ def _frozen(
         TrialState.QUEUED: states.WAITING,
         TrialState.RUNNING: states.RUNNING,
     }[trial.state]
+    answered = question.need(trial) is not None
     value = trial.epochs_to_target
-    missed = trial.state in (TrialState.CENSORED, TrialState.PRUNED, TrialState.DIVERGED)
-    if missed and longest.get(trial.global_batch_size):
-        state, value = states.COMPLETE, longest[trial.global_batch_size]
+    if question.fixed:
+        value = trial.best_metric if answered else None
+    if answered:
+        state = states.COMPLETE
+    elif trial.state in ENDED_WITHOUT and trial.global_batch_size in missed:
+        state, value = states.COMPLETE, missed[trial.global_batch_size]
     params = {
         name: trial.global_batch_size if name == BATCH_SIZE else trial.settings.get(name)
         for name in space
@@ -256,9 +272,11 @@ def _attributes(trial: Trial, outside: Sequence[str]) -> dict[str, Any]:
 def _about(study: Study, spec: StudySpec) -> dict[str, Any]:
     relation = ">=" if study.higher_is_better else "<="
     return {
-        "target": f"{study.metric} {relation} {study.threshold:g}",
+        "target": str(spec.question)
+        if spec.question.fixed
+        else f"{study.metric} {relation} {study.threshold:g}",
         "workload": study.workload,
-        "value": "epochs to target",
+        "value": spec.question.answer,
         "intermediate_values": f"{study.metric} by optimizer step",
         "fixed_settings": {
             name: list(value) if isinstance(value, tuple) else value
