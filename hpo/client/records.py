@@ -140,15 +140,19 @@ class RemoteTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteForecast:
-    """Settings and epochs to target at a batch size, each the median with its 90 % interval."""
+    """Settings and epochs to target at a batch size, each the median with its 90 % interval.
+
+    Of a study that asks for the best within a budget ``epochs_to_target`` is None, and ``best`` is that metric.
+    """
 
     global_batch_size: float
-    epochs_to_target: Interval
+    epochs_to_target: Interval | None
     settings: Mapping[str, Interval]
     trust: str
     reason: str
     complete_settings: Document
     document: Document = dataclasses.field(repr=False, compare=False)
+    best: Interval | None = None
 
     @classmethod
     def of(cls, document: Any) -> RemoteForecast:
@@ -158,7 +162,8 @@ class RemoteForecast:
             document,
             lambda plain: cls(
                 global_batch_size=plain["global_batch_size"],
-                epochs_to_target=_interval(plain["epochs_to_target"]),
+                epochs_to_target=_perhaps(plain["epochs_to_target"]),
+                best=_perhaps(plain.get("best")),
                 settings={name: _interval(each) for name, each in plain["settings"].items()},
                 trust=plain["trust"],
                 reason=plain["reason"],

@@ -17,6 +17,8 @@ from hpo.dashboard.points import (
     epochs_ends,
     epochs_of,
     height,
+    metric_axis,
+    metric_of,
     outcome_markers,
     outcome_texts,
     settings_lines,
@@ -30,10 +32,10 @@ from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.trust import regime
 from hpo.runs.forecasts import past_forecasts
-from hpo.runs.formatting import interval, number, readable, target, with_unit
+from hpo.runs.formatting import answered, interval, number, readable, target, with_unit
 from hpo.runs.results import PlannedRun, StudyResult, SweptConfiguration, best_of_rungs
 from search_spaces.domains import Categorical
-from storage.records import TrialState
+from storage.records import Outcome, TrialState
 
 BAND_POINTS = 32
 REGIME_STEPS = 120
@@ -51,6 +53,8 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
     samples) and the regimes; the forecast for the full-scale batch with its 90 % interval; and what the launched
     plans did.
     """
+    if result.spec.question.fixed:
+        return _metric_ladder(result, posterior)
     figure = style.figure(f"{result.study.name}: epochs to {_target(result)}", height=520)
     numbers = full_scale_forecast(result, posterior)
     best = [*best_of_rungs(result.trials, result.spec.ladder).values()]
@@ -93,6 +97,41 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
     return figure
 
 
+def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figure:
+    """The same where the best within a fixed budget is asked for: the best metric against the batch size."""
+    question, name = result.spec.question, result.study.metric
+    figure = style.figure(f"{result.study.name}: {question}", height=520)
+    numbers = full_scale_forecast(result, posterior)
+    best = [*best_of_rungs(result.trials, result.spec.ladder, question).values()]
+    told = [question.told(candidate.need) for candidate in best]
+    drawn = [*told]
+    if posterior is not None:
+        band = epochs_band(posterior, _grid(result))
+        drawn += [*band.low, *band.median, *band.high]
+        _add_band(figure, result, band, name)
+    for state, trials in by_state(thinned(result.trials)).items():
+        known = [trial for trial in trials if metric_of(trial) is not None]
+        heights = [metric_of(trial) or 0.0 for trial in known]
+        drawn += heights if state is TrialState.CENSORED else []
+        add_trial_points(figure, result, known, state, spread(result, known), heights)
+    _add_best(figure, result, best, told)
+    if numbers and numbers.best:
+        ends = numbers.best.interval
+        drawn += [ends.low, ends.high]
+        _add_forecast(figure, numbers.global_batch_size, ends, f"best {name}")
+    for run in result.runs:
+        drawn += [each.best_metric for each in run.outcomes if each.best_metric is not None]
+    _add_outcomes(figure, result)
+    _set_batch_axis(figure, result)
+    figure.update_yaxes(
+        title_text=f"best {style.plain(name)} within {number(question.epochs)} epochs",
+        **metric_axis(question, drawn),
+    )
+    if not drawn:
+        style.note(figure, "no training has come to the end of its budget yet")
+    return figure
+
+
 def setting_against_batch(
     result: StudyResult, name: str, posterior: Posterior | None = None
 ) -> go.Figure:
@@ -105,7 +144,7 @@ def setting_against_batch(
     check_tuned(result, name)
     figure = style.figure(f"{result.study.name}: {readable(name)} against batch size")
     numbers = full_scale_forecast(result, posterior)
-    best = [*best_of_rungs(result.trials, result.spec.ladder).values()]
+    best = [*best_of_rungs(result.trials, result.spec.ladder, result.spec.question).values()]
     if posterior is not None and name in posterior.tuned:
         _add_band(figure, result, setting_band(posterior, name, _grid(result)), readable(name))
     for state, trials in by_state(thinned(result.trials)).items():
@@ -250,6 +289,13 @@ def _add_band(figure: go.Figure, result: StudyResult, band: Band, what: str) -> 
             )
 
 
+def _answer(result: StudyResult, each: SweptConfiguration) -> str:
+    question = result.spec.question
+    if question.fixed:
+        return f"{question.answer} {answered(question, each.need)}"
+    return f"{number(each.need)} epochs to the target"
+
+
 def _add_best(
     figure: go.Figure,
     result: StudyResult,
@@ -261,8 +307,7 @@ def _add_best(
     texts = [
         style.lines(
             f"best settings at global batch size {number(each.global_batch_size)}",
-            f"{number(each.need)} epochs to the target, mean of {each.runs} "
-            f"{'seed' if each.runs == 1 else 'seeds'}",
+            f"{_answer(result, each)}, mean of {each.runs} {'seed' if each.runs == 1 else 'seeds'}",
             *settings_lines(each.settings.to_dict(), result.spec.search.names),
         )
         for each in best
@@ -299,9 +344,7 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
         if run.outcomes:
             x = run.plan.global_batch_size * math.exp(_steps_beside(run) * step_aside(result))
             y = [
-                outcome.epochs_to_target or outcome.epochs
-                if name is None
-                else value_of(run.plan.job.settings.value(name))
+                _seen(run, outcome) if name is None else value_of(run.plan.job.settings.value(name))
                 for outcome in run.outcomes
             ]
             label = style.KINDS[run.plan.kind].name
@@ -317,6 +360,13 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
                 hovertext=outcome_texts(result, run),
             )
             shown.add(label)
+
+
+def _seen(run: PlannedRun, outcome: Outcome) -> float | None:
+    """What a launch is drawn at: its best metric after a fixed budget, else its epochs."""
+    if run.question.fixed:
+        return outcome.best_metric
+    return outcome.epochs_to_target or outcome.epochs
 
 
 def _steps_beside(run: PlannedRun) -> float:
@@ -342,8 +392,8 @@ def _mark_critical(
     ends: tuple[float, float],
 ) -> None:
     """A line at the critical batch size; where it lies off the figure, words at the side that it lies on."""
-    if numbers and "epochs_to_target" in numbers.laws:
-        critical = numbers.laws["epochs_to_target"]["B_crit"]
+    if numbers and numbers.critical_batch is not None:
+        critical = numbers.critical_batch
     elif posterior is not None:
         critical = Interval(
             *np.exp(np.quantile(posterior.values["log_critical"], (0.5, 0.05, 0.95))).tolist()

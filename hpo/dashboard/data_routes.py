@@ -33,7 +33,7 @@ from hpo.runs.results import StudyForecast, StudyResult
 from hpo.study.jobs import training_job
 from hpo.study.spec import parse_study
 from search_spaces.settings import TrainingSettings
-from storage.records import Study, TrialState
+from storage.records import Study
 from trainers.json_text import json_bytes
 
 Draw = Callable[[StudyResult, Posterior | None, str], go.Figure]
@@ -234,7 +234,7 @@ def data_routes(access: Access) -> APIRouter:
 def _laws(access: Access, request: Request, study: Study) -> tuple[StudyResult, Posterior | None]:
     """The study with its laws; None where there is too little for one: the trials are shown all the same."""
     result = access.result(request, study)
-    if not any(trial.state is TrialState.REACHED for trial in result.trials):
+    if not result.answered:
         return result, None
     try:
         return access.laws(request, study)

@@ -15,6 +15,8 @@ searches elsewhere needs a name of its own."""
 FAILED = "Every training failed. The list of trials tells why; mend the workload, then go on."
 MISSED = """No training reached the target: raise budget.epochs_per_trial, widen the ranges under search, or set a
 target that can be reached. A study that asks for something else needs a name of its own."""
+UNFINISHED = """No training came to the end of its budget: widen the ranges under search, down to lower learning rates.
+A study that asks for something else needs a name of its own."""
 UNSURE = """No settings reached the target with every seed, so there is no forecast: raise budget.trials, and the same
 command goes on with the study."""
 
@@ -63,7 +65,10 @@ def _about_the_sweep(result: StudyResult, again: str, report: str) -> Step | Non
         return Step(DIVERGED)
     if states == {TrialState.FAILED}:
         return Step(FAILED, f"hpo trials {report.removeprefix('hpo report ')}")
-    return None if TrialState.REACHED in states else Step(MISSED)
+    question = result.spec.question
+    if any(question.need(trial) is not None for trial in result.trials):
+        return None
+    return Step(UNFINISHED if question.fixed else MISSED)
 
 
 def _about_the_plan(run: PlannedRun, name: str, storage: str) -> list[Step]:

@@ -8,7 +8,7 @@ from typing import Any
 from plotly import graph_objects as go
 
 from hpo.dashboard import style
-from hpo.dashboard.points import outcome_markers, outcome_texts
+from hpo.dashboard.points import metric_axis, outcome_markers, outcome_texts
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.runs.formatting import KIND_NAMES, interval, number
 from hpo.runs.results import PlannedRun, StudyResult
@@ -26,6 +26,7 @@ def validation(result: StudyResult) -> go.Figure:
 
     A launch that missed the target stands, open, at the epochs it ran.
     """
+    fixed = result.spec.question.fixed
     runs = [run for run in result.runs if run.outcomes or run.plan.epochs]
     labels = _labels(runs)
     figure = style.figure(
@@ -33,10 +34,14 @@ def validation(result: StudyResult) -> go.Figure:
     )
     values: list[float] = []
     for run, label in zip(runs, labels, strict=True):
-        if run.plan.epochs:
-            _add_interval(figure, run.plan.epochs, label, first=not values)
-            values += [run.plan.epochs.low, run.plan.epochs.median, run.plan.epochs.high]
-        epochs = [outcome.epochs_to_target or outcome.epochs for outcome in run.outcomes]
+        ends = (run.plan.best and run.plan.best.interval) if fixed else run.plan.epochs
+        if ends:
+            _add_interval(figure, ends, label, first=not values)
+            values += [ends.low, ends.median, ends.high]
+        epochs = [
+            outcome.best_metric or 0.0 if fixed else outcome.epochs_to_target or outcome.epochs
+            for outcome in run.outcomes
+        ]
         figure.add_scatter(
             x=epochs,
             y=[label] * len(epochs),
@@ -48,7 +53,14 @@ def validation(result: StudyResult) -> go.Figure:
             hovertext=outcome_texts(result, run),
         )
         values += epochs
-    figure.update_xaxes(title_text="epochs to target", **style.log_axis(*style.log_range(values)))
+    figure.update_xaxes(
+        title_text=style.plain(result.spec.question.answer),
+        **(
+            metric_axis(result.spec.question, values)
+            if fixed
+            else style.log_axis(*style.log_range(values))
+        ),
+    )
     figure.update_yaxes(
         type="category",
         categoryorder="array",

@@ -14,7 +14,7 @@ from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView, curves_of
 from hpo.errors import ExportError
-from hpo.runs.formatting import KIND_NAMES, interval, number, readable, target
+from hpo.runs.formatting import KIND_NAMES, answered, interval, number, precise, readable, target
 from hpo.runs.importances import importance_order, importances
 from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import verdicts
@@ -29,6 +29,13 @@ dashed where no batch was swept."""
 SETTING = """Coloured trainings reached the target, the darker the sooner; triangles were stopped, crosses diverged.
 Rings mark the best settings of each rung, the line is their law with its 90 % band."""
 RESPONSE = """Filled circles reached the target; triangles were stopped at the epochs they show, crosses diverged."""
+LADDER_OF_METRIC = """Each point is one training; at each rung they stand side by side in the order of the sweep. Full
+triangles trained to the end of the budget, open ones were stopped before and stand where they were then. The band is
+the 90 % interval for settings tuned as well as the sweep's; the line is dashed where no batch was swept."""
+SETTING_OF_METRIC = """Full triangles trained to the end of the budget, open ones were stopped before, crosses diverged.
+Rings mark the best settings of each rung, the line is their law with its 90 % band."""
+RESPONSE_OF_METRIC = """Full triangles trained to the end of the budget, open ones were stopped before and stand where
+they were then, crosses diverged."""
 IMPORTANCES = """By fANOVA, the share of the variance of the epochs that a setting explains alone; by PED-ANOVA,
 how far its values in the best trainings differ from those in all. A training that missed the target counts as long as
 the longest of its batch size. A few dozen trainings tell an order, not digits."""
@@ -69,13 +76,18 @@ def headline(result: StudyResult) -> str:
     if result.forecast is None:
         return ""
     numbers = result.forecast.numbers
-    ends = numbers.epochs_to_target
+    ends, best = numbers.epochs_to_target, numbers.best
     settings = ", ".join(
         f"{readable(name)} {interval(each)}" for name, each in numbers.settings.items()
     )
+    said = (
+        f"{number(ends.median)} epochs to {target_of(result)} (90 % interval {number(ends.low)} to {number(ends.high)})"
+        if best is None
+        else f"{best.metric} {best.interval.median:.4g} within {number(best.epochs)} epochs "
+        f"(90 % interval {best.interval.low:.4g} to {best.interval.high:.4g})"
+    )
     return (
-        f"At global batch size {number(numbers.global_batch_size)}: {number(ends.median)} epochs to "
-        f"{target_of(result)} (90 % interval {number(ends.low)} to {number(ends.high)})"
+        f"At global batch size {number(numbers.global_batch_size)}: {said}"
         f"{' with ' + settings if settings else ''}."
     )
 
@@ -107,8 +119,8 @@ def runs_table(result: StudyResult) -> Table | None:
         "batch size",
         "workers",
         *(readable(name) for name in scaled),
-        "epochs forecast",
-        "epochs observed",
+        f"{result.spec.question.unit} forecast",
+        f"{result.spec.question.unit} observed",
         "each run",
         "inside the interval",
     )
@@ -120,7 +132,7 @@ def runs_table(result: StudyResult) -> Table | None:
                 number(run.plan.global_batch_size),
                 number(run.plan.workers),
                 *(number(run.plan.job.settings.value(name)) for name in scaled),
-                interval(run.plan.epochs) if run.plan.epochs else "–",
+                _forecast(run),
                 _observed(run),
                 _each(run),
                 _inside(run),
@@ -130,15 +142,22 @@ def runs_table(result: StudyResult) -> Table | None:
     )
 
 
+def _forecast(run: PlannedRun) -> str:
+    if run.question.fixed:
+        return precise(run.plan.best.interval) if run.plan.best else "–"
+    return interval(run.plan.epochs) if run.plan.epochs else "–"
+
+
 def rungs_table(result: StudyResult) -> Table:
     """The rungs: how the trials ended, and the best settings of those that reached the target."""
-    names, best = result.spec.search.names, best_of_rungs(result.trials, result.spec.ladder)
+    names, question = result.spec.search.names, result.spec.question
+    best = best_of_rungs(result.trials, result.spec.ladder, question)
     shown = [state for state in TrialState if any(trial.state is state for trial in result.trials)]
     columns = (
         "batch size",
         "trials",
         *map(str, shown),
-        "best epochs",
+        question.answer if question.fixed else "best epochs",
         "seeds",
         *(f"best {readable(name)}" for name in names),
     )
@@ -151,7 +170,11 @@ def rungs_table(result: StudyResult) -> Table:
                 number(batch),
                 number(counts.total()),
                 *(number(counts[state]) for state in shown),
-                number(each.need) if each else "–",
+                "–"
+                if each is None
+                else answered(question, each.need)
+                if question.fixed
+                else number(each.need),
                 number(each.runs) if each else "–",
                 *(number(each.settings.value(name)) if each else "–" for name in names),
             )
@@ -164,12 +187,19 @@ def verdict(result: StudyResult) -> str:
     run = result.plan
     if run is None or not run.outcomes:
         return ""
-    observed = run.observed_epochs
+    fixed = run.question.fixed
+    observed = run.observed_best if fixed else run.observed_epochs
     if observed is None:
-        said = f"Of {len(run.outcomes)} launched, {len(run.reached)} reached the target."
+        came = "came to the end of the budget" if fixed else "reached the target"
+        said = f"Of {len(run.outcomes)} launched, {len(run.needs)} {came}."
     else:
         place = {"yes": "inside", "no": "outside"}.get(_inside(run), "beside")
-        said = f"The forecast's plan took {number(observed)} epochs, {place} its 90 % interval."
+        took = (
+            f"came to {run.question.unit} {observed:.4g}"
+            if fixed
+            else f"took {number(observed)} epochs"
+        )
+        said = f"The forecast's plan {took}, {place} its 90 % interval."
     rules = [
         each
         for each in result.runs
@@ -194,21 +224,25 @@ def pictures(view: StudyView) -> Iterator[Picture]:
             f"{exhibit_caption(*shown)} {EXHIBIT}",
             figures.exhibit(shown[2]),
         )
-    yield Picture(
-        "ladder", "Epochs to target against batch size", LADDER, figures.ladder(result, law)
+    question = result.spec.question
+    answer, ladder, setting, response = (
+        (question.answer.capitalize(), LADDER_OF_METRIC, SETTING_OF_METRIC, RESPONSE_OF_METRIC)
+        if question.fixed
+        else ("Epochs to target", LADDER, SETTING, RESPONSE)
     )
+    yield Picture("ladder", f"{answer} against batch size", ladder, figures.ladder(result, law))
     for name in varied:
         yield Picture(
             f"batch-{name}",
             f"{readable(name).capitalize()} against batch size",
-            SETTING,
+            setting,
             figures.setting_against_batch(result, name, law),
         )
     for name in varied:
         yield Picture(
             f"response-{name}",
-            f"Epochs against {readable(name)}",
-            RESPONSE,
+            f"{answer if question.fixed else 'Epochs'} against {readable(name)}",
+            response,
             figures.response(result, name),
         )
     if varied:
@@ -278,13 +312,19 @@ def exhibit_caption(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any])
 
 
 def _observed(run: PlannedRun) -> str:
+    if run.question.fixed:
+        return "–" if run.observed_best is None else f"{run.observed_best:.4g}"
     return number(run.observed_epochs) if run.observed_epochs is not None else "–"
 
 
 def _each(run: PlannedRun) -> str:
     return (
         ", ".join(
-            number(each.epochs_to_target) if each.epochs_to_target else outcome_end(each)
+            outcome_end(each)
+            if (need := run.question.need(each)) is None
+            else answered(run.question, need)
+            if run.question.fixed
+            else number(need)
             for each in run.outcomes
         )
         or "not launched"

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
-from hpo.dashboard.style import KINDS, STATES, lines, log_range, marker
+from hpo.dashboard.style import KINDS, STATES, lines, log_axis, log_range, marker
 from hpo.runs.formatting import KIND_NAMES, number, readable
 from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import Outcome, Trial, TrialState
+from trainers.job import Question
 
 MOST_POINTS = 1500
 """Trials that a figure draws as points; a browser moves so many without delay."""
@@ -49,6 +50,18 @@ def epochs_of(trial: Trial) -> float | None:
     return trial.epochs_to_target or trial.epochs or None
 
 
+def metric_of(trial: Trial) -> float | None:
+    """The best value of the target's metric that is known of a trial, else the last."""
+    return trial.final_metric if trial.best_metric is None else trial.best_metric
+
+
+def metric_axis(question: Question, values: Sequence[float]) -> dict[str, Any]:
+    """The axis of a metric after a fixed budget: logarithmic for a loss, linear for a share."""
+    if not question.target.higher_is_better and min(values, default=0.0) > 0:
+        return log_axis(*log_range(values))
+    return {"rangemode": "normal"}
+
+
 def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float, float]:
     """Ends of an axis of epochs for the trials of a study, and for the values ``more``.
 
@@ -74,6 +87,8 @@ def trial_text(result: StudyResult, trial: Trial) -> str:
     epochs = epochs_of(trial)
     if trial.state is TrialState.REACHED:
         end = f"{number(epochs)} epochs to the target"
+    elif result.spec.question.need(trial) is not None:
+        end = f"trained to the end of its {number(epochs)} epochs"
     else:
         end = (
             f"{trial.state} after {number(epochs)} epochs"
@@ -125,11 +140,11 @@ def outcome_markers(run: PlannedRun) -> dict[str, Any]:
     """Markers of a run's launches: filled where the target was reached, open where not."""
     look = KINDS[run.plan.kind]
     symbols = [
-        look.symbol if outcome.epochs_to_target else f"{look.symbol}-open"
+        look.symbol if run.question.need(outcome) is not None else f"{look.symbol}-open"
         for outcome in run.outcomes
     ]
     return marker(
-        look, symbol=symbols, line={"width": 1, "color": "white"} if run.reached else {"width": 2}
+        look, symbol=symbols, line={"width": 1, "color": "white"} if run.needs else {"width": 2}
     )
 
 

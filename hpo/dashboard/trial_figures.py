@@ -9,7 +9,15 @@ from plotly import graph_objects as go
 
 from hpo.dashboard import style
 from hpo.dashboard.batch_figures import check_tuned, setting_axis, value_of
-from hpo.dashboard.points import by_state, epochs_ends, height, thinned, trial_text
+from hpo.dashboard.points import (
+    by_state,
+    epochs_ends,
+    height,
+    metric_axis,
+    metric_of,
+    thinned,
+    trial_text,
+)
 from hpo.errors import EvidenceError
 from hpo.runs.formatting import number, readable, target, with_unit
 from hpo.runs.results import StudyResult
@@ -68,16 +76,17 @@ def learning_curves(
             line={"color": colours[batch], "width": 3},
             hoverinfo="skip",
         )
-    words = target(result.study.metric, result.study.threshold, result.study.higher_is_better)
-    figure.add_hline(
-        y=result.study.threshold,
-        line={"color": style.INK, "width": 1.5, "dash": "dot"},
-        annotation={
-            "text": style.plain(f"target {words}"),
-            "font": {"size": 12, "color": style.INK},
-        },
-        annotation_position="bottom left" if result.study.higher_is_better else "top left",
-    )
+    if result.spec.target.ends:
+        words = target(result.study.metric, result.study.threshold, result.study.higher_is_better)
+        figure.add_hline(
+            y=result.study.threshold,
+            line={"color": style.INK, "width": 1.5, "dash": "dot"},
+            annotation={
+                "text": style.plain(f"target {words}"),
+                "font": {"size": 12, "color": style.INK},
+            },
+            annotation_position="bottom left" if result.study.higher_is_better else "top left",
+        )
     figure.update_xaxes(title_text="epochs", rangemode="tozero")
     figure.update_yaxes(title_text=style.plain(result.study.metric))
     figure.update_layout(legend_title_text="global batch size", showlegend=bool(shown))
@@ -191,7 +200,9 @@ def response(result: StudyResult, name: str) -> go.Figure:
     setting that the study does not tune.
     """
     check_tuned(result, name)
-    figure = style.figure(f"{result.study.name}: epochs against {readable(name)}")
+    question = result.spec.question
+    what = result.study.metric if question.fixed else "epochs"
+    figure = style.figure(f"{result.study.name}: {what} against {readable(name)}")
     batches = sorted({trial.global_batch_size for trial in result.trials})
     colours = style.rung_colours(batches)
     ends, points = epochs_ends(result), thinned(result.trials)
@@ -199,13 +210,15 @@ def response(result: StudyResult, name: str) -> go.Figure:
         trials = [
             trial
             for trial in points
-            if trial.global_batch_size == batch and trial.state in style.STATES
+            if trial.global_batch_size == batch
+            and trial.state in style.STATES
+            and not (question.fixed and metric_of(trial) is None)
         ]
         looks = [style.STATES[trial.state] for trial in trials]
-        reached = [trial.state is TrialState.REACHED for trial in trials]
+        reached = [question.need(trial) is not None for trial in trials]
         figure.add_scatter(
             x=[value_of(trial.settings[name]) for trial in trials],
-            y=[height(trial, ends[0]) for trial in trials],
+            y=[metric_of(trial) if question.fixed else height(trial, ends[0]) for trial in trials],
             mode="markers",
             name=number(batch),
             legendgroup=str(batch),
@@ -241,7 +254,13 @@ def response(result: StudyResult, name: str) -> go.Figure:
         )
     axis = setting_axis(result, name, [trial.settings[name] for trial in result.trials])
     figure.update_xaxes(title_text=with_unit(name), **axis)
-    figure.update_yaxes(title_text="epochs to target, or until stopped", **style.log_axis(*ends))
+    if question.fixed:
+        told = [value for trial in points if (value := metric_of(trial)) is not None]
+        figure.update_yaxes(title_text=style.plain(question.answer), **metric_axis(question, told))
+    else:
+        figure.update_yaxes(
+            title_text="epochs to target, or until stopped", **style.log_axis(*ends)
+        )
     figure.update_layout(legend_title_text="global batch size", showlegend=True)
     if not batches:
         style.note(figure, "no training has started yet")

@@ -14,7 +14,7 @@ from hpo.runs import repository
 from hpo.runs.forecasts import fit_posterior, with_forecast
 from hpo.runs.repository import open_store
 from hpo.runs.results import StudyResult
-from storage.records import CalibrationRow, Convergence, Trial, TrialState
+from storage.records import CalibrationRow, Convergence, Trial
 from storage.store import Store
 
 MOST_CURVES = 400
@@ -39,7 +39,7 @@ def load_view(name: str, storage: str) -> StudyView:
     with open_store(storage, create=False) as store:
         result = repository.read_result(store, name, storage)
         fitted = None
-        if any(trial.state is TrialState.REACHED for trial in result.trials):
+        if result.answered:
             with contextlib.suppress(
                 EvidenceError
             ):  # too little for a law; the trials are shown all the same
@@ -58,7 +58,7 @@ def make_view(
             result = with_forecast(result, posterior)
         except EvidenceError:
             result, posterior = dataclasses.replace(result, forecast=None), None
-    elif any(trial.state is TrialState.REACHED for trial in result.trials):
+    elif result.answered:
         result = dataclasses.replace(result, forecast=None)
     return StudyView(result, posterior, convergence, rows, storage)
 

@@ -78,6 +78,10 @@ class SkippedError(Exception):
     """A run that cannot be a trial of the study, and why."""
 
 
+LONGER = 1.01
+"""Times a fixed budget: an update more or less is no other budget."""
+
+
 @dataclass(frozen=True)
 class ImportOptions:
     """How the names and values of a source are read.
@@ -383,6 +387,10 @@ def _end_of_curve(
     spec: StudySpec, points: Sequence[ConvergencePoint], said: _Said, options: ImportOptions
 ) -> TrialResult:
     better = max if spec.target.higher_is_better else min
+    if (
+        budget := spec.question.epochs
+    ) is not None:  # what it did beyond the budget is another question's answer
+        points = [point for point in points if point.epochs <= LONGER * budget] or points[:1]
     last = points[-1]
     seconds = last.seconds or said.run.seconds
     made = functools.partial(
@@ -453,6 +461,11 @@ def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> Tria
         raise SkippedError(
             f"it has no curve of {spec.target.metric}, and does not say both its epochs and its last "
             f"{spec.target.metric}: map names to them"
+        )
+    budget = spec.question.epochs
+    if budget is not None and epochs is not None and epochs > LONGER * budget:
+        raise SkippedError(
+            f"it trained {epochs:g} epochs, the study's budget is {budget:g}, and no curve says how good it was then"
         )
     if epochs is not None and epochs <= 0:
         raise SkippedError(f"its epochs must be above 0, but got {epochs:g}")

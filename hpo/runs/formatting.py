@@ -50,7 +50,7 @@ def percent(share: float) -> str:
 def prospects(forecast: Forecast) -> list[tuple[str, str]]:
     """What a forecast says besides settings, epochs and trust, as names and texts in the order of reading."""
     critical = forecast.critical_batch
-    needed = "the epochs" if forecast.best is None else f"what {forecast.best.metric} lacks"
+    needed = "the epochs" if forecast.best is None else "the shortfall"
     chances = [
         f"{percent(each.probability)} within {number(each.epochs)}" for each in forecast.chances
     ]

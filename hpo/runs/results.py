@@ -237,6 +237,11 @@ class StudyResult:
         return self.study.state is StudyState.FINISHED
 
     @property
+    def answered(self) -> bool:
+        """Whether any trial reached the target, or trained to the end of a fixed budget."""
+        return any(self.spec.question.need(trial) is not None for trial in self.trials)
+
+    @property
     def swept(self) -> tuple[Trial, ...]:
         """The trials of the sweep, and those that were imported beside it."""
         return tuple(trial for trial in self.trials if trial.purpose != TrialPurpose.RACE)

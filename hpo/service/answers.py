@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from hpo.runs.results import target_values
 from storage.figures import TRIAL_FIELDS
 from storage.records import Study, StudyState, Trial, TrialState
 
@@ -48,10 +49,10 @@ class ErrorAnswer(Answer):
 
 
 class TargetAnswer(Answer):
-    """The metric and the threshold that a training must reach."""
+    """The metric and the threshold that a training must reach; null where the best within a budget is asked for."""
 
     metric: str = Field(examples=["top1"])
-    threshold: float = Field(examples=[0.96])
+    threshold: float | None = Field(examples=[0.96])
     higher_is_better: bool
 
 
@@ -241,11 +242,7 @@ def study_values(
         "owner": study.owner,
         "priority": study.priority,
         "workload": study.workload,
-        "target": {
-            "metric": study.metric,
-            "threshold": study.threshold,
-            "higher_is_better": study.higher_is_better,
-        },
+        "target": target_values(study),
         "message": study.message,
         "created_at": study.created_at,
         "updated_at": study.updated_at,

@@ -91,7 +91,7 @@ export function ago(time) {
 
 export const words = (name) => String(name).replaceAll("_", " ");
 
-export const target = (of) => `${of.metric} ${of.higher_is_better ? "≥" : "≤"} ${number(of.threshold)}`;
+export const target = (of) => of.threshold === null ? `best ${of.metric}` : `${of.metric} ${of.higher_is_better ? "≥" : "≤"} ${number(of.threshold)}`;
 
 export const state = (name) => el(`span.state.${name}`, {}, name);
 

@@ -27,6 +27,7 @@ export const MARGIN = { l: 64, r: 16, t: 10, b: 44 };
 
 /** The target in a figure whose vertical axis is ``axis``. */
 export function targetLine(target, axis = {}) {
+  if (target.threshold === null) return {};
   const at = axis.type === "log" ? Math.log10(target.threshold) : target.threshold;
   return { shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: target.threshold, y1: target.threshold,
     line: { dash: "dot", width: 1.5, color: "#AA3377" } }],
@@ -35,7 +36,7 @@ export function targetLine(target, axis = {}) {
 
 /** The vertical axis of the target's metric: it shows the target, too. */
 export function metricAxis(scale, values, target) {
-  return { title: { text: plain(target.metric) }, ...scale([...values, target.threshold]) };
+  return { title: { text: plain(target.metric) }, ...scale(target.threshold === null ? values : [...values, target.threshold]) };
 }
 
 export const nothing = (text) => ({ data: [], layout: { height: 220, margin: MARGIN, xaxis: { visible: false },

@@ -30,14 +30,24 @@ class IntervalAnswer(Answer):
     high: float
 
 
+class BestAnswer(IntervalAnswer):
+    """The best metric after a fixed number of epochs, the median with the ends of its 90 % interval."""
+
+    metric: str = Field(examples=["top1"])
+    within: dict[str, float] = Field(examples=[{"epochs": 90}])
+
+
 class ForecastAnswer(Answer):
     """What is expected at one batch size; the document of `hpo forecast --json`."""
 
     model_config = ConfigDict(extra="allow")
 
     global_batch_size: int
-    epochs_to_target: IntervalAnswer = Field(
-        description="Of the mean of a few runs with these settings."
+    epochs_to_target: IntervalAnswer | None = Field(
+        description="Of the mean of a few runs with these settings; null where the best within a budget is asked for."
+    )
+    best: BestAnswer | None = Field(
+        None, description="How good the metric gets within the budget, where that is asked for."
     )
     settings: dict[str, IntervalAnswer] = Field(description="`median` is the value to use.")
     trust: str = Field(examples=["medium"])
