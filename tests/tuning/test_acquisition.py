@@ -333,6 +333,25 @@ def test_a_search_has_seen_its_recommendation_arrive_at_full_scale(a_whole_searc
     assert any(abs(math.log(each.settings["learning_rate"] / rate)) < ALIKE for each in arrived)
 
 
+def test_while_all_are_lost_lower_rates_are_tried_and_recommended():
+    search, seen = a_search(), []
+    for number in range(4):
+        step = search.next(seen)
+        seen.append(Seen(number, 1024, step.settings, number, (), (), "diverged"))
+    places = [math.log(each.settings["learning_rate"] / 0.01) / math.log(400) for each in seen]
+    assert places == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+    assert search.recommendation(seen)["learning_rate"] < seen[-1].settings["learning_rate"]
+
+
+@pytest.mark.parametrize("metric", [[math.nan] * 4, [0.1, 0.2, 0.3, math.inf], []])
+def test_trainings_whose_metric_is_no_number_tell_nothing(metric):
+    search = a_search()
+    shown = train(search.next([]), 0)
+    silent = dataclasses.replace(shown, number=1, metric=metric, state="paused")
+    step = search.next([shown, silent, silent])
+    assert step.reason == "to begin with" and math.isfinite(step.until_epochs)
+
+
 def test_a_search_that_has_ended_says_what_one_more_training_would_bring(a_whole_search):
     step = a_search().forgone(a_whole_search)
     assert "is expected to lower the epochs of what is used by" in step.reason

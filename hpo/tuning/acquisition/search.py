@@ -35,6 +35,7 @@ STARTUP = 0.02  # what starting a training costs, as a share of them
 WORTH = 4.0
 # the first trainings: where in the range of the rate they lie, in that of the warmup, and how long they are at least
 FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.625, 0.875), 0.05, 1 / 32
+LOWEST = 0.05  # where in its range a rate is too low to be what trainings are lost by
 BEGUN = 2  # trainings that have shown something before the surface is asked
 # what looks may take before something is trained to its end, and after each such training, in epochs of the quickest
 ROOM, MORE, LEAST_LOOKS = 1.3, 1.3, 6
@@ -197,7 +198,8 @@ class Search:
         """The settings to use at full scale, by what is known now: of those that have arrived there, once some have."""
         known = self._known(seen, self._target)
         if known is None:
-            return self._first(min(len(seen), 1))
+            lost = [each for each in seen if each.state == "diverged"]
+            return self._first(lost[1 - len(FIRST_PLACES) :] or seen[:1])
         arrived = [each.seen for each in known.here() if each.seen.state == "reached"]
         if not arrived:
             return self._best(known)
@@ -218,23 +220,28 @@ class Search:
         known = self._known(seen, batch)
         if known is None:
             until = max(2 * self._resolution, FIRST * self._most)
-            return SearchStep(
-                batch, self._first(len(seen)), min(until, self._most), "to begin with"
-            )
+            return SearchStep(batch, self._first(seen), min(until, self._most), "to begin with")
         if not self._may_look(known) and not self._stood(known, self._best(known)):
             return self._whole(known, "what looks best, to its end")
         return self._worthwhile(known, seen) or self._confirm(known, seen)
 
-    def _first(self, number: int) -> dict[str, float]:
-        """In the middle of the ranges, but for rates that are spread over their upper part and a short warmup."""
-        unit = {RATE: FIRST_PLACES[number % len(FIRST_PLACES)], WARMUP: FIRST_WARMUP}
-        found = {each.name: _place(each, unit.get(each.name, 0.5)) for each in self._tuned}
-        if number < len(FIRST_PLACES):
-            return found
-        rng = np.random.default_rng(
-            (self._seed, number)
-        )  # all of those were lost, or nothing shows yet
-        return {each.name: _place(each, float(rng.random())) for each in self._tuned}
+    def _first(self, seen: Sequence[Seen]) -> dict[str, float]:
+        """In the middle of the ranges, but for a short warmup and rates that are spread over their upper part.
+
+        Rates were lost: half way down from the lowest of them. Several trainings have shown nothing: anywhere.
+        """
+        rng = np.random.default_rng((self._seed, len(seen)))
+        usual = {RATE: FIRST_PLACES[len(seen) % len(FIRST_PLACES)], WARMUP: FIRST_WARMUP}
+        lost = [each.settings for each in seen if each.state == "diverged"]
+        found = {}
+        for tuned in self._tuned:
+            anywhere = float(rng.random())
+            place = usual.get(tuned.name, 0.5) if len(seen) < len(FIRST_PLACES) else anywhere
+            if tuned.name == RATE and lost:
+                lowest = float(_unit(tuned, np.array([float(each[RATE]) for each in lost])).min())
+                place = lowest / 2 if lowest > LOWEST else place
+            found[tuned.name] = _place(tuned, place)
+        return found
 
     # what is known
 
@@ -263,7 +270,7 @@ class Search:
 
     def _told(self, ended: Sequence[Seen]) -> tuple[float, list[_Told]] | None:
         """The epochs of the quickest of one batch, and what each training there says beside it."""
-        standing = [each for each in ended if each.state != "diverged" and len(each.metric)]
+        standing = [each for each in ended if each.state != "diverged" and _shows(each)]
         if not standing:
             return None
         reached = [each for each in standing if each.epochs_to_target]
@@ -281,7 +288,7 @@ class Search:
             elif each.epochs_to_target:
                 quotient = math.log(each.epochs_to_target / epochs)
                 told.append(_Told(each, quotient, 1.0, float(own_error(1)), ended=True))
-            elif len(each.metric):
+            elif _shows(each):
                 told.append(self._compared(each, quickest, reference, epochs))
         return epochs, told
 
@@ -537,6 +544,11 @@ class Search:
             and rate < min(quick)
         ]
         return max(min(rates) / STRIDE, max(slow, default=0.0)), max(rates) * STRIDE
+
+
+def _shows(seen: Seen) -> bool:
+    """Whether it was evaluated, and to numbers."""
+    return len(seen.metric) > 0 and bool(np.isfinite(np.asarray(seen.metric, dtype=float)).all())
 
 
 def _bolder(one: Settings, other: Settings) -> bool:
