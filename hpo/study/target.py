@@ -81,10 +81,7 @@ class StudyTarget(Section):
         """Whether the metric is better when higher: by its threshold, its direction, or else its name."""
         if self.best_within is None:
             return self.at_least is not None
-        if self.direction is not None:
-            return self.direction == "maximize"
-        words = set(re.split(r"[^a-z]+", self.metric.lower()))
-        return not words & LOWER_IS_BETTER
+        return asked_for_best(self.metric, self.direction).higher_is_better
 
     @property
     def aim(self) -> Target:
@@ -111,6 +108,13 @@ class StudyTarget(Section):
     def to_plain(self) -> dict[str, Any]:
         """The section as plain values, without what is not given."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def asked_for_best(metric: str, direction: str | None = None) -> Target:
+    """The target that asks for the best of a metric; its name says which way it is better where nothing else does."""
+    words = set(re.split(r"[^a-z]+", metric.lower()))
+    higher = direction == "maximize" if direction else not words & LOWER_IS_BETTER
+    return Target.best(metric, higher_is_better=higher)
 
 
 def with_budget(values: Any) -> Any:

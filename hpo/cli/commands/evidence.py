@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -27,15 +27,45 @@ from hpo.cli.commands import options
     help="Refuse columns that are no setting; without it each is a free setting, "
     "forecast like the others where it holds numbers.",
 )
+@click.option(
+    "--best",
+    "metric",
+    metavar="METRIC",
+    help="Forecast the best value of this column within --within epochs, not the epochs to a target.",
+)
+@click.option(
+    "--within",
+    "epochs",
+    metavar="EPOCHS",
+    type=click.FloatRange(min=0, min_open=True, max=1e6),
+    help="The epochs that every run of the table trained; with --best.",
+)
+@click.option(
+    "--direction",
+    type=click.Choice(["maximize", "minimize"]),
+    help="Which way METRIC is better; by its name if not given.",
+)
 @options.budgets
 @options.json_output
 def extrapolate(
-    table: Path, batches: tuple[int, ...], strict: bool, budgets: tuple[float, ...], as_json: bool
+    table: Path,
+    batches: tuple[int, ...],
+    strict: bool,
+    metric: str | None,
+    epochs: float | None,
+    direction: Literal["maximize", "minimize"] | None,
+    budgets: tuple[float, ...],
+    as_json: bool,
 ) -> None:
     """Forecast epochs to target and settings from a TABLE.csv of batch sizes that were run; no study needed.
 
     Columns: global_batch_size and epochs_to_target; where known runs, sd, samples_per_epoch, state (reached, censored,
-    diverged or pruned: the epochs are then where the run ended), optimizer and any other setting."""
+    diverged or pruned: the epochs are then where the run ended), optimizer and any other setting. With --best METRIC
+    --within EPOCHS the column METRIC stands in place of epochs_to_target."""
+    if (metric is None) != (epochs is None) or (direction and metric is None):
+        raise click.UsageError(
+            "--best METRIC and --within EPOCHS must be given together, and --direction with them alone"
+        )
     import numpy as np
 
     from hpo.cli.output import tables
@@ -43,7 +73,15 @@ def extrapolate(
     from hpo.extrapolation.forecast import forecast
     from hpo.extrapolation.inference.posterior import fit
 
-    posterior = fit(read_table(table, strict=strict), rng=np.random.default_rng(0))
+    question = None
+    if metric is not None and epochs is not None:
+        from hpo.study.target import asked_for_best
+        from trainers.job import Question
+
+        question = Question(asked_for_best(metric, direction), epochs)
+    posterior = fit(
+        read_table(table, strict=strict, question=question), rng=np.random.default_rng(0)
+    )
     forecasts = [forecast(posterior, batch, budgets=budgets) for batch in batches]
     options.show(
         lambda: [each.to_dict() for each in forecasts],

@@ -4,11 +4,16 @@ Columns: ``global_batch_size``, ``epochs_to_target`` (any positive unit); option
 ``samples_per_epoch``; ``state``, how a run ended (``epochs_to_target`` is then where it ended, 0 or more); any setting
 by its name in TrainingSettings. Every other column is a free setting: forecast like the others where all of its cells
 are numbers. An empty cell of an optional column means "not told", an empty state that the target was reached.
+
+With a question of a fixed budget the column of its metric stands in place of ``epochs_to_target``: the best value
+within that budget. The state ``reached`` then says that the run came to the end of the budget; of one that did not, the
+metric may be empty.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +29,7 @@ from hpo.extrapolation.evidence.evidence import (
     ScaledSetting,
 )
 from search_spaces.settings import SettingError, check_value, default_of, names, range_of
+from trainers.job import LEAST_SHORTFALL, Question
 
 REQUIRED = ("global_batch_size", "epochs_to_target")
 OPTIONAL = ("runs", "sd", "samples_per_epoch", "state")
@@ -32,17 +38,23 @@ LIKE_A_TYPO = 0.85  # names as alike as this are taken for one another
 WIDE_RANGE = 10.0  # a free setting over this factor or more is handled on a log scale
 
 
-def read_table(path: Path | str, *, strict: bool = False) -> Evidence:
+def read_table(
+    path: Path | str, *, strict: bool = False, question: Question | None = None
+) -> Evidence:
     """Evidence from the CSV file at ``path``; an :class:`EvidenceError` names line, column and value.
 
     Where any run did not reach the target, all rows but means over several runs are read as single trials. ``strict``
-    refuses free settings.
+    refuses free settings. ``question`` is one of a fixed budget; without it the table tells epochs to a target.
     """
     path = Path(path)
-    header, rows = read_lines(path, REQUIRED, "configuration")
-    _check_header(path, header, strict=strict)
-    tables = [(line, cells_of(path, line, header, row, REQUIRED)) for line, row in rows]
+    required = REQUIRED if question is None else ("global_batch_size", question.target.metric)
+    header, rows = read_lines(path, required, "configuration")
+    _check_header(path, header, required, strict=strict)
+    filled = required if question is None else required[:1]
+    tables = [(line, cells_of(path, line, header, row, filled)) for line, row in rows]
     states = [_state(path, line, cells) for line, cells in tables]
+    if question is not None:
+        tables = _as_needs(path, tables, states, question)
     texts = _texts(tables)
     aggregates: list[Aggregate] = []
     observations: list[Observation] = []
@@ -62,11 +74,58 @@ def read_table(path: Path | str, *, strict: bool = False) -> Evidence:
         aggregates=aggregates,
         samples_per_epoch=_samples_per_epoch(path, tables),
         tuned=tuned_settings([*observations, *aggregates]),
+        question=question,
     )
 
 
-def _check_header(path: Path, header: Sequence[str], *, strict: bool) -> None:
-    known = (*REQUIRED, *OPTIONAL, *names())
+def _as_needs(
+    path: Path,
+    tables: Sequence[tuple[int, Mapping[str, str]]],
+    states: Sequence[str],
+    question: Question,
+) -> list[tuple[int, dict[str, str]]]:
+    """The cells with what a run lacks after the budget in place of its metric.
+
+    A run that was stopped before is taken to have ended behind the best of its batch, as those of a study are.
+    """
+    metric, found, least = question.target.metric, [], dict[str, float]()
+    for (line, cells), state in zip(tables, states, strict=True):
+        kept = {name: text for name, text in cells.items() if name != metric}
+        if state == "reached":
+            if metric not in cells:
+                raise EvidenceError(
+                    f"{path}, line {line}, column {metric!r} is empty; fill it, drop the row, or say in a column state "
+                    "that the run diverged or was pruned"
+                )
+            value = number(path, line, metric, cells)
+            need = question.shortfall(value)
+            if need is None:
+                rule = (
+                    "be a share of at most 1"
+                    if question.target.higher_is_better
+                    else "be 0 or more"
+                )
+                raise EvidenceError(
+                    f"{path}, line {line}, column {metric!r} must {rule}, but got {cells[metric]!r}"
+                )
+            kept["epochs_to_target"] = repr(need)
+            if "sd" in kept:  # of the odds (1 - m) / m, by their slope
+                sd = number(path, line, "sd", cells, at_least=0)
+                slope = 1 / max(value, LEAST_SHORTFALL) ** 2
+                kept["sd"] = repr(sd * (slope if question.target.higher_is_better else 1.0))
+            batch = cells["global_batch_size"]
+            least[batch] = min(need, least.get(batch, math.inf))
+        found.append((line, kept))
+    for (_, kept), state in zip(found, states, strict=True):
+        if state != "reached":
+            kept["epochs_to_target"] = repr(least.get(kept["global_batch_size"], 0.0))
+    return found
+
+
+def _check_header(
+    path: Path, header: Sequence[str], required: Sequence[str], *, strict: bool
+) -> None:
+    known = (*required, *OPTIONAL, *names())
     for name in header:
         if name in known:
             continue
@@ -83,10 +142,14 @@ def _check_header(path: Path, header: Sequence[str], *, strict: bool) -> None:
         if strict:
             raise EvidenceError(
                 f"{path}, line 1: column {name!r} is neither a setting nor one of "
-                f"{', '.join(REQUIRED + OPTIONAL)}; drop it, or read the table without --strict to "
+                f"{', '.join((*required, *OPTIONAL))}; drop it, or read the table without --strict to "
                 f"have it as a free setting"
             )
-    check_required(path, header, REQUIRED)
+    check_required(path, header, required)
+    if required is not REQUIRED and REQUIRED[1] in header:
+        raise EvidenceError(
+            f"{path}, line 1: a table tells {REQUIRED[1]!r} or {required[1]!r}, but got both; drop one"
+        )
 
 
 def _state(path: Path, line: int, cells: Mapping[str, str]) -> str:
