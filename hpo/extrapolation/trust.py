@@ -181,5 +181,6 @@ def _sentence(
     opening += f"; {raced.told()}" if raced else ""
     if not problems:
         rungs = _reached_rungs(posterior)
-        return f"{opening}; {rungs} rungs agree with one law and the interval spans a factor of {width:.2g}."
+        agree = f"{rungs} rungs agree with one law and " if rungs > 1 else ""
+        return f"{opening}; {agree}the interval spans a factor of {width:.2g}."
     return f"{opening}. Doubts: {'; '.join(problems)}."
