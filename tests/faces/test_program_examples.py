@@ -42,6 +42,8 @@ def needing(library, *values):
     ("name", "trials", "workers"),
     [
         needing("torch", "ddp", 1, 2),
+        needing("torch", "fsdp", 1, 2),
+        needing("accelerate", "with_accelerate", 1, 2),
         needing("lightning", "with_lightning", 1, 1),
         needing("transformers", "with_trainer", 1, 1),
         needing("numpy", "prints", 3, 1),
@@ -94,6 +96,21 @@ def test_the_example_with_two_workers_has_six_lines_for_hpo():
     marked = [int(number) for line in lines for number in re.findall(r"# (\d)", line)]
     assert marked == [1, 2, 3, 4, 5, 6]
     assert not any("hpo" in line for line in lines[3:] if "# " not in line)
+
+
+def test_torchtitan_s_command_line_is_a_study_and_what_it_prints_is_read():
+    done = CliRunner().invoke(
+        main, ["study", "check", str(EXAMPLES / "torchtitan.yaml"), "--no-timing", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["name"] == "torchtitan"
+    pattern = re.compile(hpo.load_study(EXAMPLES / "torchtitan.yaml").program.report.pattern)
+    found = pattern.search(  # torchtitan/components/metrics.py, without colours
+        "[titan] 2025-09-11 14:08:37,123 - root - INFO - validate step: 100  loss:  3.1416  "
+        "memory: 40.12GiB(50.71%)  tps: 12,345"
+    )
+    assert (found["steps"], found["loss"]) == ("100", "3.1416")
+    assert not pattern.search("step: 100  loss:  3.1416  grad_norm:  1.0000  memory: 40.12GiB")
 
 
 def test_the_study_of_the_page_is_one():

@@ -113,17 +113,22 @@ class StudyTools:
         """Say why the forecast at a batch size is trusted as it is: evidence, regime, doubts, how earlier ones held."""
         batches = [] if global_batch_size is None else [global_batch_size]
         (made,) = self._source.forecast(study, batches, [])
-        interval = made["epochs_to_target"]
         known = self._source.study(study)
         return {
             "global_batch_size": made["global_batch_size"],
             "trust": made["trust"],
             "reason": made["reason"],
-            "epochs_to_target": interval,
-            "interval_spans_a_factor_of": interval["high"] / interval["low"],
             **{
                 name: made[name]
-                for name in ("regime", "law_disagreement", "divergence", "calibration", "race")
+                for name in (
+                    "epochs_to_target",
+                    "best",
+                    "regime",
+                    "law_disagreement",
+                    "divergence",
+                    "calibration",
+                    "race",
+                )
                 if name in made
             },
             "rungs": known["rungs"],
