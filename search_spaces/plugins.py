@@ -25,7 +25,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args
 
-Kind = Literal["optimizers", "schedules", "samplers", "schedulers", "workloads", "importers"]
+Kind = Literal[
+    "optimizers", "schedules", "samplers", "schedulers", "workloads", "importers", "trackers"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PREFIX = "largebatch."

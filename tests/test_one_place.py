@@ -10,6 +10,7 @@ import pytest
 from hpo.past_runs.importers import IMPORTERS
 from hpo.planning.schedulers import SCHEDULERS
 from hpo.study.samplers import SAMPLERS
+from hpo.study.trackers import TRACKERS
 from search_spaces.own_settings import RESERVED
 from search_spaces.plugins import Registry
 from search_spaces.techniques import TECHNIQUES
@@ -23,6 +24,8 @@ MOST = 2
 """Names in one list that may be a choice of a few, as ``("sgd", "lars")`` that a simulation knows."""
 ELSEWHERE = {
     "hpo/past_runs/mlperf/settings.py",  # MLPerf's names of optimizers, with ours
+    "hpo/past_runs/importers.py",  # of some trackers there is an importer of the same name: each list is its own
+    "hpo/study/trackers.py",
 }
 
 DESCRIBED = [
@@ -30,6 +33,7 @@ DESCRIBED = [
     (SCHEDULERS, "hpo/planning/schedulers.py"),
     (WORKLOADS, "trainers/workloads/described.py"),
     (IMPORTERS, "hpo/past_runs/importers.py"),
+    (TRACKERS, "hpo/study/trackers.py"),
 ]
 
 

@@ -20,6 +20,7 @@ from hpo.planning.launchers.launch import Launched, choose_backend, run_plan
 from hpo.planning.plan import Plan, folder_name
 from hpo.runs import repository
 from hpo.runs.checks import check_full_scale, check_workload
+from hpo.runs.exports.beside import trackers_beside
 from hpo.runs.forecasts import direct_search, forecast, with_forecast
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
@@ -463,6 +464,9 @@ def run_study(
         if price_seconds > 0 and not store.counts(study.id, TrialPurpose.SWEEP):
             progress.price(spec, study_price(spec, workload, seconds=price_seconds))
         del workload  # its data take memory, and a sweep opens them where it trains
+        stack.enter_context(
+            trackers_beside(spec.trackers, study, storage, folder / "trackers", progress.message)
+        )
         end = run_held(
             spec,
             held,

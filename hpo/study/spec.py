@@ -33,6 +33,7 @@ from hpo.study.faults import SpecFaultsError
 from hpo.study.program import ProgramSection, Section, faults_of_program
 from hpo.study.samplers import SAMPLERS, check_sampler
 from hpo.study.target import MOST_EPOCHS, StudyTarget, faults_of_target, with_budget
+from hpo.study.trackers import TrackerChoice, parse_trackers
 from search_spaces.domains import Categorical
 from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
@@ -168,6 +169,11 @@ class StudySpec(Section):
     resources: ResourceSection = ResourceSection()
     seeds: Annotated[int, Field(gt=0, le=MOST_SEEDS)] = 1
     sampler: Annotated[str, AfterValidator(check_sampler)] = "tpe"
+    trackers: Annotated[
+        tuple[TrackerChoice, ...],
+        PlainValidator(parse_trackers),
+        PlainSerializer(lambda chosen: [each.to_plain() for each in chosen]),
+    ] = ()
 
     _text: str | None = PrivateAttr(None)
     _path: str | None = PrivateAttr(None)
@@ -267,7 +273,8 @@ class StudySpec(Section):
         order = [
             name
             for name in type(self).model_fields
-            if plain[name] or name not in ("full_scale", "recipe", "program", "resources")
+            if plain[name]
+            or name not in ("full_scale", "recipe", "program", "resources", "trackers")
         ]
         return {name: plain[name] for name in order}
 

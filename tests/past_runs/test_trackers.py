@@ -134,15 +134,22 @@ def test_tensorboard_has_each_trial_once(store, tmp_path):
         assert json.loads(told)["trials"] == 2
         runs = sorted(read_tensorboard(folder), key=lambda run: run.label)
         check_runs(runs, set())
-    assert [path.name for path in sorted((folder / "runs _ mine").iterdir())] == [
+    assert [path.name for path in sorted((folder / "runs _ mine" / "batch-16").iterdir())] == [
         f"trial-{number:05d}" for number in range(3)
     ]
-    (file,) = (folder / "runs _ mine" / "trial-00001").iterdir()
+    (file,) = (folder / "runs _ mine" / "batch-16" / "trial-00001").iterdir()
     assert b"diverged: the loss is not finite" in file.read_bytes()
 
 
 def test_what_others_have_in_the_folder_stays(store, tmp_path):
-    other = tmp_path / "boards" / "runs _ mine" / "trial-00000" / "events.out.tfevents.1.host"
+    other = (
+        tmp_path
+        / "boards"
+        / "runs _ mine"
+        / "batch-16"
+        / "trial-00000"
+        / "events.out.tfevents.1.host"
+    )
     other.parent.mkdir(parents=True)
     other.write_bytes(b"")
     track(store, study_of(store), tensorboard(store, tmp_path / "boards"))

@@ -16,6 +16,7 @@ from hpo.cli.commands.database import store_errors
 if TYPE_CHECKING:
     from hpo.runs.exports.tracking import Tracker
     from hpo.study.spec import StudySpec
+    from hpo.study.trackers import TrackerChoice
     from storage.records import Study
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -23,7 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @click.group()
 def export() -> None:
-    """Write a study for other tools: Parquet, Optuna, TensorBoard, MLflow."""
+    """Write a study for other tools: Parquet, Optuna, TensorBoard, MLflow, or its own trackers."""
 
 
 def _to_folder(text: str) -> Callable[[Command], Command]:
@@ -180,6 +181,50 @@ def mlflow(
         lambda: click.echo(f"{study}: {ended} trials that have ended, at {uri}"),
         as_json,
     )
+
+
+@export.command()
+@click.argument("study")
+@_follow
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".hpo"),
+    show_default=True,
+    help="That of the study's runs: what trackers write here goes to its folder trackers.",
+)
+@options.storage
+@options.json_output
+def trackers(study: str, follow: bool, folder: Path, storage: str, as_json: bool) -> None:
+    """Write the trials of a STUDY to the trackers that its file names: what its runs did not, and nothing twice."""
+    from hpo.runs.exports.tracking import make_tracker
+
+    choices = _choices(study, storage)
+    if not choices:
+        raise click.UsageError(
+            f"study {study!r} names no tracker; write trackers: [...] into its file and run it again, or use "
+            "hpo export tensorboard or mlflow"
+        )
+    place = (folder / "trackers").absolute()
+    place.mkdir(parents=True, exist_ok=True)
+    ended = [
+        _tracked(study, storage, lambda found, spec: make_tracker(each, found, spec, place), follow)  # noqa: B023
+        for each in choices
+    ]
+    names = [each.name for each in choices]
+    options.show(
+        lambda: {"study": study, "trackers": names, "trials": min(ended)},
+        lambda: click.echo(f"{study}: {min(ended)} trials that have ended, in {', '.join(names)}"),
+        as_json,
+    )
+
+
+def _choices(study: str, storage: str) -> tuple[TrackerChoice, ...]:
+    from hpo.runs.repository import stored_spec
+    from storage.store import Store
+
+    with store_errors(), Store.open(storage, create=False) as store:
+        return stored_spec(store.study(study)).trackers
 
 
 def _tracked(

@@ -7,13 +7,22 @@ Written through the library ``mlflow`` (``pip install mlflow-skinny`` suffices).
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import ExportError
-from hpo.runs.exports.tracking import curve_values, parameters, results
+from hpo.runs.exports.tracking import (
+    curve_values,
+    parameters,
+    results,
+    run_key,
+    run_name,
+    rung_name,
+)
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial, TrialState
 
@@ -21,6 +30,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 TRIAL, STATE, REASON = "largebatch.trial", "largebatch.state", "largebatch.reason"
+STUDY, RUNG = "largebatch.study", "largebatch.rung"
+"""Tags by which its pages group runs: the study, and ``batch-256``."""
 MOST_METRICS = 1000
 """Metrics that MLflow takes in one call."""
 LONGEST_PARAMETER, LONGEST_TAG = 500, 5000
@@ -50,7 +61,9 @@ class MlflowTracker:
         """The run of the trial, new or that of before, and the last step of its ``epochs``, which every point has."""
         with _told(self._uri):
             before = self._client.search_runs(
-                [self._experiment], f"tags.`{TRIAL}` = '{self._name(trial)}'", max_results=1
+                [self._experiment],
+                f"tags.`{TRIAL}` = '{run_key(self._study, trial)}'",
+                max_results=1,
             )
             if before:
                 self._runs[trial.id] = before[0].info.run_id
@@ -59,8 +72,12 @@ class MlflowTracker:
             run = self._client.create_run(
                 self._experiment,
                 start_time=_milliseconds(trial.started_at or trial.finished_at),
-                run_name=f"{self._study.name} {trial.number}",
-                tags={TRIAL: self._name(trial)},
+                run_name=f"{self._study.name} {run_name(trial)}",
+                tags={
+                    TRIAL: run_key(self._study, trial),
+                    STUDY: self._study.name,
+                    RUNG: rung_name(trial),
+                },
             )
             self._runs[trial.id] = run.info.run_id
             self._client.log_batch(run.info.run_id, params=list(self._parameters(trial)))
@@ -111,15 +128,24 @@ class MlflowTracker:
     def close(self) -> None:
         """Nothing: a run that was left is gone on with."""
 
-    def _name(self, trial: Trial) -> str:
-        made = self._study.created_at.isoformat(timespec="seconds")
-        return f"{self._study.id} {made} {trial.number}"
-
     def _parameters(self, trial: Trial) -> Iterator[Any]:
         from mlflow.entities import Param
 
         for name, value in parameters(self._study, self._spec, trial).items():
             yield Param(name, str(value)[:LONGEST_PARAMETER])
+
+
+def open_mlflow(
+    study: Study,
+    spec: StudySpec,
+    folder: Path,
+    *,
+    uri: str | None = None,
+    experiment: str | None = None,
+) -> MlflowTracker:
+    """The tracker ``mlflow`` of a study file: at ``uri``, that of the environment, or a database in ``folder``."""
+    place = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}"
+    return MlflowTracker(study, spec, place, experiment)
 
 
 @contextmanager
@@ -132,7 +158,7 @@ def _told(uri: str) -> Iterator[None]:
     except (MlflowException, OSError) as error:
         words = str(getattr(error, "message", "") or error).strip().splitlines()[0]
         raise ExportError(
-            f"cannot write to MLflow at {uri}: {words}; give --to sqlite:///mlflow.db, or the URI of a tracking server"
+            f"cannot write to MLflow at {uri}: {words}; give sqlite:///mlflow.db, or the URI of a tracking server"
         ) from error
 
 

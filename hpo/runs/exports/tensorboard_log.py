@@ -1,7 +1,7 @@
 """A study as a folder of TensorBoard: one run for each trial, with its hyperparameters for the HParams page.
 
-Written by tensorboardX, which Ray Tune brings along. ``FOLDER/STUDY/trial-00012`` holds one event file; a trial that is
-written again gets a new one in its place, so that nothing is there twice.
+Written by tensorboardX, which Ray Tune brings along. ``FOLDER/STUDY/batch-256/trial-00012`` holds one event file; a
+trial that is written again gets a new one in its place, so that nothing is there twice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import ExportError
-from hpo.runs.exports.tracking import curve_values, parameters, results
+from hpo.runs.exports.tracking import curve_values, parameters, results, run_name, rung_name
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial
 
@@ -43,7 +43,7 @@ class TensorBoardTracker:
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 
-        folder = self.folder / f"trial-{trial.number:05d}"
+        folder = self.folder / rung_name(trial) / run_name(trial)
         for old in folder.glob(f"*tfevents*{SUFFIX}"):
             old.unlink()
         try:
@@ -89,6 +89,13 @@ class TensorBoardTracker:
 
     def _parameters(self, trial: Trial) -> dict[str, Any]:
         return parameters(self._study, self._spec, trial)
+
+
+def open_tensorboard(
+    study: Study, spec: StudySpec, place: Path, **settings: str
+) -> TensorBoardTracker:
+    """The tracker ``tensorboard`` of a study file: in its ``folder``, or in ``place``."""
+    return TensorBoardTracker(study, spec, Path(settings.get("folder", place / "tensorboard")))
 
 
 def _plain(value: Any) -> Any:

@@ -1,20 +1,35 @@
-"""Studies in the experiment trackers that people have already: TensorBoard and MLflow, once or while they run.
+"""Studies in the experiment trackers that people have already (:mod:`hpo.study.trackers`), once or while they run.
 
 The database is read and never waited for: what trains a study, here or anywhere, knows nothing of a tracker, and a
-tracker that is away costs no trial. Each trial is a run with its settings, its curves by optimizer step, and how it
-ended. What was written before is completed and never written twice.
+tracker that is away costs no trial. Each trial, of the sweep or a race, is a run with its settings, its curves by
+optimizer step, and how it ended; so is each run of a plan whose report lies in the plan's folder. What was written
+before is completed and never written twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Protocol
 
+from hpo.planning.launchers.run import FILES
 from hpo.study.spec import StudySpec
+from hpo.study.trackers import TRACKERS, TrackerChoice
+from search_spaces.plugins import load_attribute
 from storage.figures import TRIAL_FIELDS
-from storage.records import ConvergencePoint, Study, StudyState, Trial, TrialState
+from storage.records import (
+    ConvergencePoint,
+    StoredPlan,
+    Study,
+    StudyState,
+    Trial,
+    TrialPurpose,
+    TrialState,
+)
 from storage.store import Store
+from trainers import report
 
 POLL_SECONDS = 2.0
 """Seconds between two looks for what is new."""
@@ -22,8 +37,15 @@ POLL_SECONDS = 2.0
 _OPEN = (StudyState.QUEUED, StudyState.RUNNING)
 
 
+class TrackerWarning(UserWarning):
+    """A tracker goes on, but otherwise than its study asked."""
+
+
 class Tracker(Protocol):
-    """Where the trials of one study are written; one thread calls it."""
+    """Where the trials of one study are written; one thread calls it.
+
+    The run of a plan comes as a trial of the purpose ``outcome``, whose ``number`` is the plan's.
+    """
 
     def begin(self, trial: Trial) -> int:
         """A trial that is trained; returns the step up to which its curve was written before, 0 for none."""
@@ -46,7 +68,7 @@ def track(
     follow: bool = False,
     stopped: Callable[[float], bool] = lambda seconds: False,  # noqa: ARG005
 ) -> int:
-    """Write the trials of a study; returns how many have ended.
+    """Write the trials of a study and the runs of its plans; returns how many trials have ended.
 
     With ``follow`` it goes on until the study rests, or ``stopped``, which waits for so many seconds, says so.
     """
@@ -55,12 +77,12 @@ def track(
     while True:
         # read before the trials: what ended with the study is there then
         at_rest = store.study_by_id(study.id).state not in _OPEN
-        for trial in store.trials(study.id):
+        for trial, read in (*_trials(store, study), *_launched(store, study)):
             if trial.id in ended or trial.state is TrialState.QUEUED:
                 continue
             if trial.id not in written:
                 written[trial.id] = tracker.begin(trial)
-            new = [point for point in store.points(trial.id) if point.step > written[trial.id]]
+            new = [point for point in read() if point.step > written[trial.id]]
             if new:
                 tracker.add(trial, new)
                 written[trial.id] = new[-1].step
@@ -68,7 +90,77 @@ def track(
                 tracker.end(trial)
                 ended.add(trial.id)
         if at_rest or not follow or stopped(POLL_SECONDS):
-            return len(ended)
+            return sum(number >= 0 for number in ended)
+
+
+def make_tracker(choice: TrackerChoice, study: Study, spec: StudySpec, folder: Path) -> Tracker:
+    """Open a tracker that a study names; what it writes here goes below ``folder``. Raises :class:`ExportError`."""
+    opened: Tracker = load_attribute(TRACKERS[choice.name].rule)(
+        study, spec, folder, **choice.settings
+    )
+    return opened
+
+
+def run_name(trial: Trial) -> str:
+    """``trial-00012``, or ``plan-3-seed-5`` for a plan's run: unique in its study, and the same each time."""
+    if trial.purpose == TrialPurpose.OUTCOME:
+        return f"plan-{trial.number}-seed-{trial.seed}"
+    return f"trial-{trial.number:05d}"
+
+
+def run_key(study: Study, trial: Trial) -> str:
+    """What a run is known by when it is gone on with: no other run of any study of its database has it."""
+    made = study.created_at.isoformat(timespec="seconds")
+    name = str(trial.number) if trial.purpose != TrialPurpose.OUTCOME else run_name(trial)
+    return f"{study.id} {made} {name}"
+
+
+def rung_name(trial: Trial) -> str:
+    """The rung of a trial, under which a tracker groups it."""
+    return f"batch-{trial.global_batch_size}"
+
+
+Read = Callable[[], Sequence[ConvergencePoint]]
+
+
+def _trials(store: Store, study: Study) -> Iterator[tuple[Trial, Read]]:
+    for trial in store.trials(study.id):
+        yield trial, lambda trial=trial: store.points(trial.id)  # type: ignore[misc]
+
+
+def _launched(store: Store, study: Study) -> Iterator[tuple[Trial, Read]]:
+    """The runs of the study's plans that have a report, with what they tell."""
+    for plan in store.plans(study.id):
+        for folder in sorted(Path(plan.directory).glob("seed-*")):
+            path = folder / FILES.report
+            try:
+                trial = _run_of(plan, int(folder.name.partition("-")[2]), path)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # not begun, or no report of ours
+            yield trial, lambda path=path: _points(path)  # type: ignore[misc]
+
+
+def _run_of(plan: StoredPlan, seed: int, path: Path) -> Trial:
+    outcome = report.read_outcome(path)
+    told = {} if outcome is None else asdict(outcome)
+    return Trial(
+        id=-1 - (plan.id << 64) - seed,
+        study_id=plan.study_id,
+        number=plan.id,
+        state=TrialState(told.pop("state", TrialState.RUNNING)),
+        global_batch_size=plan.global_batch_size,
+        seed=seed,
+        settings=plan.settings,
+        purpose=TrialPurpose.OUTCOME,
+        reason=told.pop("reason", ""),
+        started_at=plan.created_at,
+        finished_at=None,
+        **{each.name: told[each.name] for each in TRIAL_FIELDS if each.name in told},
+    )
+
+
+def _points(path: Path) -> list[ConvergencePoint]:
+    return [ConvergencePoint(**asdict(point)) for point in report.read_points(path)]
 
 
 def parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:

@@ -1,0 +1,163 @@
+"""A study in Weights & Biases: one run for each trial, in the group of its study and rung, also without a network.
+
+Written through the library ``wandb`` (``pip install "largebatch[wandb]"``). The key comes from ``wandb login`` or the
+variable ``WANDB_API_KEY``, never from a study file. Where there is no key or no network, runs are written into
+``FOLDER/wandb`` and ``wandb sync`` hands them over later. A run's id follows from its study and trial, and a file
+beside it says how far it was written, so that a second writer goes on where the first stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpo.errors import ExportError
+from hpo.runs.exports.tracking import (
+    TrackerWarning,
+    curve_values,
+    parameters,
+    results,
+    run_key,
+    run_name,
+    rung_name,
+)
+from hpo.study.spec import StudySpec
+from storage.records import ConvergencePoint, Study, Trial, TrialState
+
+if TYPE_CHECKING:
+    from wandb.sdk.wandb_run import Run
+
+PROJECT = "largebatch"
+INIT_SECONDS = 30.0
+"""How long the server of Weights & Biases may take to answer the first time."""
+
+
+class WandbTracker:
+    """The trials of one study in a project; see :class:`hpo.runs.exports.tracking.Tracker`."""
+
+    def __init__(
+        self,
+        study: Study,
+        spec: StudySpec,
+        folder: Path,
+        *,
+        project: str = PROJECT,
+        entity: str | None = None,
+        mode: str = "online",
+    ) -> None:
+        """Raises :class:`ExportError` where wandb is not installed, or for a ``mode`` that there is not."""
+        try:
+            import wandb  # noqa: F401
+        except ImportError as error:
+            raise ExportError(
+                "writing to Weights & Biases needs wandb, which is not installed; "
+                'pip install "largebatch[wandb]"'
+            ) from error
+        if mode not in ("online", "offline"):
+            raise ExportError(f"mode of wandb must be online or offline, but got {mode!r}")
+        self._study, self._spec, self._folder = study, spec, folder
+        self._project, self._entity, self._mode = project, entity, mode
+        self._runs: dict[int, Run] = {}
+
+    def begin(self, trial: Trial) -> int:
+        """The run of the trial, new or that of before; nothing is opened for one that was written to its end."""
+        known = self._known(trial)
+        if known.get("ended"):
+            return int(known["step"])
+        run = self._runs[trial.id] = self._open(trial)
+        return max(int(known.get("step", 0)), int(run.starting_step) - 1, 0)
+
+    def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
+        """What was measured, by optimizer step."""
+        for point in points:
+            self._runs[trial.id].log(curve_values(self._study, point), step=point.step)
+        self._keep(trial, step=points[-1].step, ended=False)
+
+    def end(self, trial: Trial) -> None:
+        """Its results, state and reason in the summary; a failed trial is a failed run."""
+        run = self._runs.pop(trial.id, None)
+        if run is None:
+            return
+        run.summary.update({f"result/{name}": value for name, value in results(trial).items()})
+        run.summary.update({"state": str(trial.state), "reason": trial.reason})
+        run.finish(exit_code=int(trial.state is TrialState.FAILED))
+        self._keep(trial, step=self._known(trial).get("step", 0), ended=True)
+
+    def close(self) -> None:
+        """Close what is open: a trial that has not ended is gone on with next time."""
+        for run in self._runs.values():
+            run.finish()
+        self._runs.clear()
+
+    def _open(self, trial: Trial) -> Run:
+        import wandb
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        asked = self._mode
+        for mode in dict.fromkeys((asked, "offline")):
+            try:
+                return wandb.init(
+                    id=self._id(trial) + ("" if mode == asked else "-offline"),
+                    name=f"{self._study.name} {run_name(trial)}",
+                    project=self._project,
+                    entity=self._entity,
+                    group=f"{self._study.name} {rung_name(trial)}",
+                    job_type=str(trial.purpose),
+                    tags=[self._study.name[:64], rung_name(trial)],
+                    config=parameters(self._study, self._spec, trial),
+                    dir=self._folder,
+                    mode=mode,  # type: ignore[arg-type]
+                    resume="allow" if mode == "online" else None,
+                    reinit="create_new",
+                    settings=wandb.Settings(
+                        init_timeout=INIT_SECONDS,
+                        console="off",
+                        silent=True,
+                        disable_git=True,
+                        save_code=False,
+                        x_disable_stats=True,
+                        x_disable_meta=True,
+                    ),
+                )
+            except Exception as error:  # of its library, its server or its own process
+                failed = error
+                if mode == "offline":
+                    break
+                self._mode = "offline"
+                warnings.warn(
+                    f"it cannot be reached ({_first_line(error)}); runs go to {self._folder / 'wandb'}, "
+                    "`wandb sync` hands them over",
+                    TrackerWarning,
+                    stacklevel=2,
+                )
+        raise ExportError(f"cannot write to wandb: {_first_line(failed)}") from failed
+
+    def _id(self, trial: Trial) -> str:
+        return hashlib.sha256(run_key(self._study, trial).encode()).hexdigest()[:20]
+
+    def _state_path(self, trial: Trial) -> Path:
+        return (
+            self._folder
+            / "wandb-written"
+            / f"{self._project}-{self._id(trial)}.json".replace("/", "_")
+        )
+
+    def _known(self, trial: Trial) -> dict[str, int]:
+        try:
+            known: dict[str, int] = json.loads(self._state_path(trial).read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known
+
+    def _keep(self, trial: Trial, *, step: int, ended: bool) -> None:
+        path = self._state_path(trial)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"step": step, "ended": ended}), "utf-8")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,135 @@
+"""The experiment trackers that a study may name: each stands here once, with what is known of it before it is opened.
+
+``trackers: [wandb]`` in a study file names one, ``trackers: [{mlflow: {uri: "http://mlflow.example"}}]`` one with
+settings. Where its trials go is no part of what a study asks: a study goes on with other trackers, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpo.study.faults import shown
+from search_spaces.names import nearest
+from search_spaces.plugins import PluginError, Registry, instance_of
+
+LONGEST = 4096
+"""Characters of a setting of a tracker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackerDescription:
+    """A tracker; ``about`` says in half a sentence what it is, ``source`` where its package is described.
+
+    ``rule`` is ``module:attribute``, imported in the process that writes to the tracker. Called with the stored study
+    (:class:`storage.records.Study`), its :class:`hpo.study.spec.StudySpec`, a folder that it may write to
+    (:class:`pathlib.Path`, the same each time) and its ``settings`` as keyword arguments, those that the study gives,
+    each a text, it gives a :class:`hpo.runs.exports.tracking.Tracker`.
+    """
+
+    rule: str
+    about: str
+    source: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not all(self.rule.partition(":")):
+            raise ValueError(f"rule must be 'package.module:attribute', but got {self.rule!r}")
+
+
+_EXPORTS = "hpo.runs.exports"
+
+TRACKERS: Registry[TrackerDescription] = Registry(
+    "trackers",
+    {
+        "wandb": TrackerDescription(
+            rule=f"{_EXPORTS}.wandb_log:WandbTracker",
+            about="Weights & Biases; without a network or a key into a folder for `wandb sync`",
+            source="docs.wandb.ai",
+            settings={
+                "project": "the project; largebatch if not given",
+                "entity": "the user or team; that of the key if not given",
+                "mode": "online or offline; online if not given",
+            },
+        ),
+        "mlflow": TrackerDescription(
+            rule=f"{_EXPORTS}.mlflow_log:open_mlflow",
+            about="MLflow",
+            source="mlflow.org/docs",
+            settings={
+                "uri": "a tracking server or a database; MLFLOW_TRACKING_URI, or a database beside the study, "
+                "if not given",
+                "experiment": "the experiment; the name of the study if not given",
+            },
+        ),
+        "tensorboard": TrackerDescription(
+            rule=f"{_EXPORTS}.tensorboard_log:open_tensorboard",
+            about="event files for TensorBoard",
+            source="tensorboard.dev",
+            settings={
+                "folder": "where they are written; tensorboard beside the study if not given"
+            },
+        ),
+    },
+    instance_of(TrackerDescription),
+)
+
+
+@dataclass(frozen=True)
+class TrackerChoice:
+    """One tracker of a study, by name, with its settings as text."""
+
+    name: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def to_plain(self) -> str | dict[str, dict[str, str]]:
+        """As a study file has it."""
+        return {self.name: dict(self.settings)} if self.settings else self.name
+
+
+def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
+    """The trackers of a study file's list; ValueError names what is wrong with it."""
+    if not isinstance(values, list | tuple):
+        raise ValueError(
+            f"must be a list, such as [{next(iter(TRACKERS))}], but got {shown(values)}"
+        )
+    found = [each if isinstance(each, TrackerChoice) else _choice(each) for each in values]
+    names = [each.name for each in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"must name a tracker once, but got {name} {names.count(name)} times")
+    return tuple(found)
+
+
+def _choice(value: Any) -> TrackerChoice:
+    name: Any = value
+    settings: Any = {}
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((name, settings),) = value.items()
+        settings = {} if settings is None else settings
+    *names, last = TRACKERS
+    if not isinstance(name, str) or name not in TRACKERS:
+        raise ValueError(
+            f"must name one of {', '.join(names)} or {last}, alone or with its settings, such as "
+            f"{{{names[0]}: {{project: mine}}}}, but got {shown(value)}{TRACKERS.explain(name)}"
+        )
+    try:
+        known = TRACKERS[name].settings
+    except PluginError as error:
+        raise ValueError(f"{shown(name)} cannot be used: {error}") from error
+    if not isinstance(settings, Mapping):
+        raise ValueError(
+            f"must have the settings of {name} as a mapping, but got {shown(settings)}"
+        )
+    for key, text in settings.items():
+        if key not in known:
+            raise ValueError(
+                f"must have settings that {name} has ({', '.join(known) or 'none'}), but got "
+                f"{shown(key)}{nearest(str(key), known)}"
+            )
+        if not isinstance(text, str) or not 0 < len(text) <= LONGEST:
+            raise ValueError(
+                f"{key} of {name} must be text of 1 to {LONGEST} characters, but got {shown(text)}"
+            )
+    return TrackerChoice(name, dict(settings))
