@@ -70,9 +70,10 @@ IMPORTERS: Registry[ImporterDescription] = Registry(
             },
         ),
         "wandb": ImporterDescription(
-            rule="hpo.past_runs.csv_tables:read_wandb",
-            about="the CSV export of a table of runs of Weights & Biases",
-            source="its pages on exporting",
+            rule="hpo.past_runs.wandb_project:read_wandb",
+            about="runs of Weights & Biases: the CSV export of their table, or a project, ENTITY/PROJECT, by its API",
+            source="its pages on exporting and on its public API",
+            file=False,
             options={
                 "chart": ImporterOption(
                     what="The CSV export of a chart, with the curves of the runs; may be repeated.",
