@@ -189,7 +189,10 @@ def test_each_cause_of_failures_is_told_once_with_its_trials(capsys):
     show_trials(
         SimpleNamespace(
             study=SimpleNamespace(name="mine"),
-            spec=SimpleNamespace(search=SimpleNamespace(names=["learning_rate"])),
+            spec=SimpleNamespace(
+                search=SimpleNamespace(names=["learning_rate"]),
+                question=SimpleNamespace(fixed=False),
+            ),
             trials=trials,
         )
     )
