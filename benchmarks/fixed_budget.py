@@ -175,7 +175,8 @@ def _alexnet_trial(training: dict[str, Any], question: Question) -> Observation:
         "weight_decay": float(training["weight_decay"]),
         "label_smoothing": float(training["label_smoothing"]),
     }
-    need = question.shortfall(max(float(point["top_1"]) for point in training["learning_curve"]))
+    curve = [float(point["top_1"]) for point in training["learning_curve"]]
+    need = question.shortfall(max(curve, default=None))
     lost = training["nan_train_loss"] or need is None
     return Observation(
         int(training["batch_size"]), "diverged" if lost else "reached", need or 0.0, settings
