@@ -110,7 +110,7 @@ class WandbTracker:
                     tags=[self._study.name[:64], rung_name(trial)],
                     config=parameters(self._study, self._spec, trial),
                     dir=self._folder,
-                    mode=mode,  # type: ignore[arg-type]
+                    mode=mode,
                     resume="allow" if mode == "online" else None,
                     reinit="create_new",
                     settings=wandb.Settings(
