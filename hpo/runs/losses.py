@@ -21,7 +21,7 @@ def lost(trials: Sequence[Trial]) -> list[Trial]:
 
 def done(question: Question) -> str:
     """What a trial did that answered the question, in words."""
-    return "trained to the end of its budget" if question.fixed else "reached its target"
+    return "trained to the end of its budget" if question.fixed else "reached the target"
 
 
 def way_out(question: Question) -> str:

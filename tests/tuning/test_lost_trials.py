@@ -152,7 +152,12 @@ def test_losses_are_told_where_the_target_was_reached(run, stored):
     ],
 )
 def test_failures_are_why_where_they_ended_at_least_half(states, lost):
-    trials = [SimpleNamespace(state=TrialState(state)) for state in states.split()]
+    trials = [
+        SimpleNamespace(
+            state=TrialState(state), epochs_to_target=2.0 if state == "reached" else None
+        )
+        for state in states.split()
+    ]
     assert is_lost(trials) is lost
 
 

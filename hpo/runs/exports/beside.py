@@ -27,6 +27,7 @@ from hpo.runs.repository import open_store, stored_spec
 from hpo.study.trackers import TrackerChoice
 from storage.errors import StoreError
 from storage.records import Study
+from trainers.json_text import json_bytes
 
 GRACE_SECONDS = 30.0
 """How long a tracker may write on when its run is over."""
@@ -85,7 +86,7 @@ class _Beside:
                     start_new_session=True,
                 )
             assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.write(json_bytes(order) + b"\n")
             self._process.stdin.flush()
         except OSError as error:
             self._tell(str(error))

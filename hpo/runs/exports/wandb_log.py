@@ -27,6 +27,7 @@ from hpo.runs.exports.tracking import (
 )
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial, TrialState
+from trainers.json_text import json_text
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
@@ -156,7 +157,7 @@ class WandbTracker:
     def _keep(self, trial: Trial, *, step: int, ended: bool) -> None:
         path = self._state_path(trial)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"step": step, "ended": ended}), "utf-8")
+        path.write_text(json_text({"step": step, "ended": ended}), "utf-8")
 
 
 def _first_line(error: BaseException) -> str:
