@@ -170,6 +170,7 @@ async def refused_call(session, tool, **arguments):
         return str(error)
 
 
+@pytest.mark.medium
 def test_bad_input_is_answered_with_the_rule(study):
     async def ask():
         async with assistant(study.folder) as session:

@@ -35,6 +35,7 @@ def url(tmp_path_factory):
     return f"sqlite:///{tmp_path_factory.mktemp('past')}/hpo.db"
 
 
+@pytest.mark.medium
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     runs=st.lists(st.tuples(RUN, st.lists(READING, max_size=4)), min_size=1, max_size=3),

@@ -60,6 +60,7 @@ def others_see_everything(api):
     api.store.release_study(lease, StudyState.QUEUED)
 
 
+@pytest.mark.medium
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
