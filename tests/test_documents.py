@@ -10,7 +10,7 @@ import ast
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -346,6 +346,14 @@ class Place:
         return result.output
 
 
+def write_tables(blocks: Iterable[Block], folder: Path) -> None:
+    """The tables that blocks show by `cat`, as files."""
+    for block in blocks:
+        for name, rest in re.findall(r"\$ cat (\S+)\n(.*)", block.text, re.S):
+            rows = [line for line in rest.splitlines() if re.match(r"[\w.]+,", line)]
+            (folder / name).write_text("\n".join(rows) + "\n")
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("documents")
@@ -360,10 +368,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (folder / "study.yaml").write_text(yaml.safe_dump(spec))
     (folder / "table.csv").write_text(TABLE)
     shutil.copytree(EXAMPLES, folder / "examples")
-    for block in SHELL:
-        for name, rest in re.findall(r"\$ cat (\S+)\n(.*)", block.text, re.S):
-            rows = [line for line in rest.splitlines() if re.match(r"[\w.]+,", line)]
-            (folder / name).write_text("\n".join(rows) + "\n")
+    write_tables(SHELL, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("HPO_STORAGE", "sqlite:///hpo.db")
@@ -447,7 +452,9 @@ def test_a_guide_is_a_story_of_whoever_has_followed_the_tutorial(
             folder.mkdir(exist_ok=True)
             shutil.copy(source, folder / name)
     monkeypatch.chdir(folder)
-    told = [line for block in SHELL if block.page == page for line in lines_of(block)]
+    blocks = [block for block in SHELL if block.page == page]
+    write_tables(blocks, folder)
+    told = [line for block in blocks for line in lines_of(block)]
     for line in told:
         if line.startswith("hpo ") and line not in {*ELSEWHERE, *ON_A_CLUSTER}:
             assert Place(folder).run(line), line

@@ -293,8 +293,12 @@ def _overhead(spec: StudySpec, machine: Machine) -> float:
 
 
 def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
-    """The same run as ``plan`` by rules of thumb: the best settings of the largest rung, moved by each rule."""
-    best = best_settings(result.swept, result.spec.question)
+    """The same run as ``plan`` by rules of thumb: the best settings of the largest rung below it, moved by each rule.
+
+    One that gives the settings of ``plan`` is left out; there are none where nothing smaller was trained.
+    """
+    smaller = [trial for trial in result.swept if trial.global_batch_size < plan.global_batch_size]
+    best = best_settings(smaller, result.spec.question)
     if best is None:
         return []
     plans = []
@@ -302,11 +306,14 @@ def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
         settings = SCALING_RULES[rule](
             best.settings, best.global_batch_size, plan.global_batch_size
         )
+        job = planned_job(result.spec, settings, plan.global_batch_size, None)
+        if job.settings == plan.job.settings:
+            continue
         plans.append(
             dataclasses.replace(
                 plan,
                 kind=kind,
-                job=planned_job(result.spec, settings, plan.global_batch_size, None),
+                job=job,
                 epochs=None,
                 best=None,
                 seconds=None,

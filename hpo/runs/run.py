@@ -326,7 +326,13 @@ class _Run:
         made = self._keep_forecast(known)
         with self.region():
             plan = make_plan(made, full.machine, full.nodes, full.workers)
-        for each in (plan, *(baseline_plans(result, plan) if full.validate_plan else [])):
+        rules = baseline_plans(result, plan) if full.validate_plan else []
+        if full.validate_plan and not rules:
+            self._progress.message(
+                f"no rule of thumb to compare with: no training below {full.global_batch_size} "
+                "has settings to move that differ from the forecast's"
+            )
+        for each in (plan, *rules):
             self._check()
             directory = self._options.folder / "plans" / folder_name(each)
             kept = self._keep_plan(made, each, directory)

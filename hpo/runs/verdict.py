@@ -74,6 +74,9 @@ def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
             )
             lines.append(f"against {name}: {told}")
             continue
+        if ours.error is None or theirs.error is None:
+            lines.append(f"against {name}: {_arrived(ours, theirs, name)}")
+            continue
         lost = (
             ""
             if ours.lost == theirs.lost == 0
@@ -84,9 +87,17 @@ def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
     return lines
 
 
-def _compared(ours: Mean, theirs: Mean) -> str:
-    if ours.error is None or theirs.error is None:
+def _arrived(ours: Mean, theirs: Mean, name: str) -> str:
+    """What is said where one of the two has a single run that was not lost."""
+    if ours.runs == theirs.runs == 1:
         return "no verdict on a single run"
+    arrived = [f"{each.runs - each.lost} of {each.runs}" for each in (ours, theirs)]
+    return f"{arrived[0]} runs by the forecast arrived, {arrived[1]} by {name}"
+
+
+def _compared(ours: Mean, theirs: Mean) -> str:
+    assert ours.error is not None
+    assert theirs.error is not None
     away, error = math.log(theirs.epochs / ours.epochs), math.hypot(ours.error, theirs.error)
     if abs(away) <= STANDARD_ERRORS * error:
         return f"no verdict within 2 standard errors ({_signed(away, ours.question)})"

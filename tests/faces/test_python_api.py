@@ -15,6 +15,7 @@ from hpo.extrapolation.inference import posterior
 from hpo.planning.launchers.local import has_horovod
 from hpo.planning.plan import folder_name
 from hpo.runs import forecasts
+from hpo.runs.plans import baseline_plans
 from storage.records import PlanKind
 
 SIX_CARDS = """\
@@ -87,6 +88,40 @@ def test_a_plan_carries_the_forecast_and_splits_the_batch(study):
     assert plan.seconds.high == pytest.approx(
         4 * plan.epochs.high * forecast.train_samples / (2 * rate)
     )
+
+
+def test_rules_of_thumb_start_below_the_plan_and_are_run_where_they_differ(study):
+    """A search that trains at the batch of the plan itself has settings there that no rule has moved."""
+    forecast = hpo.forecast(study.result, 64)
+    plan = hpo.make_plan(forecast, workers=2)
+    largest = max(trial.global_batch_size for trial in study.result.swept)
+    assert largest < 64
+    rates = {
+        each.kind: each.job.settings.learning_rate for each in baseline_plans(study.result, plan)
+    }
+    base = rates[PlanKind.NO_SCALING]
+    assert rates[PlanKind.LINEAR_SCALING] == pytest.approx(base * 64 / largest)
+    assert rates[PlanKind.SQRT_SCALING] == pytest.approx(base * (64 / largest) ** 0.5)
+
+    at = tuple(
+        dataclasses.replace(trial, global_batch_size=64)
+        for trial in study.result.trials
+        if trial.global_batch_size == largest
+    )
+    both = dataclasses.replace(study.result, trials=(*study.result.trials, *at))
+    assert {
+        each.kind: each.job.settings.learning_rate for each in baseline_plans(both, plan)
+    } == rates
+    assert baseline_plans(dataclasses.replace(study.result, trials=at), plan) == []
+
+    alike = next(
+        each for each in baseline_plans(study.result, plan) if each.kind is PlanKind.NO_SCALING
+    )
+    same = dataclasses.replace(plan, job=alike.job)
+    assert {each.kind for each in baseline_plans(study.result, same)} == {
+        PlanKind.LINEAR_SCALING,
+        PlanKind.SQRT_SCALING,
+    }
 
 
 def test_a_plan_takes_as_many_workers_as_accelerators_and_batch_allow(study):
